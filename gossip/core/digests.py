@@ -1,6 +1,6 @@
-"""Digest of short data that the core makes itself: the first 16 bytes of its SHA-256.
+"""Digest of short data that the core builds itself: the first 16 bytes of the SHA-256.
 
-Payloads have their own digests (``gossip.vectors``).
+The digests of payloads are in ``gossip.vectors``.
 """
 
 from __future__ import annotations
@@ -12,5 +12,6 @@ from .messages import DIGEST_BYTES
 
 
 def digest_of(data: Any) -> bytes:
-    """Return the digest of ``data``, which has contiguous memory. It has ``DIGEST_BYTES`` bytes."""
+    """Return the digest of ``data``, ``DIGEST_BYTES`` long. The memory of ``data`` must be
+    contiguous."""
     return hashlib.sha256(data).digest()[:DIGEST_BYTES]

@@ -1,5 +1,5 @@
-"""Events, which the driver delivers to the core, and effects, which the core returns to it. Both
-are frozen data; each ``match`` over one of the unions ends in ``assert_never``."""
+"""Events, which the driver delivers to the core, and effects, which the core returns to the driver.
+Both are frozen data. Each ``match`` over one of the unions ends in ``assert_never``."""
 
 from __future__ import annotations
 
@@ -18,21 +18,22 @@ class EpochReport:
     epoch: int
     once: int
     twice: int
-    left: int  # of this epoch and those before: they are the first that the next one reads
+    left: int  # unused samples of this and earlier epochs, which the next epoch reads first
     rounds: int
     skipped: int = 0  # samples for which a script made no step
-    given_up: int = 0  # samples without use in two rounds, or left over at the end of the data
-    # the first of these, as ``start``/``stop`` pairs
+    # samples that two rounds left unused, or that remained at the end of the data
+    given_up: int = 0
+    # the first of the given up samples, as ``start``/``stop`` pairs
     given_up_ranges: tuple[tuple[int, int], ...] = field(default=(), kw_only=True)
 
 
 Token: TypeAlias = int
-"""Names one timer. Unique within a core (docs/design_notes.md N7)."""
+"""Name of one timer, unique within a core (docs/design_notes.md N7)."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Payload:
-    """A vector that the core passes on unread. The driver sets its other fields.
+    """A vector whose ``data`` the core never reads. The driver sets all other fields.
 
     In the node ``data`` is a one-dimensional float32 array (packed state: uint8), or a tuple of
     consecutive arrays for a state to restore. A simulation may use any object.
@@ -41,10 +42,10 @@ class Payload:
     data: Any
     nbytes: int
     finite: bool = True
-    digest: bytes = b""  # of the bytes; only for commits and states
-    # digests of the parts of a packed state; then ``digest`` is of these
+    digest: bytes = b""  # digest of the bytes; only for commits and states
+    # digests of the parts of a packed state; if set, ``digest`` is the digest of ``parts``
     parts: tuple[bytes, ...] = ()
-    # bytes that are sent, if not the memory of ``data``; then ``nbytes`` and ``digest`` are theirs
+    # bytes to send in place of ``data``; if set, ``nbytes`` and ``digest`` describe them
     encoded: Any = None
 
 
@@ -58,12 +59,12 @@ class Started:
 
 @record
 class ResultSimilarity:
-    """Comparison of a server's result with the local update of the round: Euclidean lengths and the
-    inner product.
+    """Comparison of a server's result with the local update of the round: the lengths of both
+    (Euclidean) and their inner product.
 
-    ``own`` is 0.0 without a local update. ``even`` is the length of the result if the numbers in
-    all parts of the local update had the same size; 0.0 with one part, and if the product is not
-    negative.
+    ``own`` is 0.0 without a local update. ``even`` is the length that the local update would have
+    in this shard if its values had the same typical size in all shards. It is 0.0 with one shard,
+    and if the inner product is not negative.
     """
 
     length: float
@@ -83,7 +84,7 @@ class ResultSimilarity:
 class Received:
     """A complete, well-formed message of ``sender`` with its payload.
 
-    ``similarity`` comes with results if their ``Admission`` requests a comparison.
+    ``similarity`` is set for a result whose ``Admission`` requested a comparison.
     """
 
     sender: PeerId
@@ -95,9 +96,9 @@ class Received:
 
 @record
 class Arriving:
-    """Progress of a payload that is being received: ``received`` of ``nbytes`` bytes.
+    """Progress of a payload in transfer: ``received`` of ``nbytes`` bytes have arrived.
 
-    The driver reports it from time to time, and delivers ``Received`` once the payload is complete.
+    The driver reports it periodically, and delivers ``Received`` once the payload is complete.
     """
 
     sender: PeerId
@@ -109,14 +110,14 @@ class Arriving:
 
 @record
 class LinkUp:
-    """A connection to the peer is established. It is not a sign that the peer is healthy."""
+    """A connection to the peer is established. This is no evidence that the peer is healthy."""
 
     peer: PeerId
 
 
 @record
 class LinkDown:
-    """A connection to the peer closed or timed out. It is not proof that the peer is dead."""
+    """A connection to the peer closed or timed out. This is no evidence that the peer is dead."""
 
     peer: PeerId
     reason: str
@@ -129,29 +130,30 @@ class TimerFired:
 
 @record
 class ClockJumped:
-    """The loop of the driver was blocked for ``late_s`` seconds. No peer may be suspected for its
-    silence in that time."""
+    """The event loop of the driver was blocked for ``late_s`` seconds. Silence in this time is no
+    reason to suspect a peer."""
 
     late_s: float
 
 
 @record
 class Prepared:
-    """The trainer has its model. ``shard_bytes``: length of each shard of an update in a message;
-    ``result_bytes``: that of a result, or of parameters, if it differs."""
+    """The trainer has its model. ``shard_bytes``: encoded length of each shard of an update.
+    ``result_bytes``: encoded length of each shard of a result or of parameters, if it differs."""
 
     layout: bytes
     state: bytes
     shard_bytes: tuple[int, ...]
-    state_bytes: int = 0  # length of the packed state; a donor may send no more
-    # the next round; not 0 if the node was restarted while its trainer runs, or if the trainer has
-    # loaded a checkpoint
+    state_bytes: int = 0  # length of the packed state, which limits what a donor may send
+    # The next round. It is above 0 if the node was restarted while its trainer ran, or if the
+    # trainer has loaded a checkpoint.
     round_id: int = 0
-    # ledger of the checkpoint, from ``LedgerReply``
+    # ledger of the loaded checkpoint, from ``LedgerReply``
     ledger: bytes = b""
-    collectives: int = 0  # rounds before ``round_id`` that were not steps
+    collectives: int = 0  # number of rounds before ``round_id`` that made no step
     result_bytes: tuple[int, ...] = ()
-    # in a pipeline: lengths of the input and output of this stage for a micro-batch; 0 for none
+    # in a pipeline: bytes of the input and of the output of this stage for one micro-batch; 0 if
+    # none
     activation_bytes: tuple[int, int] = (0, 0)
     # secret random bytes, which select the micro-batches that this peer audits
     lots: bytes = b""
@@ -159,11 +161,11 @@ class Prepared:
 
 @record
 class DataConfigured:
-    """The trainer reads a sharded data set: ``samples_total`` samples an epoch, ``batch`` for each
-    peer and round.
+    """The trainer reads a sharded data set of ``samples_total`` samples an epoch, with ``batch``
+    samples for each peer and round.
 
-    The trainer prefetches for ``ahead`` rounds. With ``extended`` > 0, samples left over after so
-    many epochs are read in further rounds of the last one.
+    The trainer prefetches for ``ahead`` rounds. If ``extended`` is above 0, the samples left over
+    after this number of epochs are read in further rounds of the last epoch.
     """
 
     samples_total: int
@@ -176,7 +178,7 @@ class DataConfigured:
 class Contributed:
     """The trainer's update for ``round_id``: one payload for each shard, or none without samples.
 
-    ``parameters`` and ``sketch`` come in gossip rounds that mix parameters.
+    ``parameters`` and ``sketch`` are set in gossip rounds that mix parameters.
     """
 
     round_id: int
@@ -185,22 +187,23 @@ class Contributed:
     loss: float | None = None
     parameters: Payload | None = None
     sketch: bytes = b""
-    # true update of a peer that injects a fault, all shards; None for an honest peer
+    # honest update of a peer that injects a fault, all shards; None for an honest peer
     own: Payload | None = None
-    own_parameters: Payload | None = None  # of such a peer
+    own_parameters: Payload | None = None  # honest parameters of a peer that injects a fault
     rates: tuple[float, ...] = ()  # learning rates of the trainer's next step
-    # the trainer has compiled in this round, so the time of the round does not count as its pace
+    # The trainer has compiled in this round, so the duration of the round is no measure of its
+    # pace.
     compiled: bool = False
-    # value of a collective operation, at most ``COLLECTED_BYTES_MAX``; then there are no samples
+    # value for a collective operation, at most ``COLLECTED_BYTES_MAX``; there are no samples then
     collective: bytes = b""
-    skipped: bool = False  # The script got the samples and made no step.
-    steps: tuple[int, int] = (1, 1)  # local steps made, and local steps of a round
-    # duration of these steps, if this peer began the round late; 0 means since the round began
+    skipped: bool = False  # the script received the samples and made no step
+    steps: tuple[int, int] = (1, 1)  # number of local steps made, and number planned for a round
+    # duration of these steps in microseconds if this peer began the round late; otherwise 0
     lasted_us: int = 0
-    micro_batches: tuple[int, ...] = ()  # in a pipeline, from ``CollectUpdate``
+    micro_batches: tuple[int, ...] = ()  # in a pipeline: those of the ``CollectUpdate``
     pass_us: int = 0  # forward and backward time of a micro-batch; set by the pipeline
     replica: bytes = b""  # digests of the replica before the round, if replicas are compared
-    kind: int = 0  # of the step (``messages.is_further``)
+    kind: int = 0  # kind of the step (``messages.is_further``)
 
 
 @record
@@ -212,32 +215,33 @@ class Applied:
 
 @record
 class Aggregated:
-    """The answer to ``Aggregate``. Without a ``payload``, ``reason`` states why the rule has no
-    result."""
+    """The reply to ``Aggregate``. If the rule has no result, ``payload`` is None and ``reason``
+    says why."""
 
     ticket: int
     payload: Payload | None
     weights: tuple[float, ...] = ()
     outlyingness: tuple[float, ...] = ()
     reason: str = ""
-    statistics: bytes = b""  # the answer to ``measure``
-    # beside the answer to ``decide``: weights of the rows that count, then of the rule's points
+    statistics: bytes = b""  # measurements, after step ``measure``
+    # after step ``decide``: weights of the rows that count, followed by those of the rule's points
     decision: tuple[float, ...] = ()
-    # outlyingness of the rows outside, as if the rule had also received them; empty if unknown
+    # outlyingness of the rows in ``outside``, as if they were among the rule's rows; empty if
+    # unknown
     outside: tuple[float, ...] = ()
     length: float = 0.0  # typical length of an update in this round; 0.0 if unknown
 
 
 @record
 class SendsDone:
-    """The answer to ``AfterSends``. The driver delivers it with the ``now`` of the event before. No
-    other event comes between them."""
+    """The reply to ``AfterSends``. Its ``now`` is that of the preceding event, and the driver
+    delivers no other event in between."""
 
 
 @record
 class SnapshotTaken:
-    """The answer to ``TakeSnapshot``: the state before round ``round_id``. ``parts``: their lengths
-    (``StateOffer``)."""
+    """The reply to ``TakeSnapshot``: the state before round ``round_id``. ``parts``: lengths of the
+    parts (``StateOffer``)."""
 
     round_id: int
     payload: Payload
@@ -246,7 +250,7 @@ class SnapshotTaken:
 
 @record
 class Restored:
-    """The trainer has loaded the state of ``Restore``, or not: ``error`` has the reason."""
+    """The trainer has loaded the state of ``Restore``. If it failed, ``error`` has the reason."""
 
     round_id: int
     error: str = ""
@@ -254,7 +258,7 @@ class Restored:
 
 @record
 class TrainerLost:
-    """The process of the trainer has ended. This peer announces it and halts."""
+    """The process of the trainer has ended. This peer announces its own end and halts."""
 
     reason: str
 
@@ -277,15 +281,15 @@ class PeerEnded:
 
 @record
 class PeerExpected:
-    """The launcher reports that ``peer`` is being started; its address is not known yet."""
+    """The launcher reports that it is starting ``peer``, whose address is not known yet."""
 
     peer: PeerId
 
 
 @record
 class AddressLearned:
-    """A source outside the protocol, such as a folder, has the addresses of an incarnation of a
-    peer."""
+    """Addresses of one incarnation of a peer, from a source outside the protocol, such as a shared
+    folder."""
 
     peer: PeerId
     control: str
@@ -295,57 +299,58 @@ class AddressLearned:
 
 @record
 class ConfirmState:
-    """The trainer has applied all its rounds, which are those before ``round_id``. It requests a
-    comparison of its state with those of other peers."""
+    """The trainer has applied all its rounds, the last of which is before ``round_id``. It requests
+    a comparison of its state with those of the other peers."""
 
     round_id: int
 
 
 @record
 class LedgerRequest:
-    """The trainer saves a checkpoint, and requests the ledger for it."""
+    """The trainer saves a checkpoint and needs the ledger for it."""
 
 
 @record
 class ForwardDone:
-    """The answer to ``RunForward``. ``payload``: output of the stage with its digest; None in the
-    last stage, and if the trainer could not compute it."""
+    """The reply to ``RunForward``. ``payload``: output of the stage with its digest. It is None in
+    the last stage, and if the trainer could not compute the micro-batch."""
 
     round_id: int
     micro_batch: int
     attempt: int
     payload: Payload | None
-    audit: bool = False  # as of ``RunForward``
+    audit: bool = False  # ``audit`` of the ``RunForward``
     took_us: int = 0
 
 
 @record
 class BackwardDone:
-    """The answer to ``RunBackward``: the gradients of the parameters are in the sum. ``payload``:
-    gradient of the input of the stage with its digest; None in the first stage, and if the trainer
-    could not compute it. Then the sum is empty."""
+    """The reply to ``RunBackward``: the parameter gradients are in the sum. ``payload``: gradient
+    of the stage's input with its digest. It is None in the first stage. It is also None if the
+    trainer could not compute the micro-batch; the sum is empty then."""
 
     round_id: int
     micro_batch: int
     attempt: int
     payload: Payload | None
     samples: int
-    loss: float | None = None  # of the last stage
-    audit: bool = False  # as of ``RunBackward``: then nothing is in the sum
+    loss: float | None = None  # set by the last stage
+    audit: bool = False  # ``audit`` of the ``RunBackward``; the sum is unchanged then
     took_us: int = 0
 
 
 StateSource: TypeAlias = Literal["", "checkpoint", "neighbours", "fresh", "own"]
-"""Origin of the state of a stage. "" if the state is not made; "own": the trainer still had it."""
+"""Origin of a stage's state. "" if no state was made, "own" if the trainer still had the state."""
 
 
 @record
 class StateRebuilt:
-    """The answer to ``RebuildState``: the trainer holds a state before round ``round_id``.
+    """The reply to ``RebuildState``: the trainer holds a state before round ``round_id``.
 
-    ``source``: origin of the state. If the states of other stages are needed first, ``needs`` has
-    their numbers and the largest length of each in bytes. ``step``: step of the checkpoint or of
-    the own state. ``state``: a digest. ``fresh``: number of layers with initial weights.
+    ``source``: origin of the state. If states of other stages are required first, ``needs`` lists
+    each of these stages with the largest length of its state in bytes. ``step``: step of the
+    checkpoint or of the own state. ``state``: digest of the state. ``fresh``: number of layers with
+    initial weights.
     """
 
     round_id: int
@@ -358,10 +363,10 @@ class StateRebuilt:
 
 @record
 class Stop:
-    """Leave: announce it, help peers that are behind, halt.
+    """Request to leave: announce the end, serve peers that are behind, halt.
 
-    ``completed``: the script has finished. The training ends here, and this peer has the
-    final state for others.
+    ``completed``: the script has finished. This is the end of the training, and this peer stores
+    the final state for other peers.
     """
 
     reason: str
@@ -400,13 +405,12 @@ Event: TypeAlias = (
 
 @record
 class Admission:
-    """Whether the payload of a message may be received, and the work of the node before it
-    delivers the message.
+    """Decision on the payload of a message before it is received, and the work that the node must
+    do before it delivers the message.
 
-    ``nbytes``: length that the payload must have, or for a state its largest length; -1 if no
-    payload may come. ``compare_with``: local update that a result is compared with
-    (``Received.similarity``), first the shard of the result and then the others; None means no
-    comparison.
+    ``nbytes``: required length of the payload, or for a state its largest length; -1 if no payload
+    is admitted. ``compare_with``: shards of the local update that a result is compared with
+    (``Received.similarity``), beginning with the shard of the result. None means no comparison.
     """
 
     nbytes: int
@@ -421,7 +425,7 @@ NOT_ADMITTED = Admission(-1)
 
 @record
 class Send:
-    """Send a message to a peer; it may be lost. Its type determines the lane."""
+    """Send a message to a peer. The message may be lost. Its type determines the connection."""
 
     peer: PeerId
     message: Message
@@ -430,9 +434,9 @@ class Send:
 
 @record
 class AfterSends:
-    """Deliver ``SendsDone`` as the next event, once all effects of this event are carried out.
+    """Deliver ``SendsDone`` as the next event, after all effects of this event.
 
-    Messages that others wait for leave before the core continues its own work.
+    So messages that other peers wait for are sent before the core continues its own work.
     """
 
 
@@ -449,7 +453,7 @@ class CancelTimer:
 
 @record
 class Connect:
-    """Open (or re-open, at another address) the lanes to a peer."""
+    """Open both connections to a peer, or open them again at another address."""
 
     peer: PeerId
     control: str
@@ -466,12 +470,12 @@ NO_ROWS = "no peer sent an update that can be used"
 
 @record
 class Row:
-    """One update for a rule."""
+    """One update as input of a rule."""
 
     peer: PeerId
     payload: Payload
     samples: int
-    pull: float = 1.0  # ``pull_of``: the rule gets own + pull * (payload - own)
+    pull: float = 1.0  # from ``pull_of``: the rule receives own + pull * (payload - own)
 
 
 @record
@@ -484,25 +488,27 @@ class ShardStatistics:
 
 @record
 class Aggregate:
-    """Run the rule over ``rows``, which are sorted by peer. Answer: ``Aggregated`` with ``ticket``.
+    """Run the rule on ``rows``, which are sorted by peer. The reply is ``Aggregated`` with
+    ``ticket``.
 
-    Without rows the answer has no payload, and ``NO_ROWS`` as its reason.
+    Without rows, the reply has no payload and the reason ``NO_ROWS``.
 
-    ``own`` is the index of the local row, the centre of self-centred rules, or None. With ``mix``
-    the rows are parameters: aggregate their differences to the local row. ``previous`` is the last
-    aggregate of the same shard, for rules with a memory; None for parameters, and until this peer
-    has applied one.
+    ``own`` is the index of the local row, which is the centre of self-centred rules; it may be
+    None. With ``mix`` the rows are parameters, and the rule aggregates their differences from the
+    local row. ``previous`` is the last aggregate of the same shard, for rules with a memory. It is
+    None for parameters, and before the first applied aggregate.
 
-    If the shards of a round decide together, the rule runs in steps: ``measure`` the rows;
-    ``decide`` the weights of ``peers`` from the ``parts`` of all shards, which are in order, and
-    combine the rows; ``combine`` the rows by a ``decision``: the weights of all rows, followed by
-    those of the rule's points.
+    With cross-shard decisions the rule runs in steps. ``measure``: measure the rows. ``decide``:
+    compute the weights of ``peers`` from the ``parts`` of all shards, which are in order, and
+    combine the rows. ``combine``: combine the rows by a ``decision``, which has the weights of all
+    rows followed by those of the rule's points.
 
-    ``outside`` are rows of peers in quarantine, which do not enter the aggregate. Steps ``whole``
-    and ``decide`` return their outlyingness. In steps, ``rows`` also has them.
+    ``outside`` are rows of peers in quarantine, which do not enter the aggregate. The steps
+    ``whole`` and ``decide`` return their outlyingness. If the rule runs in steps, ``rows`` contains
+    them as well.
 
-    ``own_share`` (0 to 1) is the weight of the local row in the answer; the rest is the rule's
-    aggregate. Only with ``whole``.
+    ``own_share`` (0 to 1) is the weight of the local row in the result; the rest is the weight of
+    the rule's aggregate. Only with ``whole``.
     """
 
     ticket: int
@@ -519,32 +525,32 @@ class Aggregate:
     decision: tuple[float, ...] = ()
     outside: tuple[Row, ...] = ()
     own_share: float = 0.0
-    usual: float = 0.0  # the longest ``Aggregated.length`` of recent rounds; 0.0 if not known
+    usual: float = 0.0  # largest ``Aggregated.length`` of recent rounds; 0.0 if unknown
 
 
 @record
 class DataSlice:
-    """Samples of a round: ``start``/``stop`` pairs in order, among the samples of all epochs
-    (``DataCursor``)."""
+    """Samples of a round, as ``start``/``stop`` pairs in order. They index the samples of all
+    epochs (``DataCursor``)."""
 
-    epoch: int  # of the round; it may read samples left over from earlier epochs
+    epoch: int  # epoch of the round, which may also read samples left over from earlier epochs
     ranges: tuple[tuple[int, int], ...]
-    # epoch and ranges of later rounds: a guess, for prefetching
+    # predicted epoch and ranges of later rounds, for prefetching
     coming: tuple[tuple[int, tuple[tuple[int, int], ...]], ...] = ()
-    # report of the last completed epoch, if commits have the used samples
+    # report of the last completed epoch; only if commits record the used samples
     last: EpochReport | None = None
 
 
 @record
 class Apply:
-    """Hand the aggregate of a round to the trainer, one payload for each shard. Without payloads
+    """Pass the aggregate of a round to the trainer, one payload for each shard. Without payloads
     the round changes nothing.
 
-    ``mix`` is a parameter difference to add before the step (gossip rounds), ``mix_scale`` its
-    factor. ``rates`` are the learning rates of all peers; empty in gossip rounds, where each peer
-    uses its own. ``collected`` has the values of collective operations. ``is_step`` is False if the
-    round made no step of the run, also if it is a further round by its ``kind`` (``is_further``).
-    ``collectives``: number of earlier rounds that were not steps.
+    ``mix`` is a parameter difference to add before the step (gossip rounds), and ``mix_scale`` its
+    factor. ``rates`` are the learning rates of all peers. They are empty in gossip rounds, where
+    each peer uses its own. ``collected`` has the values of collective operations. ``is_step`` is
+    False if the round made no step of the run, which includes a further round by its ``kind``
+    (``is_further``). ``collectives``: number of earlier rounds that made no step.
     """
 
     round_id: int
@@ -554,26 +560,28 @@ class Apply:
     rates: tuple[float, ...] = ()
     collected: tuple[Collected, ...] = ()
     is_step: bool = True
-    contributors: tuple[tuple[PeerId, ...], ...] = ()  # to each payload
+    contributors: tuple[tuple[PeerId, ...], ...] = ()  # contributors to each payload
     collectives: int = 0
-    replica: bytes = b""  # digests of most replicas before the round, if the local one differed
-    kind: int = 0  # of the step
+    # digests of most peers' replicas before the round, if the local one differed
+    replica: bytes = b""
+    kind: int = 0  # kind of the step
 
 
 @record
 class StartRound:
-    """Let the trainer compute round ``round_id``. ``main``: the peer for work that only one peer
-    may do, the same on all peers. ``roster``: the members of the round, ascending. ``left``: peers
-    that have announced their end to the rounds, maybe before the membership records it."""
+    """Start the computation of round ``round_id`` in the trainer. ``main``: peer for work that
+    exactly one peer must do, equal on all peers. ``roster``: members of the round, ascending.
+    ``left``: peers that have announced their end to the rounds, which the membership may not have
+    recorded yet."""
 
     round_id: int
     samples: DataSlice | None
-    want_parameters: bool = False  # a gossip round that mixes
+    want_parameters: bool = False  # the round mixes parameters (gossip rounds)
     main: PeerId = 0
-    collectives: int = 0  # number of earlier rounds that were no steps
-    # time after which the trainer starts no further local step, in microseconds; 0 means none
+    collectives: int = 0  # number of earlier rounds that made no step
+    # time after which the trainer starts no further local step, in microseconds; 0 means no limit
     deadline_us: int = 0
-    # start of the round at this peer: earlier than now if the trainer was busy
+    # start of the round at this peer, which is before now if the trainer was busy
     began_at: float = 0.0
     compares: bool = False  # the update needs digests of the replica
     roster: tuple[PeerId, ...] = ()
@@ -582,12 +590,12 @@ class StartRound:
 
 @record
 class RunForward:
-    """Compute one micro-batch forward, and store the inputs of its backward pass. ``payload``:
-    input of the stage; None in the first stage, which reads the micro-batch. Random states follow
-    from ``round_id`` and ``micro_batch``, so that they are equal on all peers. Answer:
-    ``ForwardDone``.
+    """Compute the forward pass of one micro-batch, and store the inputs of its backward pass. The
+    random states follow from ``round_id`` and ``micro_batch``, so they are equal on all peers. The
+    reply is ``ForwardDone``. ``payload``: input of the stage; None in the first stage, which reads
+    the micro-batch itself.
 
-    ``audit``: recompute a micro-batch of another member. Its stored part is separate, and stays
+    ``audit``: recompute a micro-batch of another member. Its stored data is separate, and is kept
     until the next audit.
     """
 
@@ -600,12 +608,12 @@ class RunForward:
 
 @record
 class RunBackward:
-    """Compute one micro-batch backward, add the gradients of the parameters to the sum, and drop
-    the data that its forward pass has stored. ``payload``: gradient of the output of the stage;
-    None in the last stage, which begins with the loss. Answer: ``BackwardDone``.
+    """Compute the backward pass of one micro-batch, add the parameter gradients to the sum, and
+    drop the data that the forward pass has stored. The reply is ``BackwardDone``. ``payload``:
+    gradient of the stage's output; None in the last stage, which begins with the loss.
 
-    ``audit``: use the data that the forward pass with ``audit`` has stored. Only the gradient of
-    the input is computed; the sum stays.
+    ``audit``: use the data that the forward pass with ``audit`` has stored. Compute only the
+    gradient of the input; the sum is unchanged.
     """
 
     round_id: int
@@ -617,7 +625,7 @@ class RunBackward:
 
 @record
 class DropForward:
-    """Drop everything that the forward pass of a micro-batch has stored."""
+    """Drop the data that the forward pass of a micro-batch has stored."""
 
     round_id: int
     micro_batch: int
@@ -625,16 +633,16 @@ class DropForward:
 
 @record
 class ResetSum:
-    """Set the sum of this round to zero and drop the data of forward passes: other peers
-    compute some of its micro-batches."""
+    """Reset the sum of this round to zero and drop the data of all forward passes, because other
+    peers compute some of its micro-batches."""
 
     round_id: int
 
 
 @record
 class CollectUpdate:
-    """Return the mean over the samples of these micro-batches, which are all in the sum, and keep
-    the sum. Answer: ``Contributed``, which replaces an earlier one of the same round."""
+    """Request the mean over the samples of these micro-batches, which are all in the sum. The sum
+    is kept. The reply is ``Contributed``, which replaces an earlier one of the same round."""
 
     round_id: int
     micro_batches: tuple[int, ...]  # ascending
@@ -646,15 +654,15 @@ PipelineTask: TypeAlias = RunForward | RunBackward | DropForward | ResetSum | Co
 
 @record
 class TakeSnapshot:
-    """Request the packed state of the trainer, after all rounds that it has received so far."""
+    """Request the packed state of the trainer after all rounds that were passed to it so far."""
 
 
 @record
 class Restore:
-    """Hand a packed state before round ``round_id`` to the trainer.
+    """Pass a packed state before round ``round_id`` to the trainer.
 
-    Without ``settings`` the trainer keeps its own learning rates, and other values that its script
-    sets, because too few peers attest those of the donor.
+    Without ``settings``, the trainer keeps its own learning rates and other values set by its
+    script. This is the case if too few peers attest the settings of the donor.
     """
 
     round_id: int
@@ -664,11 +672,11 @@ class Restore:
 
 @record
 class RebuildState:
-    """Rebuild the lost state of this stage of a pipeline, for round ``round_id`` of the other
-    stages. Answer: ``StateRebuilt``.
+    """Rebuild the lost state of this pipeline stage for round ``round_id``, which the other stages
+    are in. The reply is ``StateRebuilt``.
 
     ``beside``: requested states of other stages that have arrived, by number of the stage.
-    ``is_last``: no more can be requested.
+    ``is_last``: no further state can be requested.
     """
 
     round_id: int
@@ -678,10 +686,11 @@ class RebuildState:
 
 @record
 class StateConfirmed:
-    """The answer to ``ConfirmState``; it follows a ``Restore`` if the trainer held another state.
+    """The reply to ``ConfirmState``. It follows a ``Restore`` if the trainer held another state.
 
-    ``agreed``: enough other peers hold the same state before ``round_id``. Otherwise there is no
-        better state.
+    ``agreed``: enough other peers hold the same state before ``round_id``. If False, no better
+    state
+        is available.
     """
 
     round_id: int
@@ -690,8 +699,9 @@ class StateConfirmed:
 
 @record
 class LedgerReply:
-    """The answer to ``LedgerRequest``: the part of the state before ``round_id`` that is not the
-    trainer's, the same on all peers. ``ledger`` is empty if this peer has none now."""
+    """The reply to ``LedgerRequest``: the part of the state before ``round_id`` that does not
+    belong to the trainer and is equal on all peers. ``ledger`` is empty if this peer has none at
+    present."""
 
     round_id: int
     ledger: bytes
@@ -699,7 +709,7 @@ class LedgerReply:
 
 @record
 class Report:
-    """Write an event to ``events.jsonl``, for users and reports."""
+    """Write an event to ``events.jsonl`` for users and reports."""
 
     event: str
     fields: dict[str, Any] = field(default_factory=dict)
@@ -707,7 +717,7 @@ class Report:
 
 @record
 class Committed:
-    """Write an applied commit to ``commits.jsonl``. ``made``: this peer has made it."""
+    """Write an applied commit to ``commits.jsonl``. ``made``: this peer built the commit."""
 
     commit: Any  # messages.Commit
     chain: bytes
@@ -715,14 +725,14 @@ class Committed:
     trust: dict[PeerId, float] = field(default_factory=dict)  # after this commit
     # planned samples of each peer, as in ``DataSlice``; None if the data is not sharded
     slices: dict[PeerId, list[tuple[int, int]]] | None = None
-    epoch: int = 0  # of the round
-    samples_total: int = 0  # in an epoch; 0: the data is not sharded
-    steps_per_epoch: int = 0  # as planned; 0: the data is not sharded
+    epoch: int = 0  # epoch of the round
+    samples_total: int = 0  # samples of an epoch; 0 if the data is not sharded
+    steps_per_epoch: int = 0  # planned steps of an epoch; 0 if the data is not sharded
 
 
 @record
 class Halt:
-    """End this peer. ``exit_code``: docs/exit_codes.md."""
+    """End this peer with ``exit_code`` (docs/exit_codes.md)."""
 
     reason: str
     exit_code: int = 0

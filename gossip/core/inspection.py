@@ -1,7 +1,7 @@
-"""Read-only views of a running peer for checkers and the simulator.
+"""Read-only views of a running peer, for checkers and the simulator.
 
-Only this module reads private attributes of other parts. If a part changes, mypy finds the error
-here, and no checker breaks.
+Only this module reads private attributes of other parts. If a part changes, mypy reports the error
+here, and the checkers stay valid.
 """
 
 from __future__ import annotations
@@ -42,17 +42,17 @@ class MembershipInspection:
 
     @property
     def n(self) -> int:
-        """Number of present members, the n of all formulas."""
+        """Number of present members: the n of all formulas."""
         return len(self._membership.view)
 
     @property
     def news(self) -> int:
-        """Number of rumors queued so far."""
+        """Number of rumors that were queued so far."""
         return self._membership.rumors._order
 
     @property
     def accusers_max(self) -> int:
-        """Maximum number of accusers of one peer in its rumors."""
+        """Maximum number of accusers of one member whose rumors are queued."""
         return self._membership.rumors.accusers_max
 
     def stores(self) -> dict[str, int]:
@@ -70,7 +70,7 @@ class MembershipInspection:
 
 
 class RoundsInspection:
-    """Rounds of one peer, of either kind."""
+    """Rounds of one peer: rolling or gossip rounds."""
 
     def __init__(self, rounds: RollingRounds | GossipRounds) -> None:
         self._either = rounds
@@ -92,7 +92,7 @@ class RoundsInspection:
 
     @property
     def shard_bytes(self) -> tuple[int, ...]:
-        """Bytes of an encoded update, by shard."""
+        """Lengths of an encoded update in bytes, by shard."""
         return self._either.shard_bytes
 
 
@@ -123,33 +123,33 @@ class RollingInspection(RoundsInspection):
 
     @property
     def holds_back(self) -> bool:
-        """True if an own commit was sent but is not applied here yet."""
+        """Whether this peer has sent a commit of its own that it has not applied yet."""
         return self._rounds.commits.own_commit is not None
 
     @property
     def ahead(self) -> Mapping[PeerId, int]:
-        """Later rounds of other peers, as reported."""
+        """Later rounds that other peers have reported, by peer."""
         return self._lag._ahead
 
     @property
     def branches(self) -> Mapping[PeerId, bytes]:
-        """Hash of the last round of each peer that has reported the present one."""
+        """Hash of the last round, for each peer that has reported the present round."""
         return self._lag._branches
 
     @property
     def absent_at_start(self) -> Set[PeerId]:
-        """Peers that were absent at the start of the run, without a message about its rounds
-        since."""
+        """Peers that were absent at the start of the run and have sent no message about its rounds
+        since then."""
         return self._rounds.future_buffer.absent_at_start
 
     @property
     def asked(self) -> tuple[PeerId, int] | None:
-        """The peer that received a request for commits, with the first requested round."""
+        """The receiver of the last request for commits, and the first requested round."""
         return self._lag._open
 
     @property
     def may_differ(self) -> bool:
-        """True if both sides of a partition may have made rounds."""
+        """Whether both sides of a partition may have made rounds."""
         return self._lag.fork_choice.may_differ
 
     def stores(self) -> dict[str, int]:
@@ -188,7 +188,7 @@ class GossipInspection(RoundsInspection):
 
     @property
     def sources(self) -> tuple[PeerId, ...]:
-        """Peers that this round waits for to push."""
+        """Peers whose pushes this round waits for."""
         return self._rounds._round.sources
 
     def stores(self) -> dict[str, int]:
@@ -207,7 +207,7 @@ class GossipInspection(RoundsInspection):
 
 
 class TransferInspection:
-    """State transfers of one peer: the one that it receives, and those that it serves."""
+    """State transfers of one peer: the one that it receives and those that it sends."""
 
     def __init__(self, peer: Peer) -> None:
         self._recovery = recovery = peer.recovery
@@ -230,7 +230,7 @@ class TransferInspection:
 
     @property
     def nonce(self) -> int:
-        """Nonce of the last request."""
+        """Nonce of the last request for a state."""
         return self._recovery._nonce
 
     @property
@@ -252,7 +252,7 @@ class TransferInspection:
 
 
 class Inspection:
-    """View of one peer in one of its lives."""
+    """View of one peer in one incarnation."""
 
     def __init__(self, peer: Peer) -> None:
         self._peer = peer
@@ -277,18 +277,19 @@ class Inspection:
 
     @property
     def stage(self) -> Stage:
-        """Stage in its hello."""
+        """Stage that the peer announces in its hello."""
         return self._peer.hello_exchange.stage
 
     @property
     def weights(self) -> Mapping[PeerId, float]:
-        """Shares of the members of its stage in the micro-batches, in the round of its trainer. In
-        pipelines only."""
+        """Shares of the stage's members in the micro-batches of the round that the trainer
+        computes. Only in pipelines."""
         return self._peer.weights
 
     @property
     def confirms(self) -> int | None:
-        """Round before which it compares its state with those of others."""
+        """Round before which this peer compares its state with other peers in its final check, or
+        None."""
         return self._peer.final_check.round_id
 
     @property
@@ -297,7 +298,7 @@ class Inspection:
 
     @property
     def recover_at(self) -> float | None:
-        """Time of its next recovery, after one from which it could not keep up."""
+        """Time of the next recovery, after a recovery from which this peer could not keep up."""
         return self._peer._recover_at
 
     @property

@@ -1,7 +1,7 @@
-"""Messages between peers, as plain data. The codec encodes them, and checks each field as it
-decodes them.
+"""Messages between peers, as plain data. The codec encodes them, decodes them and checks each
+decoded field.
 
-``ROUND_MAX`` bounds all counters in messages, so that no peer can cause an overflow.
+``ROUND_MAX`` bounds all counters in messages, so that no peer can cause an integer overflow.
 """
 
 from __future__ import annotations
@@ -20,22 +20,23 @@ STATISTICS_BYTES_MAX = 48 * 1024
 ACCUSATIONS_MAX = 8
 AUDIT_VOTES_MAX = 8
 TRACE_BYTES = 32
-"""Length of each of ``Counted.traces``, in bytes."""
+"""Length of each entry of ``Counted.traces``, in bytes."""
 CORE_BYTES_MAX = 54 * 1024  # of ``StateOffer.core``; leaves the rest of the header 10 KiB
 CROSS_SHARD_PEERS_MAX = 100
-"""Maximum number of peers of a run in which shards decide together, so that the statistics of their
-updates fit in a message."""
+"""Maximum number of peers in a run with cross-shard decisions. The statistics of more updates would
+not fit in a message."""
 COLLECTED_BYTES_MAX = 24 * 1024  # sum over ``Commit.collected``, so that it fits in a message
 PIECES_MAX = 512
-"""Maximum number of pieces of a state, so that their digests fit in a message."""
+"""Maximum number of pieces of a state. The digests of more pieces would not fit in a message."""
 
 
 def is_further(kind: int) -> bool:
-    """Whether a step of this kind follows another one on the same samples, by other optimizers of
-    the script. Its round is not a step of the run, and uses no samples.
+    """Whether a step of this kind is a further step, which other optimizers of the script make on
+    samples that a first step has already used. The round of a further step is no step of the run
+    and uses no new samples.
 
-    Steps of the same optimizers have the same kind if all are first or all are further ones. 0
-    means a first step of all optimizers.
+    Steps by the same optimizers have the same kind, except that a first step and a further step
+    always differ. Kind 0 is a first step by all optimizers.
     """
     return bool(kind & 1)
 
@@ -45,8 +46,8 @@ def is_further(kind: int) -> bool:
 
 @record
 class Rumor:
-    """A claim about one member. ``origin`` is the peer that made it first: the accuser of a
-    suspect, else the subject."""
+    """A claim about one member. ``origin`` is the first source of the claim: the accuser if the
+    member is a suspect, otherwise the member itself."""
 
     peer: PeerId
     status: Status
@@ -59,10 +60,10 @@ class Rumor:
 @record
 class Progress:
     """Progress of a peer's trainer. Every ack carries it, so that a peer with a hung trainer is
-    skipped although its node replies."""
+    skipped even if its node replies to probes."""
 
-    step: int  # rounds that the trainer has applied
-    age_ms: int  # since the last of these rounds
+    step: int  # number of rounds that the trainer has applied
+    age_ms: int  # time since it applied the last of them
 
 
 @record
@@ -74,8 +75,8 @@ class Ping:
 
 @record
 class PingRequest:
-    """Request to probe ``target`` for the sender. The helper replies with the ``Ack`` of the target
-    under the sender's nonce, or with ``Nack`` before the deadline."""
+    """Request to a helper to probe ``target``. The helper forwards the ``Ack`` of the target with
+    the nonce of this request, or sends a ``Nack`` before the deadline."""
 
     nonce: int
     target: PeerId
@@ -85,7 +86,7 @@ class PingRequest:
 @record
 class Ack:
     nonce: int
-    target: PeerId  # the live peer: the sender itself, or the target of its relayed probe
+    target: PeerId  # the peer that is alive: the sender, or the target that the sender has probed
     progress: Progress
     rumors: tuple[Rumor, ...]
 
@@ -98,7 +99,8 @@ class Nack:
 
 @record
 class PushPull:
-    """The whole member table. ``reply``: this is the reply, which gets no further reply."""
+    """The whole member table. With ``reply``, the message answers another one and needs no
+    reply."""
 
     members: tuple[Rumor, ...]
     reply: bool
@@ -123,39 +125,39 @@ class Update:
     round_id: int
     shard: int
     attempt: int
-    parent: bytes  # H of the previous round: a mismatch is a fork
+    parent: bytes  # H of the previous round; another value means a fork
     samples: int
     loss: float | None
-    rates: tuple[float, ...] = ()  # learning rates of its trainer; of the first shard only
-    # Time from the start of the round at the sender to the update. With timed local steps, the time
-    # for all planned steps.
+    rates: tuple[float, ...] = ()  # learning rates of the sender's trainer; in the first shard only
+    # Time from the start of the round at the sender until its update was ready. With a time limit
+    # for local steps, this is the estimated time for all planned steps.
     took_us: int = 0
-    collective: bytes = b""  # value for a collective operation; of the first shard only
-    # The script has skipped its samples: it made no step, or the gradients overflowed. Of the first
+    collective: bytes = b""  # value for a collective operation; in the first shard only
+    # The script skipped its samples: it made no step, or the gradients overflowed. In the first
     # shard only.
     skipped: bool = False
-    micro_batches: tuple[int, ...] = ()  # in a pipeline: micro-batches in the mean, ascending
-    pass_us: int = 0  # in a pipeline: time of both passes of one; 0 means none
-    replica: bytes = b""  # Digests of its replica, in the first shard only.
-    kind: int = 0  # of the step that it is for (``is_further``)
+    micro_batches: tuple[int, ...] = ()  # in a pipeline: micro-batches in this mean, ascending
+    pass_us: int = 0  # in a pipeline: time of both passes of one micro-batch; 0 if unknown
+    replica: bytes = b""  # digests of the sender's replica; in the first shard only
+    kind: int = 0  # kind of the step (``is_further``)
 
 
 @record
 class UpdateRequest:
-    """Request for the update, or for the commit if the receiver has it. The sender is the server of
-    a later attempt, or one that has returned in this round."""
+    """Request for the receiver's update, or for the commit if the receiver has it. The sender is
+    the server of a later attempt, or a server that returned during this round."""
 
     lineage: bytes
     round_id: int
     shard: int
     attempt: int
-    parent: bytes  # H of the previous round: peers ignore a server on another branch
+    parent: bytes  # H of the previous round; peers ignore a server on another branch
 
 
 @record
 class Contribution:
-    """One update that a commit used. ``weight`` is its share of the aggregate,
-    ``outlyingness`` 1.0 when typical."""
+    """One update that a commit used. ``weight`` is its share of the aggregate. A typical update has
+    ``outlyingness`` 1.0."""
 
     peer: PeerId
     samples: int
@@ -163,15 +165,15 @@ class Contribution:
     outlyingness: float
     took_us: int = 0  # as reported
     micro_batches: tuple[int, ...] = ()  # in a pipeline, as reported
-    pass_us: int = 0  # in a pipeline, reported time of both passes of one
+    pass_us: int = 0  # in a pipeline: reported time of both passes of one micro-batch
 
 
 @record
 class Rejection:
-    """A peer without used samples in a commit, and the reason. ``non_finite``, ``wrong_size``: of
-    its update. ``quarantined``: its update was measured, and ``outlyingness`` is as of a
-    contribution. ``skipped``: it has skipped its samples (in the commit of the first shard
-    only)."""
+    """A peer whose samples a commit did not use, and the reason. ``non_finite`` and ``wrong_size``
+    describe its update. ``quarantined``: the update was only measured, and ``outlyingness`` is
+    defined as in ``Contribution``. ``skipped``: the script skipped its samples (in the commit of
+    the first shard only)."""
 
     peer: PeerId
     reason: str
@@ -180,7 +182,7 @@ class Rejection:
 
 @record
 class Collected:
-    """A contribution of a peer to a collective operation, from ``Update.collective``."""
+    """Value that a peer contributed to a collective operation, from ``Update.collective``."""
 
     peer: PeerId
     data: bytes
@@ -190,8 +192,9 @@ class Collected:
 class Accusation:
     """A claim by the server of a commit about the result of ``peer`` in round ``round_id``.
 
-    With a ``turn``: ``peer`` has sent it the result with this ``content``. Otherwise the server has
-    rejected the result, or (``silent``) received none in time although ``peer`` was present.
+    With a ``turn``, ``peer`` has sent the server the result of this attempt with this ``content``.
+    Otherwise the server has rejected the result. If ``silent``, it received no result in time
+    although ``peer`` was present.
     """
 
     peer: PeerId
@@ -203,12 +206,13 @@ class Accusation:
 
 @record
 class AuditVote:
-    """A claim by the server of a commit of a stage: ``peer`` has sent a wrong result for a
-    micro-batch of round ``round_id``. The server has computed it again from the reports of the
-    neighbours.
+    """A claim by the server of a commit in a pipeline: ``peer`` has sent a wrong result for a
+    micro-batch of round ``round_id``. The server recomputed the micro-batch from the data that the
+    neighbours of ``peer`` reported.
 
-    ``before`` and ``behind``: members of the previous and the next stage that the report of
-    ``peer`` contradicts. Both are None if its own report agrees with those of its neighbours.
+    ``before`` and ``behind``: members of the previous and of the next stage whose reports
+    contradict that of ``peer``. Both are None if the report of ``peer`` agrees with those of its
+    neighbours.
     """
 
     peer: PeerId
@@ -222,8 +226,8 @@ class AuditVote:
 class Commit:
     """The result of one shard of a round, which all peers apply. Its payload is the aggregate.
 
-    ``attempt`` is the attempt under which it is sent. If a server of a later attempt forwards a
-    commit, ``attempt > made_at``. All fields except ``attempt`` are in the hash chain.
+    ``attempt`` is the attempt in which this message is sent. If the server of a later attempt
+    forwards a commit, ``attempt > made_at``. The hash chain covers all fields except ``attempt``.
     """
 
     lineage: bytes
@@ -231,36 +235,38 @@ class Commit:
     shard: int
     attempt: int
     made_at: int  # attempt under which it was aggregated
-    server: PeerId  # that aggregated it
+    server: PeerId  # server that aggregated it
     parent: bytes  # H of the previous round
     digest: bytes  # of the payload (blake2b); empty without an aggregate
     contributors: tuple[Contribution, ...]
     rejected: tuple[Rejection, ...]
-    roster: tuple[PeerId, ...]  # The roster of the next round; that of the first shard counts.
+    roster: tuple[PeerId, ...]  # Roster of the next round. Only that of the first shard is used.
     loss: float | None  # Mean of the reported losses, weighted by samples.
-    reason: str  # Why there is no aggregate, or "".
-    # Of the first shard, if the shards decide together: weights of the contributors, then of the
-    # rule's points, for the other shards. ``measured``: digests of the statistics of each shard, in
-    # order, to which the decision belongs.
+    reason: str  # Reason for a missing aggregate, or "".
+    # With cross-shard decisions, in the first shard only. ``decision``: weights of the
+    # contributors, followed by those of the rule's points, which the other shards apply.
+    # ``measured``: digests of the statistics of each shard, in order, that the decision was
+    # computed from.
     decision: tuple[float, ...] = ()
     measured: tuple[bytes, ...] = ()
     rates: tuple[float, ...] = ()  # learning rates of the step; of the first shard only
-    accusations: tuple[Accusation, ...] = ()  # by the server
-    # ascending, of the first shard only. With more than f of them the round is a collective
-    # operation: it aggregates nothing, and is not a step of the training.
+    accusations: tuple[Accusation, ...] = ()  # made by the server
+    # Values of a collective operation, ascending by peer, in the first shard only. With more than f
+    # values, the round is a collective operation: it aggregates nothing and is no step of the
+    # training.
     collected: tuple[Collected, ...] = ()
-    audits: tuple[AuditVote, ...] = ()  # in a pipeline: by the server
-    # of the first shard only: the digests that most peers have sent of their replicas, and the
-    # peers that have sent others, ascending
+    audits: tuple[AuditVote, ...] = ()  # in a pipeline: votes of the server
+    # In the first shard only: the replica digests that most peers have sent, and the peers that
+    # sent other digests, ascending.
     replica: bytes = b""
     diverged: tuple[PeerId, ...] = ()
     kind: int = 0  # of the aggregated updates
-    length: float = 0.0  # typical length of an update, by the rule; 0.0 if unknown
+    length: float = 0.0  # typical length of an update, computed by the rule; 0.0 if unknown
 
 
 @record
 class NotServing:
-    """The sender does not serve an attempt, or is in another round, ``round_id``.
+    """Notice that the sender does not serve an attempt, or is in another round, ``round_id``.
 
     ``chain``: the sender's H of the round before ``round_id`` or before ``asked_round``, whichever
     is earlier; empty if it is not stored.
@@ -276,10 +282,10 @@ class NotServing:
 
 @record
 class PartialStatistics:
-    """Statistics of one shard, for the server of the first shard, if the shards decide together.
+    """Statistics of one shard, sent to the server of the first shard for a cross-shard decision.
 
-    ``statistics`` are float64, little-endian: the measurements of the rule on the updates of
-    ``contributors``, which ascend. Both are empty without updates.
+    ``statistics`` are float64, little-endian: measurements of the rule on the updates of
+    ``contributors``, which are ascending. Both fields are empty without updates.
     """
 
     lineage: bytes
@@ -293,11 +299,11 @@ class PartialStatistics:
 
 @record
 class PartialOverdue:
-    """The server of the first shard has not received the ``PartialStatistics`` of ``shard`` for
-    ``attempt`` or a later one.
+    """Notice from the server of the first shard that it has not received the ``PartialStatistics``
+    of ``shard`` for ``attempt`` or a later one.
 
-    The server of that shard sends them again, or requests missing updates again. With
-    ``time_is_up`` the other peers forward it.
+    The server of ``shard`` sends them again, or requests the missing updates again. With
+    ``time_is_up`` the other peers forward the notice.
     """
 
     lineage: bytes
@@ -311,27 +317,27 @@ class PartialOverdue:
 
 @record
 class ReceivingPayload:
-    """The sender is receiving payloads of rounds, so its other messages are late. It is sent to all
-    peers, and repeated while payloads arrive."""
+    """Notice that the sender is receiving payloads of rounds, so its other messages are late. The
+    sender broadcasts it, and repeats it while payloads arrive."""
 
     lineage: bytes
-    received: int  # bytes of these payloads in this life
-    pause_s: float  # longest pause of a transfer over links of this speed
+    received: int  # bytes of such payloads since the start of this incarnation
+    pause_s: float  # longest pause within a transfer that links of this speed cause
 
 
 @record
 class Compiling:
-    """The trainer of the sender compiles its model, so its update is late. It is sent to all peers,
-    and repeated until the end of the compilation."""
+    """Notice that the sender's trainer compiles its model, so its update is late. The sender
+    broadcasts it, and repeats it until the compilation ends."""
 
     lineage: bytes
 
 
 @record
 class CommitRequest:
-    """Request for the stored commits from round ``first`` on. In this round the sender is bound to
-    attempts from ``attempt`` on in some shard, and lacks the shards ``lacking``; empty means
-    all."""
+    """Request for the stored commits of round ``first`` and later. In round ``first`` the sender is
+    bound to attempts from ``attempt`` on in some shard. It lacks the shards ``lacking``; empty
+    means all."""
 
     lineage: bytes
     first: int
@@ -344,21 +350,21 @@ class CommitRequest:
 
 @record
 class Push:
-    """A gradient (``what == "gradient"``) or parameters (``"parameters"``) for the receivers in the
-    sender's plan of this round."""
+    """A gradient (``what == "gradient"``) or parameters (``"parameters"``), sent to the peers that
+    the plan of this round assigns to the sender."""
 
     lineage: bytes
     round_id: int
     what: Literal["gradient", "parameters"]
     samples: int
     loss: float | None
-    sketch: bytes  # float32 projection of the parameters, for the consensus distance; may be empty
+    sketch: bytes  # float32 projection of the parameters for the consensus distance, or empty
 
 
 @record
 class GatherValue:
-    """Value of a peer for a collective operation in gossip rounds, where no commit collects it. It
-    is sent to all other peers. ``number`` counts the values of this incarnation."""
+    """Value of a peer for a collective operation in gossip rounds, which have no commit to collect
+    values. The sender broadcasts it. ``number`` counts the values of this incarnation."""
 
     lineage: bytes
     number: int
@@ -371,11 +377,11 @@ class GatherValue:
 @record
 class Activation:
     """Output of the previous stage for one micro-batch; the payload is the tensor. A receiver
-    ignores attempts below the highest one it has seen for the micro-batch."""
+    ignores an attempt below the highest one that it has received for the micro-batch."""
 
-    lineage: bytes  # of the run, not of a stage
+    lineage: bytes  # lineage of the run, not of a stage
     round_id: int
-    stage: int  # of the receiver
+    stage: int  # stage of the receiver
     micro_batch: int
     attempt: int
     digest: bytes  # of the payload
@@ -383,36 +389,37 @@ class Activation:
 
 @record
 class ActivationGradient:
-    """Reply to ``Activation``. The payload is the gradient of the payload of the activation."""
+    """Reply to ``Activation``. The payload is the gradient with respect to the activation."""
 
     lineage: bytes
     round_id: int
-    stage: int  # of the receiver, which has sent the activation
+    stage: int  # stage of the receiver, which has sent the activation
     micro_batch: int
-    attempt: int  # of the activation
+    attempt: int  # attempt of the activation
     digest: bytes
 
 
 @record
 class Withdraw:
-    """The micro-batch moves to another member with ``attempt``. The receiver must not count its
-    earlier attempt, unless it has already."""
+    """Notice that ``attempt`` of the micro-batch goes to another member. The receiver must not
+    count its own earlier attempt, unless it has already counted it."""
 
     lineage: bytes
     round_id: int
-    stage: int  # of the receiver
+    stage: int  # stage of the receiver
     micro_batch: int
     attempt: int
 
 
 @record
 class ActivationRefused:
-    """The sender does not compute on an activation. ``known``: highest attempt that it has seen. If
-    this is not higher, the sender can compute none in this round now."""
+    """Notice that the sender does not compute an activation. ``known`` is the highest attempt that
+    it has received. If ``known`` is not above ``attempt``, the sender cannot compute any activation
+    in this round at present."""
 
     lineage: bytes
     round_id: int
-    stage: int  # of the receiver, which has sent the activation
+    stage: int  # stage of the receiver, which has sent the activation
     micro_batch: int
     attempt: int
     known: int
@@ -420,56 +427,56 @@ class ActivationRefused:
 
 @record
 class Counted:
-    """All micro-batches of a round in the sender's sum, for its own stage. If two of these messages
-    arrive in a round, the one with the higher ``number`` counts."""
+    """All micro-batches of a round in the sender's gradient sum, sent to its own stage. If several
+    of these messages arrive in a round, the one with the highest ``number`` counts."""
 
     lineage: bytes
     round_id: int
     stage: int
     number: int
     micro_batches: tuple[int, ...]  # ascending
-    again: bool  # Nothing has changed; peers with the commit of the round must send it.
-    # With audits, two digests for each micro-batch: of the data exchanged with the previous stage,
-    # and of that exchanged with the next stage.
+    again: bool  # Nothing has changed; a receiver that has the commit of the round must send it.
+    # With audits: two digests for each micro-batch, of the data exchanged with the previous stage
+    # and of the data exchanged with the next stage.
     traces: tuple[bytes, ...] = ()
 
 
 @record
 class MicroBatchesMissing:
-    """Request to the previous stage for its outputs again: no member of the sender's stage has
-    them, and the sender computes them now."""
+    """Request to the previous stage to send its outputs again. No member of the sender's stage has
+    these micro-batches, so the sender computes them."""
 
     lineage: bytes
     round_id: int
-    stage: int  # of the receiver
+    stage: int  # stage of the receiver
     micro_batches: tuple[int, ...]  # ascending
 
 
 @record
 class StageDone:
-    """Progress of the sender's stage, in the sender's view: it has the commits of all rounds
-    before ``committed``, and has begun round ``round_id``. ``roster``: of its stage in round
-    ``committed``."""
+    """Progress of the sender's stage, as the sender observes it. The stage has committed all rounds
+    before ``committed``, and has begun round ``round_id``. ``roster`` is the roster of the stage in
+    round ``committed``."""
 
     lineage: bytes
     stage: int
     round_id: int
     committed: int
     roster: tuple[PeerId, ...]
-    asks: bool  # requests the progress of the receiver
-    # peers of its stage in quarantine, which get no work; ascending
+    asks: bool  # requests the progress of the receiver's stage
+    # quarantined peers of the sender's stage, which get no micro-batches; ascending
     locked: tuple[PeerId, ...] = ()
-    pass_us: tuple[int, ...] = ()  # for each peer of ``roster``: its time for a micro-batch
+    pass_us: tuple[int, ...] = ()  # for each peer of ``roster``: its time for one micro-batch
 
 
 @record
 class AuditRequest:
-    """Request to a neighbour of ``peer``, from another member of its stage, for the data exchanged
-    with ``peer`` for a micro-batch."""
+    """Request from another member of the stage of ``peer`` to a neighbour of ``peer``, for the data
+    that both exchanged for a micro-batch."""
 
     lineage: bytes
     round_id: int
-    stage: int  # of the receiver
+    stage: int  # stage of the receiver
     micro_batch: int
     peer: PeerId
 
@@ -481,18 +488,19 @@ class AuditReply:
 
     lineage: bytes
     round_id: int
-    stage: int  # of the receiver
+    stage: int  # stage of the receiver
     micro_batch: int
     peer: PeerId
-    # of the payload; empty if the sender is not a neighbour of ``peer`` in this micro-batch
+    # digest of the payload; empty if the sender is no neighbour of ``peer`` for this micro-batch
     digest: bytes
-    came: bytes  # digest of the tensor that ``peer`` has sent
+    came: bytes  # digest of the tensor that the sender has received from ``peer``
 
 
 @record
 class AuditFinding:
-    """Report to the own stage that ``peer`` has sent a wrong result for a micro-batch. The receiver
-    also computes it. ``checked``: this is the reply, after the computation or without the data."""
+    """Report to the sender's stage that ``peer`` has sent a wrong result for a micro-batch. The
+    receiver recomputes it. ``checked``: the message is the reply, after the recomputation or
+    without the data."""
 
     lineage: bytes
     round_id: int
@@ -513,28 +521,28 @@ class Hello:
     lineage: bytes
     # digest of names, shapes and dtypes; empty until the trainer has prepared its model
     layout: bytes
-    state: bytes  # digest of the trainer's state at ``round_id``; empty when unknown
+    state: bytes  # digest of the trainer's state before ``round_id``; empty if unknown
     round_id: int
-    # ready: can join the roster; completed: its script has completed its rounds, the last of which
-    # is before ``round_id``
+    # ready: the peer can join the roster; completed: its script has completed its rounds, and
+    # ``round_id`` is the round after the last one
     stage: Stage
     address: str
     bulk: str
     chain: bytes = b""  # H of the previous round; empty in gossip rounds
-    # contributors of the last commits; empty if two branches cannot coexist
+    # contributors of the latest commits; empty if two branches cannot both make rounds
     side: tuple[PeerId, ...] = ()
-    # its trainer has completed all rounds, and waits for a comparison of states
+    # its trainer has completed all rounds, and waits for the comparison of states
     asks: bool = False
-    begun: bool = False  # its rounds have begun, so a joining peer begins with its state
+    begun: bool = False  # its rounds have begun, so a joining peer must adopt its state
 
 
 @record
 class StateRequest:
-    """Request for an attestation of the state before ``round_id``, or for this state, as soon as
-    the receiver reaches this round.
+    """Request for the state before ``round_id``, or for an attestation of it. The receiver replies
+    as soon as it reaches this round.
 
-    ``round_id == 0``: the present round of the receiver. ``piece``: one piece of an offered state,
-    counted from 1.
+    With ``round_id == 0``, the present round of the receiver is meant. ``piece`` is the number of
+    one piece of an offered state, counted from 1.
     """
 
     lineage: bytes
@@ -546,38 +554,39 @@ class StateRequest:
 
 @record
 class StateAttestation:
-    """Digest of the sender's state before ``round_id``. Empty if the sender has none, for this
-    ``reason``, and ``round_id`` is its present round."""
+    """Digest of the sender's state before ``round_id``. The digest is empty if the sender has no
+    such state. Then ``reason`` says why, and ``round_id`` is its present round."""
 
     lineage: bytes
     nonce: int
     round_id: int
     chain: bytes  # H_{round_id - 1}
-    digest: bytes  # of the part that is equal on all peers: ``donor.attested_digest``
-    # of the second part of the state: learning rates and other settings of the script
+    digest: bytes  # of the part that all peers share: ``donor.attested_digest``
+    # digest of the second part of the state: learning rates and other settings of the script
     settings: bytes
     reason: str
 
 
 @record
 class StateOffer:
-    """State of the trainer before round ``round_id``; the payload is the packed state. Empty
-    ``digest``: the sender refuses.
+    """State of the trainer before round ``round_id``; the payload is the packed state. With an
+    empty ``digest``, the sender rejects the request.
 
-    A packed state has three parts: equal on all peers, settings of scripts, and local state. If the
-    first is large, the offer has its ``outline`` (``chunks.PieceManifest``), and the payload has
-    only the other parts. Then each piece is the payload of its own offer.
+    A packed state has three parts: shared by all peers, settings of the scripts, and local state.
+    If the first part is large, the offer has its ``outline`` (``chunks.PieceManifest``), and the
+    payload has only the other parts. Each piece of the first part is then the payload of its own
+    offer.
     """
 
     lineage: bytes
     nonce: int
-    round_id: int  # the next round to run on this state
+    round_id: int  # the next round to run from this state
     chain: bytes  # H_{round_id - 1}
-    digest: bytes  # of the payload
+    digest: bytes  # digest of the payload
     nbytes: int
     core: bytes  # roster, trust and data cursor, packed
     reason: str
-    parts: tuple[int, ...] = ()  # of the payload: lengths; empty if there is one
+    parts: tuple[int, ...] = ()  # lengths of the parts in the payload; empty if it has one part
     outline: bytes = b""
     piece: int = 0  # number of this piece, counted from 1
 
@@ -628,9 +637,9 @@ PipelineMessage: TypeAlias = (
     | AuditFinding
     | MicroBatchesMissing
 )
-"""Messages between the peers of a pipeline, in addition to those of every swarm."""
+"""Messages between the peers of a pipeline, in addition to those of every run."""
 
-# Messages that travel on the bulk lane, because a payload follows them (or may).
+# Messages that go over the bulk connection, because they may have a payload.
 BULK_MESSAGES: tuple[type, ...] = (
     Update,
     Commit,
@@ -644,8 +653,8 @@ BULK_MESSAGES: tuple[type, ...] = (
 
 @record
 class Envelope:
-    """A message with its sender. Messages of an older incarnation than the known one are dropped,
-    except commits, which are valid from any sender."""
+    """A message with its sender. Messages of a former incarnation are dropped. Commits are not,
+    because a commit is valid from any sender."""
 
     run: bytes
     sender: PeerId

@@ -1,4 +1,4 @@
-"""Detection of pauses of this process: by SIGSTOP, a suspended machine or a busy processor."""
+"""Detection of pauses of this process, as by SIGSTOP, a suspended machine or a busy processor."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from .timers import Timers
 
 class PausedRounds(Protocol):
     def on_pause(self, paused_s: float, now: float) -> list[Effect]:
-        """Handle a pause of this process."""
+        """Handle a pause of this process that lasted ``paused_s`` seconds."""
 
 
 class PauseDetector:
-    """Finds pauses by overdue timers, and reports them to the membership and the rounds."""
+    """Detector of pauses by overdue timers. It reports each pause to the membership and the
+    rounds."""
 
     def __init__(self, membership: Membership, rounds: PausedRounds, timers: Timers[Any]) -> None:
         settings = membership.settings
@@ -26,13 +27,14 @@ class PauseDetector:
             self.tolerance_s, min(LOADED_PAUSE_TOLERANCE_S, settings.link_timeout_s / 2)
         )
         self.handled_at = float("inf")  # time of the last event
-        self._found_at = float("-inf")  # pauses before this time were handled
+        self._found_at = float("-inf")  # the pauses before this time were handled
 
     def on_event(self, event: Event, running: bool, now: float) -> list[Effect]:
-        """Handle a pause that ended before ``event``. A peer that is not ``running`` ignores it.
+        """Handle a pause that ended before ``event``, unless the peer is not ``running``.
 
-        A gap between events does not prove a pause: an idle peer also has gaps. A timer proves it
-        that is late by more than the tolerance, or by more than half of it after such a gap.
+        A gap between events alone does not prove a pause, because an idle peer has gaps as well. An
+        overdue timer proves a pause if it is late by more than the tolerance. After a gap longer
+        than the tolerance, half of the tolerance is enough.
         """
         gap_s, self.handled_at = now - self.handled_at, now
         kind = type(event)
@@ -47,8 +49,8 @@ class PauseDetector:
             return []
         late_s = self.timers.overdue_s(now, self._found_at)
         if late_s > tolerance_s or (gap_s > tolerance_s and late_s > tolerance_s / 2):
-            # Each pause counts once, although its late timers fire one by one, after the events
-            # that the node delivers at once.
+            # Several timers are overdue after a pause, and they fire one by one behind the events
+            # that the node delivers first. The pause must still count once.
             self._found_at = now
             effects = self.membership.on_pause()
             return effects + self.rounds.on_pause(max(gap_s, late_s), now)

@@ -1,7 +1,7 @@
-"""Requests that the parts of a peer make of it: work that needs more than the part itself.
+"""Requests from the parts of a peer to the peer, for work that involves several parts.
 
-A part adds a request where its cause arises. The peer handles the requests after each event, in
-the order of ``Request``. There is one request of each kind at most. A request that cannot be
+A part adds a request where the cause arises. After each event the peer handles the open requests in
+the order of ``Request``. At most one request of each kind is open. A request that cannot be
 fulfilled yet is added again.
 """
 
@@ -22,7 +22,7 @@ class ConfirmResult:
 
 @record
 class LostTrack:
-    """Adopt a state of ``donor``: this peer is too far behind, or on a fork."""
+    """Adopt the state of ``donor``, because this peer is too far behind or on a fork."""
 
     donor: PeerId
     reason: str
@@ -30,24 +30,25 @@ class LostTrack:
 
 @record
 class ServeStates:
-    """Serve the state transfers that wait for a round once it begins."""
+    """Serve the waiting requests for a state when the round that they wait for begins."""
 
 
 @record
 class FollowRounds:
-    """Apply commits of others: this peer is not in the roster of the round that begins."""
+    """Apply the commits of other peers while this peer is not in the roster of the current
+    round."""
 
 
 @record
 class LeaveRun:
-    """Leave, as ``event`` requests, when no other peer counts on this one."""
+    """Leave for the reason in ``event``, once no other peer needs this peer for a round."""
 
     event: Stop
 
 
 @record
 class EndDrain:
-    """Leave once no other peer needs the local state."""
+    """End the drain phase and leave, once no other peer needs the local state."""
 
 
 Request: TypeAlias = ConfirmResult | LostTrack | ServeStates | FollowRounds | LeaveRun | EndDrain
@@ -58,7 +59,8 @@ ORDER: tuple[type[Request], ...] = get_args(Request)
 
 
 class Requests:
-    """Open requests of one peer, the last of each kind."""
+    """Open requests of one peer, at most one of each kind. A later request replaces an earlier
+    one."""
 
     def __init__(self) -> None:
         self._open: dict[type, Request] = {}
@@ -67,12 +69,12 @@ class Requests:
         self._open[type(request)] = request
 
     def find(self, kind: type[Kind]) -> Kind | None:
-        """Return the open request of this kind."""
+        """Return the open request of this kind, or None."""
         return self._open.get(kind)  # type: ignore[return-value]
 
     def drain(self) -> Iterable[Request]:
-        """Remove and return one request after the other. A request of an earlier kind that is added
-        during this call stays open."""
+        """Remove and yield the open requests in order. A request that is added during this call
+        stays open if its kind has already been passed."""
         return self._pop_all() if self._open else ()
 
     def _pop_all(self) -> Iterator[Request]:

@@ -1,4 +1,4 @@
-"""Timers with unique tokens: a late or cancelled timer cannot be confused with a newer one."""
+"""Timers with unique tokens, so that a late or cancelled timer is never taken for a newer one."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ What = TypeVar("What")
 
 
 class Timers(Generic[What]):
-    """The pending timers of one core. ``What`` is plain data that identifies the due work.
+    """Pending timers of one core. ``What`` is plain data that identifies the work that is due.
 
     Attributes:
-        firing: Token of the last timer that fired; it need not be cancelled.
+        firing: Token of the timer that fired last. It needs no cancellation.
     """
 
     def __init__(self) -> None:
@@ -32,24 +32,24 @@ class Timers(Generic[What]):
         return SetTimer(token, at)
 
     def cancel(self, token: Token | None) -> list[CancelTimer]:
-        """Cancel a pending timer. None, and a timer that is not pending, have no effect. The timer
-        that fires now is removed without an effect."""
+        """Cancel a pending timer and return the effect. There is no effect if the token is None, if
+        the timer is not pending, or if it is firing now."""
         if token is None or self._pending.pop(token, None) is None or token == self.firing:
             return []
         return [CancelTimer(token)]
 
     def fire(self, token: Token) -> What | None:
-        """Return the data of a timer; None if it was cancelled or has fired before."""
+        """Return the data of a timer; None if the timer was cancelled or has already fired."""
         pending = self._pending.pop(token, None)
         return None if pending is None else pending[1]
 
     def overdue_s(self, now: float, since: float = float("-inf")) -> float:
-        """Return the lateness of the first pending timer, in seconds; 0.0 if none is late.
+        """Return how late the first pending timer is, in seconds; 0.0 if none is late.
 
-        A process that was stopped, or had no processor, notices it by this before a timer fires.
+        After a stop or a lack of processor time, this reveals the delay before a timer fires.
 
         Args:
-            since: Lateness before this time is already accounted for.
+            since: Earlier time up to which the delay is already accounted for.
         """
         first = min([at for at, _ in self._pending.values()], default=now)
         return max(0.0, now - (first if first > since else since))

@@ -1,4 +1,4 @@
-"""The membership as the rounds see it: the peers to wait for."""
+"""Interface of the membership for the rounds: the peers that a round waits for."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ class RollingTopology(Protocol):
 
 class View(Protocol):
     def skip_reason(self, peer: PeerId) -> str:
-        """Return the reason not to wait for a peer now; "" if it is usable."""
+        """Return the reason not to wait for a peer now, or "" if the peer is usable."""
 
     def reachable(self, peers: Collection[PeerId]) -> Collection[PeerId]:
         """Return the peers among ``peers`` without a reason to skip them, and the local peer."""
 
     @property
     def ended(self) -> set[PeerId]:
-        """Peers that will not return, by the launcher."""
+        """Peers that will not return, as reported by the launcher."""
 
     @property
     def version(self) -> int:
-        """Number that changes if a result of ``is_gone`` or ``met`` may change."""
+        """Counter of changes. It rises whenever a result of ``is_gone`` or ``met`` may change."""
 
     def is_gone(self, peer: PeerId) -> bool:
         """Whether a peer is dead or has left."""
@@ -37,31 +37,32 @@ class View(Protocol):
         """Whether the launcher has reported that a peer will not return."""
 
     def speaks_on(self, peer: PeerId, now: float) -> bool:
-        """Whether a peer is present, although it was reported as left."""
+        """Whether a peer that was reported as left still sends messages."""
 
     def note_load(self, now: float, for_s: float = 0.0) -> None:
-        """Record that large payloads move, here or elsewhere. Replies may wait behind them for at
-        least ``for_s``."""
+        """Record that large payloads are in transfer, at this peer or elsewhere. For at least
+        ``for_s`` seconds, replies may be queued behind them."""
 
     def note_state(self, peer: PeerId, until: float) -> None:
-        """Record that a state, or the rounds since, are being sent to ``peer`` until the given time
-        at the latest. For the local peer: from others."""
+        """Record that ``peer`` is receiving a state, or the rounds since that state, until the
+        given time at the latest. If ``peer`` is the local peer, other peers send the state."""
 
     def forget_load(self) -> None:
-        """Record that large payloads no longer move."""
+        """Record that no large payloads are in transfer any longer."""
 
     def met(self) -> Iterable[PeerId]:
-        """Return all peers that are or were present."""
+        """Return all peers that are or were members."""
 
 
 class MembersView(View, Protocol):
-    """Members of the rounds: all peers, or in a pipeline those of one stage."""
+    """Membership restricted to the peers of the rounds: all peers, or in a pipeline those of one
+    stage."""
 
     local: PeerId
 
     @property
     def members(self) -> Mapping[PeerId, Member]:
-        """Members by peer, as far as they are known."""
+        """Known members, by peer."""
 
     def met(self) -> tuple[PeerId, ...]: ...
 

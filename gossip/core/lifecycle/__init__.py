@@ -1,4 +1,4 @@
-"""Lifecycle of a peer: bootstrap, rejoin, the final check and the shutdown."""
+"""Lifecycle of a peer: bootstrap, rejoin, final check and shutdown."""
 
 from . import bootstrap
 from .bootstrap import Bootstrap, Decision, RebuildStage, TakeState

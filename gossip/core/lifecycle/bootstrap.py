@@ -1,4 +1,4 @@
-"""Start of a run: wait for the peers, compare the models, and choose the initial weights."""
+"""Start of a run: wait for the peers, compare their models, and choose the initial weights."""
 
 from __future__ import annotations
 
@@ -18,21 +18,22 @@ from .exit_codes import NEVER_STARTED, REFUSED, STATE_LOST
 
 @dataclass(frozen=True, slots=True)
 class WaitForPeers:
-    """Wait: some peers have not arrived yet."""
+    """Decision to wait, because the ``missing`` peers have not arrived yet."""
 
     missing: tuple[PeerId, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class BeginFresh:
-    """Begin with the local state, which is that of the swarm."""
+    """Decision to begin with the local state, which equals that of the other peers."""
 
     present: tuple[PeerId, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class TakeState:
-    """Request the state of ``donor``: the swarm is ahead, or begins with other weights."""
+    """Decision to request the state of ``donor``: the run is ahead, or begins with other
+    weights."""
 
     donor: PeerId
     reason: str
@@ -40,23 +41,23 @@ class TakeState:
 
 @dataclass(frozen=True, slots=True)
 class RebuildStage:
-    """Make a new state of this peer's stage: no peer has one, and the other stages of the pipeline
-    are in round ``round_id``."""
+    """Decision to create a new state of the local stage, because no peer has one. The other stages
+    of the pipeline are in round ``round_id``."""
 
     round_id: int
 
 
 Decision: TypeAlias = WaitForPeers | BeginFresh | TakeState | RebuildStage | Halt
-"""``Halt``: this peer cannot begin. Its model differs from that of the swarm, no quorum arrived in
-time, or the run has had rounds and no peer with their state arrived."""
+"""``Halt``: this peer cannot begin. Its model differs from that of the run, no quorum arrived in
+time, or the run has had rounds and no peer with their state has arrived."""
 
 
 class Bootstrap:
-    """Decision on the start of a run by the hellos of the peers. Peers with the same hellos decide
-    alike.
+    """Decision on the start of a run, from the hellos of the peers. Peers with the same hellos
+    reach the same decision.
 
     Args:
-        elsewhere: Returns the round of the other stages of a pipeline; None if unknown.
+        elsewhere: Returns the round of the other stages of a pipeline, or None if it is unknown.
     """
 
     def __init__(
@@ -70,20 +71,21 @@ class Bootstrap:
         self.needed = max(quorum_of(settings, len(settings.peers)), settings.rounds.min_peers)
         self.hellos: dict[PeerId, Hello] = {}
         self._first = frozenset(settings.peers)
-        # layouts in the hellos; whether any hello is of a run that has begun
+        # layouts in the hellos, and whether any hello comes from a run that has begun
         self._layouts: set[bytes] = set()
         self._begun = False
         self._started_at = self._reported_at = 0.0
-        self._prepared_at: float | None = None  # when this peer got a model
-        self._hello_since: set[PeerId] = set()  # peers with a hello since then
-        self._followed: tuple[PeerId, float] | None = None  # chosen donor, and since when
+        self._prepared_at: float | None = None  # time at which the local model was ready
+        # peers that have sent a hello since ``_prepared_at``
+        self._hello_since: set[PeerId] = set()
+        self._followed: tuple[PeerId, float] | None = None  # chosen donor, and time of the choice
         self._passed: set[PeerId] = set()  # donors that have not sent a state in time
         self._pardons: Counter[PeerId] = Counter()
-        self._stale: set[PeerId] = set()  # peers without a hello since no donor had a state
-        # the trainer has the state of a round, from an earlier node of this peer
+        self._stale: set[PeerId] = set()  # peers without a hello since a poll found no state
+        # the trainer has the state of a round, from an earlier node process of this peer
         self.holds = False
         self._rounds: dict[PeerId, int] = {}  # latest round that each peer has announced
-        # since when enough peers are present to begin without the others
+        # time since which enough peers are present to begin without the missing ones
         self._enough_at: float | None = None
 
     def prepare(self, holds: bool) -> None:
@@ -95,8 +97,8 @@ class Bootstrap:
         self._started_at = self._reported_at = now
 
     def again(self, now: float) -> list[Report]:
-        """Start again: no peer had the chosen weights. The donor may be dead, late, or Byzantine.
-        From now on, only peers with a new hello count as ahead."""
+        """Start the wait again, because no peer sent the chosen weights: the donor may be dead,
+        late or Byzantine. From now on, only peers with a new hello count as ahead."""
         self.start(now)
         if (
             self._followed is not None
@@ -115,8 +117,8 @@ class Bootstrap:
 
     @property
     def had_round(self) -> int:
-        """Latest round that the run has certainly reached. It is that of more than f peers, of the
-        settings, or of the other stages."""
+        """Latest round that the run has certainly reached: the round that more than f peers have
+        announced, that of the settings, or that of the other stages, whichever is latest."""
         rounds = sorted(self._rounds.values(), reverse=True)
         announced = rounds[self.settings.f] if len(rounds) > self.settings.f else 0
         return max(self.settings.had_round, announced, self.elsewhere() or 0)
@@ -149,12 +151,12 @@ class Bootstrap:
         return {peer for peer in self.settings.peers if peer not in self.hellos}
 
     def initial_digest(self, donor: PeerId | None) -> bytes:
-        """Return the digest of the initial weights that ``donor`` has announced."""
+        """Return the digest of the initial weights that ``donor`` has announced, or b""."""
         return b"" if donor is None or donor not in self.hellos else self.hellos[donor].state
 
     def missed_by(self, donor: PeerId) -> set[PeerId]:
-        """Return the peers that are missing at the start of a run with the state of ``donor``; none
-        if the run has begun."""
+        """Return the peers that are missing at the start of a run with the state of ``donor``.
+        Return none if the run has already begun."""
         return self.unheard() if self.hellos[donor].round_id == 0 else set()
 
     def report_waiting(self, missing: tuple[PeerId, ...], now: float) -> list[Report]:
@@ -167,8 +169,8 @@ class Bootstrap:
         ]
 
     def only_waits(self, now: float) -> bool:
-        """Whether ``decide`` can only wait, and no report is due: no peer has begun, and a peer
-        that may come is missing. This avoids the costly ``decide`` for all hellos except the
+        """Whether ``decide`` can only wait and no report is due: no peer has begun, and a peer that
+        may still arrive is missing. This avoids the costly ``decide`` for all hellos except the
         last."""
         waited_s, rounds = self.waited_s(now), self.settings.rounds
         if (
@@ -184,17 +186,16 @@ class Bootstrap:
         return any(not (self.view.is_gone(peer) or self.view.has_ended(peer)) for peer in missing)
 
     def decide(self, now: float) -> Decision:
-        """Return the decision. After the start timeout, or the patience of ``min_peers``, the run
-        begins with the present peers or not at all."""
+        """Return the decision. After the start timeout, or after the patience of ``min_peers``, the
+        run begins with the present peers or not at all."""
         expected = self.settings.peers
         others = [peer for peer in expected if peer != self.local]
-        # No peer waits for these peers. A peer that ended before it had a link has sent no
-        # farewell.
+        # No peer waits for peers that are gone. A peer that ended before it had a link has
+        # announced nothing, so the launcher's report counts as well.
         gone = {peer for peer in others if self.view.is_gone(peer) or self.view.has_ended(peer)}
         self._drop_hellos(gone)
         own = self.hellos.get(self.local)
-        # Newcomers do not count, whatever their number, for the model and the weights that the run
-        # begins with.
+        # Newcomers, however many, do not affect the choice of the model and of the initial weights.
         voters = {
             peer: hello
             for peer, hello in self.hellos.items()
@@ -204,18 +205,19 @@ class Bootstrap:
             return self._wait(tuple(peer for peer in expected if peer not in self.hellos), now)
         unreachable = {peer for peer in others if self.view.skip_reason(peer)}
         layout = _most_common({peer: hello.layout for peer, hello in voters.items()})
-        # Peers in their first round with other weights. The weights of an absent peer may be lost.
+        # Peers in their first round with other weights. Those of an absent peer may be lost, so it
+        # does not count.
         apart = (
             {peer for peer, hello in voters.items() if hello.begun and hello.state != own.state}
             - gone
             - unreachable
         )
-        # After it has loaded a checkpoint, this peer is also in a later round than the first.
+        # A peer that has loaded a checkpoint is also in a later round than the first.
         ahead_of_us = {
             peer for peer, hello in self.hellos.items() if hello.round_id > own.round_id
         } | apart
         ahead_of_us -= self._stale | {self.local}
-        # Donors that sent no state count as Byzantine, as long as they are at most f.
+        # Donors that sent no state are assumed to be Byzantine as long as they are at most f.
         running = sorted(
             ahead_of_us - self._passed
             if len(self._passed & ahead_of_us) <= self.settings.f
@@ -233,7 +235,7 @@ class Bootstrap:
             ahead = max(running, key=lambda peer: self.hellos[peer].round_id)
             return self._follow(ahead, f"the swarm is in round {self.hellos[ahead].round_id}", now)
         if self.local not in self._first:
-            # A newcomer waits until the others have begun.
+            # A newcomer waits until the other peers have begun.
             return self._wait(tuple(peer for peer in expected if peer not in self.hellos), now)
         here = (peer for peer in sorted(voters) if peer not in gone and peer not in unreachable)
         present = tuple(peer for peer in here if self.hellos[peer].layout == layout)
@@ -246,8 +248,9 @@ class Bootstrap:
         if any(peer not in gone for peer in missing) and not time_is_up:
             return WaitForPeers(missing)
         lacks = own.round_id == 0 and not any(self.hellos[peer].state for peer in present)
-        # A peer with a loaded checkpoint is in its round, with all other stages.
-        outlived = self.holds and own.round_id == 0  # the trainer has outlived its former node
+        # A peer with a loaded checkpoint is in the round of the checkpoint, as are all other
+        # stages. ``outlived``: the trainer has outlived its former node process
+        outlived = self.holds and own.round_id == 0
         if (lacks or outlived) and (rebuilds := self._rebuild(present, time_is_up)) is not None:
             return rebuilds
         if lacks:
@@ -270,15 +273,15 @@ class Bootstrap:
         return f"the run has been in round {self.had_round}, and no peer with {of}"
 
     def _rebuild(self, present: tuple[PeerId, ...], time_is_up: bool) -> Decision | None:
-        """Return the decision of a stage without a state; None if no peer can make one now.
+        """Return the decision of a stage without a state; None if no peer can create one now.
 
-        The lowest present peer makes a new state, if the settings allow it, or continues with that
-        of its trainer. The others wait for it.
+        The present peer with the lowest id creates a new state, if the settings allow it, or
+        continues with the state of its trainer. The other peers wait for its state.
         """
         pipeline, round_id = self.settings.pipeline, self.elsewhere()
         if pipeline is None or len(present) < self.needed:
             return None
-        if self.holds and round_id is None:  # the trainer has had rounds with a former node
+        if self.holds and round_id is None:  # the trainer has run rounds with a former node process
             return None if time_is_up else WaitForPeers(())
         if not pipeline.rebuilds and not self.holds:
             return (
@@ -296,14 +299,14 @@ class Bootstrap:
         return None if round_id is None else RebuildStage(round_id)
 
     def _drop_hellos(self, gone: set[PeerId]) -> None:
-        """Drop the hellos of round 0 of ``gone``: a new incarnation may have other weights."""
+        """Drop the round 0 hellos of ``gone``, because a new incarnation may have other weights."""
         for peer in gone.intersection(self.hellos):
             if self.hellos[peer].round_id == 0:
                 del self.hellos[peer]
 
     def _begin(self, own: Hello, present: tuple[PeerId, ...], now: float) -> Decision:
-        """Return the decision if enough peers are present. They begin with the weights that most of
-        them have."""
+        """Return the decision when enough peers are present. They begin with the weights that most
+        of them have."""
         if own.round_id > 0:
             return BeginFresh(present)
         states = {peer: self.hellos[peer].state for peer in present if self.hellos[peer].state}
@@ -326,9 +329,9 @@ class Bootstrap:
     def _may_have_begun(
         self, present: tuple[PeerId, ...], state: bytes, now: float
     ) -> tuple[PeerId, ...]:
-        """Return the peers that may have begun without this one since their last hello. The peers
-        had other weights than ``state`` before this peer had any. The wait for their next hello is
-        short."""
+        """Return the peers that may have begun without the local one since their last hello. Before
+        the local model was ready, these peers had other weights than ``state``. The wait for their
+        next hello is short."""
         if self._prepared_at is None or now - self._prepared_at > WAITING_REPORT_S:
             return ()
         return tuple(
@@ -341,10 +344,10 @@ class Bootstrap:
 
     def _is_patience_over(self, present: tuple[PeerId, ...], now: float) -> bool:
         """Whether enough peers have been present for ``patience_s``, so that the run begins without
-        the others.
+        the missing ones.
 
-        The time counts from the moment at which they were enough, not from the last arrival. So all
-        of them begin at nearly the same time.
+        The time counts from the moment at which enough peers were present, not from the last
+        arrival. So all of them begin at nearly the same time.
         """
         if len(present) < self.needed:
             self._enough_at = None
@@ -358,9 +361,9 @@ class Bootstrap:
         )
 
     def _is_credible(self, count: int, now: float) -> bool:
-        """Whether the model of ``count`` peers is enough for this peer to halt. It always is for a
-        first peer, which counts as a voter itself. A newcomer needs more than f peers, or
-        ``WAITING_REPORT_S``."""
+        """Whether ``count`` peers with another model are enough for this peer to halt. They always
+        are for a first peer of the run, whose own model is one of those counted. A newcomer needs
+        more than f peers, or a wait of ``WAITING_REPORT_S``."""
         return (
             self.local in self._first
             or count > self.settings.f
@@ -368,8 +371,8 @@ class Bootstrap:
         )
 
     def _wait(self, missing: tuple[PeerId, ...], now: float) -> Decision:
-        """Wait while no peer of the run has sent a hello, or, as a newcomer, while the run has not
-        begun. A newcomer halts after the start timeout."""
+        """Wait: no peer of the run has sent a hello yet, or this peer is a newcomer and the run has
+        not begun. A newcomer halts after the start timeout."""
         waited_s = self.waited_s(now)
         if self.local in self._first or waited_s <= self.settings.rounds.start_timeout_s:
             return WaitForPeers(missing)
@@ -378,7 +381,7 @@ class Bootstrap:
 
 
 def _most_common(values: dict[PeerId, bytes]) -> bytes:
-    """Return the most common value; if several are, that of the lowest peer."""
+    """Return the most common value. Of several, return that of the peer with the lowest id."""
     counts = Counter(values.values())
     best = max(counts.values())
     return next(values[peer] for peer in sorted(values) if counts[values[peer]] == best)

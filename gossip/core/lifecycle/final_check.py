@@ -1,12 +1,13 @@
-"""Check of the last result of a training. The hash chain in the messages of the next round shows a
-wrong result of an earlier round; the last round has no next one.
+"""Check of the last result of a training. In earlier rounds, the hash chain in the messages of the
+next round reveals a wrong result. The last round has no next round.
 
-After its trainer has applied the last round, a peer therefore requests the head of every peer's
-hash chain, before the trainer continues with its parameters (``Hello`` with ``asks``; peers in the
-same round reply). If more than f peers hold another head, and more than hold the local one, this
-peer adopts the state of one of them. If two heads have equally many peers, the lower one is right,
-so both sides reach the same result; where minorities may continue, ``fork_choice.py`` decides.
-All waits are limited: for silent peers, for lost peers, and for a state.
+After the trainer has applied the last round, the peer therefore requests the head of the hash chain
+from every other peer, before the trainer continues with its parameters. The request is a ``Hello``
+with ``asks``, and peers in the same round reply. If more than f peers hold another head, and more
+peers hold it than the local head, this peer adopts the state of one of them. If two heads are held
+by equally many peers, the lower one wins, so both sides end with the same result. If minorities may
+continue, ``fork_choice.py`` decides instead. All waits are limited: for silent peers, for lost
+peers, and for a state.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ from .hello import HelloExchange
 
 
 class FinalCheck:
-    """Compares the last result with those of the other peers.
+    """Comparison of the last result with those of the other peers.
 
-    ``round_id`` is the round after the last one while the trainer waits for the comparison, else
-    None.
+    ``round_id`` is the round after the last one while the trainer waits for the comparison,
+    otherwise None.
     """
 
     def __init__(
@@ -49,24 +50,24 @@ class FinalCheck:
         # With f = 0 no result is compared.
         self.lag = lag_detector if lag_detector is not None and lag_detector.settings.f else None
         self.round_id: int | None = None
-        # round and head of the hash chain that each peer has announced
+        # latest round and head of the hash chain that each peer has announced
         self._heads: dict[PeerId, tuple[int, bytes]] = {}
         self._last = -1  # the last round that was checked
         self._since = self._again_at = 0.0
-        self._taking_since: float | None = None  # start of the wait for another state
-        # the head that was given up, only once, because otherwise Byzantine peers could make this
-        # peer alternate
+        self._taking_since: float | None = None  # start of the wait for the state of another peer
+        # The head that this peer has changed from. It changes only once, because otherwise
+        # Byzantine peers could make it alternate.
         self._left: bytes | None = None
         self._changes = False
 
     def ask(self, round_id: int, phase: str, now: float) -> list[Effect]:
-        """Begin the check: the trainer of this peer, which is in ``phase``, has applied all rounds
-        before ``round_id``."""
+        """Begin the check. The local trainer has applied all rounds before ``round_id``; ``phase``
+        is the phase of the local peer."""
         if self.lag is None or phase not in ("running", "recovering"):
             return [StateConfirmed(round_id, self.lag is None)]
         if self.round_id == round_id:
             return []
-        # A repeated request of the trainer does not extend the time.
+        # A repeated request of the trainer does not extend the timeout.
         if round_id != self._last:
             self._last, self._since, self._left = round_id, now, None
         self.round_id = round_id
@@ -74,9 +75,9 @@ class FinalCheck:
         return self._request_heads(now)
 
     def on_hello(self, peer: PeerId, incarnation: int, hello: Hello, now: float) -> list[Effect]:
-        """Record the round and branch of a hello, and reply if the sender requests it in the same
-        round. During its own final check, this peer need not reply, as it sends hellos
-        periodically."""
+        """Record the round and branch of a hello. Reply if the hello requests it and its sender is
+        in the same round. During its own final check, the local peer sends hellos periodically and
+        need not reply."""
         if self.lag is None or not hello.chain:
             return []
         self._heads[peer] = hello.round_id, hello.chain
@@ -84,22 +85,23 @@ class FinalCheck:
         return self.hello_exchange.answer(peer, incarnation, now) if answers else []
 
     def differs(self, peer: PeerId) -> bool:
-        """Whether ``peer`` has announced another state before the present round."""
+        """Whether ``peer`` has announced another state at the start of the present round."""
         if self.lag is None:
             return False
         at, chain = self._heads.get(peer, (-1, b""))
         return at == self.progress.round_id and chain != self.lag.lineage.head
 
     def rejects(self, message: Message) -> bool:
-        """Whether ``message`` is a commit of a round after the last one. This peer has no update to
-        compare it with, so it is accepted only if more than f peers are past that round."""
+        """Whether ``message`` is a commit of a round after the last one. The local peer has no
+        update to compare it with, so it accepts the commit only if more than f peers are past that
+        round."""
         if self.lag is None or self.round_id is None or not isinstance(message, Commit):
             return False
         return message.round_id == self.round_id and not self.lag.is_passed(message.round_id)
 
     def allows_recovery(self) -> bool:
-        """Whether this peer may adopt another state. During the check it may do so only by the
-        decision of the check, or where minorities may continue, by that of ``fork_choice``."""
+        """Whether this peer may adopt another state. During the check, the decision of the check is
+        required. If minorities may continue, that of ``fork_choice`` is sufficient."""
         weighed, self._changes = self._changes, False
         return (
             weighed
@@ -108,11 +110,12 @@ class FinalCheck:
         )
 
     def check_result(self, takes_part: bool, now: float) -> list[Effect]:
-        """Confirm the result, reject it, or wait. Called after each event while ``round_id`` is not
-        None.
+        """Confirm the result, adopt another one, or wait. The peer calls this after each event
+        while ``round_id`` is not None.
 
         Args:
-            takes_part: Whether this peer is in the rounds, which it is not while it recovers.
+            takes_part: Whether this peer takes part in the rounds, which it does not during
+                recovery.
         """
         lag, asked, here = self.lag, self.round_id, self.progress.round_id
         assert lag is not None
@@ -120,7 +123,7 @@ class FinalCheck:
         if not takes_part or lag.lost_track is not None:
             return self._await_state(now)
         self._taking_since = None
-        if here != asked:  # more than f peers are past it
+        if here != asked:  # more than f peers are past the last round
             over = now >= self._since + self._patience_s(lag, False)
             return self._confirm(here > asked) if over or here > asked else []
         missing = [
@@ -134,8 +137,8 @@ class FinalCheck:
         others, waited = sum(heads.values()), now >= self._since + REPLY_S
         over = now >= self._since + self._patience_s(lag, others > 0)
         chain, theirs = min(heads.items(), key=lambda head: (-head[1], head[0]), default=(b"", 0))
-        # A donor that is about to adopt a state itself sends none. So the change is tried again
-        # while there is time.
+        # A donor that is about to adopt a state itself sends none. The change is therefore tried
+        # again until the timeout.
         may_change = self._left in (None, None if over else own) and not lag.fork_choice.may_differ
         if theirs > f and (theirs, own) > (ours, chain) and may_change:
             if (
@@ -156,14 +159,14 @@ class FinalCheck:
         return self._request_heads(now) if now >= self._again_at else []
 
     def _patience_s(self, lag: LagDetector, differ: bool) -> float:
-        """Return the longest wait for replies, in seconds. On slow links other peers get the last
-        result later. If some peers ``differ``, one side also needs time to adopt a state."""
+        """Return the longest wait for replies, in seconds. On slow links the other peers receive
+        the last result later. If heads ``differ``, one side also needs time to adopt a state."""
         usual_s = lag.deadline.typical_round_s() if lag.transfer_tracker.takes_time else None
         taken_over_s = lag.deadline.cap_s if differ else 0.0
         return lag.settings.rounds.drain_timeout_s + USUAL_FACTOR * (usual_s or 0.0) + taken_over_s
 
     def _await_state(self, now: float) -> list[Effect]:
-        """Wait for another state, no longer than its donors stay."""
+        """Wait for the state of another peer, at most as long as its donors stay."""
         assert self.lag is not None
         self._taking_since = now if self._taking_since is None else self._taking_since
         settings = self.lag.settings.rounds
@@ -188,7 +191,7 @@ class FinalCheck:
         ]
 
     def stop(self) -> None:
-        """End the check: the trainer no longer waits."""
+        """End the check. The trainer no longer waits for it."""
         self.round_id = None
         self.hello_exchange.ask(False)
 
@@ -215,7 +218,7 @@ class FinalCheck:
     def _decide_at_deadline(
         self, ours: int, others: dict[bytes, int], missing: list[PeerId]
     ) -> list[Effect]:
-        """Decide by the replies so far, after the timeout."""
+        """Decide from the replies so far, after the timeout."""
         assert self.lag is not None
         agreed = ours > self.lag.settings.f + sum(others.values())
         fields = {

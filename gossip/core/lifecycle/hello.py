@@ -1,4 +1,4 @@
-"""Announcements of a peer by ``Hello``: its model, its round, its stage, and its addresses."""
+"""The ``Hello`` messages of a peer: its model, its round, its stage and its addresses."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from gossip.core.view import MembersView
 
 
 class HelloExchange:
-    """The ``Hello`` of this peer, and the replies to those of others.
+    """The ``Hello`` of this peer, and its replies to those of other peers.
 
-    ``stage`` is ``ready`` as long as others may count on this peer.
+    ``stage`` is ``ready`` as long as other peers may rely on this one.
 
     Args:
-        may_begin: Whether the run may begin with the weights of this peer. Otherwise its hello
-            does not name them.
+        may_begin: Whether the run may begin with the weights of this peer. Otherwise the hello
+            omits the digest of the weights.
     """
 
     def __init__(
@@ -40,27 +40,28 @@ class HelloExchange:
         self.stage: Stage = "ready"
         self.asks = self.begun = False
         self._may_begin = may_begin
-        self._answered: dict[PeerId, tuple[int, float]] = {}  # incarnation and time of the reply
+        # incarnation and time of the last reply
+        self._answered: dict[PeerId, tuple[int, float]] = {}
 
     def prepare(self, event: Prepared) -> None:
         """Record the layout and state digest of the trainer's model."""
         self.layout, self.state = event.layout, event.state
 
     def adopt(self, state: bytes) -> None:
-        """Continue with the state of another peer. ``state``: the digest of the weights that the
-        run began with. A peer that has the same weights needs no state from this one."""
+        """Continue with an adopted state. ``state`` is the digest of the weights that the run began
+        with. A peer with these weights needs no state from this one."""
         self.begun, self.state = True, state
 
     def ask(self, asks: bool) -> None:
-        """Set whether hellos request the state of their receivers (``Hello.asks``)."""
+        """Set whether hellos request a hello in reply, for the final check (``Hello.asks``)."""
         self.asks = asks
 
     def end(self, stage: Stage) -> None:
         self.stage = stage
 
     def begin(self) -> None:
-        """Record that the run begins with the weights of this peer, or continues from the
-        checkpoint that all peers have loaded."""
+        """Record that the run begins with the weights of this peer, or continues from a checkpoint
+        that all peers have loaded."""
         self.begun = True
 
     def hello(self) -> Hello:
@@ -86,7 +87,7 @@ class HelloExchange:
 
     def answer(self, peer: PeerId, incarnation: int, now: float) -> list[Effect]:
         """Reply to a hello, at most once in ``ANSWER_INTERVAL_S`` to one incarnation of a peer.
-        Otherwise two idle peers would reply to each other's replies forever."""
+        Otherwise two idle peers would reply to each other forever."""
         last, answered_at = self._answered.get(peer, (-1, 0.0))
         if last == incarnation and now - answered_at < ANSWER_INTERVAL_S:
             return []
@@ -94,13 +95,13 @@ class HelloExchange:
         return [self.to(peer)]
 
     def answer_missed_farewell(self, event: Received, now: float) -> list[Effect]:
-        """Reply with a hello to an update or a request for one: its sender has missed the farewell
-        of this peer."""
+        """Reply with a hello to an update or a request for an update. Its sender has missed the
+        announcement that this peer has ended."""
         missed = isinstance(event.message, Update | UpdateRequest)
         return self.answer(event.sender, event.incarnation, now) if missed else []
 
     def to_all(self) -> list[Send]:
-        """Return a hello for every peer within reach, also for those that have sent nothing yet: a
-        peer with a wrong address of this peer can only receive."""
+        """Return a hello for every peer within reach. This includes peers that have sent nothing
+        yet: a peer with a wrong address of this one can only receive."""
         hello = self.hello()
         return [Send(peer, hello) for peer in self.members.within_reach()]

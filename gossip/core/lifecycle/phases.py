@@ -1,6 +1,6 @@
 """Phases of a peer, and the only table of the transitions between them.
 
-``diagram`` makes the diagram in ``docs/architecture.md`` from it, and a test compares the two.
+``diagram`` builds the diagram in ``docs/architecture.md`` from it, and a test compares the two.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ TRANSITIONS: dict[tuple[Phase, Trigger], Phase] = {
     ("draining", "leaves"): "halted",
     ("draining", "gives up"): "halted",
 }
-"""Next phase, by phase and trigger. ``leaves``: the peer announces its leave. ``gives up``: without
-its trainer, a quorum or a state the peer cannot continue."""
+"""Next phase, by phase and trigger. ``leaves``: the peer announces its departure. ``gives up``: the
+peer cannot continue, because it has no trainer, no quorum or no state."""
 
 
 def after(phase: Phase, trigger: Trigger) -> Phase:
-    """Return the next phase. A trigger that the table does not have for this phase is a bug."""
+    """Return the next phase. A trigger without an entry for this phase is a bug."""
     following = TRANSITIONS.get((phase, trigger))
     assert following is not None, f"{trigger!r} cannot happen while {phase}"
     return following

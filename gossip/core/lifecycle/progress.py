@@ -1,4 +1,4 @@
-"""Progress of the other peers, and the choice of donors of commits or a state."""
+"""Progress of the other peers, and the choice of a donor for commits or a state."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from .bootstrap import Bootstrap
 
 
 class PeerProgress:
-    """Rounds and branches of the other peers, as they announce them.
+    """Rounds and branches that the other peers have announced.
 
     Args:
-        local_progress: Progress of this peer.
-        fork_choice: None in gossip rounds, which have no history and so no branches.
+        local_progress: Progress of the local peer.
+        fork_choice: None in gossip rounds, which have no history and therefore no branches.
     """
 
     def __init__(
@@ -35,13 +35,13 @@ class PeerProgress:
         )
         self._turn = 0
         self._incarnations: dict[PeerId, int] = {}  # incarnation of each peer's latest hello
-        self._unannounced: set[PeerId] = set()  # peers without a hello of their incarnation
+        self._unannounced: set[PeerId] = set()  # linked peers without a hello of their incarnation
 
     def on_hello(self, peer: PeerId, incarnation: int, hello: Hello, now: float) -> bool:
-        """Record the round that ``peer`` announces. Announcements of a former incarnation are
-        dropped.
+        """Record the round that ``peer`` announces. A new incarnation of ``peer`` clears what the
+        former one has announced.
 
-        Returns: Whether this is its first hello.
+        Returns: Whether it is the first hello of ``peer``.
         """
         if incarnation > self._incarnations.get(peer, -1):
             self._incarnations[peer] = incarnation
@@ -49,7 +49,7 @@ class PeerProgress:
             self.future_buffer.begins_anew(peer, incarnation)
         roster, here = self.local_progress.roster, self.local_progress.round_id
         if hello.round_id < here and peer not in roster:
-            # The peer will adopt the state of some other peer.
+            # The peer will adopt the state of another peer.
             self.note_state(peer, now + self.bootstrap.settings.rounds.round_timeout_s)
         elif peer in self._unannounced:
             self.note_state(peer, now)
@@ -58,15 +58,15 @@ class PeerProgress:
 
     def expect_words(self, peer: PeerId) -> None:
         """Record that a connected peer has not announced its round yet. Its link may be busy with
-        payloads for other peers on its host, which this peer cannot observe."""
+        payloads for other peers on its host, which the local peer cannot observe."""
         member = self.members.members.get(peer)
         if member is not None and self._incarnations.get(peer, -1) < member.incarnation:
             self._unannounced.add(peer)
             self.note_state(peer, inf)
 
     def donors(self) -> tuple[PeerId, ...]:
-        """Return the peers that may have the state: alive and not skipped. The donors on the
-        preferred branch of this peer come first, then those in the latest rounds."""
+        """Return the peers that may have the state: alive and not skipped. Donors on the preferred
+        branch come first, and among these, donors in later rounds."""
         usable = [
             p for p in self.members.alive() if p != self.local and not self.members.skip_reason(p)
         ]
@@ -75,14 +75,14 @@ class PeerProgress:
         )
 
     def note_state(self, peer: PeerId, until: float) -> None:
-        """Record that ``peer`` may be receiving a state until ``until``: from this peer or, if
-        ``peer`` is this peer, from another."""
+        """Record that ``peer`` may be receiving a state until the time ``until``. The sender is the
+        local peer, or any other peer if ``peer`` is the local one."""
         self.members.note_state(peer, until)
 
     def next_donor(self) -> PeerId | None:
-        """Return a different donor in each call, so that no donor gets all requests; None if there
-        is no donor. Members of the roster are preferred: newcomers have no commits from before they
-        joined."""
+        """Return a different donor in each call, so that the requests are spread; None if there is
+        no donor. Members of the roster are preferred, because newcomers lack the commits from
+        before they joined."""
         donors = self.donors()
         donors = tuple([peer for peer in donors if peer in self.local_progress.roster]) or donors
         if not donors:
@@ -91,20 +91,20 @@ class PeerProgress:
         return donors[self._turn % len(donors)]
 
     def is_on_other_branch(self, peer: PeerId) -> bool:
-        """Whether ``peer`` has shown that it is on another branch of the history."""
+        """Whether ``peer`` has shown to be on another branch of the history."""
         return self.fork_choice is not None and self.fork_choice.is_on_other_branch(peer)
 
     def may_be_on_other_branch(self, peer: PeerId, hello: Hello) -> bool:
-        """Whether ``peer`` is on another branch, or is ahead and may be on one. Only a notice from
-        ``peer`` shows that, and this notice is lost if ``peer`` sent it before its link to this
-        peer was open."""
+        """Whether ``peer`` is on another branch, or is ahead and may be on one. Only a notice of
+        ``peer`` can show the branch of a peer that is ahead. The notice is lost if ``peer`` sent it
+        before its link to the local peer was open."""
         is_partitioned = self.fork_choice is not None and self.fork_choice.is_partitioned(peer)
         return self.is_on_other_branch(peer) or (
             is_partitioned and hello.round_id > self.local_progress.round_id
         )
 
     def _wanted(self, peer: PeerId) -> bool:
-        """Whether ``peer`` is on the preferred side, or there is none."""
+        """Whether ``peer`` is on the preferred side of a fork, or no side is preferred."""
         return self.fork_choice is None or self.fork_choice.prefers(peer)
 
     def round_of(self, peer: PeerId) -> int:
@@ -118,8 +118,9 @@ class PeerProgress:
         )
 
     def mark_unreported_members(self) -> None:
-        """Mark the members that have announced no round as unreported, when this peer begins to
-        follow the rounds. It does not wait for them: they may be newly started."""
+        """Mark the members of the roster that have announced no round as unreported, when the local
+        peer begins to follow the rounds. It does not wait for such members, which may be newly
+        started."""
         others = [peer for peer in self.local_progress.roster if peer != self.local]
         self.future_buffer.mark_unreported(
             [peer for peer in others if not self._has_reported_round(peer)]

@@ -1,5 +1,5 @@
-"""Watch of the quorum: report when too few peers are reachable for a round, and halt if not enough
-of them return in time."""
+"""Watch of the quorum: report when too few peers are reachable for a round, and halt if they do not
+return in time."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class QuorumWatch:
     """Check of the quorum, called every ``WATCH_INTERVAL_S``.
 
     Args:
-        reachable: Returns the unskipped ones of some peers, and the local peer.
-        receivers: Returns the peers that are receiving the state of this one.
+        reachable: Returns the given peers that are not skipped, and the local peer.
+        receivers: Returns the peers that are receiving the state of the local peer.
     """
 
     def __init__(
@@ -43,25 +43,26 @@ class QuorumWatch:
         *,
         stateless: Collection[PeerId] | None = None,
     ) -> tuple[list[Report], Halt | None]:
-        """Return the reports about the quorum, and the halt of this peer or None.
+        """Return reports about the quorum, and a halt of this peer or None.
 
         Args:
             need: Number of peers of ``roster`` that a round needs.
-            stateless: None if this peer can continue with its own state. Otherwise ``roster`` has
-                the possible donors of a state, and ``stateless`` those that have none or have not
-                replied in time.
+            stateless: None if this peer can continue with its own state. Otherwise ``roster``
+                contains the possible donors of a state, and ``stateless`` those donors that have no
+                state or did not reply in time.
         """
         has_state = stateless is None
         if (halt := self.shutdown.verdict(now, has_state=has_state)) is not None or (
             has_state and self.shutdown.had_last_round() and self.shutdown.wanted < round_id
         ):
-            return [], halt  # the local trainer needs no other peer any more
+            return [], halt  # the local trainer no longer needs any other peer
         here = self.reachable(roster)
         reached = len(here)
         if stateless is not None:
-            need = max(need, 2)  # one peer must be a donor
+            need = max(need, 2)  # this peer and a donor
             if not set(here).difference(stateless, (self.local,)):
-                here = [self.local]  # otherwise all would wait forever for a donor that has gone
+                # otherwise the peers would wait forever for a donor that has gone
+                here = [self.local]
         if len(here) >= need:
             was_missing, self._missing_since = self._missing_since is not None, None
             return [Report("resumed", {"alive": list(here)})] if was_missing else [], None
@@ -76,14 +77,14 @@ class QuorumWatch:
                 )
             ], None
         if has_state and self.receivers(now).intersection(roster).difference(here):
-            self._missing_since = now  # a peer that receives the local state returns soon
+            self._missing_since = now  # a peer that receives the local state will return soon
         waited_s = now - self._missing_since
-        # Any peer counts towards the number of updates that the rule needs; only peers of the
+        # Any peer counts towards the number of updates that the rule needs. Only peers of the
         # roster count towards the majority.
         ended = self.shutdown.members.has_ended
         come_back = [peer for peer in roster if peer not in here and not ended(peer)]
         others = [peer for peer in self.settings.everybody if peer not in here and not ended(peer)]
-        # If all other members have ended, newcomers replace them.
+        # If all other members have ended, newcomers count in their place.
         enough = len(here) + len(come_back) + len(self.shutdown.members.newcomers(roster)) >= quorum
         possible = enough and len(here) + len(others) >= need
         if waited_s < self.settings.rounds.quorum_timeout_s and possible:

@@ -1,5 +1,5 @@
-"""Return into the roster: apply the commits of others and announce that this peer is ready, until a
-commit names it."""
+"""Return to the roster: apply the commits of other peers and announce that this peer is ready,
+until the roster of a commit contains it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class RejoinRetry:
 
 
 class Rejoin:
-    """Requests of commits while this peer follows the rounds without being in the roster."""
+    """Requests for commits while this peer follows the rounds without being in the roster."""
 
     def __init__(
         self,
@@ -40,10 +40,11 @@ class Rejoin:
         self._turns = 0
 
     def go_on(self, follows: bool, now: float) -> list[Effect]:
-        """Begin to follow, or continue when ``RejoinRetry`` fires.
+        """Begin to follow the rounds, or continue when ``RejoinRetry`` fires.
 
         Args:
-            follows: Whether this peer still follows, and the trainer has the state of the rounds.
+            follows: Whether this peer is still outside the roster, and its trainer has the state of
+                the rounds.
         """
         self._turns = self._turns + 1 if self.under_way else 0
         self.under_way = follows

@@ -1,13 +1,13 @@
-"""The end of the training: the peers that have completed it, the time for which they stay for the
-others, and the limit for late peers.
+"""End of the training: the peers that have completed it, the time for which a completed peer stays,
+and the halt of late peers.
 
-A peer that has completed the training announces it in its ``Hello``, with the round at which it
-ended. It then stays for peers that may need the final state: ``drain_timeout_s`` for a reachable
-peer that is behind, and ``linger_s`` after the loss of a peer that was asleep, cut off or killed.
-The launcher may report that a lost peer will not return; then this peer does not wait for it.
+A peer that has completed the training announces this in its ``Hello``, with its last round. It then
+stays for peers that may need the final state: ``drain_timeout_s`` for a reachable peer that is
+behind, and ``linger_s`` after the loss of a peer that was suspended, cut off or killed. If the
+launcher reports that a lost peer will not return, no peer stays for it.
 
-If its checkpoint was already the end of the training, a peer stays until the others have arrived
-and announced the same.
+If the checkpoint that a peer has loaded was already the end of the training, the peer stays until
+the other peers have arrived and announced the same.
 """
 
 from __future__ import annotations
@@ -30,18 +30,17 @@ from .progress import PeerProgress
 
 @record
 class LingerExpired:
-    """End of the time for peers that are behind."""
+    """Timer for the end of the time that this peer stays."""
 
 
 class Shutdown:
-    """Decides the time for which this peer stays after its last round, and whether it arrived too
-    late.
+    """Decides how long this peer stays after its last round, and whether it has arrived too late.
 
     Args:
-        differs: Whether a peer has announced another state of the present round.
+        differs: Returns whether a peer has announced another state of the present round.
 
     Attributes:
-        completed: Round at which each peer announced that it has completed the training.
+        completed: Round in which each peer has completed the training, as announced.
     """
 
     def __init__(
@@ -58,20 +57,22 @@ class Shutdown:
         self.completed: dict[PeerId, int] = {}
         self._lost_at: dict[PeerId, float] = {}
         self._back_at: dict[PeerId, float] = {}
-        self._asked_in: dict[PeerId, int] = {}  # local round of its last state request
-        self._loaded = -1  # round of the checkpoint that this incarnation began with
+        # local round at each peer's last request for a state
+        self._asked_in: dict[PeerId, int] = {}
+        self._loaded = -1  # round of the checkpoint that this incarnation has loaded
         self.wanted = -1  # last round for which the local trainer has offered an update
         self._stopped_at = inf
         self._completing = False
 
     def _others(self) -> Iterator[PeerId]:
-        """Return the known members without this peer."""
+        """Return the known members except the local peer."""
         return (peer for peer in self.members.members if peer != self.members.local)
 
     # --- what happens -----------------------------------------------------------------------------
 
     def record_hello(self, peer: PeerId, hello: Hello) -> None:
-        """Record whether ``peer`` has completed the training. A restarted peer has not."""
+        """Record whether ``peer`` has completed the training. A restart of ``peer`` clears the
+        record."""
         if hello.stage == "completed":
             self.completed[peer] = hello.round_id
         else:
@@ -79,7 +80,7 @@ class Shutdown:
 
     def note(self, change: Change, now: float) -> None:
         """Record when a peer is lost, which is when it is first skipped or suspected, and when it
-        is back."""
+        has returned."""
         if change.what in ("skip", "suspect", "dead"):
             self._lost_at.setdefault(change.peer, now)
         elif (
@@ -97,22 +98,22 @@ class Shutdown:
         self.wanted = round_id
 
     def asked(self, peer: PeerId, message: Message, now: float) -> None:
-        """Restart the time of a peer that requests the state of this one, because a large state
-        takes long."""
+        """Restart the wait for a peer that requests the local state, because the transfer of a
+        large state takes long."""
         if isinstance(message, StateRequest):
             self._back_at[peer], self._asked_in[peer] = now, self.progress.round_id
 
-    # --- how long this peer stays -----------------------------------------------------------------
+    # --- time for which this peer stays -----------------------------------------------------------
 
     def stop(self, completing: bool, since: float, now: float) -> list[Effect]:
-        """Begin to leave. The request came at ``since``; with ``completing``, its reason is that
-        the training is complete."""
+        """Begin to leave. The request was made at ``since``. ``completing``: the reason for it is
+        that the training is complete."""
         self._stopped_at, self._completing = since, completing
         return self.stay(now)
 
     def stay(self, now: float) -> list[Effect]:
-        """Report the lost peers that this peer stays for, and check again when their time is over:
-        a peer may have returned by then, and have more time."""
+        """Report the lost peers that this peer stays for, and set a timer for the end of the wait.
+        By then a peer may have returned, which extends the wait."""
         until = self.linger_until()
         if until <= now:
             return []
@@ -127,12 +128,12 @@ class Shutdown:
         return [*reports, self.timers.set(until, LingerExpired())]
 
     def linger_until(self) -> float:
-        """Return the time until which other peers may need this one; ``-inf`` if no peer does."""
+        """Return the time until which other peers may need the local one; ``-inf`` if none does."""
         rounds = self.settings.rounds
         others = (*self._others(), *self._unmet())
         until = max([self._needed_until(peer) for peer in others], default=-inf)
-        # A peer with an unstable link does not keep this one forever. After a request to stop,
-        # this peer does not linger.
+        # A peer with an unstable link must not keep this one forever. After a request to stop, this
+        # peer does not linger for lost peers.
         return min(
             until,
             self._stopped_at
@@ -141,12 +142,12 @@ class Shutdown:
         )
 
     def _had_nothing_to_do(self) -> bool:
-        """Whether the checkpoint that this incarnation began with was the end of the training."""
+        """Whether the checkpoint that this incarnation has loaded was the end of the training."""
         return self._completing and self.progress.round_id == self._loaded
 
     def _unmet(self) -> list[PeerId]:
-        """Return the peers that did not arrive before the training was over. They would wait there
-        for a quorum."""
+        """Return the first peers of the run that have never arrived, if the loaded checkpoint was
+        the end of the training. On arrival, such a peer would wait for a quorum."""
         if not self._had_nothing_to_do():
             return []
         met = {*self.members.met(), self.members.local}
@@ -160,8 +161,8 @@ class Shutdown:
             if peer not in self.members.met():
                 ended = self.members.has_ended(peer)
                 return -inf if ended else self._stopped_at + self.settings.rounds.linger_s
-            here = False  # it may not have received yet that the training is over
-        # A peer in the same round may hold another result of it. A request for this peer's state
+            here = False  # the peer may not have received yet that the training is over
+        # A peer in the same round may hold another result of it. Its request for the local state
         # may be the only sign of that.
         here = here and self._asked_in.get(peer) != self.progress.round_id
         behind = peer not in self.completed and not here
@@ -171,14 +172,14 @@ class Shutdown:
             )
         if not self._completing:
             return -inf
-        # An unreachable completed peer may wait for this one, until it receives the report that
-        # this peer has also completed.
+        # An unreachable completed peer may wait for this peer, until it receives the announcement
+        # that this peer has also completed.
         expected_until = self._expected_until(peer)
         return expected_until if behind else min(expected_until, self._stopped_at + drain_s)
 
     def _expected_until(self, peer: PeerId) -> float:
-        """Return the time until which a lost peer may return; ``inf`` if it is not lost, ``-inf``
-        if it cannot return."""
+        """Return the time until which a lost peer may return; ``inf`` if the peer is not lost,
+        ``-inf`` if it cannot return."""
         member = self.members.members.get(peer)
         if (
             member is None
@@ -196,22 +197,22 @@ class Shutdown:
     # --- late peers -------------------------------------------------------------------------------
 
     def completed_at(self, count: int) -> int | None:
-        """Return the latest round at or after which ``count`` peers have completed the training;
-        None if fewer have."""
+        """Return the latest round R such that ``count`` peers have completed the training at R or
+        later; None if fewer peers have completed it."""
         rounds = sorted(self.completed.values(), reverse=True)
         return rounds[count - 1] if len(rounds) >= count else None
 
     def had_last_round(self) -> bool:
-        """Whether all reachable peers have completed the training, none at a later round than the
-        local one."""
+        """Whether all reachable peers have completed the training, and at most f of them at a later
+        round than the local one."""
         if not self._nobody_trains():
             return False
         completed_at = self.completed_at(min(self.settings.f + 1, len(self.completed)))
         return completed_at is not None and completed_at <= self.progress.round_id
 
     def left_behind(self, most: int) -> bool:
-        """Whether all reachable peers have completed the training, more than ``most`` rounds ahead
-        of this peer."""
+        """Whether all reachable peers have completed the training more than ``most`` rounds ahead
+        of the local round."""
         completed_at = self.completed_at(self.settings.f + 1)
         return (
             completed_at is not None
@@ -225,8 +226,8 @@ class Shutdown:
         )
 
     def over_at(self, now: float) -> int | None:
-        """Return the round at which the training was over, if that is certain: more than f peers
-        have announced it, and no other peer will continue. Otherwise return None."""
+        """Return the round at which the training was over; None if that is uncertain. It is certain
+        if more than f peers have announced it and no other peer will continue."""
         if any(
             peer not in self.completed and self._expected_until(peer) > now
             for peer in self._others()
@@ -235,8 +236,8 @@ class Shutdown:
         return self.completed_at(self.settings.f + 1)
 
     def verdict(self, now: float, *, has_state: bool) -> Halt | None:
-        """Return the halt of this peer if the training is over and the local trainer cannot notice
-        that itself. ``has_state``: whether it could continue with its own state."""
+        """Return the halt of this peer if the training is over and the local trainer cannot detect
+        that itself. ``has_state``: whether this peer could continue with its own state."""
         over_at, here = self.over_at(now), self.progress.round_id
         if over_at is None:
             return None

@@ -1,5 +1,5 @@
-"""The queue of rumors that are piggybacked on messages: which to send next, and when each has been
-sent often enough."""
+"""The queue of rumors to piggyback on messages. It determines the rumors of the next message, and
+drops a rumor after a number of messages."""
 
 from __future__ import annotations
 
@@ -13,40 +13,41 @@ from gossip.core.settings import SENDERS_MAX, MembershipSettings
 
 
 def retransmit_limit(n: int, settings: MembershipSettings) -> int:
-    """Return how often a peer sends a rumor. memberlist uses log10, which gives 4 times for n <= 9.
-    With lost messages that is too few: running peers were declared dead (docs/design_notes.md
-    N5)."""
+    """Return the number of times that a peer sends a rumor. memberlist uses log10, which gives 4
+    times for n <= 9. With message loss that is too few: running peers were declared dead
+    (docs/design_notes.md N5)."""
     return settings.retransmit_mult * ceil(log2(n + 1))
 
 
 @dataclass(slots=True)
 class _QueuedRumor:
     rumor: Rumor
-    order: int  # of arrival
-    known: set[PeerId] = field(default_factory=set)  # peers that have sent it to us
+    order: int  # number of the rumor, in order of arrival
+    known: set[PeerId] = field(default_factory=set)  # peers that have sent this rumor
 
 
 class RumorQueue:
-    """Queue of the rumors that this peer sends: one for each subject. For a suspect, one for each
-    accuser, at most ``accusers_max``."""
+    """Queue of the rumors that this peer sends: one for each subject. For a suspect, there is one
+    for each accuser, at most ``accusers_max``."""
 
     def __init__(self, settings: MembershipSettings) -> None:
         self.settings = settings
-        # the first accuser, and the confirmations that count
+        # the first accuser and the confirmations that shorten the suspicion
         self.accusers_max = max(1, settings.suspicion_mult - 1)
         self._about: dict[PeerId, dict[PeerId, _QueuedRumor]] = {}
         self._queued: dict[int, _QueuedRumor] = {}  # by order
         self.waiting: Collection[int] = self._queued  # empty if there is nothing to send
         self._sent_times: dict[int, int] = {}  # by order
-        self._waiting: list[list[int]] = []  # times sent -> orders, ascending
+        # orders by the number of times sent, each list ascending
+        self._waiting: list[list[int]] = []
         self._order = 0
 
     def __len__(self) -> int:
         return len(self._queued)
 
     def add(self, rumor: Rumor) -> None:
-        """Replace the queued rumors about the subject. A further accusation at the same standing is
-        added to the earlier ones."""
+        """Queue a rumor in place of earlier rumors about its subject. A further accusation at the
+        same standing is queued in addition to the earlier ones."""
         entries = self._about.setdefault(rumor.peer, {})
         others = [entry.rumor for entry in entries.values()]
         if any(
@@ -65,26 +66,26 @@ class RumorQueue:
         self._put(entry.order, 0)
 
     def record_sender(self, sender: PeerId, rumor: Rumor) -> None:
-        """``sender`` has sent this rumor, so the rumor is not sent to it."""
+        """Record that ``sender`` has sent this rumor and need not receive it."""
         entries = self._about.get(rumor.peer)
         entry = entries.get(rumor.origin) if entries else None
         if entry is not None and len(entry.known) < SENDERS_MAX and entry.rumor == rumor:
             entry.known.add(sender)
 
     def begins_anew(self, peer: PeerId) -> None:
-        """Clear ``peer`` from the senders of all rumors: its new incarnation has none of them."""
+        """Remove ``peer`` from the known senders, because its new incarnation has none of the
+        rumors."""
         for entry in self._queued.values():
             entry.known.discard(peer)
 
     def pick(self, n: int, limit: int, to: PeerId | None = None) -> tuple[Rumor, ...]:
-        """Return at most ``limit`` rumors for one message and count them as sent. The rumors that
-        were sent least often come first, the newest of them before the others.
+        """Return at most ``limit`` rumors for one message and count them as sent. Rumors that were
+        sent least often come first, and the newest first among these.
 
         Args:
             n: Number of members, which determines how often a rumor is sent.
-            to: Receiver. The receiver gets no rumor about itself, and none that it has sent. Rumors
-                that it has
-                sent count as sent.
+            to: Receiver of the message. It gets no rumor about itself and none that it has sent.
+                Rumors that it has sent are counted as sent to it.
         """
         if not self._queued or limit <= 0:
             return ()

@@ -1,5 +1,5 @@
-"""Probes: direct pings, then indirect probes through helpers, then a verdict. The local peer is
-also a helper for the probes of others."""
+"""Probes: direct pings, then indirect probes through helpers, then a verdict. The local peer also
+serves as a helper for the probes of other peers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from gossip.core.timers import Timers
 from .awareness import Awareness
 from .table import NEVER, Member, MemberTable
 
-NONCE_BITS = 47  # too many to guess one; a nonce stays below ROUND_MAX
+NONCE_BITS = 47  # enough that no peer can guess a nonce; a nonce stays below ROUND_MAX
 
 
 @record
@@ -34,13 +34,13 @@ class ProbeStep:
     """Timer for the next step of a probe."""
 
     nonce: int
-    stage: int  # pings sent so far; ``probe_tries``: use helpers; one more: the verdict
+    stage: int  # pings sent so far; at ``probe_tries`` ask helpers; at one more, give the verdict
     at: float
 
 
 @record
 class RelayExpired:
-    """Timer for a peer that has not replied to a relayed probe in time."""
+    """Timer for a relayed probe whose target has not replied in time."""
 
     nonce: int
     at: float
@@ -53,7 +53,7 @@ class Probe:
     began: float
     ends: float
     token: Token
-    pinged_at: list[float] = field(default_factory=list)  # one nonce each, in order
+    pinged_at: list[float] = field(default_factory=list)  # time of each ping; one nonce per ping
     helpers: tuple[PeerId, ...] = ()
     nacks: dict[PeerId, None] = field(default_factory=dict)
 
@@ -69,8 +69,8 @@ class Relay:
 
 @record
 class ProbeAnswered:
-    """``peer`` replied to a ping that was sent at ``asked_at`` or later. ``direct``: the reply came
-    from the peer itself."""
+    """``peer`` replied to a ping that was sent at ``asked_at`` or later. ``direct``: the peer sent
+    the reply itself."""
 
     peer: PeerId
     asked_at: float
@@ -80,8 +80,8 @@ class ProbeAnswered:
 
 @record
 class ProbeTimedOut:
-    """Neither ``peer`` nor any helper confirmed the peer in time. ``unheard``: number of helpers
-    that sent no reply, which may be a local fault."""
+    """Neither ``peer`` nor a helper confirmed in time that ``peer`` is alive. ``unheard``: number
+    of helpers without any reply, which may indicate a local fault."""
 
     peer: PeerId
     unheard: int
@@ -89,10 +89,11 @@ class ProbeTimedOut:
 
 
 class Prober:
-    """All probes of one peer. ``talk`` returns the rumors to piggyback on a message to a peer.
+    """All probes of one peer. ``talk`` returns the rumors to piggyback on a message to a given
+    peer.
 
-    The timeout of a probe follows the round trips of its link (RFC 6298). The timeout of the
-    settings is its minimum.
+    The timeout of a probe follows the round trip of its link (RFC 6298). It is never shorter than
+    the timeout in the settings.
     """
 
     def __init__(
@@ -107,7 +108,7 @@ class Prober:
         self.view, self.talk = view, talk
         self.awareness = Awareness(settings.awareness_max)
         self.probes: dict[int, Probe] = {}
-        # of the probe in progress, by its target: one for each peer
+        # nonce of the probe in progress, by target
         self._nonces: dict[PeerId, int] = {}
         # time of the last request to helpers, by target
         self._helpers_asked_at: dict[PeerId, float] = {}
@@ -121,11 +122,13 @@ class Prober:
     # --- choice of the next target ----------------------------------------------------------------
 
     def add_member(self, peer: PeerId) -> None:
-        """Insert a new member at a random, hence unpredictable, place of the circle."""
+        """Insert a new member at a random place of the circle, so that its turn is
+        unpredictable."""
         self._circle.insert(self.rng.randint(0, len(self._circle)), peer)
 
     def next_target(self) -> Member | None:
-        """Return the next target of a shuffled circle: each member once in 2n - 1 turns."""
+        """Return the next target of a shuffled circle. Each member is returned once within 2n - 1
+        calls."""
         for _ in range(len(self._circle) + 1):
             if self._place >= len(self._circle):
                 self._place = 0
@@ -148,7 +151,7 @@ class Prober:
         del self.probes[probe.nonce], self._nonces[probe.peer]
 
     def probe(self, member: Member, now: float) -> list[Effect]:
-        """Start a probe unless one is in progress. Without a link, begin with the helpers."""
+        """Start a probe unless one is in progress. Without a link, skip the direct pings."""
         if self.is_probing(member.peer):
             return []
         nonce = self._nonce()
@@ -162,8 +165,8 @@ class Prober:
         return [self._ping(probe, now), self._set_step(probe, 1, at)]
 
     def hasten(self, member: Member, now: float) -> list[Effect]:
-        """Start a probe of a member with a closed link. A probe in progress moves on to the
-        helpers, since pings no longer arrive."""
+        """Start a probe of a member with a closed link. A probe in progress continues with the
+        helpers, because direct pings no longer arrive."""
         nonce = self._nonces.get(member.peer)
         if nonce is None:
             return self.probe(member, now)
@@ -175,8 +178,8 @@ class Prober:
         )
 
     def restart(self, member: Member, now: float) -> list[Effect]:
-        """Restart a probe that sent all pings before its peer sent a first message. The replies
-        may be lost, because the peer's link to the local peer was not open yet."""
+        """Restart a probe whose pings were all sent before the first message of its target. The
+        replies may be lost, because the target had no open link to the local peer yet."""
         nonce = self._nonces.get(member.peer)
         tried_at = self.probes[nonce].pinged_at if nonce is not None else []
         if len(tried_at) < self.settings.probe_tries or tried_at[-1] >= member.spoken_since:
@@ -184,7 +187,7 @@ class Prober:
         return self.drop(member.peer) + self.probe(member, now)
 
     def ping_once(self, peer: PeerId) -> list[Effect]:
-        """Send a ping without a verdict, which carries the news of its death to a dead peer."""
+        """Send a ping that has no verdict. To a dead peer, it carries the news of its death."""
         return [Send(peer, Ping(self._nonce(), peer, self.talk(peer)))]
 
     def on_step(self, step: ProbeStep, now: float) -> tuple[list[Effect], ProbeTimedOut | None]:
@@ -216,18 +219,18 @@ class Prober:
         return Send(probe.peer, Ping(nonce, probe.peer, self.talk(probe.peer)))
 
     def is_loaded(self, now: float) -> bool:
-        """Whether large payloads move. The replies of all peers may wait behind these payloads,
-        because links share cables."""
+        """Whether large payloads are in transfer. The replies of all peers may be queued behind
+        them, because links share cables."""
         return now <= self.view.loaded_until
 
     def _verdict_at(self, probe: Probe, now: float) -> float:
         waits = self.is_loaded(now) or self.view.is_behind_state(probe.peer, now)
-        # the link for the reply to the first ping may not have been open yet
+        # the target may have had no open link for the reply to the first ping
         return max([probe.began, *probe.pinged_at]) + LOADED_VERDICT_S if waits else probe.ends
 
     def _is_missed(self, helper: PeerId, probe: Probe) -> bool:
-        """Whether a missing Nack of a helper is evidence of a local fault. It is not if other peers
-        also miss the helper, as after a mass crash."""
+        """Whether the missing Nack of a helper indicates a local fault. It does not if other peers
+        also accuse the helper, as after a mass crash."""
         if helper in probe.nacks:
             return False
         member = self.view.members[helper]
@@ -237,21 +240,22 @@ class Prober:
         )
 
     def _timeout_s(self, peer: PeerId) -> float:
-        """Return the time until helpers are used for ``peer``, in seconds."""
+        """Return the time from the start of a probe of ``peer`` to the use of helpers, in
+        seconds."""
         return self.awareness.scale(self._usual_s(peer))
 
     def _usual_s(self, peer: PeerId) -> float:
         least_s, trips = self.settings.probe_timeout_s, self._round_trips
         if peer not in trips and self.view.members[peer].linked:
             return max(least_s, REPLY_S)
-        # a peer out of reach counts as the slowest possible helper
+        # an unreachable peer is assumed to be as slow as the slowest known link
         known = [trips[peer]] if peer in trips else trips.values()
         usual_s = [mean_s + max(least_s, 4 * deviation_s) for mean_s, deviation_s in known]
         return max(least_s, min(PROBE_TIMEOUT_MAX_S, max(usual_s, default=0.0)))
 
     def _trip_s(self, peer: PeerId) -> float:
-        """Return the mean round trip of the link, in seconds; if it is unknown, that of the slowest
-        link."""
+        """Return the mean round trip of the link to ``peer``, in seconds. If it is unknown, return
+        that of the slowest link."""
         trips = self._round_trips
         known = [trips[peer]] if peer in trips else trips.values()
         return min(PROBE_TIMEOUT_MAX_S, max([mean_s for mean_s, _ in known], default=0.0))
@@ -274,9 +278,9 @@ class Prober:
         self._round_trips[peer] = mean_s + in_mean * (took_s - mean_s), deviation_s
 
     def _ask_in_turn(self, probe: Probe, now: float) -> list[Effect]:
-        """Send requests to helpers about a peer out of reach, once in a probe interval at most. The
+        """Send requests to helpers about an unreachable peer, at most once in a probe interval. The
         replies carry rumors, which can close more links. Without the limit, a link that closes
-        repeatedly, or one Byzantine peer and a cut, would cause a storm of messages."""
+        repeatedly, or a partition with one Byzantine peer, would cause a storm of messages."""
         at = self._helpers_asked_at.get(probe.peer, NEVER) + self.settings.probe_interval_s
         if at <= now:
             return self._ask_helpers(probe, now)
@@ -292,7 +296,7 @@ class Prober:
         )
         probe.helpers = tuple(m.peer for m in able)
         if not self.view.members[probe.peer].linked:
-            # The reply through a helper takes its round trip and that of the peer.
+            # A reply through a helper takes the round trip of the helper and that of the peer.
             interval_s = self.awareness.scale(self.settings.probe_interval_s)
             helper_s = min([self._trip_s(helper) for helper in probe.helpers], default=0.0)
             answer_s = interval_s + helper_s + self._trip_s(probe.peer)
@@ -306,8 +310,8 @@ class Prober:
     def on_ack(
         self, sender: PeerId, ack: Ack, now: float
     ) -> tuple[list[Effect], ProbeAnswered | None]:
-        """End the probe or the relay that the ack belongs to. An unrequested ack, or one about
-        another peer, is ignored."""
+        """End the probe or the relay of this ack. An ack without a request, or about another peer,
+        is ignored."""
         relay = self.relays.get(ack.nonce)
         if relay is not None and sender == relay.peer == ack.target:
             del self.relays[ack.nonce]
@@ -318,7 +322,7 @@ class Prober:
             return [forward, *self.timers.cancel(relay.token)], ProbeAnswered(
                 relay.peer, relay.began, ack.progress, True
             )
-        # The nonce shows the ping that was answered, as repeated pings need it (RFC 6298, 3).
+        # The nonce identifies the ping of the reply, which repeated pings require (RFC 6298, 3).
         nonce = ack.nonce - ack.nonce % self.settings.probe_tries
         late = self._late.get(nonce)
         if late is not None and sender == late.peer == ack.target:
@@ -339,8 +343,8 @@ class Prober:
         )
 
     def on_nack(self, sender: PeerId, nack: Nack) -> tuple[list[Effect], ProbeTimedOut | None]:
-        """Record a Nack. Without a link, the last one is a verdict: no helper reaches the peer, and
-        the peer itself cannot reply."""
+        """Record a Nack. Without a link to the target, the last Nack is a verdict: no helper
+        reaches the target, and the target cannot reply directly."""
         probe = self.probes.get(nack.nonce)
         if probe is None or sender not in probe.helpers:
             return [], None
@@ -351,7 +355,7 @@ class Prober:
         return [*self.timers.cancel(probe.token)], ProbeTimedOut(probe.peer, 0, probe.began)
 
     def drop(self, peer: PeerId | None = None) -> list[Effect]:
-        """End probes without a verdict: that of one peer, or all."""
+        """End probes without a verdict: the probe of one peer, or all probes."""
         if peer is None:
             return [cancelled for each in tuple(self._nonces) for cancelled in self.drop(each)]
         nonce = self._nonces.get(peer)

@@ -1,5 +1,5 @@
-"""Handling of received rumours: which ones a peer accepts, counts only as an accusation, or
-refutes."""
+"""Handling of received rumors: a peer accepts a rumor, counts it only as an accusation, or refutes
+it."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ from .transitions import StatusTransitions
 
 
 class RumorHandler:
-    """Merges rumors into the table. Only a refutation raises the standing of ``me``, the local
-    entry.
+    """Merges rumors into the member table. Only a refutation raises the standing of ``me``, the
+    local entry.
 
     ``voices``: incarnations of peers that sent a message before their address was known. While a
-    peer that has sent messages is linked, rumors of a later incarnation count only after a message
-    of that incarnation. Otherwise a single Byzantine peer could make all peers drop its messages.
+    peer is linked and has sent messages, a rumor of a later incarnation counts only after a message
+    of that incarnation. Otherwise a single Byzantine peer could make all peers drop the messages of
+    another.
     """
 
     def __init__(
@@ -49,7 +50,7 @@ class RumorHandler:
                 continue
             member = members.get(rumor.peer)
             if member is not None and rumor.incarnation <= member.standing:
-                # Most rumors are known already. In a large swarm only this check is fast enough.
+                # Most rumors are already known. In a large run only this check is fast enough.
                 called = member.lane_up or member.lane == member.control
                 if rumor.incarnation < member.standing:
                     known = member.spoken or (member.lane_up and sender != rumor.peer)
@@ -69,8 +70,8 @@ class RumorHandler:
         return effects
 
     def _recognize(self, peer: PeerId, now: float) -> None:
-        """Record a message of the present incarnation of a peer that arrived before the news of
-        this incarnation."""
+        """Record that a message of the member's present incarnation arrived before the news of this
+        incarnation."""
         member = self.view.members.get(peer)
         if member is not None and self.voices.get(peer) == member.incarnation:
             del self.voices[peer]
@@ -85,7 +86,7 @@ class RumorHandler:
         if member is not None and incarnation_of(rumor.incarnation) != member.incarnation:
             if not self._is_its_life(rumor, member, sender):
                 return self._try_rumored_address(rumor, member, now)
-            if rumor.incarnation < member.standing:  # the later incarnation was false
+            if rumor.incarnation < member.standing:  # the later incarnation in the table was false
                 alive = rumor.status == "alive"
                 return self.transitions.revive(member, rumor, sender, now) if alive else []
         effects: list[Effect] = []
@@ -103,7 +104,7 @@ class RumorHandler:
         if rumor.status == "alive":
             return self._about_living(member, rumor, newer, sender, now)
         if rumor.origin == rumor.peer or not member.met:
-            # The peer announces it itself, or it was gone before this peer met it.
+            # The source is the peer itself, or the peer was gone before the local peer met it.
             return self._about_gone(member, rumor, newer, now)
         if newer and member.gone and rumor.status == "dead":
             return self.transitions.mark_dead_again(member, rumor, now)
@@ -116,15 +117,17 @@ class RumorHandler:
     ) -> list[Effect]:
         effects: list[Effect] = []
         if rumor.incarnation > member.standing:
-            # the local peer has missed the refutation before this accusation
+            # the local peer has missed the refutation that preceded this accusation
             alive = replace(rumor, status="alive")
             effects += self.transitions.revive(member, alive, sender, now)
         is_death = rumor.status == "dead" and not table
         effects += self.transitions.accuse(member, rumor.origin, now, hurried=is_death)
-        # A death reported by others is one more accusation. It decides only if there is enough
-        # evidence.
+        # A death that another peer reports is one more accusation. It takes effect only if there is
+        # enough evidence.
         if is_death and member.suspicion is not None and member.suspicion.proven:
-            effects += self.transitions.mark_dead(member, rumor.origin, now, "told so")
+            effects += self.transitions.mark_dead(
+                member, rumor.origin, now, "reported by other peers"
+            )
         return effects
 
     def _about_living(
@@ -136,13 +139,13 @@ class RumorHandler:
         elif not member.control:
             effects += self.transitions.set_address(member, rumor.control, rumor.bulk)
         elif member.lane != member.control and not member.lane_up:
-            # the search for another incarnation of the member found nothing
+            # the attempt to reach another incarnation of the member has failed
             effects += self.transitions.set_address(member, member.control, member.bulk)
         self.transitions.meet(member)
         return effects
 
     def _about_gone(self, member: Member, rumor: Rumor, newer: bool, now: float) -> list[Effect]:
-        # of a peer that was not met yet: it is present, and another peer suspects it
+        # The local peer has not met this peer: the peer is present, and another peer suspects it.
         if rumor.status == "suspect":
             effects = (
                 self.transitions.revive(member, replace(rumor, status="alive"), rumor.origin, now)
@@ -155,14 +158,16 @@ class RumorHandler:
             return self.transitions.mark_dead_again(member, rumor, now)
         if RANKS.index(rumor.status) <= RANKS.index(member.status):
             return []
-        return self.transitions.mark_dead(member, rumor.origin, now, "own word", rumor.status)
+        return self.transitions.mark_dead(
+            member, rumor.origin, now, "announced by the peer", rumor.status
+        )
 
     def _about_me(self, rumor: Rumor, sender: PeerId, now: float) -> list[Effect]:
-        """Refute an accusation of the local peer. Only the accused may raise its standing, so a
-        refutation is final."""
+        """Refute an accusation of the local peer. A refutation is final, because only the accused
+        may raise its standing."""
         if incarnation_of(rumor.incarnation) != self.me.incarnation:
-            # A rumor of a former or a later incarnation needs no refutation: linked peers accept a
-            # later incarnation only after a message of it.
+            # A rumor of another incarnation needs no refutation: linked peers accept a later
+            # incarnation only after a message of that incarnation.
             return []
         if self.me.gone or not self.plausible(rumor.incarnation, self.me):
             return []
@@ -181,12 +186,14 @@ class RumorHandler:
         return self.broadcast(denial)
 
     def broadcast(self, rumor: Rumor) -> list[Effect]:
-        """Send a rumor to all peers at once, in addition to gossip."""
+        """Broadcast a rumor to all linked peers at once, in addition to its dissemination by
+        gossip."""
         message = Gossip((rumor,))
         return [Send(m.peer, message) for m in self.view.others() if m.linked and not m.gone]
 
     def _is_its_life(self, rumor: Rumor, member: Member, sender: PeerId) -> bool:
-        """Whether to accept that a member has another incarnation than the known one."""
+        """Whether to accept the rumored incarnation of a member, which differs from the known
+        one."""
         life = incarnation_of(rumor.incarnation)
         if life < member.incarnation:
             return sender == member.peer and not member.spoken
@@ -194,12 +201,12 @@ class RumorHandler:
         return sender == member.peer or not heard or self.voices.get(member.peer) == life
 
     def _try_rumored_address(self, rumor: Rumor, member: Member, now: float) -> list[Effect]:
-        """Connect to the address of an earlier incarnation, if no message of the later one has
-        arrived.
+        """Connect to the rumored address of an earlier incarnation, if no message of the known
+        later incarnation has arrived.
 
-        The later incarnation may be false, and the peer may have false news of the local peer as
-        well. Then neither connects to the right address of the other. The ``Hello`` of the peer at
-        the rumored address shows its incarnation.
+        The later incarnation may be false, and the other peer may have received a false one about
+        the local peer. Then neither peer would connect to the right address of the other. The
+        ``Hello`` of the peer at the rumored address shows its true incarnation.
         """
         is_known_long = now - member.known_since >= LAST_WORDS_S
         if rumor.status != "alive" or member.spoken or member.gone or not is_known_long:
@@ -207,8 +214,8 @@ class RumorHandler:
         return self.transitions.try_address(member, rumor.control, rumor.bulk)
 
     def correct_incarnation(self, sender: PeerId, incarnation: int, now: float) -> list[Effect]:
-        """Correct a false later incarnation of a peer after a message of its true one. New rumors
-        will bring its address."""
+        """Replace a false later incarnation of a peer after a message of its true incarnation.
+        Later rumors supply its address."""
         member = self.view.members.get(sender)
         if member is None or member.spoken or incarnation >= member.incarnation:
             return []
@@ -226,7 +233,7 @@ class RumorHandler:
         return peer in self.view.members or len(self.view.members) < MEMBERS_MAX
 
     def plausible(self, standing: int, member: Member | None) -> bool:
-        """Whether a standing is low enough that the peer can still refute it."""
+        """Whether a standing leaves the peer enough room for further refutations."""
         known = 0 if member is None else member.standing
         lives = incarnation_of(standing) - incarnation_of(known)
         if lives == 0 and member is not None and member.met:

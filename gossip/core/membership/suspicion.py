@@ -1,4 +1,4 @@
-"""Suspicion timeouts, from the number of peers and of confirmations. Formulas: memberlist
+"""Suspicion timeouts, computed from the number of peers and of confirmations. Formulas: memberlist
 (docs/design_notes.md N3)."""
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from gossip.core.settings import MembershipSettings
 
 
 def shortest_s(n: int, settings: MembershipSettings) -> float:
-    """Return the time to refute once enough peers confirm, in seconds. It grows with log n, as
-    rumors take longer to reach all peers."""
+    """Return the time to refute after enough peers have confirmed the suspicion, in seconds. It
+    grows with log n, because rumors take longer to reach all peers."""
     return settings.suspicion_mult * max(1.0, log10(max(1, n))) * settings.probe_interval_s
 
 
@@ -23,15 +23,15 @@ def longest_s(n: int, settings: MembershipSettings) -> float:
 
 
 def confirmations_wanted(n: int, settings: MembershipSettings) -> int:
-    """Return the number of peers besides the accuser that reduce the time to the shortest; 0 if
-    there are not enough peers."""
+    """Return the number of confirming peers, besides the accuser, that reduce the time to the
+    shortest. Return 0 if there are not enough peers."""
     wanted = settings.suspicion_mult - 2
     return wanted if 0 < wanted <= n - 2 else 0
 
 
 def timeout_s(confirmers: int, n: int, settings: MembershipSettings) -> float:
-    """Return the time to refute, in seconds: from the longest, with no confirmer, down to the
-    shortest. The first confirmer counts most."""
+    """Return the time to refute, in seconds. It is the longest time without confirmers, and falls
+    to the shortest. The first confirmer shortens it most."""
     shortest, wanted = shortest_s(n, settings), confirmations_wanted(n, settings)
     if wanted == 0:
         return shortest
@@ -44,16 +44,16 @@ class Suspicion:
     """Local record of the accusations of one member."""
 
     since: float
-    # distinct, in order of arrival
+    # distinct accusers, in order of arrival
     accusers: dict[PeerId, None] = field(default_factory=dict)
-    own: bool = False  # a local probe failed after the last reply to one
-    answered_since: bool = False  # the member replied to a local ping sent after ``since``
-    hurried: bool = False  # nothing listens at its address: only the shortest time
-    expired: bool = False  # the time has elapsed, evidence is missing
+    own: bool = False  # a local probe failed after the last reply to a local probe
+    answered_since: bool = False  # the member replied to a local ping that was sent after ``since``
+    hurried: bool = False  # no process listens at its address, so the shortest time applies
+    expired: bool = False  # the time has elapsed, but the evidence is not sufficient
     token: Token | None = None
 
     def begin_again(self, now: float) -> None:
-        """Restart the time to refute."""
+        """Restart the time to refute at ``now``."""
         self.since, self.expired = now, False
 
     def deadline(self, n: int, settings: MembershipSettings) -> float:
@@ -64,6 +64,6 @@ class Suspicion:
 
     @property
     def proven(self) -> bool:
-        """Whether there is enough evidence for a death: a failed local probe or two accusers, and
-        no reply to a local ping since."""
+        """Whether the evidence is sufficient for a death: a failed local probe or two accusers, and
+        no reply to a later local ping."""
         return not self.answered_since and (self.own or len(self.accusers) >= 2)

@@ -1,9 +1,9 @@
-"""SWIM with the Lifeguard extensions: failure detection and dissemination of the members' status.
+"""SWIM with the Lifeguard extensions: failure detection and dissemination of the members' statuses.
 
-*Skip* is local, instant and reversible; *dead* is agreed, slow and refutable. A death requires a
-failed local probe or two accusers, the whole suspicion timeout, and no reply within it.
-Source: Das, Gupta, Motivala 2002 (SWIM); Dadgar, Phillips, Currey 2018 (Lifeguard); formulas and
-settings as in memberlist, with more retransmissions in small swarms.
+*Skip* is local, instant and reversible. *Dead* is agreed, slow and refutable. A death requires a
+failed local probe or two accusers, and that the suspicion timeout ends without a reply.
+Source: Das, Gupta, Motivala 2002 (SWIM); Dadgar, Phillips, Currey 2018 (Lifeguard). The formulas
+and settings are those of memberlist, with more retransmissions in small runs.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class TableTick:
 
 
 TIMERS = (ProbeTick, GossipTick, TableTick, SuspicionExpired, ForgetMember, ProbeStep, RelayExpired)
-"""Timers that ``Membership.on_timer`` handles."""
+"""Types of timers that ``Membership.on_timer`` handles."""
 
 MembershipTimer: TypeAlias = (
     ProbeTick | GossipTick | TableTick | SuspicionExpired | ForgetMember | ProbeStep | RelayExpired
@@ -71,23 +71,24 @@ MembershipTimer: TypeAlias = (
 
 
 def table_interval_s(n: int, settings: MembershipSettings) -> float:
-    """Return the time between two exchanges of tables by one peer, in seconds. The length of a
-    table is proportional to n, so exchanges are rarer in large swarms."""
+    """Return the time between two table exchanges of one peer, in seconds. The length of a table is
+    proportional to n, so exchanges are rarer in large runs."""
     return settings.push_pull_interval_s * (ceil(log2(n) - 5) + 1 if n > 32 else 1)
 
 
 class Membership:
-    """View of the membership of one peer. Its size is bounded by the number of ``allowed`` peers.
+    """View that one peer has of the membership. Its size is bounded by the number of ``allowed``
+    peers.
 
     Args:
-        me: The local peer, ``Member.own``. Its incarnation comes from its launcher, and is higher
-            than all its former ones.
-        timers: Timers of the core. Pass instances of ``TIMERS`` to ``on_timer``.
-        allowed: Peers that may be members; None means all peers.
+        me: Entry of the local peer, from ``Member.own``. The launcher sets its incarnation, which
+            is higher than all former ones.
+        timers: Timers of the core. A fired timer of a type in ``TIMERS`` belongs to ``on_timer``.
+        allowed: Peers that may be members; None allows all peers.
 
     Attributes:
-        stall_after_s: Time without progress after which a trainer that is behind the local one is
-            stalled, and its peer is skipped. It is set from measured rounds.
+        stall_after_s: Time without progress after which a trainer that is behind the local trainer
+            counts as stalled. Its peer is then skipped. It is set from measured rounds.
     """
 
     def __init__(
@@ -110,11 +111,11 @@ class Membership:
         )
         self._voices = self.rumor_handler.voices
         self._awake_since = NEVER
-        self._step = 0  # of the local trainer, with its time in the next line
+        self._step = 0  # last step of the local trainer; the next line has its time
         self._stepped_at: float | None = None
         self.stall_after_s = 2.0
         self._turns = 0
-        self._exchanged = False  # whether tables were exchanged with any peer
+        self._exchanged = False  # whether the local peer has started a table exchange on a new link
         self.gossip_is_due = False  # a gossip tick is set: there are rumors to send
 
     # --- queries ----------------------------------------------------------------------------------
@@ -142,18 +143,18 @@ class Membership:
             (self.settings.probe_interval_s, ProbeTick),
             (self.settings.push_pull_interval_s, TableTick),
         )
-        # The phases are random, because otherwise peers that start together would probe at the same
-        # moments.
+        # The first ticks are random, because otherwise peers that start together would always probe
+        # at the same time.
         ticks = [(now + self.rng.uniform(0.0, interval_s), kind) for interval_s, kind in first]
         return [self.timers.set(at, kind(at)) for at, kind in ticks]
 
     def learn(
         self, peer: PeerId, control: str, bulk: str, incarnation: int, now: float
     ) -> list[Effect]:
-        """Record an address, from its owner (``Hello``) or from a list of seeds.
+        """Record the address of a peer, from the peer itself (``Hello``) or from a list of seeds.
 
-        The local peer connects to a new peer. Before its first message, the peer is neither
-        "joined" nor accused.
+        The local peer connects to a new peer. Until its first message, a new peer is neither
+        reported as "joined" nor accused.
         """
         if peer == self.local or not self.rumor_handler.allows(peer):
             return []
@@ -178,16 +179,16 @@ class Membership:
         return effects + self.prober.restart(member, now)
 
     def accept_sender(self, sender: PeerId, incarnation: int, now: float) -> bool:
-        """Record the sender of a message. Return False if the message must be dropped: the sender
-        is not allowed, or has a former incarnation."""
+        """Record the sender of a message. Return False if the message must be dropped, because its
+        sender is not allowed or has a former incarnation."""
         member = self.view.members.get(sender)
         if member is self.me or not (
             self.rumor_handler.allows(sender) if self.allowed is None else sender in self.allowed
         ):
             return False
         life = -1 if member is None else member.standing // REFUTATIONS
-        # Messages of a former incarnation may still arrive. If they continue, and none of the later
-        # incarnation has arrived, the rumor of the later incarnation was false.
+        # Messages of a former incarnation may still arrive. If they continue, and no message of the
+        # later incarnation has arrived, the rumor of the later incarnation was false.
         is_former = incarnation < life
         if (
             member is not None
@@ -196,7 +197,7 @@ class Membership:
         ):
             return False
         if member is None or incarnation != life:
-            # A new life. Its messages count, but it needs an address to become a member.
+            # A new incarnation. Its messages count, but it needs an address to become a member.
             if not self.rumor_handler.plausible(first_standing(incarnation), member):
                 return False
             self._voices[sender] = incarnation
@@ -211,7 +212,7 @@ class Membership:
         return True
 
     def is_former(self, sender: PeerId, incarnation: int) -> bool:
-        """Whether a later incarnation of a peer other than the local one is known."""
+        """Whether a later incarnation of ``sender`` is known. Always False for the local peer."""
         member = self.view.members.get(sender)
         return (
             member is not None
@@ -222,7 +223,7 @@ class Membership:
     def on_message(
         self, sender: PeerId, incarnation: int, message: MembershipMessage, now: float
     ) -> list[Effect]:
-        """Handle a message. ``accept_sender`` was called before."""
+        """Handle a message for which ``accept_sender`` has returned True."""
         effects = (
             self.rumor_handler.correct_incarnation(sender, incarnation, now) if self._voices else []
         )
@@ -248,7 +249,7 @@ class Membership:
         return effects
 
     def _answer(self, sender: PeerId, nonce: int, now: float) -> list[Effect]:
-        """Reply to a probe of the local peer."""
+        """Reply to a ping of the local peer."""
         if sender not in self.members:
             return []
         return [Send(sender, Ack(nonce, self.local, self.progress(now), self._talk(sender)))]
@@ -262,7 +263,7 @@ class Membership:
         return effects
 
     def _on_ack(self, sender: PeerId, ack: Ack, now: float) -> list[Effect]:
-        # The ack is handled first: the rumors may have the suspicion that it clears.
+        # The ack is handled before its rumors, which may contain the suspicion that it clears.
         effects, answer = self.prober.on_ack(sender, ack, now)
         if answer is not None:
             self.awareness.improve()
@@ -284,9 +285,9 @@ class Membership:
         return effects
 
     def on_link(self, peer: PeerId, up: bool, reason: str, now: float) -> list[Effect]:
-        """Record that a link is up or down. A closed link leads to a skip and a probe at once.
-        After a refused reconnect, nothing listens at the address, so the peer is suspected at
-        once."""
+        """Record that a link is up or down. After a closed link, the peer is skipped and probed at
+        once. If a reconnect was refused, no process listens at the address, so the peer is
+        suspected at once."""
         member = self.members.get(peer)
         if member is None or peer == self.local:
             return []
@@ -303,15 +304,15 @@ class Membership:
     def _on_link_up(self, member: Member, now: float) -> list[Effect]:
         member.lane_up = True
         if member.lane != member.control:
-            return []  # at the address of a former incarnation
+            return []  # the link leads to the address of a former incarnation
         member.linked = member.was_linked = True
         self.view.settle(member)
         if member.status == "left":
             return []
         if member.status == "dead":
-            # with the news of its death, which it will refute
+            # The ping carries the news of its death, which the peer will refute.
             return self.prober.ping_once(member.peer)
-        # send all pings again, because they can arrive now
+        # Earlier pings were lost, so all pings are sent again.
         effects = self.prober.drop(member.peer) + self.prober.probe(member, now)
         if not self._exchanged:
             self._exchanged = True
@@ -319,11 +320,11 @@ class Membership:
         return effects
 
     def on_timer(self, what: MembershipTimer, now: float) -> list[Effect]:
-        """Handle a fired timer, which is an instance of ``TIMERS``."""
+        """Handle a fired timer whose type is in ``TIMERS``."""
         effects: list[Effect] = []
         late_s = now - max(what.at, self._awake_since)
         if late_s > self.settings.probe_interval_s:
-            # The driver did not notice its pause.
+            # The driver did not report the pause of this process.
             effects += self.on_clock_jump(late_s, now)
         match what:
             case ProbeTick():
@@ -353,20 +354,20 @@ class Membership:
         if silence is None:
             return []
         if self.view.members[silence.peer].sending_at > silence.began:
-            # Its reply waits while it sends large payloads, and these arrive.
+            # The peer sends large payloads, which arrive. Its reply is queued behind them.
             return []
         self.awareness.worsen(silence.unheard)
         return self.transitions.on_probe_timeout(silence, now)
 
     def record_arriving_payload(self, peer: PeerId, now: float) -> None:
-        """Record the arrival of a part of a large payload from a peer."""
+        """Record that a part of a large payload from a peer has arrived."""
         self.view.note_load(now)
         if (member := self.view.members.get(peer)) is not None:
             member.sending_at = now
 
     def on_clock_jump(self, late_s: float, now: float) -> list[Effect]:
-        """Handle a pause of this process. No peer may be accused for this time, and other peers may
-        have declared this one dead."""
+        """Handle a pause of this process. No peer may be accused of silence during the pause. Other
+        peers may have declared this one dead."""
         self._awake_since = now
         self.awareness.worsen()
         return (
@@ -377,21 +378,21 @@ class Membership:
 
     def on_pause(self) -> list[Effect]:
         """Drop all probes after a pause of this process. Waiting messages are handled in order, so
-        a Nack may come before a later reply. It must not lead to a verdict."""
+        a Nack may be handled before a later reply, and must not lead to a verdict."""
         return self.prober.drop()
 
     # --- leaving ----------------------------------------------------------------------------------
 
     def leave(self, now: float) -> list[Effect]:
-        """Announce to all peers that this peer leaves. It still replies to pings, but probes no
-        peer."""
+        """Announce to all peers that this peer leaves. It still replies to pings, but sends no
+        probes."""
         return self._go("left", now)
 
     def announce_own_death(self, reason: str, now: float) -> list[Effect]:
-        """Announce to all peers that this peer is dead. They accept it at once, as it is the
-        source.
+        """Announce to all peers that this peer is dead. They accept the claim at once, because the
+        local peer is its source.
 
-        ``reason`` is not sent: a rumor has no field for it.
+        ``reason`` is not sent, as a rumor has no field for it.
         """
         return self._go("dead", now)
 
@@ -407,30 +408,30 @@ class Membership:
     # --- input from the rest of the core ----------------------------------------------------------
 
     def set_progress(self, step: int, age_s: float, now: float) -> None:
-        """Set the progress of the local trainer, which is ``age_s`` old. Every ack carries it, with
-        its age at that time."""
+        """Set the step of the local trainer, which it reached ``age_s`` seconds ago. Every ack
+        carries the step and its age."""
         self._step, self._stepped_at = step, now - age_s
 
     def progress(self, now: float) -> Progress:
-        """Return the progress of the local trainer. Before its first report its age is 0."""
+        """Return the progress of the local trainer. Before the first report, its age is 0."""
         since = now if self._stepped_at is None else self._stepped_at
         return Progress(self._step, max(0, round((now - since) * 1000)))
 
     def expect_steps(self, every_s: float) -> None:
-        """Set the time without a step after which a trainer is stalled."""
+        """Set the time without a step after which a trainer counts as stalled, in seconds."""
         self.stall_after_s = every_s
 
     def _is_stalled(self, theirs: Progress) -> bool:
-        """Whether a trainer made no progress for long while the local one did. If the whole swarm
-        waits, no trainer is stalled."""
+        """Whether a trainer made no progress for long while the local trainer did. If all trainers
+        wait, none of them is stalled."""
         return (
             theirs.age_ms > 1000.0 * self.stall_after_s
             and self._step >= theirs.step + STALLED_BEHIND
         )
 
     def schedule_gossip(self, now: float) -> list[Effect]:
-        """Set the next gossip tick. Call it after every event. While there are rumors to send, a
-        tick comes every ``gossip_interval_s``."""
+        """Set the next gossip tick, if none is set. The peer calls this after every event. While
+        rumors are queued, a tick fires every ``gossip_interval_s``."""
         if self.gossip_is_due or not self.rumors.waiting or self.me.gone:
             return []
         self.gossip_is_due = True
@@ -449,7 +450,7 @@ class Membership:
             effects += self.prober.probe(target, now)
         self._turns += 1
         if self._turns % STRAY_EVERY == 0:
-            # The halves of a partition find each other again by probes of dead peers.
+            # The sides of a partition detect each other again by pings to dead peers.
             dead = [m.peer for m in self.view.others() if m.status == "dead" and m.linked]
             if dead:
                 effects += self.prober.ping_once(self.rng.choice(dead))
@@ -493,11 +494,11 @@ class Membership:
         return tuple(known if len(known) <= TABLE_MAX else self.rng.sample(known, TABLE_MAX))
 
     def _talk(self, peer: PeerId) -> tuple[Rumor, ...]:
-        """Return the rumors for a message to ``peer``. An accusation or death of the peer itself
-        comes first, so that it can refute it at once."""
+        """Return the rumors for a message to ``peer``. An accusation or death of ``peer`` itself
+        comes first, so that ``peer`` can refute it at once."""
         member = self.view.members.get(peer)
         if member is None or not member.linked:
-            return ()  # the message will be lost, so no rumor counts as sent
+            return ()  # the message would be lost, so no rumor counts as sent
         buddy = (member.rumor(),) if member.status != "alive" else ()
         if not self.rumors.waiting:
             return buddy

@@ -1,11 +1,10 @@
 """Local table of members, and its changes.
 
-The *incarnation* of a peer counts the starts of its process: its launcher raises it, and every
-envelope carries it. Within an incarnation, a peer can also refute accusations. The *standing* of a
-peer,
-the number in a ``Rumor``, orders both: incarnation times ``REFUTATIONS`` plus the refutations in
-that incarnation. So a restarted peer outranks all rumors about its former incarnation without
-having received them.
+The *incarnation* of a peer counts the starts of its process: the launcher raises it, and every
+envelope carries it. Within an incarnation, a peer can also refute accusations. The *standing*,
+which is the number in a ``Rumor``, orders both: incarnation times ``REFUTATIONS`` plus the number
+of refutations in that incarnation. So a restarted peer outranks all rumors about its former
+incarnation, even if it received none of them.
 """
 
 from __future__ import annotations
@@ -28,8 +27,8 @@ REFUTATIONS = 2**24  # in one incarnation; a standing stays below ROUND_MAX = 2*
 
 GONE: frozenset[Status] = frozenset({"dead", "left"})
 RANKS: tuple[Status, ...] = ("alive", "suspect", "dead", "left")
-"""Statuses by rank. At equal standing the higher rank prevails, so all tables converge in any order
-of arrival."""
+"""Statuses by rank. At equal standing the higher rank wins, so all tables converge, whatever the
+order of arrival."""
 
 What: TypeAlias = Literal["joined", "skip", "unskip", "suspect", "dead", "alive_again", "left"]
 
@@ -45,7 +44,7 @@ def incarnation_of(standing: int) -> int:
 
 @dataclass(slots=True)
 class Member:
-    """One peer. ``skip``: reason not to wait for or rely on the peer now; "" if it is usable."""
+    """One peer. ``skip``: reason not to wait for the peer or rely on it now; "" if it is usable."""
 
     peer: PeerId
     standing: int
@@ -53,25 +52,26 @@ class Member:
     bulk: str = ""
     status: Status = "alive"
     skip: str = "connecting"
-    # a message of it, or a rumor from a member that met it, has arrived; before that, it is not
-    # accused
+    # A message of the peer, or a rumor from a member that met it, has arrived. A peer that was not
+    # met is never accused.
     met: bool = False
     progress: Progress | None = None
-    heard_at: float = NEVER  # its last message
-    spoken_since: float = NEVER  # its first message in this life
-    sending_at: float = NEVER  # last arrival of a part of a large payload
-    # It may receive a state until then, from the local peer. For the local peer: from others.
+    heard_at: float = NEVER  # time of its last message
+    spoken_since: float = NEVER  # time of its first message in this incarnation
+    sending_at: float = NEVER  # time at which a part of a large payload from it arrived last
+    # The local peer may be sending it a state until this time. In the local entry: another peer may
+    # be sending a state to the local peer.
     takes_state_until: float = NEVER
-    known_since: float = NEVER  # first news of this life
-    lane: str = ""  # address of the connection, maybe that of a former life
+    known_since: float = NEVER  # time of the first news of this incarnation
+    lane: str = ""  # address of the connection, which may be that of a former incarnation
     lane_up: bool = False
-    linked: bool = False  # to this life
+    linked: bool = False  # connected to this incarnation
     was_linked: bool = False
     stalled: bool = False  # its trainer makes no progress
     skip_reported: bool = False
     origin: PeerId = -1  # first source of the present status
     suspicion: Suspicion | None = None
-    gone_at: float = NEVER  # when it died or left
+    gone_at: float = NEVER  # time of its death or departure
     table_sent_at: float = NEVER
 
     @classmethod
@@ -100,12 +100,12 @@ class Member:
 
     @property
     def spoken(self) -> bool:
-        """True if a message of this incarnation has arrived. Otherwise all information is from
-        others."""
+        """Whether a message of this incarnation has arrived. Otherwise all information about it
+        comes from other peers."""
         return self.heard_at != NEVER
 
     def speaks_on(self, now: float) -> bool:
-        """Whether the member is present, although it was reported as left."""
+        """Whether the member still sends messages although it was reported as left."""
         return self.status == "left" and self.linked and now - self.heard_at < LAST_WORDS_S
 
     def appear(self, now: float) -> None:
@@ -137,8 +137,8 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Change of a member in the local table. ``by``: source of the change, an accuser or the local
-    peer."""
+    """Change of a member in the local table. ``by`` is the source of the change: an accuser or the
+    local peer."""
 
     peer: PeerId
     what: What
@@ -146,7 +146,7 @@ class Change:
     by: PeerId
 
     def fields(self, round_id: int) -> dict[str, Any]:
-        """Return the fields of a report of this change. ``round_id``: the round of the local
+        """Return the fields of a report of this change. ``round_id`` is the round of the local
         peer."""
         why = (
             {"reason": self.reason, "by": self.by}
@@ -157,7 +157,7 @@ class Change:
 
 
 class MemberTable:
-    """All members, including the local peer, and the changes that are not drained yet."""
+    """All members, including the local peer, and the changes that were not drained yet."""
 
     def __init__(self, local: Member) -> None:
         self.local = local.peer
@@ -166,16 +166,16 @@ class MemberTable:
         self._others: list[Member] = []
         self._present = 1
         self._usable = {local.peer}  # members without a reason to skip them
-        # of the status of all members: results that depend on it are cached by this number
+        # Version of all statuses. Results that depend on the statuses are cached by it.
         self.version = 0
-        # peers that will not return and peers that are starting, as the launcher reports
+        # peers that will not return, and peers that are starting, both as the launcher reports
         self.ended: set[PeerId] = set()
         self.coming: set[PeerId] = set()
-        self.loaded_until = NEVER  # large payloads may move until then
+        self.loaded_until = NEVER  # large payloads may be in transfer until this time
 
     def __len__(self) -> int:
-        """Return the number of members that were met and are neither dead nor left, including the
-        local one: the n of all formulas."""
+        """Return the number of present members: those that were met and are neither dead nor left,
+        including the local peer. It is the n of all formulas."""
         return self._present
 
     def drain(self) -> list[Change]:
@@ -186,7 +186,7 @@ class MemberTable:
     # --- queries ----------------------------------------------------------------------------------
 
     def skip_reason(self, peer: PeerId) -> str:
-        """Return the reason not to wait for or rely on a peer now; "" if it is usable."""
+        """Return the reason not to wait for a peer or rely on it now; "" if it is usable."""
         member = self.members.get(peer)
         return "unknown" if member is None else member.skip
 
@@ -198,12 +198,12 @@ class MemberTable:
         return [peer for peer in peers if peer in usable or peer == self.local]
 
     def is_gone(self, peer: PeerId) -> bool:
-        """Whether a peer is dead or has left. False for an unknown peer."""
+        """Whether a peer is dead or has left. An unknown peer is not gone."""
         member = self.members.get(peer)
         return member is not None and member.status in GONE
 
     def has_left(self, peer: PeerId) -> bool:
-        """Whether a peer has announced that it leaves."""
+        """Whether a peer has announced its departure."""
         member = self.members.get(peer)
         return member is not None and member.status == "left"
 
@@ -212,8 +212,8 @@ class MemberTable:
         return peer in self.ended
 
     def last_message_at(self, peer: PeerId) -> float:
-        """Return the time of the last message of a peer in its latest incarnation; -inf means
-        none."""
+        """Return the time of the last message of a peer in its latest incarnation, or -inf if there
+        was none."""
         member = self.members.get(peer)
         return NEVER if member is None else member.heard_at
 
@@ -223,11 +223,11 @@ class MemberTable:
         return -1 if member is None else member.incarnation
 
     def speaks_on(self, peer: PeerId, now: float) -> bool:
-        """Whether a peer is present, although it was reported as left."""
+        """Whether a peer still sends messages although it was reported as left."""
         return self.members[peer].speaks_on(now)
 
     def met(self) -> tuple[PeerId, ...]:
-        """Return all peers that are or were present, including the local one."""
+        """Return all peers that are or were members, including the local one."""
         return tuple([member.peer for member in self.members.values() if member.met])
 
     def alive(self) -> tuple[PeerId, ...]:
@@ -236,8 +236,8 @@ class MemberTable:
         return tuple(sorted(member.peer for member in self.present()))
 
     def within_reach(self) -> tuple[PeerId, ...]:
-        """Return the other peers that are neither dead nor left, and were met or have an open
-        connection, sorted."""
+        """Return the other peers that are neither dead nor left, and were met or have an open link,
+        sorted."""
         return tuple(
             sorted(
                 member.peer
@@ -252,18 +252,18 @@ class MemberTable:
         self.coming.discard(peer)
 
     def note_claim(self, peer: PeerId) -> None:
-        """Record a report of the launcher that a peer is starting. It has an id, but no address
-        yet."""
-        self.ended.discard(peer)  # another peer has its id
+        """Record a report of the launcher that a peer is starting. The peer has an id, but no
+        address yet."""
+        self.ended.discard(peer)  # a new peer has taken the id of the ended one
         self.coming.add(peer)
 
     def note_address(self, peer: PeerId) -> None:
-        """Record that a peer has an address."""
+        """Record that a peer has an address, so it is neither ended nor starting."""
         self.ended.discard(peer)
         self.coming.discard(peer)
 
     def newcomers(self, roster: Collection[PeerId]) -> set[PeerId]:
-        """Return the peers outside ``roster`` that are present or on their way."""
+        """Return the peers outside ``roster`` that are present or starting."""
         there = {
             member.peer
             for member in self._others
@@ -272,24 +272,24 @@ class MemberTable:
         return (there | self.coming).difference(roster)
 
     def note_load(self, now: float, for_s: float = 0.0) -> None:
-        """Record that large payloads move, here or elsewhere. Replies may wait behind them for at
-        least ``for_s``."""
+        """Record that large payloads are in transfer, at this peer or elsewhere. For at least
+        ``for_s`` seconds, replies may be queued behind them."""
         self.loaded_until = max(self.loaded_until, now + max(BUSY_S, for_s))
 
     def note_state(self, peer: PeerId, until: float) -> None:
-        """Record that a state, or a part of one, is being sent to ``peer`` until the given time at
-        the latest. For the local peer: from others."""
+        """Record that ``peer`` may be receiving a state, or a part of one, until the given time.
+        For the local peer, the sender is another peer."""
         if (member := self.members.get(peer)) is not None:
             member.takes_state_until = until
 
     def is_behind_state(self, peer: PeerId, now: float) -> bool:
-        """Whether messages to or from a peer may wait behind a state. Its first chunk may take
-        longer than a probe, and is only reported when it arrives."""
+        """Whether messages to or from a peer may be queued behind a state. The first chunk of a
+        state may take longer than a probe, and is reported only when it has arrived."""
         taking = self.members[self.local], self.members[peer]
         return any(now <= member.takes_state_until for member in taking)
 
     def forget_load(self) -> None:
-        """Record that large payloads no longer move."""
+        """Record that no large payloads are in transfer any longer."""
         self.loaded_until = NEVER
 
     # --- changes ----------------------------------------------------------------------------------
@@ -301,8 +301,8 @@ class MemberTable:
         self._others.append(member)
 
     def place(self, member: Member, status: Status, met: bool) -> None:
-        """Set ``status`` and ``met`` of a member, and update the count of present members. No other
-        code sets them."""
+        """Set ``status`` and ``met`` of a member and update the count of present members. Only this
+        method sets them."""
         self.version += 1
         self._present -= member.met and not member.gone
         member.status, member.met = status, met
@@ -315,8 +315,8 @@ class MemberTable:
         return iter(self._others)
 
     def sample(self, rng: Random, most: int, fits: Callable[[Member], bool]) -> list[Member]:
-        """Return at most ``most`` random other members that fit. In a large swarm a few draws find
-        them without a scan of all."""
+        """Return at most ``most`` random other members that fit. In a large run, a few draws find
+        them without a scan of all members."""
         if len(self._others) > SCANNED_MEMBERS:
             found: dict[PeerId, Member] = {}
             for _ in range(4 * most + 16):
@@ -332,9 +332,9 @@ class MemberTable:
         self.changes.append(Change(peer, what, reason, self.local if by is None else by))
 
     def settle(self, member: Member, by: PeerId | None = None) -> None:
-        """Update ``skip``, and record when a member becomes usable or unusable.
+        """Update ``skip`` of a member, and record when the member becomes usable or unusable.
 
-        A peer that is connecting, or that has left, is not recorded.
+        A member that is connecting or has left is not recorded as unusable.
         """
         member.skip = member.why_skipped()
         if not member.skip:

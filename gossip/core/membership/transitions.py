@@ -1,4 +1,4 @@
-"""Status transitions of members: met, suspect, refuted, dead, left, alive again. No other code
+"""Status transitions of members: met, suspect, refuted, dead, left, alive again. Only this module
 changes a status."""
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class ForgetMember:
 
 
 class StatusTransitions:
-    """Status transitions of all members but the local one."""
+    """Status transitions of all members except the local one."""
 
     def __init__(
         self,
@@ -51,7 +51,8 @@ class StatusTransitions:
     # --- joining ----------------------------------------------------------------------------------
 
     def add_member(self, peer: PeerId, standing: int, now: float) -> Member:
-        """Add an entry for a peer that was not met yet. The member has at most an address."""
+        """Add an entry for a peer that was not met yet. At most the address of the peer is
+        known."""
         member = Member(peer, standing, known_since=now, origin=peer)
         self.view.add(member)
         self.prober.add_member(peer)
@@ -63,22 +64,24 @@ class StatusTransitions:
         member.control, member.bulk = control, bulk
         if control != member.lane:
             member.lane, member.lane_up = control, False
-        # An open connection causes no new event. It may be older than the news of its peer.
+        # A connection that is already open causes no further event. It may be older than the
+        # address.
         member.linked = member.lane_up
         member.was_linked = member.was_linked or member.linked
         self.view.settle(member)
         return [Connect(member.peer, control, bulk)]
 
     def try_address(self, member: Member, control: str, bulk: str) -> list[Effect]:
-        """Connect to an address where the member may be, while its known address does not respond.
-        The entry of the member does not change."""
+        """Connect to another possible address of the member while its known address does not
+        respond. The entry of the member does not change."""
         if member.lane_up or not control or control == member.lane:
             return []
         member.lane, member.linked = control, False
         return [Connect(member.peer, control, bulk)]
 
     def meet(self, member: Member) -> None:
-        """Record a message from the member, or a rumor about it from another member."""
+        """Record the first message from a member, or the first rumor about it from another
+        member."""
         if not member.met:
             self.view.place(member, member.status, met=True)
             self.rumors.add(member.rumor())
@@ -86,11 +89,11 @@ class StatusTransitions:
                 self.view.note(member.peer, "joined")
 
     def revive(self, member: Member, rumor: Rumor, by: PeerId, now: float) -> list[Effect]:
-        """Set a member alive at a higher standing: it has refuted an accusation, or was
+        """Set a member alive at a higher standing, after it has refuted an accusation or was
         restarted."""
         effects = self._close(member) + self.prober.drop(member.peer)
         again = member.gone
-        # a lower incarnation: the higher one was false
+        # The incarnation may also be lower, if the higher one was false.
         new_life = incarnation_of(rumor.incarnation) != member.incarnation
         member.standing, member.origin = rumor.incarnation, member.peer
         self.view.place(member, "alive", member.met)
@@ -115,8 +118,8 @@ class StatusTransitions:
     # --- evidence ---------------------------------------------------------------------------------
 
     def on_answer(self, answer: ProbeAnswered, stalled: bool, now: float) -> list[Effect]:
-        """Record a reply. A direct reply clears the local skip; a suspicion stays until it is
-        refuted."""
+        """Record a reply to a probe. A direct reply ends the local skip. A suspicion lasts until it
+        is refuted."""
         member = self.view.members[answer.peer]
         member.progress = answer.progress
         member.stalled = stalled
@@ -125,7 +128,7 @@ class StatusTransitions:
         if suspicion is not None and answer.asked_at >= suspicion.since:
             suspicion.answered_since, suspicion.own = True, False
         elif suspicion is not None and not suspicion.answered_since:
-            # this reply may be older than the accusation
+            # this reply may be older than the accusation, so a new probe is needed
             effects += self.prober.probe(member, now)
         self.view.settle(member)
         return effects
@@ -136,8 +139,8 @@ class StatusTransitions:
             return []
         both_ways = member.was_linked and member.heard_at >= member.known_since
         if not both_ways and now - member.known_since < self.settings.connect_grace_s:
-            return []  # a reply may have had no connection yet
-        # A closed link that is not restored is stronger evidence than a lost reply.
+            return []  # the peer may have had no connection for a reply yet
+        # A closed link that is not re-established is stronger evidence than a lost reply.
         return self.accuse(
             member, self.view.local, now, own=True, hurried=member.was_linked and not member.linked
         )
@@ -145,11 +148,11 @@ class StatusTransitions:
     def accuse(
         self, member: Member, accuser: PeerId, now: float, own: bool = False, hurried: bool = False
     ) -> list[Effect]:
-        """Begin a suspicion, or add an accuser to it.
+        """Begin a suspicion, or add an accuser to an existing one.
 
         Args:
-            own: Whether the local peer got no reply itself.
-            hurried: Whether the suspicion lasts only the shortest time.
+            own: Whether a probe of the local peer has failed.
+            hurried: Whether the shortest suspicion timeout applies.
         """
         if member.gone or accuser == member.peer:
             return []
@@ -172,7 +175,7 @@ class StatusTransitions:
                 suspicion.accusers[accuser] = None
                 self.rumors.add(replace(member.rumor(), origin=accuser))
         if own:
-            if suspicion.answered_since:  # after a reply the full time begins again
+            if suspicion.answered_since:  # after a reply the full timeout begins again
                 suspicion.since, suspicion.answered_since, news = now, False, True
             suspicion.own = True
         if hurried and not suspicion.hurried:
@@ -182,7 +185,7 @@ class StatusTransitions:
             return self.mark_dead(member, self.view.local, now, "no answer")
         effects = self.arm(member, suspicion, now) if news else []
         if news and not own:
-            # a second opinion; the ping also carries the accusation to the accused
+            # A local probe gathers evidence. Its ping also carries the accusation to the accused.
             effects += self.prober.probe(member, now)
         return effects
 
@@ -205,7 +208,7 @@ class StatusTransitions:
         return self.prober.probe(member, now)
 
     def postpone(self, now: float) -> list[Effect]:
-        """Restart every suspicion: this peer was paused, and may have missed refutations."""
+        """Restart every suspicion after a pause of this peer, which may have missed refutations."""
         effects: list[Effect] = []
         for member in self.view.others():
             if member.suspicion is not None:
@@ -218,8 +221,8 @@ class StatusTransitions:
     def mark_dead(
         self, member: Member, by: PeerId, now: float, reason: str, status: Status = "dead"
     ) -> list[Effect]:
-        """Set a member ``dead`` or ``left``. If the member was gone before this peer met it, there
-        is no report."""
+        """Set a member ``dead`` or ``left``. There is no report if the member was gone before the
+        local peer met it."""
         effects = self._close(member) + self.prober.drop(member.peer)
         met, again = member.met, member.gone and status == "dead"
         member.origin, member.gone_at = by, now
@@ -235,12 +238,14 @@ class StatusTransitions:
         return effects
 
     def mark_dead_again(self, member: Member, rumor: Rumor, now: float) -> list[Effect]:
-        """Set a gone member dead or left at a higher standing. This peer has missed its refutation
-        or restart."""
+        """Set a gone member dead or left at a higher standing. The local peer has missed that
+        member's refutation or restart."""
         new_life = incarnation_of(rumor.incarnation) > member.incarnation
         member.standing = rumor.incarnation
         effects = self._begin_life(member, rumor, now) if new_life else []
-        return effects + self.mark_dead(member, rumor.origin, now, "told so", rumor.status)
+        return effects + self.mark_dead(
+            member, rumor.origin, now, "reported by other peers", rumor.status
+        )
 
     def _close(self, member: Member) -> list[Effect]:
         suspicion, member.suspicion = member.suspicion, None

@@ -1,7 +1,7 @@
-"""Progress of payloads that this peer is receiving, and estimates of when they are complete.
+"""Progress of payloads in transfer to this peer, and estimates of when they will be complete.
 
 A peer waits longer for a payload while its bytes still arrive. It does not wait for a trickling
-payload, which would take too long.
+payload, which arrives too slowly to be useful.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ from .timeouts import RecentMedian
 
 @dataclass(slots=True)
 class Transfer:
-    """Progress of one payload, updated by ``grew``."""
+    """Progress of one payload, which ``grew`` updates."""
 
     nbytes: int
     received: int
     at: float  # time of the last growth
     since: float
     _growths: int = 0
-    _before: tuple[float, int] | None = None  # start of the last window, and bytes by then
-    _mark: tuple[float, int] = (0.0, 0)  # start of the next window, and bytes by then
+    _before: tuple[float, int] | None = None  # start of the last window, and bytes received by then
+    _mark: tuple[float, int] = (0.0, 0)  # start of the next window, and bytes received by then
 
     @classmethod
     def begun(cls, nbytes: int, received: int, now: float) -> Transfer:
@@ -55,16 +55,17 @@ class Transfer:
             self._before, self._mark = self._mark, (now, received)
 
     def moves(self, now: float) -> bool:
-        """Whether bytes have arrived lately."""
+        """Whether bytes of the payload have arrived recently."""
         return now - self.at <= max(BUSY_S, self.pause_s())
 
     def pause_s(self) -> float:
-        """Return the time for which the link may deliver no bytes of the payload, in seconds."""
+        """Return the longest expected time between two parts of the payload, in seconds."""
         return USUAL_FACTOR * (self.at - self.since) / self._growths if self._growths else 0.0
 
     def ends_at(self, now: float) -> float:
-        """Return when the payload will be complete at the speed of the last one or two windows;
-        ``now`` while it is younger than a window, or moves and has not grown yet."""
+        """Return the time at which the payload will be complete, by its speed in the last one or
+        two windows. Return ``now`` for a payload younger than a window, and for one that has just
+        begun."""
         since, had = self._before or self._mark
         elapsed, came = now - since, self.received - had
         if elapsed < SPEED_WINDOW_S or (not self._growths and self.moves(now)):
@@ -73,16 +74,18 @@ class Transfer:
 
 
 class TransferTimes:
-    """Typical time of a payload from each peer. The trickling payloads of one peer do not raise
+    """Typical time of a payload from each peer. Trickling payloads of a single peer do not raise
     it."""
 
     def __init__(self) -> None:
         self._took: dict[PeerId, RecentMedian] = {}
         self._largest: dict[PeerId, int] = {}  # bytes
-        self._slow: dict[PeerId, list[float]] = {}  # times of the last trickling payloads, in a row
+        # times of the last consecutive trickling payloads, by peer
+        self._slow: dict[PeerId, list[float]] = {}
 
     def usual_s(self, peer: PeerId) -> float | None:
-        """Return the typical time of a payload of ``peer``, in seconds; None before the first."""
+        """Return the typical time of a payload from ``peer`` in seconds; None before the first
+        payload."""
         return own.median() if (own := self._took.get(peer)) is not None else None
 
     @property
@@ -91,9 +94,9 @@ class TransferTimes:
         return set(self._took)
 
     def most_s(self, peer: PeerId, nbytes: int) -> float:
-        """Return the time in seconds after which a payload of ``nbytes`` counts as trickling. A
-        result may be many times as large as an update."""
-        # Times of other peers are not a reference, because those peers may be on the same host.
+        """Return the time in seconds after which a payload of ``nbytes`` bytes counts as trickling.
+        It is scaled by size, because a result may be many times as large as an update."""
+        # The times of other peers are no reference, because those peers may be on the same host.
         own = self._took.get(peer)
         if own is None:
             return float("inf")
@@ -102,7 +105,7 @@ class TransferTimes:
         return unknown * larger * max(BUSY_S, FAIR_FACTOR * own.median())
 
     def record_arrival(self, peer: PeerId, seconds: float, nbytes: int) -> None:
-        """Record the time that a complete payload of ``peer`` took."""
+        """Record the time that a complete payload from ``peer`` took."""
         is_fair = seconds <= BUSY_S or seconds <= self.most_s(peer, nbytes)
         self._largest[peer] = max(nbytes, self._largest.get(peer, 0))
         if is_fair:
@@ -122,15 +125,15 @@ class TransferTimes:
 
 
 class TransferTracker:
-    """Payloads of rounds that this peer is receiving, and reports of other peers that receive
+    """Payloads of rounds in transfer to this peer, and reports of other peers that they receive
     payloads.
 
     Attributes:
         total: Bytes of payloads of rounds that this peer has received.
-        takes_time: Whether a payload came so slowly that its progress was reported.
+        takes_time: Whether any payload was slow enough that its progress was reported.
 
     Args:
-        f: Number of peers that may trickle on purpose.
+        f: Number of peers that may trickle deliberately.
     """
 
     def __init__(self, f: int = 0) -> None:
@@ -140,16 +143,17 @@ class TransferTracker:
         # arguments of ``begin_round``
         self._payload_bytes, self._least_s, self._in_a_row = 0, 0.0, 0
         self._usual = TransferTimes()
-        # payload that each peer is sending; a peer sends one after the other
+        # payload in transfer from each peer, which sends one after the other
         self._last: dict[PeerId, tuple[Message, Transfer]] = {}
-        # time until which the next payload of a peer counts as sent, after a complete one
+        # time after a complete payload for which the next one of the same peer counts as in
+        # transfer
         self._next_until: dict[PeerId, float] = {}
-        self._pauses_s: dict[PeerId, float] = {}  # pause of each peer's last payload
+        self._pauses_s: dict[PeerId, float] = {}  # longest pause of each peer's last payload
         self._next_report_at = float("-inf")
-        # time of each peer's last report, and the bytes that it had received
+        # time of each peer's last report, and the number of bytes in it
         self._reports: dict[PeerId, tuple[float, int]] = {}
         self._busy_until: dict[PeerId, float] = {}
-        # end of the pause that each peer has reported
+        # end of the pause that each peer has announced
         self._pause_until: dict[PeerId, float] = {}
         self.credit = TokenBucket()
 
@@ -157,36 +161,37 @@ class TransferTracker:
         """Begin a round.
 
         Args:
-            payload_bytes: Bytes of a payload.
+            payload_bytes: Length of a payload in bytes.
             least_s: Lower bound of the longest wait while bytes arrive, in seconds.
             in_a_row: Number of payloads that one link carries in the round, one after the other.
         """
         self._payload_bytes, self._least_s, self._in_a_row = payload_bytes, least_s, in_a_row
 
     def contributed(self, took_s: float) -> None:
-        """Record the time from the begin of the round to this peer's update, in seconds. Other
-        peers need about as long."""
+        """Record the time from the start of the round to the local update, in seconds. Other peers
+        are assumed to need about as long."""
         self._computes_s = took_s
 
     def most_s(self, now: float) -> float:
-        """Return the longest wait while bytes arrive, in seconds. It is longer for slow links."""
+        """Return the longest wait while bytes arrive, in seconds. Slow links have a longer wait."""
         return max(self._least_s, self._in_a_row * self.payload_s(now))
 
     def payload_s(self, now: float) -> float:
-        """Return the time to wait for the first byte of a payload, in seconds: the links may carry
-        other payloads first. It is ``USUAL_FACTOR`` times the time that more than ``f`` peers
-        needed."""
+        """Return the time to wait for the first byte of a payload, in seconds, because the links
+        may carry other payloads first. It is ``USUAL_FACTOR`` times the payload time that more than
+        ``f`` peers need."""
         senders = self._usual.senders | self._last.keys()
         return USUAL_FACTOR * self._credible([self._transfer_time_s(peer, now) for peer in senders])
 
     def _credible(self, seconds: Iterable[float]) -> float:
-        """Return the time that more than ``f`` peers need. Each peer needs one of ``seconds``."""
+        """Return the largest time that more than ``f`` peers need. ``seconds`` has the time of each
+        peer."""
         longest = sorted(seconds, reverse=True)
         return longest[self.f] if len(longest) > self.f else 0.0
 
     def _transfer_time_s(self, peer: PeerId, now: float) -> float:
-        """Return the typical time of a payload of ``peer``, in seconds; the expected time of the
-        first one while it arrives."""
+        """Return the typical time of a payload from ``peer`` in seconds. While its first payload
+        arrives, return the expected time of that payload."""
         if (usual_s := self._usual.usual_s(peer)) is not None:
             return usual_s
         transfer = self._last[peer][1]
@@ -213,7 +218,8 @@ class TransferTracker:
     def came(self, event: Received, now: float) -> bool:
         """Record a complete payload.
 
-        Returns: Whether it is the first complete payload, and no progress was reported before.
+        Returns: Whether it is the first complete payload, and no payload needed a progress report
+        before.
         """
         if event.payload is None:
             return False
@@ -224,28 +230,30 @@ class TransferTracker:
             took_s = AT_ONCE_S + now - known.since
             self._usual.record_arrival(event.sender, took_s, event.payload.nbytes)
         elif event.sender not in self._next_until:
-            # Otherwise it came before, and was stored for its round.
+            # Otherwise the payload arrived earlier and was stored for its round.
             self._usual.record_arrival(event.sender, AT_ONCE_S, event.payload.nbytes)
         if known is not None:
-            # A small payload does not show the pauses of the next one.
+            # Set only here, because a payload without reports does not show the pauses of the next
+            # one.
             self._pauses_s[event.sender] = known.pause_s()
             self._next_until[event.sender] = now + max(SPEED_WINDOW_S, known.pause_s())
         return is_first and not self.takes_time
 
     @property
     def may_be_slow(self) -> bool:
-        """Whether payloads sent now may take long. True before the first one has arrived."""
+        """Whether a payload that is sent now may take long. True until the first payload has
+        arrived."""
         return self.takes_time or not self._came
 
     def is_sending(self, peer: PeerId, until: float, now: float) -> bool:
-        """Whether a large payload of ``peer`` will be complete by ``until``, or was complete a
-        moment ago."""
+        """Whether a payload from ``peer`` will be complete by ``until``, or has just been completed
+        so that the next one may follow."""
         if (known := self._last.get(peer)) is not None:
             return self._is_fair(peer, known[1], now) and known[1].ends_at(now) <= until
         return now <= self._next_until.get(peer, float("-inf"))
 
     def brings_result(self, round_id: int, shard: int, until: float, now: float) -> bool:
-        """Whether a result of ``shard`` is being received and will be complete by ``until``."""
+        """Whether a result of ``shard`` is in transfer and will be complete by ``until``."""
         return any(
             isinstance(message, Commit)
             and (message.round_id, message.shard) == (round_id, shard)
@@ -260,16 +268,16 @@ class TransferTracker:
         return max(now, transfer.ends_at(now)) - transfer.since <= most_s
 
     def begin_report(self, now: float) -> bool:
-        """Whether to report to the others now that this peer receives payloads. If True, the next
-        report is due after ``BUSY_INTERVAL_S``."""
+        """Whether a report to other peers that this peer receives payloads is due. If True, the
+        next one is due after ``BUSY_INTERVAL_S``."""
         if now < self._next_report_at:
             return False
         self._next_report_at = now + BUSY_INTERVAL_S
         return True
 
     def pause_s(self, now: float) -> float:
-        """Return the longest pause of the payloads that are being received, in seconds. Gaps
-        between payloads do not count, as there may have been nothing to send."""
+        """Return the longest pause within the payloads in transfer, in seconds. Gaps between
+        payloads do not count, because there may have been nothing to send."""
         pauses_s = [
             transfer.pause_s() or self._pauses_s.get(peer, 0.0)
             for peer, (_, transfer) in self._last.items()
@@ -278,13 +286,13 @@ class TransferTracker:
         return max(pauses_s, default=0.0)
 
     def on_disconnect(self, peer: PeerId) -> None:
-        """Drop the progress of a payload from ``peer``: its link broke, so the payload starts
+        """Drop the progress of a payload from ``peer``. Its link was lost, so its transfer starts
         again."""
         self._last.pop(peer, None)
 
     def record_progress(self, peer: PeerId, received: int, pause_s: float, now: float) -> None:
-        """Record that ``peer``, or this one, has received ``received`` bytes and may receive none
-        for ``pause_s``. Trickling does not count as progress."""
+        """Record that ``peer``, which may be the local one, has received ``received`` bytes and may
+        receive none for ``pause_s`` seconds. A report that shows only trickling is ignored."""
         at, before = self._reports.get(peer, (float("-inf"), 0))
         if received <= before and peer in self._reports:
             return
@@ -298,12 +306,12 @@ class TransferTracker:
             self._busy_until[peer] = now + max(BUSY_S, pause_s)
 
     def is_busy(self, peer: PeerId, now: float) -> bool:
-        """Whether ``peer`` is receiving payloads."""
+        """Whether ``peer`` receives payloads at present."""
         return now <= self._busy_until.get(peer, float("-inf"))
 
     def is_at_work(self, peer: PeerId, now: float) -> bool:
-        """Whether ``peer`` is receiving payloads, or has received them so recently that the update
-        computed from them cannot have arrived."""
+        """Whether ``peer`` receives payloads, or received them so recently that the update computed
+        from them cannot have arrived yet."""
         computes_s = min(COMPUTE_FACTOR * self._computes_s, self._least_s / TRANSFER_FACTOR)
         lead_s = computes_s + self._credible(self._pauses_s.values())
         pause_until = self._pause_until.get(peer, float("-inf"))

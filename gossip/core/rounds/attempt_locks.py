@@ -1,5 +1,5 @@
-"""Locks of a peer in rounds that it left: its attempts and the commits that it holds. They still
-bind a peer that returns to a round from another branch."""
+"""Locks of a peer in rounds that it has left: its attempts and its recorded commits. They still
+bind the peer if it returns to such a round from another branch."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from gossip.core.settings import LOCKED_ROUNDS
 
 from .shard import ShardRound
 
-Held = dict[int, tuple[Commit, Payload | None, bool]]  # by shard; True: made here
+Held = dict[int, tuple[Commit, Payload | None, bool]]  # by shard; the bool: whether made here
 
 
 class AttemptLocks:
-    """Attempt of each shard, by round and the parent of its commits.
+    """Attempt of each shard, by round and by the parent of its commits.
 
-    The peer takes part in no earlier attempt. The number of attempts skipped on claims is also
-    kept. For the last round that was left with some shards committed, those commits are kept.
-    Without them, the peer could record a second result.
+    The peer takes part in no attempt before the stored one. The number of attempts skipped because
+    of claims is stored as well. If the peer left a round with some shards committed, the commits of
+    the last of these rounds are kept. Without them, the peer could record a second result.
     """
 
     def __init__(self) -> None:
@@ -38,8 +38,9 @@ class AttemptLocks:
         self._forget_old()
 
     def keep_finished(self, round_id: int, parent: bytes, shards: Sequence[ShardRound]) -> None:
-        """Record the attempts of a round that this peer has committed. A result that this peer made
-        is not made again under the same attempt."""
+        """Record the attempts of a round that this peer has committed. If it made the result, the
+        recorded attempt is the following one, so that it cannot make a second result in the same
+        attempt."""
         self._attempts[round_id, parent] = tuple(
             [(shard.attempt + shard.made_here, shard.claims.skipped) for shard in shards]
         )
@@ -50,13 +51,13 @@ class AttemptLocks:
             del self._attempts[next(iter(self._attempts))]
 
     def recall(self, round_id: int, parent: bytes, shards: Sequence[ShardRound]) -> list[int]:
-        """Restore, in the shards of a round that begins again, the commits recorded there and the
-        number of attempts skipped on claims. Return the earliest attempt of each shard that this
-        peer may begin with."""
+        """Restore the locks of a round that begins again: the recorded commits of its shards, and
+        the number of attempts skipped because of claims. Return, for each shard, the earliest
+        attempt that this peer may take part in."""
         attempts = dict(enumerate(self._attempts.get((round_id, parent), ())))
         place, held = self._held or (None, {})
         if place is not None and place[0] < round_id - LOCKED_ROUNDS:
-            self._held = None  # no peer returns to that round, and payloads take memory
+            self._held = None  # no peer returns to that round, and its payloads use memory
         for shard in shards:
             claims = shard.claims
             claims.skipped = attempts.get(shard.index, (0, 0))[1]

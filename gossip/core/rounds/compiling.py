@@ -1,4 +1,4 @@
-"""Peers with a trainer that compiles. They are not slow, so the others wait for them."""
+"""Peers whose trainer compiles. They do not count as slow, so other peers wait for them."""
 
 from __future__ import annotations
 
@@ -9,20 +9,21 @@ from .credit import TokenBucket
 
 
 class CompileTracker:
-    """Peers that report that their trainer compiles now."""
+    """Peers that report that their trainer compiles at present."""
 
     def __init__(self) -> None:
         self._reported_at: dict[PeerId, float] = {}
         self.credit = TokenBucket()
 
     def record_compiling(self, peer: PeerId, now: float) -> None:
-        """Record that ``peer`` compiles. It reports again while it does."""
+        """Record a report of ``peer`` that it compiles. Reports are repeated until the compilation
+        ends."""
         self._reported_at[peer] = now
 
     def is_at_work(self, peer: PeerId, now: float) -> bool:
-        """Whether ``peer`` has reported within ``BUSY_S`` that it compiles."""
+        """Whether ``peer`` has reported a compilation within the last ``BUSY_S`` seconds."""
         return now - self._reported_at.get(peer, float("-inf")) <= BUSY_S
 
     def most_s(self, now: float) -> float:
-        """Return the longest time to wait for a peer that may never send, in seconds."""
+        """Return the longest wait for the update of a compiling peer, in seconds."""
         return COMPILING_MAX_S

@@ -1,15 +1,17 @@
-"""Rounds in which the shards decide together. The weights of updates depend on all columns, and
-each server has some of the columns.
+"""Cross-shard decisions: rounds in which the servers of all shards decide together. The weights of
+updates depend on all columns, and each server has only some of them.
 
-1. The server of each shard measures its updates and sends the statistics to the first server.
-2. The first server, that of shard 0, decides the weights of the updates that all have measured. It
-   commits its shard with the decision.
+1. The server of each shard measures its updates and sends the statistics to the first server, which
+   is that of shard 0.
+2. The first server decides the weights of the updates that all servers have measured. It commits
+its
+   shard with the decision.
 3. The other servers combine their updates by the decision in that commit, and commit.
 
 A round has one decision because it has one commit of shard 0. If the statistics of a server differ
-from those that the decision used, the server commits an empty result and the round changes nothing:
-the weights of its updates are unknown. If a server withholds its statistics, the first server
-reports it, and its shard moves to the next attempt.
+from those that the decision used, the weights of its updates are unknown. The server then commits
+an empty result and the round changes nothing. If a server withholds its statistics, the first
+server reports it, and its shard moves to the next attempt.
 """
 
 from __future__ import annotations
@@ -37,14 +39,14 @@ from .server import Server
 from .shard import CrossShardProgress, ShardRound
 from .timeouts import Deadline
 
-AHEAD = 2  # numbers before the triangle of products
+AHEAD = 2  # numbers in the statistics that precede the triangle of products
 
 Advance: TypeAlias = Callable[[ShardRound, str, float], list[Effect]]
 
 
 def points_of(statistics: bytes, updates: int) -> int | None:
-    """Return the number of points that were measured besides ``updates``. Return None if the bytes
-    are not finite float64 for that many updates and at most ``MEASURED_POINTS`` points."""
+    """Return the number of points that were measured in addition to ``updates``. Return None unless
+    the bytes are finite float64 for this many updates and at most ``MEASURED_POINTS`` points."""
     count, rest = divmod(len(statistics), 8)
     if rest or len(statistics) > STATISTICS_BYTES_MAX or count < AHEAD or updates < 1:
         return None
@@ -57,14 +59,14 @@ def points_of(statistics: bytes, updates: int) -> int | None:
 
 @record
 class _Measurement:
-    """Measurement of a shard by its server, in one attempt."""
+    """Statistics that the server of a shard has measured in one attempt."""
 
     attempt: int
     part: ShardStatistics
 
 
 class CrossShardRound:
-    """Common work of the servers of a round.
+    """Cross-shard work of one peer in a round.
 
     Args:
         advance: Moves a shard to its next attempt.
@@ -88,12 +90,12 @@ class CrossShardRound:
         self.shards: Sequence[ShardRound] = ()
         self.active = False
         self._parts: dict[int, _Measurement] = {}
-        # by shard: its attempt with the statistics sent last, and the attempt of shard 0 that they
-        # were sent to
+        # By shard: its attempt whose statistics were sent last, and the attempt of shard 0 that
+        # received them.
         self._given: dict[int, tuple[int, int]] = {}
-        # requests for statistics, by shard and attempt of shard 0
+        # number of requests for statistics, by shard and attempt of shard 0
         self._asked: Counter[tuple[int, int]] = Counter()
-        # latest attempt of shard 0 with a renewed timeout, because others withheld statistics
+        # latest attempt of shard 0 whose timeout was renewed, because others withheld statistics
         self._renewed = -1
 
     @property
@@ -101,20 +103,20 @@ class CrossShardRound:
         return self.server.patience.deadline
 
     def begin(self, shards: Sequence[ShardRound]) -> None:
-        """Begin a round, or return to it. Some shards may already be committed."""
+        """Begin a round or return to it. Some of its shards may already be committed."""
         self.shards, self.active = shards, self.server.cross_shard
         self._parts, self._given, self._renewed = {}, {}, -1
         self._asked.clear()
         self._want()
 
     def is_timed(self, shard: ShardRound) -> bool:
-        """Whether the server of ``shard`` has a timeout. Before the decision only the first server
+        """Whether the server of ``shard`` has a timeout. Before the decision, only the first server
         has one."""
         return not self.active or shard.index == 0 or self.shards[0].commit is not None
 
     def is_combining(self, shard: ShardRound) -> bool:
-        """Whether this peer is about to commit ``shard`` by the committed decision. That commit
-        answers requests for later attempts."""
+        """Whether this peer combines ``shard`` by the committed decision and will commit it soon.
+        This commit is also the reply to requests of later attempts."""
         progress = shard.served.cross_shard_progress
         return (
             progress is not None
@@ -154,7 +156,7 @@ class CrossShardRound:
         return effects
 
     def go_on(self, now: float) -> list[Effect]:
-        """Take the next step of each shard served here that has all it needs."""
+        """Continue each shard that this peer serves and whose next step has all its input."""
         effects: list[Effect] = []
         for shard in self.shards if self.active else ():
             progress = self._measured(shard)
@@ -167,7 +169,8 @@ class CrossShardRound:
         return effects
 
     def _measured(self, shard: ShardRound) -> CrossShardProgress | None:
-        """Return the measurements of a shard that is served here and waits for the others."""
+        """Return the progress of a shard that this peer serves and has measured; None if the shard
+        is in any other step."""
         progress = shard.served.cross_shard_progress
         waits = (
             progress is not None
@@ -201,7 +204,7 @@ class CrossShardRound:
         )
         progress.measured = tuple([digest_of(part.statistics) for part in parts])
         peers = tuple([row.peer for row in progress.rows])
-        lacking = outside - everybody  # not measured by the server of another shard
+        lacking = outside - everybody  # not measured by the servers of all other shards
         progress.outside = tuple([row for row in shard.served.outside if row.peer not in lacking])
         rows = tuple([row for row in shard.served.rows if row.peer not in lacking])
         step: dict[str, Any] = {"step": "decide", "parts": tuple(parts), "peers": peers}
@@ -225,8 +228,8 @@ class CrossShardRound:
         )
         here = {row.peer for row in shard.served.rows}
         if not meant and shard.attempt == 0:
-            # The decision used the statistics of a later server, which will commit. A commit here
-            # would be a second result.
+            # The decision used the statistics of a later server of this shard, which will commit
+            # it. A commit by this server would be a second result.
             return self.advance(shard, "the decision uses the statistics of another server", now)
         if not meant or len(counted) < len(decided.contributors) or not counted.keys() <= here:
             return self._nothing(
@@ -246,11 +249,11 @@ class CrossShardRound:
         progress.step, progress.why = "nothing", why
         return self.server.ask_rule(shard, ())
 
-    # --- as the server of the first ---------------------------------------------------------------
+    # --- as the server of shard 0 -----------------------------------------------------------------
 
     def lacks(self, shard: ShardRound, now: float) -> list[Effect]:
-        """Return the effects of overdue statistics of others. First they are requested. When time
-        is up, their shards move to the next attempt."""
+        """Handle overdue statistics of other servers. They are requested first. At the timeout,
+        their shards move to the next attempt."""
         served = shard.served
         served.measurements_overdue = None
         lacking = [
@@ -279,8 +282,8 @@ class CrossShardRound:
         return effects
 
     def _part_of(self, shard: ShardRound) -> ShardStatistics | None:
-        """Return the statistics of ``shard`` of its present attempt or a later one. They must have
-        as many points as those of shard 0."""
+        """Return the statistics of ``shard`` from its present attempt or a later one. They must
+        have as many points as those of shard 0."""
         given, first = self._parts.get(shard.index), self.shards[0]
         if (
             given is None
@@ -296,12 +299,12 @@ class CrossShardRound:
         )
         return given.part if fits else None
 
-    # --- messages of others -----------------------------------------------------------------------
+    # --- messages of other peers ------------------------------------------------------------------
 
     def on_message(
         self, sender: PeerId, message: PartialStatistics | PartialOverdue, now: float
     ) -> list[Effect]:
-        """Handle a message of this round and branch, about a shard that exists."""
+        """Handle a message of this round and branch, about an existing shard."""
         if not self.active:
             return []
         return (
@@ -311,8 +314,8 @@ class CrossShardRound:
         )
 
     def _on_partial(self, sender: PeerId, partial: PartialStatistics, now: float) -> list[Effect]:
-        """Store statistics, even if another peer decides: this peer may be the next first server.
-        Invalid ones are dropped."""
+        """Store received statistics, unless they are invalid. They are stored even if another peer
+        decides, because this peer may be the next server of shard 0."""
         shard, peers = self.shards[partial.shard], partial.contributors
         known = self._parts.get(shard.index)
         if (
@@ -324,7 +327,7 @@ class CrossShardRound:
         if known is not None and (
             known.attempt > partial.attempt or self._part_of(shard) is known.part
         ):
-            return []  # valid statistics of this attempt are not replaced
+            return []  # valid statistics of an attempt are not replaced
         ascending = (
             list(peers) == sorted(set(peers))
             and set(peers) <= set(self.server.present.roster) - self.server.present.proven
@@ -344,9 +347,9 @@ class CrossShardRound:
     def _on_overdue(self, sender: PeerId, overdue: PartialOverdue, now: float) -> list[Effect]:
         """Handle a request for overdue statistics.
 
-        If this peer serves the shard, send them again or request the missing updates again.
-        Otherwise, when time is up, move the shard to its next attempt, once for each attempt of
-        shard 0.
+        The server of the shard sends them again, or requests the missing updates again. If the
+        timeout is over, any other peer moves the shard to its next attempt, once for each attempt
+        of shard 0.
         """
         first, shard = self.shards[0], self.shards[overdue.shard]
         decides = overdue.decides
@@ -379,19 +382,19 @@ class CrossShardRound:
         )
 
     def _more_time(self, now: float) -> list[Effect]:
-        """Restart the timeout of the first server, once an attempt: it is not at fault if others
-        withhold statistics."""
+        """Restart the timeout of the first server, once for each attempt. It is not at fault if
+        other servers withhold their statistics."""
         first = self.shards[0]
         if self._renewed >= first.attempt or first.give_up is None:
             return []
         self._renewed = first.attempt
         return self.server.patience.start_timeout(first, now)
 
-    # --- a shard is committed ---------------------------------------------------------------------
+    # --- commit of a shard ------------------------------------------------------------------------
 
     def on_shard_committed(self, shard: ShardRound, offered: bool, now: float) -> list[Effect]:
-        """Handle the commit of one of several shards. The commit of shard 0 has the decision, and
-        starts the timeouts of the other servers.
+        """Handle the commit of one shard. The commit of shard 0 contains the decision, and starts
+        the timeouts of the other servers.
 
         Args:
             offered: Whether the local updates were sent to the servers.
@@ -406,13 +409,13 @@ class CrossShardRound:
         first = self.shards[0]
         if first.commit is None and first.served.cross_shard_progress is not None:
             # Another server of shard 0 has already decided, or a server is Byzantine. In both cases
-            # this peer makes no decision.
+            # this peer makes no decision of its own.
             first.served.cross_shard_progress.cancel_decision()
         return effects + self.go_on(now)
 
     def _want(self) -> None:
-        """Set the peers that a server waits for. After a commit of any shard these are the
-        contributors of shard 0; all peers while the commit of shard 0 is missing."""
+        """Set the peers that a server waits for. Once any shard is committed, these are the
+        contributors of shard 0, or all peers while the commit of shard 0 is missing."""
         if not self.active:
             return
         needed: Iterable[PeerId] = ()

@@ -1,10 +1,11 @@
-"""Departures: the peers that have announced their end, with the round of it, and the local leave.
+"""Departures: the announced ends of other peers, with their rounds, and the departure of the local
+peer.
 
 A peer that is requested to stop leaves at once if it has sent nothing for its present round. If
-others may count on its update, it leaves when that round is over. So its farewell can name a round
-from which no server has an update of it. The quorum of this round is a majority of the other
-peers. So they continue even if most of the roster leave at the same moment, and still at most one
-side of a partition can continue.
+other peers may rely on its update, it leaves at the end of that round. So its announcement names a
+round for which no server has an update of it. The quorum of this round is a majority of the other
+peers. So the run continues even if most of the roster leave at the same moment, and still at most
+one side of a partition can continue.
 """
 
 from __future__ import annotations
@@ -23,21 +24,21 @@ class Departures:
     """Announced departures of other peers.
 
     Args:
-        kept: Number of rounds for which a peer keeps commits for peers that are behind it.
+        kept: Number of rounds for which an ended peer still sends commits to peers that are behind.
     """
 
     def __init__(self, kept: int) -> None:
         self.kept = kept
         self.done: dict[PeerId, int] = {}
-        """Round of each peer's announced end."""
+        """Round in which each peer has announced its end."""
         self._left: dict[PeerId, int] = {}
 
     def __len__(self) -> int:
         return len(self.done)
 
     def record_departure(self, peer: PeerId, hello: Hello) -> None:
-        """Record that ``peer`` has announced its end: it has completed the training, or leaves
-        earlier."""
+        """Record that ``peer`` has announced its end, because it has completed the training or
+        leaves earlier."""
         self.done[peer] = hello.round_id
         if hello.stage == "leaving":
             self._left[peer] = hello.round_id
@@ -47,8 +48,8 @@ class Departures:
         self._left.pop(peer, None)
 
     def is_done(self, peer: PeerId, round_id: int) -> bool:
-        """Whether nothing of ``peer`` will come in ``round_id``. A peer that has ended at most
-        ``kept`` rounds later still sends the commit of this round."""
+        """Whether ``peer`` will send nothing in ``round_id``. A peer that ended at most ``kept``
+        rounds later still sends the commit of this round."""
         return not 0 < self.done.get(peer, round_id + 1) - round_id <= self.kept
 
     def has_announced(self, peer: PeerId) -> bool:
@@ -59,7 +60,7 @@ class Departures:
         return peer in self._left
 
     def count_left(self, roster: Collection[PeerId], round_id: int) -> int:
-        """Return the number of peers of the roster that have left before they sent an update in
+        """Return the number of peers of the roster that have left without an update in
         ``round_id``."""
         return (
             sum([self._left.get(peer, round_id + 1) <= round_id for peer in roster])
@@ -70,22 +71,22 @@ class Departures:
 
 @record
 class PeerTimer:
-    """Timer of the peer. ``hello``: send hellos again; ``watch``: check whether there is a quorum;
-    ``leave``: leave, even in the middle of a round; ``confirm``: request confirmation of the last
-    round again."""
+    """Timer of the peer. ``hello``: send hellos again. ``watch``: check the quorum. ``leave``:
+    leave, even in the middle of a round. ``confirm``: request the confirmation of the last round
+    again."""
 
     what: Literal["hello", "watch", "leave", "confirm"]
 
 
 class LocalLeave:
-    """Leave of the local peer.
+    """Departure of the local peer.
 
-    Methods take ``must_stay``: whether others may count on this peer's messages of its present
-    round, ``round_id``.
+    Methods take ``must_stay``: whether other peers may rely on messages of the local peer in its
+    present round, ``round_id``.
 
     Attributes:
-        asked: Event that requested the leave, while the peer waits for the end of its round; else
-            None.
+        asked: Event that requested the departure, while the peer waits for the end of its round;
+            otherwise None.
     """
 
     def __init__(self, settings: CoreSettings, timers: Timers[Any]) -> None:
@@ -96,10 +97,12 @@ class LocalLeave:
     def put_off(
         self, event: Stop, round_id: int, must_stay: bool, now: float
     ) -> list[Effect] | None:
-        """Defer the leave to the end of the round.
+        """Defer the departure to the end of the round.
 
-        Returns: None if the peer leaves now: no other peer counts on it, or this is the third
-            request. A trainer that gets SIGTERM sends two requests, and its end sends the third.
+        Returns: None if the peer leaves now, because no other peer relies on it or this is the
+        third
+            request. A trainer that receives SIGTERM sends two requests, and its end sends the
+            third.
         """
         if self.breaks_obligation(must_stay) and not self._urged:
             self._urged = True
@@ -114,8 +117,8 @@ class LocalLeave:
         return [self.timers.set(self._until, PeerTimer("leave"))]
 
     def since(self, now: float) -> float:
-        """Return the time of the request to leave. One drain timeout covers both the end of the
-        round and the peers that are behind."""
+        """Return the time of the request to leave. A single drain timeout covers both the rest of
+        the round and the peers that are behind."""
         return (
             now
             if self.asked is None
@@ -123,10 +126,10 @@ class LocalLeave:
         )
 
     def breaks_obligation(self, must_stay: bool) -> bool:
-        """Whether the peer would leave during a round in which others count on it. Then
-        its farewell must not report that it has sent nothing."""
+        """Whether the peer would leave during a round in which other peers rely on it. Its
+        announcement must then not claim that it has sent nothing."""
         return self.asked is not None and must_stay
 
     def is_due(self, round_id: int, must_stay: bool, now: float) -> bool:
-        """Whether the wait for the leave is over."""
+        """Whether the wait for the departure is over."""
         return not self.breaks_obligation(must_stay) or round_id > self._round or now >= self._until

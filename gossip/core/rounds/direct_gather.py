@@ -1,11 +1,11 @@
-"""Collective operation of gossip rounds. Nothing is committed, so each peer sends its value to all
-others and waits for those within reach.
+"""Collective operation of gossip rounds. These rounds have no commit, so each peer broadcasts its
+value and waits for those of the peers within reach.
 
-A peer numbers its values; values with the same number belong together. The peer waits until every
-peer within reach has sent as many values, or until the timeout. If no other value has that number,
-as after a restart of this peer, it uses the last value of each peer. Only the trainers interpret
-the values. A Byzantine peer may send each peer a different value, and each peer uses the
-one that it received.
+Each peer numbers its values, and values with the same number belong together. The peer waits until
+every peer within reach has sent as many values, or until the timeout. If no other value has its
+number, as after a restart of this peer, it uses the last value of each peer. Only the trainers
+interpret the values. A Byzantine peer may send different values to different peers, and each peer
+uses the one that it received.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from gossip.core.view import View
 
 @record
 class GatherOverdue:
-    """Timeout of the wait for the values with this number."""
+    """Timeout of the wait for the values with the number ``number``."""
 
     number: int
 
 
 class DirectGather:
-    """Values of the local peer and of the others.
+    """Values of the local peer and of other peers.
 
-    Methods take ``others``: the peers that may take part. This peer does not wait for skipped
-    peers, unless all are skipped.
+    Methods take ``others``: the peers that may take part. The local peer does not wait for skipped
+    peers among them, unless all are skipped.
     """
 
     def __init__(
@@ -47,8 +47,8 @@ class DirectGather:
         self._waits = False
 
     def broadcast_value(self, data: bytes, others: tuple[PeerId, ...], now: float) -> list[Effect]:
-        """Send the trainer's value for its next operation. An equal value is a repeated
-        request."""
+        """Broadcast the trainer's value for its next operation. A value equal to the last one is a
+        repeated request."""
         if data != self._own:
             self._given, self._own = self._given + 1, data
         effects, self._waits = self.stop(), True
@@ -59,7 +59,7 @@ class DirectGather:
         return [*effects, timer, *(Send(peer, self._value()) for peer in others)]
 
     def on_message(self, event: Received) -> list[Effect]:
-        """Record the value of another peer. A restarted peer is sent the last local value."""
+        """Record the value of another peer. A restarted peer gets the last local value in reply."""
         value, sender = event.message, event.sender
         assert isinstance(value, GatherValue)
         if (
@@ -83,7 +83,7 @@ class DirectGather:
         return GatherValue(self.settings.lineage, self._given, self._own)
 
     def is_over(self, others: tuple[PeerId, ...]) -> bool:
-        """Whether the local value no longer waits for any peer."""
+        """Whether the local peer no longer waits for the value of any peer."""
         if not self._waits:
             return False
         within_reach = [peer for peer in others if not self.view.skip_reason(peer)]
@@ -96,14 +96,14 @@ class DirectGather:
         return self._waits and timer.number == self._given
 
     def stop(self) -> list[Effect]:
-        """End the wait for other values."""
+        """End the wait for the values of other peers."""
         effects: list[Effect] = list(self.timers.cancel(self._overdue))
         self._overdue, self._waits = None, False
         return effects
 
     def close(self) -> tuple[list[Effect], tuple[Collected, ...]]:
-        """End the wait. Return the local value and the values of others with the same number; if
-        there are none, the last value of each peer."""
+        """End the wait. Return the local value with the values of other peers that have the same
+        number. If there are none, return the last value of each peer."""
         values = {
             peer: kept[self._given] for peer, kept in self._values.items() if self._given in kept
         } or {peer: kept[max(kept)] for peer, kept in self._values.items()}

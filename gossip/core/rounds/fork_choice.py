@@ -1,10 +1,10 @@
-"""Choice of the heavier side of a partition, if both may have continued.
+"""Choice of the heavier side of a partition, if both sides may have continued.
 
-The weight of a side is the number of peers that have contributed to its recent commits. For its own
-branch, this peer has those commits. For another branch, it uses a peer's claim about the
-contributors of that branch (``Hello.side``), but counts only peers that have themselves shown to be
-on another branch. So the claim of a peer counts only for that peer. Among equal sides, the one with
-the lowest peer is the heavier, so that both sides decide the same.
+The weight of a side is the number of peers that have contributed to its recent commits. For the
+local branch, this peer has these commits. For another branch, it uses the claims of the peers of
+that branch about its contributors (``Hello.side``). Of the claimed contributors, only those count
+that have themselves shown to be on another branch, so a false claim cannot add peers. Of equal
+sides, the one with the lowest peer is the heavier, so that both sides decide alike.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ class ForkChoice:
     """Branches of the other peers, and the choice among them.
 
     Attributes:
-        may_differ: Whether two sides of a partition may both continue. Otherwise the peer that is
-            behind is always on the lighter side.
+        may_differ: Whether both sides of a partition may continue. If not, the peer that is behind
+            is always on the lighter side.
     """
 
     def __init__(self, local: PeerId, settings: CoreSettings, lineage: Lineage) -> None:
@@ -39,19 +39,19 @@ class ForkChoice:
         self._chosen: frozenset[PeerId] = frozenset()
 
     def describe_branch(self) -> tuple[bytes, tuple[PeerId, ...]]:
-        """Return the part of a hello about this peer: H of the last round, and the recent
-        contributors if two sides may differ."""
+        """Return the part of a hello about the local branch: H of the last round and, if both sides
+        of a partition may continue, the recent contributors."""
         return self.lineage.head, tuple(sorted(self._contributors())) if self.may_differ else ()
 
     def committed(self, contributors: Iterable[PeerId]) -> None:
-        """Record the contributors of the round that is over."""
+        """Record the contributors of a round that is over."""
         if self.may_differ:
             self._recent.append(frozenset(contributors))
             self._elsewhere.difference_update(self._recent[-1])
 
     def is_partitioned(self, peer: PeerId) -> bool:
-        """Whether ``peer`` may have been on another side for long: it has contributed to none of
-        the recent rounds."""
+        """Whether ``peer`` may have been on another side for some time, because it has contributed
+        to none of the recent rounds."""
         return self.may_differ and peer != self.local and peer not in self._contributors()
 
     def is_on_other_branch(self, peer: PeerId) -> bool:
@@ -59,8 +59,8 @@ class ForkChoice:
         return peer in self._elsewhere
 
     def on_hello(self, sender: PeerId, hello: Hello) -> Stance:
-        """Return the stance of the sender's branch. The hello alone does not show it if the sender
-        is ahead of this peer."""
+        """Return the stance of the sender's branch to the local one. If the sender is ahead of this
+        peer, the hello alone does not show it."""
         if not self.may_differ or not hello.chain:
             return "same"
         self._sides[sender] = frozenset(hello.side)
@@ -70,8 +70,8 @@ class ForkChoice:
         return stance
 
     def check_branch(self, peer: PeerId, round_id: int, parent: bytes) -> bool:
-        """Whether ``peer`` may be on the local branch. It reports ``parent`` as H of the round
-        before ``round_id``; empty if unknown. It is True for rounds that are not kept."""
+        """Whether ``peer`` may be on the local branch. It has reported ``parent`` as H of the round
+        before ``round_id``; empty means unknown. The result is True if this round is not stored."""
         stance = self.lineage.stance(round_id, parent)
         if stance != "unknown":
             self._note(peer, stance == "same")
@@ -81,12 +81,13 @@ class ForkChoice:
         (self._elsewhere.discard if same else self._elsewhere.add)(peer)
 
     def heavier(self) -> tuple[PeerId, str] | None:
-        """Return a peer of the heaviest side and the reason; None if it is the local side."""
+        """Return a peer of the heaviest side and the reason; None if the local side is the
+        heaviest."""
         ours = (self._contributors() | {self.local}) - self._elsewhere
         best, first = ours, self.local
         for peer in sorted(self._elsewhere):
             # A peer without a claim was on the local branch until recently, as were the peers that
-            # left it together with this one.
+            # left this branch together with it.
             side = {peer} | (self._sides.get(peer, frozenset(self._elsewhere)) & self._elsewhere)
             if (len(side), -min(side)) > (len(best), -min(best)):
                 best, first = frozenset(side), peer
@@ -96,15 +97,15 @@ class ForkChoice:
         return first, f"{len(best)} peers train on another branch, {len(ours)} on ours"
 
     def prefers(self, peer: PeerId) -> bool:
-        """Whether ``peer`` is on the chosen side; True while no side is chosen."""
+        """Whether ``peer`` is on the chosen side. True while no side is chosen."""
         return not self._chosen or peer in self._chosen
 
     def choose(self, peers: Iterable[PeerId]) -> None:
-        """Choose the side with ``peers`` to request a state from."""
+        """Choose the side of ``peers`` as source of a state."""
         self._chosen = frozenset(peers)
 
     def restart(self, roster: Iterable[PeerId]) -> None:
-        """Adopt the branch of another peer, with its state. All peers in ``roster`` are on this
+        """Continue on the branch of an adopted state. All peers in ``roster`` are on this
         branch."""
         self._chosen = frozenset()
         self._recent.clear()

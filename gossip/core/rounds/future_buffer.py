@@ -1,4 +1,4 @@
-"""Messages of later rounds, and the latest round of each peer."""
+"""Stored messages of later rounds, and the latest reported round of each peer."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gossip.core.settings import STASH_ROUNDS
 
 
 class FutureBuffer:
-    """Received messages of later rounds, and the round that each peer has reported.
+    """Received messages of later rounds, and the latest round that each peer has reported.
 
     Args:
         f: Number of peers that may report a false round.
@@ -24,17 +24,16 @@ class FutureBuffer:
         self.seen: dict[PeerId, int] = {}
         """Latest round that each peer has reported."""
         self.unheard: set[PeerId] = set()
-        """Peers that have reported no round since their link last broke."""
+        """Peers that have reported no round since their last link was lost."""
         self.absent_at_start: set[PeerId] = set()
-        """Peers that were absent when the run began, and have reported nothing of its rounds
-        since."""
-        # round of the answered requests, and their latest attempt by sender and shard
+        """Peers that were absent when the run began and have reported no round of the run since."""
+        # round of the answered requests, and the latest answered attempt by sender and shard
         self._answered: tuple[int, dict[tuple[PeerId, int], int]] = (-1, {})
 
     def record_round(self, peer: PeerId, round_id: int, contributes: bool = False) -> bool:
         """Record the reported round of ``peer``.
 
-        Returns: Whether ``peer`` was unreported or absent until now, and no longer is.
+        Returns: Whether ``peer`` was silent or absent before and no longer is.
         """
         self.seen[peer] = max(self.seen.get(peer, 0), round_id)
         silent = peer in self.unheard or peer in self.absent_at_start
@@ -46,31 +45,31 @@ class FutureBuffer:
         return peer not in self.unheard
 
     def begin_without(self, peers: set[PeerId]) -> None:
-        """Begin the run without ``peers``, which have not come."""
+        """Begin the run without ``peers``, which have not arrived."""
         self.absent_at_start = peers
 
     def on_disconnect(self, peer: PeerId) -> None:
-        """Mark ``peer`` as unreported: its link broke. Over the next link a new incarnation may
-        connect, long before its trainer has a state."""
+        """Mark ``peer`` as silent because its link was lost. A new incarnation may connect over the
+        next link long before its trainer has a state."""
         self.unheard.add(peer)
 
     def mark_unreported(self, peers: Iterable[PeerId]) -> None:
-        """Mark ``peers`` as unreported, as this peer has adopted a state: they may be newly
+        """Mark ``peers`` as silent after this peer has adopted a state, because they may be newly
         started."""
         self.unheard.update(peers)
 
     def why_not(self, peer: PeerId) -> str:
-        """Return the reason why a connected peer is skipped; "" if it is not. A peer that has
-        reported no round since its link broke may be a new incarnation."""
+        """Return the reason to skip a connected peer; "" if it is not skipped. A peer that has
+        reported no round since its link was lost may be a new incarnation."""
         if peer in self.absent_at_start:
             return "it has not come"
         return "it has reported no round yet" if peer in self.unheard else ""
 
     def stash(self, now_round: int, round_id: int, event: Received, shard: int) -> bool:
-        """Store a message of a later round, at most ``STASH_ROUNDS`` ahead. One message is kept of
-        each peer, kind, shard and round, so that no peer can fill the memory.
+        """Store a message of a later round, at most ``STASH_ROUNDS`` ahead. Only one message of
+        each peer, kind, shard and round is stored, so that no peer can fill the memory.
 
-        Returns: Whether it was stored.
+        Returns: Whether the message was stored.
         """
         keeps = now_round <= round_id <= now_round + STASH_ROUNDS
         if keeps:
@@ -80,14 +79,14 @@ class FutureBuffer:
     def stash_former_commit(
         self, now_round: int, round_id: int, event: Received, shard: int
     ) -> None:
-        """Store a commit of a former incarnation of its sender, with the same limits."""
+        """Store a commit from a former incarnation of its sender, with the same limits."""
         if now_round <= round_id <= now_round + STASH_ROUNDS:
             self.former_commits.setdefault(round_id, {})[event.sender, shard] = event
 
     def next_round(self, here: int) -> int:
-        """Return the round in which a peer continues after a state transfer: the latest that more
-        than f others have reported, but not before ``here``. Drop the messages that are not of
-        this round or the ``STASH_ROUNDS`` after it."""
+        """Return the round in which a peer continues after a state transfer: the latest round that
+        more than f others have reached, but not before ``here``. Drop all messages outside this
+        round and the ``STASH_ROUNDS`` rounds after it."""
         reported = sorted(self.seen.values(), reverse=True)
         first = max(here, reported[self.f]) if len(reported) > self.f else here
         for kept in (self._stash, self.former_commits):
@@ -96,7 +95,7 @@ class FutureBuffer:
         return first
 
     def begins_anew(self, peer: PeerId, incarnation: int) -> None:
-        """Drop the messages of former incarnations of ``peer``, except their commits."""
+        """Drop the messages from former incarnations of ``peer``, except their commits."""
         self.seen.pop(peer, None)
         for round_id, kept in self._stash.items():
             for key in [
@@ -109,8 +108,8 @@ class FutureBuffer:
                     self.former_commits.setdefault(round_id, {})[peer, key[2]] = event
 
     def is_first_request(self, sender: PeerId, request: UpdateRequest) -> bool:
-        """Whether ``sender`` has not requested this yet: a stored request is handled twice, and
-        answered once."""
+        """Whether ``sender`` sends this request for the first time. A stored request is handled
+        twice, but must be answered once."""
         if self._answered[0] != request.round_id:
             self._answered = (request.round_id, {})
         key = sender, request.shard
@@ -118,14 +117,16 @@ class FutureBuffer:
         return request.attempt > before
 
     def pop_round(self, round_id: int) -> list[Received]:
-        """Return the messages kept for ``round_id``, which begins now. Drop all older ones."""
+        """Remove and return the stored messages of ``round_id``, which begins now. Drop older
+        messages."""
         due = list(self._stash.pop(round_id, {}).values())
         for old in [known for known in self._stash if known < round_id]:
             del self._stash[old]
         return due
 
     def pop_former_commits(self, round_id: int) -> list[Received]:
-        """Return the stored commits of former incarnations for ``round_id``. Drop older ones."""
+        """Remove and return the stored commits of former incarnations for ``round_id``. Drop older
+        ones."""
         due = list(self.former_commits.pop(round_id, {}).values())
         for old in [known for known in self.former_commits if known < round_id]:
             del self.former_commits[old]

@@ -1,9 +1,9 @@
 """Detection of lag: this peer is some rounds behind, too many rounds behind, or on another branch.
 
 Up to f peers may report a false round. So a peer leaves its rounds for a state transfer only if
-more than f peers report a reason. If its rounds do not progress, the report of one peer is enough.
-A false report then costs only time: with f > 0, no state is adopted from one peer alone
-(``transfer/receiver.py``).
+more than f peers report a reason for it. If its rounds make no progress, the report of one peer is
+enough. A false report then costs only time: with f > 0, no peer adopts a state that a single peer
+attests (``transfer/receiver.py``).
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ from .timeouts import Deadline
 
 @record
 class CatchUpOverdue:
-    """Timeout of the wait for missing commits without a request. ``peer`` is ahead of this peer."""
+    """Timeout of the wait for missing commits before a request. ``peer`` is ahead of this peer."""
 
     round_id: int
     peer: PeerId
 
 
 class LagDetector:
-    """Detects that this peer is behind the others or on another branch. If it cannot follow them,
-    it requests a state (``LostTrack``)."""
+    """Detects that the local peer is behind the others or on another branch. If it cannot follow
+    them, it requests a state (``LostTrack``)."""
 
     def __init__(
         self,
@@ -64,23 +64,23 @@ class LagDetector:
         self.deadline, self.transfer_tracker = deadline, TransferTracker(self.settings.f)
         self.timers, self.view, self.present = timers, view, present
         self.requests, self.fork_choice = Requests(), fork_choice
-        # latest round that each peer has reported, if it is later than the local one
+        # latest round that each peer has reported, for peers that are ahead of the local one
         self._ahead: dict[PeerId, int] = {}
         self._branches: dict[PeerId, bytes] = {}
-        # rounds after which other peers had another history
+        # rounds after which other peers had another history than the local one
         self.forked: OrderedDict[int, None] = OrderedDict()
-        self._left = b""  # H when this peer last lost track to a larger branch
-        self._asked = -1  # round of the running timer
-        # receiver of the last request for commits, and the first round requested
+        self._left = b""  # H when this peer last left its branch for a larger one
+        self._asked = -1  # round of the pending ``CatchUpOverdue`` timer
+        # receiver of the last request for commits, and its first requested round
         self._open: tuple[PeerId, int] | None = None
-        # end of the rounds in the answer to the last request, and time of that request
+        # round after the last one in the reply to that request, and time of the request
         self._answer_ends, self._asked_at = -1, float("-inf")
-        self._came = -1  # latest round of a received commit
-        # pause between two requests, and earliest time of the next one
+        self._came = -1  # latest round with a received commit
+        # present pause between two requests, and earliest time of the next one
         self._pause_s, self._not_before = 0.0, float("-inf")
 
     def lose_track(self, donor: PeerId, why: str) -> None:
-        """Request the state of ``donor``."""
+        """Request the state of ``donor``, for the reason ``why``."""
         self.requests.add(LostTrack(donor, why))
 
     @property
@@ -89,7 +89,7 @@ class LagDetector:
         return self.requests.find(LostTrack)
 
     def begin(self) -> None:
-        """Begin the next round. The branches of the other peers in it are unknown."""
+        """Begin the next round. The branches of the other peers in this round are not known yet."""
         self._branches.clear()
         here = self.lineage.next_round
         self._ahead = (
@@ -99,9 +99,9 @@ class LagDetector:
         )
 
     def restart(self, same_round: bool, roster: Iterable[PeerId]) -> None:
-        """Restart with the adopted state of another peer. In the same round the branches of the
-        others are kept. Otherwise the first message from the smaller branch would lead this peer
-        back to it repeatedly."""
+        """Continue from the adopted state of another peer. If the round is the same, the recorded
+        branches stay valid. Without them, the first message from the smaller branch would lead this
+        peer back to it, repeatedly."""
         if not same_round:
             self._branches.clear()
         self.fork_choice.restart(roster)
@@ -109,21 +109,21 @@ class LagDetector:
         self._open = None
 
     def behind(self, peer: PeerId, round_id: int, now: float) -> list[Effect]:
-        """Handle that ``peer`` is in a later round. Its commits may be in transit; if they do not
-        arrive in time, this peer requests them."""
+        """Handle a report that ``peer`` is in a later round. Its commits may be in transit. If they
+        do not arrive in time, this peer requests them."""
         if not self.settings.may_be(peer) or self.fork_choice.is_on_other_branch(peer):
             return []
         here = self.lineage.next_round
         self._ahead[peer] = max(round_id, self._ahead.get(peer, 0))
         if self.fork_choice.is_partitioned(peer):
-            # The peer that is ahead may be on the lighter side, which its answer shows. Rounds may
-            # be too short for the timer.
+            # The peer that is ahead may be on the lighter side of a partition, which its reply
+            # shows. Rounds may be too short to wait for the timer.
             if now < self._not_before:
                 return []
             self._not_before, self._open = now + RESEND_S, (peer, here)
             return [self.request(peer, now)]
-        # If two sides may continue, the round that a peer reports may belong to a branch that it
-        # has left.
+        # If both sides may continue, a reported round may belong to a branch that the reporting
+        # peer has left since.
         far = here + self.settings.rounds.commit_log
         if (
             round_id > far
@@ -142,8 +142,8 @@ class LagDetector:
         ]
 
     def _behind_after_s(self) -> float:
-        """Return the time in which missing commits may arrive without a request, in seconds. Large
-        ones take a share of the round."""
+        """Return the time for which this peer waits for missing commits before it requests them, in
+        seconds. Large commits take a share of the round."""
         share_s = (
             min(UNASKED_SHARE * self.deadline.typical_round_s(), CHECK_INTERVAL_S)
             if self.transfer_tracker.takes_time
@@ -152,8 +152,8 @@ class LagDetector:
         return max(self.settings.rounds.behind_after_s, share_s)
 
     def are_coming(self, now: float) -> bool:
-        """Whether the missing commits are on their way: each commit itself, payloads that may
-        precede it in a queue, or the answer to a request."""
+        """Whether the missing commits will arrive without a further request: they are in transit,
+        queued behind other payloads, or part of the reply to a request."""
         here = self.lineage.next_round
         moved_at = max(self._asked_at, self.present.began_at)
         if here < self._answer_ends and now - moved_at < RESEND_S:
@@ -168,11 +168,12 @@ class LagDetector:
         ):
             return True
         if self._came > here >= self._answer_ends:
-            return False  # a later commit has come without them, and they were not requested
+            # a later commit has arrived without the missing ones, which were not requested
+            return False
         most_s = self.transfer_tracker.most_s(now)
         if now - self.present.began_at <= most_s:
             return self.transfer_tracker.is_busy(self.local, now)
-        # Another request would only wait behind the answer to the last one.
+        # A further request would only be queued behind the reply to the last one.
         if self._open is None or now - self._asked_at > most_s:
             return False
         return self.transfer_tracker.is_sending(self._open[0], now + most_s, now)
@@ -182,19 +183,19 @@ class LagDetector:
         self._came = max(self._came, round_id)
 
     def on_refusal(self) -> None:
-        """Handle the rejection of a result: the answer that it is part of is of no further
+        """Handle the rejection of a result. The rest of the reply that contained it can no longer
         help."""
         self._answer_ends = -1
 
     def on_disconnect(self, peer: PeerId) -> None:
-        """Handle the broken link to ``peer``: the rest of its answer is lost."""
+        """Handle the loss of the link to ``peer``, and with it of the rest of its reply."""
         self.transfer_tracker.on_disconnect(peer)
         if self._open is not None and self._open[0] == peer:
             self._answer_ends = -1
 
     def still_behind(self, timer: CatchUpOverdue, now: float) -> list[Effect]:
-        """Request the missing commits, unless they are on their way. An answer has all of them and
-        takes long over a slow link. So the pauses between requests grow."""
+        """Request the missing commits, unless they will arrive. A reply has all of them and takes
+        long on a slow link, so the pauses between requests grow."""
         if self.are_coming(now):
             return [self.timers.set(now + CHECK_INTERVAL_S, timer)]
         soon_again = now < self._not_before + RESEND_S
@@ -209,8 +210,9 @@ class LagDetector:
         return [self.request(peer, now)]
 
     def _in_turn(self, peer: PeerId) -> PeerId:
-        """Return a peer that is ahead and did not receive the last request. A result may be
-        rejected until more than f peers have sent it, so the requests go to several peers."""
+        """Return the peer for the next request: one that is ahead and did not receive the last
+        request. A result may be rejected until more than f peers have sent it, so several peers are
+        needed."""
         last, here = self._open, self.lineage.next_round
         if last is None or last != (peer, here):
             return peer
@@ -218,12 +220,13 @@ class LagDetector:
         return next((other for other in ahead if other > peer), ahead[0]) if ahead else peer
 
     def request(self, peer: PeerId, now: float) -> Send:
-        """Return the request for the commits from the present round on. ``peer`` may reply that it
-        no longer has them."""
+        """Return the request for the commits of the present round and later. ``peer`` may reply
+        that it no longer stores them."""
         self._open = (peer, self.lineage.next_round)
         self._answer_ends = max(self._ahead.get(peer, -1), self.lineage.next_round + 1)
         self._asked_at = now
-        # A peer that has left its round may return to it, and its earlier attempts then bind it.
+        # If this peer returns to a round that it has left, its earlier attempts in the round bind
+        # it.
         shards = self.present.entered
         attempt = max([shard.attempt for shard in shards], default=0)
         lacking = tuple([shard.index for shard in shards if shard.commit is None])
@@ -234,23 +237,23 @@ class LagDetector:
 
     def not_serving(self, asked: Update | UpdateRequest) -> NotServing:
         """Return the reply to an update that this peer does not serve, or to a request for its
-        update from another branch."""
+        update that comes from another branch."""
         where = (asked.lineage, asked.round_id, asked.shard, asked.attempt)
         return NotServing(*where, round_id=self.lineage.next_round, chain=self.lineage.head)
 
     def in_no_round(self, asked: UpdateRequest) -> NotServing:
-        """Return the reply of a peer during its state transfer. It does not name the branch that
-        the peer leaves. Otherwise the peer would count for that branch, and others would change to
-        a branch without peers."""
+        """Return the reply of a peer that is in a state transfer. It does not name the branch that
+        the peer leaves. Otherwise the peer would count for that branch, and other peers would
+        change to a branch without peers."""
         where = (asked.lineage, asked.round_id, asked.shard, asked.attempt)
         return NotServing(*where, round_id=0, chain=self.lineage.unbegun)
 
     def not_kept(self, peer: PeerId, notice: NotServing, now: float) -> list[Effect]:
         """Handle a notice of ``peer`` that it is in a later round.
 
-        As the reply to a request for commits, the notice means that ``peer`` does not keep them,
-        because it has adopted a state itself. Then this peer needs its state. A late update gets
-        the same reply, with the attempt of the update.
+        In reply to a request for commits, it means that ``peer`` does not store them, because it
+        has adopted a state itself. Then this peer needs that state. A late update gets the same
+        reply, but with the attempt of the update.
         """
         here, round_id = self.lineage.next_round, notice.round_id
         if self._shows(peer, notice):
@@ -282,21 +285,21 @@ class LagDetector:
         return self._ahead.get(peer, 0) > self.lineage.next_round
 
     def is_passed(self, round_id: int) -> bool:
-        """Whether other peers certainly have a commit of ``round_id``: more than f report a later
-        round."""
+        """Whether other peers certainly have a commit of ``round_id``: more than f peers have
+        reported a later round."""
         return self._beyond(round_id) > self.settings.f
 
     def awaits_commit(self, now: float) -> bool:
-        """Whether other peers have a commit of the present round, which may still come. A server
+        """Whether other peers have a commit of the present round that may still arrive. A server
         that was paused must not make another one. The wait ends after one round timeout, because
-        the peers ahead may be on another branch."""
+        the peers that are ahead may be on another branch."""
         return (
             self.is_passed(self.lineage.next_round)
             and now - self.present.began_at <= self.deadline.round_timeout_s()
         )
 
     def is_credible(self, count: int, now: float) -> bool:
-        """Whether reports of ``count`` peers are enough for this peer to leave its rounds."""
+        """Whether the reports of ``count`` peers are enough for this peer to leave its rounds."""
         return (
             count > self.settings.f
             or now - self.present.began_at > self.settings.rounds.round_timeout_s
@@ -305,8 +308,8 @@ class LagDetector:
     def record_commit_branch(self, peer: PeerId, commit: Commit, now: float) -> bool:
         """Record the branch of a commit of the present round that ``peer`` has sent.
 
-        If it answers a request of this peer, that branch has continued with a majority, and the
-        branch of this peer never can. Then this peer requests a state.
+        A commit in reply to a request of this peer shows that the other branch has a majority. The
+        branch of this peer can then never have one, so this peer requests a state.
 
         Returns: Whether it is another branch.
         """
@@ -325,8 +328,8 @@ class LagDetector:
         return True
 
     def on_hello(self, peer: PeerId, hello: Hello, stance: Stance, now: float) -> list[Effect]:
-        """Handle the announced round of ``peer``. If it is on another branch and behind this peer,
-        send it a notice: its own commits do not show the fork."""
+        """Handle the round that ``peer`` has announced. If ``peer`` is on another branch and behind
+        this peer, send it a notice, because its own commits do not show the fork."""
         if (
             not self.fork_choice.may_differ
             and hello.chain
@@ -345,10 +348,11 @@ class LagDetector:
         ]
 
     def _shows(self, peer: PeerId, notice: NotServing) -> bool:
-        """Whether the notice of a peer that is ahead shows that it is on another branch. A peer
-        without the history counts as such, unless it has contributed to this branch lately."""
+        """Whether a notice shows that its sender, which is ahead, is on another branch. A notice
+        without a hash counts as such, unless its sender has recently contributed to the local
+        branch."""
         if self.present.mode == "following":
-            return False  # this peer has adopted the state of another one and is on no side
+            return False  # this peer has adopted a state and is on neither side
         tells = self.fork_choice.may_differ and (
             notice.chain or self.fork_choice.is_partitioned(peer)
         )
@@ -361,17 +365,18 @@ class LagDetector:
             self.lose_track(*heavier)
 
     def is_back(self, now: float) -> bool:
-        """Whether this peer has recently returned from a change of branch without another state,
-        because the peers of both branches had changed to the other one. Then only peers for which
-        the other branch is certainly larger leave again. The others stay and send them a state."""
+        """Whether this peer has recently returned from a change of branch without a new state,
+        because the peers of both branches had changed sides. Then only peers for which the other
+        branch is certainly larger leave again. The others stay and send them a state."""
         return (
             self._left == self.lineage.head
             and now - self.present.began_at <= self.settings.rounds.round_timeout_s
         )
 
     def record_branch(self, peer: PeerId, parent: bytes, now: float) -> bool:
-        """Record that the last round of ``peer`` has the hash ``parent``. If more peers are on that
-        branch than on this peer's, or as many and its hash is lower, request a state.
+        """Record that the last round of ``peer`` has the hash ``parent``. Request a state if more
+        peers are on that branch than on the local one. Of equal branches, the one with the lower
+        hash wins.
 
         Returns: Whether it is another branch.
         """
@@ -379,7 +384,7 @@ class LagDetector:
         if peer == self.local:
             return False
         if self.lineage.unbegun in (ours, parent):
-            # A peer that has not begun is not a reason to change the branch.
+            # A peer that has not begun is no reason to change the branch.
             return parent != ours
         if self.fork_choice.may_differ:
             apart = not self.fork_choice.check_branch(peer, self.lineage.next_round, parent)

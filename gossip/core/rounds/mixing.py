@@ -1,5 +1,5 @@
-"""Strength of mixing: the fraction by which a peer moves towards the parameters of the others. It
-rises when the replicas are too far apart."""
+"""Strength of mixing: the fraction by which a peer moves towards the parameters of other peers. It
+is raised when the replicas are too far apart."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from .sketch import ConsensusDistance, Sketch, consensus, read_sketch
 
 
 class MixingController:
-    """Latest sketch of each peer, the consensus distance, and the strength of mixing."""
+    """Latest sketch of each peer, consensus distance, and strength of mixing."""
 
     def __init__(self, local: PeerId, settings: GossipSettings, f: int) -> None:
         self.local, self.settings, self.f = local, settings, f
         self.consensus: ConsensusDistance | None = None
-        """Consensus distance at the last round that mixed; None while unknown."""
+        """Consensus distance at the last exchange of parameters; None while unknown."""
         self.raised = False
         """Whether mixing is raised because the replicas are too far apart."""
         self._sketches: dict[PeerId, tuple[int, Sketch]] = {}
 
     def is_due(self, round_id: int) -> bool:
-        """Whether parameters are exchanged in ``round_id``: the last round of every
-        ``mix_every``."""
+        """Whether parameters are exchanged in ``round_id``, which is the case in the last of every
+        ``mix_every`` rounds."""
         return round_id % self.settings.mix_every == self.settings.mix_every - 1
 
     def learn(self, peer: PeerId, round_id: int, packed: bytes) -> None:
-        """Record the sketch of ``peer``. Invalid bytes are ignored."""
+        """Record the sketch of ``peer``, unless the bytes are invalid."""
         sketch, known = read_sketch(packed), self._sketches.get(peer)
         if sketch is not None and (known is None or known[0] <= round_id):
             self._sketches[peer] = (round_id, sketch)
@@ -38,8 +38,8 @@ class MixingController:
             del self._sketches[peer]
 
     def measure(self, round_id: int, barred: Collection[PeerId]) -> None:
-        """Update ``consensus`` and ``raised`` from the sketches of the last two exchanges, without
-        those of ``barred``."""
+        """Update ``consensus`` and ``raised`` from the sketches of the last two exchanges. Sketches
+        of ``barred`` peers are ignored."""
         own = self._sketches.get(self.local)
         if own is None:
             return
@@ -56,11 +56,11 @@ class MixingController:
             self.raised = found.ratio > (CALM_SHARE * bound if self.raised else bound)
 
     def scale(self, others: int) -> float:
-        """Return the factor for the rule's mixed difference, which was computed from the parameters
+        """Return the factor of the mixed difference that the rule has computed from the parameters
         of ``others`` peers.
 
-        It is at most k/(k+1) with k = ``others``. So at least 1/(k+1) of the local parameters
-        stays, even if the rule gave them no weight, as Krum may.
+        With k = ``others``, it is at most k/(k+1). So at least 1/(k+1) of the local parameters is
+        kept, even if the rule gave them no weight, as Krum may.
         """
         most = others / (others + 1)
         return most if self.raised else min(self.settings.mixing, most)

@@ -1,5 +1,5 @@
-"""How long a peer waits in a round: as a participant for the server of an attempt, and as a server
-for updates. A payload that still arrives, and a peer that compiles, extend both."""
+"""Waits of a peer in a round: as a participant for the server of an attempt, and as a server for
+updates. Both waits are extended while a payload still arrives or a peer compiles."""
 
 from __future__ import annotations
 
@@ -36,18 +36,18 @@ class Patience:
         self._required_peers = NOBODY
 
     def require_updates_of(self, peers: Iterable[PeerId]) -> None:
-        """Set the peers that the shards need updates from."""
+        """Set the peers whose updates the shards need."""
         self._required_peers = frozenset(peers)
 
     def start_timeout(
         self, shard: ShardRound, now: float, collective: bool = False
     ) -> list[Effect]:
-        """Start the timeout of the present server. For a ``collective`` operation it is the longest
-        one."""
+        """Start the timeout of the present server. A ``collective`` operation gets the longest
+        timeout."""
         wait = shard.server_wait
         if wait.attempt != shard.attempt:
-            # The time that claims added for the last server had no result, unless it is skipped
-            # now.
+            # The waits that claims extended for the previous server had no result. If that server
+            # is skipped now, the claims are not charged.
             if wait.attempt >= 0 and self.skip_reason(shard.server_of(wait.attempt)):
                 wait.transfers.clear()
                 wait.compiles.clear()
@@ -63,22 +63,23 @@ class Patience:
         return [*self.timers.cancel(before), timer]
 
     def timeout_factor(self, shard: ShardRound) -> int:
-        """Return the factor of the server's timeout where payloads take time. It doubles with each
-        timeout, or each pass through the order, at most ``DOUBLINGS_MAX`` times."""
+        """Return the factor of the server's timeout on slow links. It doubles with each timeout, or
+        with each pass through the order of the servers, at most ``DOUBLINGS_MAX`` times."""
         if not self.transfer_tracker.takes_time:
             return 1
         turns = max(shard.timeouts, (shard.attempt - shard.claims.skipped) // len(shard.order))
         return int(2 ** min(turns, DOUBLINGS_MAX))
 
     def _ends_at(self, shard: ShardRound, now: float) -> float:
-        """Return the end of the wait for the present server, even if bytes still arrive."""
+        """Return the time at which the wait for the present server ends, even if bytes still
+        arrive."""
         return shard.server_wait.since + self.transfer_tracker.most_s(now) * self.timeout_factor(
             shard
         )
 
     def is_transferring(self, shard: ShardRound, now: float) -> bool:
-        """Whether a peer of this round reports that it compiles or, until the wait ends, that it
-        receives payloads. Then a late result is not the server's fault."""
+        """Whether a peer of this round reports that it compiles or, before the wait ends, that it
+        receives payloads. In both cases a late result is not the server's fault."""
         awaited = [p for p in self.present.roster if not self.lateness.is_missed(p)]
         if self._believe_busy_reports(
             self.compile_tracker, awaited, shard.server_wait.compiles, now
@@ -97,14 +98,14 @@ class Patience:
         since: dict[PeerId, float],
         now: float,
     ) -> bool:
-        """Whether ``tracker`` has a report that counts, in which one of ``peers`` is busy.
+        """Whether ``tracker`` has a valid report that one of ``peers`` is busy.
 
-        Reports of more than max(f, 1) busy peers, or of this peer, always count. The report of
-        another peer counts only while its credit lasts: the limit on the time that may be lost by
-        waiting for it.
+        Reports always count if more than max(f, 1) peers are busy, or if the local peer is.
+        Otherwise a report counts only while its sender has credit left, which limits the time lost
+        by waiting for it.
 
         Args:
-            since: Start of the wait for each peer with a report that counts; updated.
+            since: Start of the wait for each peer with a valid report; updated by this call.
         """
         busy = [p for p in peers if tracker.is_at_work(p, now)]
         if self.local in busy or len(busy) > max(self.settings.f, 1):
@@ -123,16 +124,16 @@ class Patience:
         now: float,
         came: Collection[PeerId] = (),
     ) -> None:
-        """Charge the credit of each peer in ``since`` that is not among ``came``: the wait for it
-        had no result."""
+        """Charge the credit of each peer in ``since`` that is not in ``came``, because the wait for
+        it had no result."""
         for peer, at in since.items():
             if peer not in came:
                 tracker.credit.spend_wait(peer, at, now)
         since.clear()
 
     def more_time(self, shard: ShardRound, now: float) -> list[Effect]:
-        """Return a further timer if the timeout of the present server is over and a result is on
-        its way, or a peer reports that it compiles or receives."""
+        """Return a further timer if the present server has timed out, but a result is in transfer
+        or a peer reports that it compiles or receives payloads."""
         if not self.is_under_way(shard, now) and not self.is_transferring(shard, now):
             return []
         timer = self.timers.set(
@@ -143,13 +144,13 @@ class Patience:
         return [timer]
 
     def is_under_way(self, shard: ShardRound, now: float) -> bool:
-        """Whether a commit of this shard is being received and will arrive in time."""
+        """Whether a commit of this shard is in transfer and will be complete in time."""
         until = self._ends_at(shard, now) + self.deadline.cap_s
         return self.transfer_tracker.brings_result(self.present.round_id, shard.index, until, now)
 
     def are_coming(self, shard: ShardRound, missing: Sequence[PeerId], now: float) -> bool:
-        """Whether a missing peer compiles, sends an update that will be in time, or still receives
-        payloads: its update may wait behind another payload, or behind payloads to other peers."""
+        """Whether one of the missing updates may still arrive in time. Its sender compiles, sends
+        the update, or receives payloads. The update may also be queued behind other payloads."""
         transfer_tracker = self.transfer_tracker
         until = shard.served.first_at + transfer_tracker.most_s(now)
         awaited = [peer for peer in missing if not self.lateness.is_missed(peer)]
@@ -167,9 +168,10 @@ class Patience:
         )
 
     def updates_s(self, shard: ShardRound, expected: int, missing: Sequence[PeerId]) -> float:
-        """Return the time after the first update in which the last one may arrive. It is longer
-        while the rule has too few, and longest for a collective operation: the script before it,
-        such as an evaluation, takes each peer a different time."""
+        """Return the time after the first update for which the server waits for the others, in
+        seconds. It is longer while the rule has too few updates. It is longest for a collective
+        operation, because the preceding part of the script, such as an evaluation, takes each peer
+        a different time."""
         served = shard.served
         if served.callers > self.settings.callers_too_few(len(self.present.roster)):
             return CLOSE_SHARE * self.deadline.cap_s
@@ -182,7 +184,7 @@ class Patience:
         return min(self.lateness.patience_s(missing), timeout_s) if enough else timeout_s
 
     def end_wait(self, shard: ShardRound, now: float) -> None:
-        """Charge the peers that did not send before the shard closes."""
+        """Charge the credit of the peers that did not send an update before the shard closes."""
         came = shard.served.answers
         self._spend(self.transfer_tracker, shard.update_transfers, now, came)
         self._spend(self.compile_tracker, shard.update_compiles, now, came)

@@ -1,4 +1,4 @@
-"""Progress of the local peer's rounds, for its other parts."""
+"""Interface to the progress of the local peer's rounds, for other parts of the peer."""
 
 from __future__ import annotations
 
@@ -23,12 +23,13 @@ class LocalProgress(Protocol):
         """Return the number of updates that a round needs."""
 
     def branch(self) -> tuple[bytes, tuple[PeerId, ...]]:
-        """Return H of the last round, and the recent contributors if two branches may both
-        continue."""
+        """Return H of the last round. If two branches may both continue, also return the recent
+        contributors."""
 
     def snapshot(self, round_id: int) -> tuple[bytes, tuple[Any, ...]] | None:
-        """Return H of the previous round, and the part of the state before ``round_id`` that is not
-        the trainer's; None if the round is not stored."""
+        """Return H of the previous round, and the part of the state before ``round_id`` that does
+        not belong to the trainer. Return None if the round is not stored."""
 
     def check(self, chain: bytes, snapshot: tuple[Any, ...]) -> None:
-        """Raise ValueError or OverflowError unless both can be adopted. Change nothing."""
+        """Raise ValueError or OverflowError unless ``chain`` and ``snapshot`` can be adopted.
+        Change nothing."""

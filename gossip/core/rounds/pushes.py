@@ -1,5 +1,5 @@
-"""Pushes of other peers that no round has used yet. At most a few rounds are kept of each kind and
-sender."""
+"""Pushes of other peers that no round has used yet. For each kind and sender, only those of a few
+rounds are stored."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class PushStore:
         self._incarnations: dict[PeerId, int] = {}
 
     def meet(self, peer: PeerId, incarnation: int) -> bool:
-        """Record the incarnation of a push. Drop the pushes of a former incarnation of ``peer``.
+        """Record the incarnation of a push. A new incarnation drops the pushes of the former one.
 
         Returns: False if the push itself is of a former incarnation.
         """
@@ -45,10 +45,10 @@ class PushStore:
         return True
 
     def add(self, kind: Kind, peer: PeerId, pushed: Pushed) -> None:
-        """Store ``pushed`` instead of another push of the same round. Drop it if this push or a
-        newer one was used."""
+        """Store ``pushed``, and replace an earlier push of the same round. Drop it if this push or
+        a newer one was already used."""
         if pushed.round_id <= self._used.get((kind, peer), -1):
-            return  # a duplicate from the network would be used twice
+            return  # a duplicate from the network must not be used twice
         kept = self._kept.setdefault((kind, peer), {})
         kept[pushed.round_id] = pushed
         while len(kept) > self._staleness_max + 1:
@@ -66,8 +66,8 @@ class PushStore:
         )
 
     def has_delivered(self, kind: Kind, peer: PeerId, round_id: int) -> bool:
-        """Whether no further push of this kind will come from ``peer`` for ``round_id``: pushes
-        arrive in order."""
+        """Whether no further push of this kind can come from ``peer`` for ``round_id``. Pushes
+        arrive in order, so a later push shows this."""
         return self._latest.get((kind, peer), -1) >= round_id or self.latest_round(peer) > round_id
 
     def missing(
@@ -77,7 +77,7 @@ class PushStore:
         latest, found = self._latest, []
         for peer in peers:
             for kind in kinds:
-                # Most peers have delivered the push of this round: they need no further check.
+                # Fast path: most peers have delivered the push of this round.
                 if latest.get((kind, peer), -1) < round_id and not self.has_delivered(
                     kind, peer, round_id
                 ):
@@ -88,10 +88,11 @@ class PushStore:
     def pop_pushes(
         self, kind: Kind, round_id: int, expected: Collection[PeerId]
     ) -> dict[PeerId, Pushed]:
-        """Remove and return the pushes that ``round_id`` uses, one of each sender, by sender.
+        """Remove and return the pushes that ``round_id`` uses, at most one of each sender, by
+        sender.
 
-        It is the newest push up to ``round_id``. If an expected peer has only later pushes, it is
-        the oldest of these. All pushes up to ``round_id`` are dropped. No push is used twice.
+        The newest push up to ``round_id`` is used. If an expected peer has only later pushes, its
+        oldest later push is used. All pushes up to ``round_id`` are dropped. No push is used twice.
         """
         taken = {}
         for key in sorted([key for key in self._kept if key[0] == kind]):
@@ -109,7 +110,7 @@ class PushStore:
         return taken
 
     def drop_older(self, round_id: int) -> None:
-        """Drop the pushes that no round from ``round_id`` on can use."""
+        """Drop the pushes that neither ``round_id`` nor a later round can use."""
         for kept in self._kept.values():
             for at in [at for at in kept if at < round_id - self._staleness_max]:
                 del kept[at]

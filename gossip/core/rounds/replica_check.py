@@ -1,4 +1,4 @@
-"""Check of the local replica, by the digests that the commits compare."""
+"""Check of the local replica, by the replica digests in the commits."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from .lag import LagDetector
 
 
 class LocalReplicaCheck:
-    """Requests a state if the replica of this peer differs from that of most.
+    """Requests a state if the local replica differs from those of most peers.
 
     Attributes:
-        end_reason: Reason for which this peer ends: its replica, or those of more than f peers,
-            keep differing. Empty if it does not end.
+        end_reason: Reason for which this peer ends, because its replica or the replicas of more
+            than f peers differ repeatedly. Empty if it does not end.
     """
 
     def __init__(self, replicated: ReplicatedState, lag_detector: LagDetector) -> None:
@@ -23,11 +23,11 @@ class LocalReplicaCheck:
         self.end_reason = ""
 
     def on_commit(self, commit: Commit, own: Contributed | None, of: int) -> list[Effect]:
-        """Observe the commit of the first shard of a round that is over. ``own``: the local update;
-        ``of``: number of peers that were expected."""
+        """Observe the commit of the first shard of a finished round. ``own`` is the local update,
+        and ``of`` the number of peers that were expected."""
         watch, contributors = self.watch, list(self.replicated.contributors)
-        # After a peer adopts a state, a round may repeat. The replicas of a round are not compared
-        # twice.
+        # After the adoption of a state, a round may be repeated. Its replicas are compared only
+        # once.
         diverged = commit.diverged if commit.round_id > watch.round_id else ()
         if watch.is_active or commit.replica or contributors != watch.contributors:
             step = self.replicated.lineage.next_round - self.replicated.collectives

@@ -1,7 +1,7 @@
-"""Checks of the claims of a result besides its numbers: the optimizer rates and the next roster.
+"""Checks of a result beyond its numbers: the optimizer rates and the next roster.
 
-A receiver cannot recompute them, but it can compare: with its own rates, with the rates of the
-round before, and with its view of the members.
+A receiver cannot recompute these claims, but it can compare them with its own rates, with the rates
+of the previous round, and with its view of the members.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ class Objection:
     """Reason to reject a result.
 
     Attributes:
-        why: The reason; empty if there is none.
-        is_evidence: Whether the same objection of more than f peers proves the server Byzantine.
-        event: Name of the reported event.
+        why: The reason; empty if there is no objection.
+        is_evidence: Whether the same objection by more than f peers proves the server Byzantine.
+        event: Name of the event that reports the objection.
     """
 
     why: str
@@ -38,7 +38,7 @@ NO_OBJECTION = Objection("")
 
 
 class ResultChecks:
-    """Checks of these claims against the local state."""
+    """Checks of a result's claims against the local state."""
 
     def __init__(
         self, replicated: ReplicatedState, lag_detector: LagDetector, quorum: Quorum, view: View
@@ -52,8 +52,8 @@ class ResultChecks:
         self.f, self.settings = replicated.settings.f, replicated.settings.results
 
     def objection(self, commit: Commit, own: Contributed | None) -> Objection:
-        """Return the objection to a sound commit of the present round, to which this peer has
-        contributed ``own``."""
+        """Return the objection to a sound commit of the present round. ``own`` is the contribution
+        of this peer to the round."""
         if not self.f or commit.shard or self.quorum.local not in self.quorum.present.roster:
             return NO_OBJECTION  # a peer outside the roster follows every commit
         if commit.collected and self._misquotes(commit, own):
@@ -65,8 +65,8 @@ class ResultChecks:
         ):
             return Objection("it reports this replica as different, but it is not")
         if own is not None and own.kind != commit.kind and commit.digest and own.samples:
-            # A peer at another place of its loop than most accepts the result if more than f peers
-            # send it.
+            # A peer that is at another place of its training loop than most accepts the result once
+            # more than f peers have sent it.
             counts = self._counts(commit)
             return Objection("it makes another kind of step than this peer", is_evidence=counts)
         if commit.rejected and own is not None and not own.skipped and self._skips(commit):
@@ -80,8 +80,8 @@ class ResultChecks:
             if rates
         ]
         if enough and commit.digest and known and (why := self._rates(commit.rates, known)):
-            # If this peer has no own rates for this round, or the others are past it, its
-            # objection proves no fault.
+            # The objection proves no fault if this peer has no rates of its own for this round, or
+            # if the other peers are past the round.
             return Objection(
                 why,
                 is_evidence=bool(own is not None and own.rates)
@@ -98,12 +98,12 @@ class ResultChecks:
         return own is not None and given is not None and given != own.collective
 
     def _counts(self, commit: Commit) -> bool:
-        """Whether ``commit`` has this peer among the contributors."""
+        """Whether ``commit`` lists this peer as a contributor."""
         local = self.quorum.local
         return any(each.peer == local for each in commit.contributors)
 
     def _skips(self, commit: Commit) -> bool:
-        """Whether ``commit`` has this peer among those that skipped their samples."""
+        """Whether ``commit`` claims that this peer skipped its samples."""
         local = self.quorum.local
         return any(each.peer == local and each.reason == "skipped" for each in commit.rejected)
 
@@ -131,8 +131,8 @@ class ResultChecks:
 
     def _roster(self, commit: Commit, enough: bool) -> Objection:
         here = self.quorum.present.roster.peers
-        # The view of a peer that was away does not show which peers were present in the rounds
-        # that it missed.
+        # The view of a peer that was away does not show which peers were present in the rounds that
+        # it missed.
         if self.lag_detector.is_passed(commit.round_id):
             return NO_OBJECTION
         quorum, gone = self.quorum, self.view.is_gone
@@ -148,11 +148,11 @@ class ResultChecks:
             if come
             else []
         )
-        # Two honest views may differ in a few peers, and a peer does not have the views of others.
+        # Two honest views may differ in a few peers, and a peer cannot see the views of others.
         gross = len(missed) + len(strange) > self.f
-        # The server of a collective operation may notice a death a moment before this peer. After
-        # a rejection, the peers that accepted its commit would permanently have an answer that
-        # differs from the others. A live peer that is omitted returns later.
+        # The server of a collective operation may notice a death a moment before this peer. If this
+        # peer rejected the commit, the peers that accepted it would keep another answer
+        # permanently. An omitted peer that is alive joins again later.
         wronged = missed not in ([], [quorum.local]) and not commit.collected
         if gross or (enough and (strange or wronged)):
             out = f"leaves out {missed}, which are present" if missed else ""

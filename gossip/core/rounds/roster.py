@@ -1,4 +1,4 @@
-"""Attendance of a round: the peers that it can expect, and the next roster."""
+"""Attendance of a round: the peers from which messages are expected, and the next roster."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from .future_buffer import FutureBuffer
 
 
 class Attendance:
-    """Presence of peers in the present round, by the membership, by the link, and by each peer's
-    own reports."""
+    """Presence of peers in the present round. It follows from the membership, from the links, and
+    from the reports of each peer."""
 
     def __init__(
         self,
@@ -29,7 +29,8 @@ class Attendance:
         self.departures, self.future_buffer = departures, future_buffer
 
     def skip_reason(self, peer: PeerId) -> str:
-        """Return the reason why no message is expected from ``peer`` now; "" if one is."""
+        """Return the reason not to expect a message from ``peer`` now; "" if a message is
+        expected."""
         departures, heard = self.departures, self.future_buffer
         if peer in departures.done and departures.is_done(peer, self.lineage.next_round):
             return "it has finished"
@@ -49,13 +50,13 @@ class Attendance:
         self, roster: Roster, joining: Collection[PeerId], now: float
     ) -> tuple[PeerId, ...]:
         """Return the next roster: the members that are neither gone nor leaving, and the peers that
-        are ready to join. A member that was absent when the run began, and has not arrived since,
-        joins like a newcomer."""
+        are ready to join. A member that was absent at the start of the run and has not arrived
+        since joins like a newcomer."""
         view, departures, absent = self.view, self.departures, self.future_buffer.absent_at_start
 
         def stays(peer: PeerId) -> bool:
-            # A farewell may be forged for this server alone. Peers with a live link to the member
-            # would then lower their trust in the server.
+            # A Byzantine peer may forge a departure for this server alone. Peers with a live link
+            # to the member would then lower their trust in the server.
             return not view.is_gone(peer) or (
                 view.speaks_on(peer, now) and not departures.has_announced(peer)
             )

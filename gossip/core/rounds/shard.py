@@ -1,5 +1,5 @@
-"""One shard of one rolling round, as one peer sees it: the present attempt, and the updates that
-this peer has collected if it serves the shard."""
+"""One shard of one rolling round, as stored by one peer: the present attempt, and the updates that
+the peer has collected if it serves the shard."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ Mode: TypeAlias = Literal["off", "following", "active"]
 
 
 def bytes_of(message: Update | Commit, shard_bytes: Sequence[int]) -> int:
-    """Return the bytes that the payload must have by the local layout; -1 if there is no such
-    shard."""
+    """Return the required length of the payload by the local layout, in bytes; -1 if the shard does
+    not exist."""
     if message.shard >= len(shard_bytes):
         return -1
     empty = message.samples == 0 if isinstance(message, Update) else not message.digest
@@ -43,9 +43,9 @@ class RoundTimer:
     """Timer of a shard.
 
     ``give_up``: abandon the server of ``attempt``. ``grace``: check again whether to close.
-    ``request``: request missing updates. ``pulse``: find a pause of this process.
-    ``measurements_overdue``: measurements of other servers are late. ``serve_postponed``: serve the
-    attempt that was rejected after a pause.
+    ``request``: request missing updates. ``pulse``: detect a pause of this process.
+    ``measurements_overdue``: the statistics of other servers are late. ``serve_postponed``: serve
+    the attempt that was postponed after a pause.
     """
 
     what: Literal[
@@ -63,23 +63,23 @@ class RoundTimer:
 
 @dataclass(slots=True)
 class PresentRound:
-    """The present round, for all parts of the rounds.
+    """The present round, shared by all parts of the rounds.
 
-    ``mode``: ``off`` until ``start``, ``following`` while the peer applies commits without being in
-    the roster, then ``active``.
+    ``mode`` is ``off`` until ``start``. It is ``following`` while the peer applies commits without
+    being in the roster, and ``active`` otherwise.
     """
 
     round_id: int = 0
     roster: Roster = field(default_factory=lambda: Roster(()))
-    locked: frozenset[PeerId] = NOBODY  # in quarantine: no server waits for their updates
-    proven: frozenset[PeerId] = NOBODY  # the locked peers that are proven Byzantine
+    locked: frozenset[PeerId] = NOBODY  # peers in quarantine: no server waits for their updates
+    proven: frozenset[PeerId] = NOBODY  # peers in ``locked`` that are proven Byzantine
     parent: bytes = b""  # hash of the last commit
     lineage: bytes = b""
     mode: Mode = "off"
     began_at: float = 0.0
-    main_peer: PeerId = -1  # the lowest peer that may serve
+    main_peer: PeerId = -1  # peer with the lowest id that may serve
     shards: list[ShardRound] = field(default_factory=list)
-    # shards of the round that the peer has entered last, also after it has left the rounds
+    # shards of the round that the peer entered last, kept after it has left the rounds
     entered: list[ShardRound] = field(default_factory=list)
     own: Contributed | None = None  # the local update
 
@@ -105,53 +105,54 @@ class PresentRound:
 
 @dataclass(slots=True)
 class CrossShardProgress:
-    """Progress of a shard's server if the shards decide together. ``step``: the computation of the
-    rule; ``measured`` follows ``measure``.
+    """Progress of the server of a shard in a cross-shard decision. ``step`` is the computation of
+    the rule; ``measured`` follows ``measure``.
 
-    ``why``: the reason for the step ``nothing``, in which the rule gets no rows.
+    ``why``: reason for the step ``nothing``, in which the rule gets no rows.
     """
 
     step: Literal["measure", "measured", "decide", "combine", "nothing"] = "measure"
     statistics: bytes = b""
-    rows: tuple[Row, ...] = ()  # updates that count
+    rows: tuple[Row, ...] = ()  # updates that enter the aggregate
     outside: tuple[Row, ...] = ()  # updates of peers in quarantine, which are only measured
-    verdict: tuple[Contribution, ...] = ()  # the decision of the first shard
-    measured: tuple[bytes, ...] = ()  # digests of the statistics behind the decision
+    verdict: tuple[Contribution, ...] = ()  # contributors in the commit of the first shard
+    measured: tuple[bytes, ...] = ()  # digests of the statistics that the decision is based on
     why: str = ""
 
     def cancel_decision(self) -> None:
-        """Drop the decision that the rule computes. It is not needed any more."""
+        """Drop the decision that the rule computes, because it is no longer needed."""
         if self.step == "decide":
             self.step = "measured"
 
 
 @dataclass(slots=True)
 class ServedAttempt:
-    """Last attempt that this peer serves, with its updates and timers."""
+    """Latest attempt that this peer serves, with its updates and timers."""
 
-    attempt: int = -1  # none
+    attempt: int = -1  # -1 if none is served
     answers: dict[PeerId, tuple[Update, Payload | None]] = field(default_factory=dict)
-    # latest attempt with a withdrawn update, by peer: an update that comes later is dropped
+    # latest attempt whose update each peer has withdrawn; an update that arrives later is dropped
     withdrawn: dict[PeerId, int] = field(default_factory=dict)
     rows: tuple[Row, ...] = ()  # updates that the rule gets
-    # updates of peers in quarantine, which are only measured; in steps ``rows`` has them, too
+    # updates of quarantined peers, which are only measured; if the rule runs in steps, also in
+    # ``rows``
     outside: tuple[Row, ...] = ()
     collected: tuple[Collected, ...] = ()
-    kind: int = 0  # of the updates among ``rows``
-    first_at: float = 0.0  # when the first answer came
+    kind: int = 0  # kind of the updates in ``rows``
+    first_at: float = 0.0  # arrival time of the first update
     grace: Token | None = None
     grace_at: float = 0.0
     request_timer: Token | None = None
-    asked: set[PeerId] = field(default_factory=set)  # for their updates
+    asked: set[PeerId] = field(default_factory=set)  # peers that got a request for their update
     # peers that replied that they take part in no round
     in_no_round: set[PeerId] = field(default_factory=set)
-    ticket: int | None = None  # the rule is running
+    ticket: int | None = None  # ticket of the running rule; None if it does not run
     cross_shard_progress: CrossShardProgress | None = None
-    measurements_overdue: Token | None = None  # timeout of other servers' measurements
+    measurements_overdue: Token | None = None  # timeout of the statistics of other servers
 
     @property
     def callers(self) -> int:
-        """Number of peers that take part in a collective operation, with a value and no
+        """Number of peers that take part in a collective operation: they sent a value and no
         samples."""
         return sum([1 for update, _ in self.answers.values() if update.collective])
 
@@ -164,15 +165,15 @@ class ServedAttempt:
         ]
 
     def find_kind(self, peers: Collection[PeerId]) -> int:
-        """Return the kind of step that most of these peers make. Among equally frequent kinds: a
-        step of the run, then the lowest."""
+        """Return the kind of step that most of these peers make. Of equally frequent kinds, a step
+        of the run is preferred, then the lowest kind."""
         kinds = Counter([self.answers[peer][0].kind for peer in peers])
         return min(kinds, key=lambda kind: (-kinds[kind], is_further(kind), kind))
 
     def close(self, left_out: Collection[PeerId], measured: Collection[PeerId], few: int) -> None:
-        """Fix the updates that go into the rule: finite ones with samples, without those of
-        ``left_out``; ``measured`` of these are measured. With more than ``few`` values of a
-        collective operation, no update counts."""
+        """Fix the input of the rule: the finite updates with samples, except those of ``left_out``.
+        Those of ``measured``, a subset of ``left_out``, are only measured. With more than ``few``
+        values of a collective operation, no update is used."""
         self.collected = _fitting(
             [
                 Collected(peer, update.collective)
@@ -193,7 +194,7 @@ class ServedAttempt:
 
     @property
     def faulty(self) -> tuple[PeerId, ...]:
-        """Peers that sent an update that is not finite, ascending."""
+        """Peers that sent a non-finite update, ascending."""
         return tuple(
             sorted(
                 p
@@ -203,8 +204,8 @@ class ServedAttempt:
         )
 
     def mean_loss(self, rows: tuple[Row, ...]) -> float | None:
-        """Return the mean loss, weighted by samples. A message may hold any finite number, so the
-        weights are divided first and nothing overflows."""
+        """Return the mean loss, weighted by samples. A message may contain any finite number of
+        samples, so the weights are divided first to prevent an overflow."""
         losses = [(self.answers[row.peer][0].loss, row.samples) for row in rows]
         known = [(loss, samples) for loss, samples in losses if loss is not None]
         total = sum(count for _, count in known)
@@ -217,16 +218,16 @@ class AttemptClaims:
     """Claims about later attempts of a shard (``later_turns.py``)."""
 
     came_at: float = 0.0  # start of the present attempt
-    led_here: PeerId | None = None  # claimant, if its unexplained claim alone led to that attempt
-    skipped: int = 0  # number of attempts skipped on claims
-    deferred: dict[PeerId, int] = field(default_factory=dict)  # latest claimed attempt, by peer
+    led_here: PeerId | None = None  # peer whose unexplained claim alone led to that attempt
+    skipped: int = 0  # number of attempts that were skipped because of claims
+    deferred: dict[PeerId, int] = field(default_factory=dict)  # latest deferred attempt, by peer
     granted: dict[PeerId, int] = field(default_factory=dict)  # number of granted claims, by peer
 
 
 @dataclass(slots=True)
 class ServerWait:
-    """Wait for the server of an attempt. Claims of peers that they receive payloads, or compile,
-    extend it: ``transfers`` and ``compiles`` have the time of each claim."""
+    """Wait for the server of an attempt. Claims of peers that they receive payloads or compile
+    extend it. ``transfers`` and ``compiles`` have the time of each of these claims."""
 
     attempt: int = -1  # attempt of the running timeout
     since: float = 0.0
@@ -238,39 +239,40 @@ class ServerWait:
 class ShardRound:
     """One shard of one round. Attempt a is served by ``order[a % len(order)]``.
 
-    Attempts only grow. A peer at attempt a records a commit only if ``Commit.attempt`` is at least
-    a; the server of a records any. A holder re-issues a commit under the attempt that the receiver
-    names, so ``Commit.attempt`` may exceed ``made_at``.
+    Attempts only increase. A peer at attempt a records a commit only if ``Commit.attempt`` is at
+    least a. The server of attempt a records any commit. A peer that stores a commit re-issues it
+    under the attempt that the receiver names, so ``Commit.attempt`` may exceed ``made_at``.
     """
 
     index: int
     order: tuple[PeerId, ...]
     attempt: int = 0
     give_up: Token | None = None  # timeout of the server of ``attempt``
-    pulse: Token | None = None  # fires regularly while this peer is that server
-    # the last attempt that this peer did not serve after a pause, and the sender of its update
+    pulse: Token | None = None  # pending pulse while this peer is that server
+    # latest attempt that this peer did not serve because of a pause, and the sender of its update
     postponed_attempt: int = -1
     postponed_from: PeerId = -1
-    serve_postponed: Token | None = None  # fires when this peer may serve it
-    declined_attempt: int = -1  # the last attempt that its server has declined
-    timeouts: int = 0  # servers given up by timeout
-    commit_transfer: Transfer | None = None  # a commit that is being received
+    serve_postponed: Token | None = None  # fires when this peer may serve that attempt
+    declined_attempt: int = -1  # latest attempt that its server has declined
+    timeouts: int = 0  # number of servers that timed out
+    commit_transfer: Transfer | None = None  # transfer of a commit to this peer
     server_wait: ServerWait = field(default_factory=ServerWait)
-    # awaited peers that claim to receive payloads, and those that claim to compile
+    # missing peers that claim to receive payloads, and those that claim to compile
     update_transfers: dict[PeerId, float] = field(default_factory=dict)
     update_compiles: dict[PeerId, float] = field(default_factory=dict)
     claims: AttemptClaims = field(default_factory=AttemptClaims)
     served: ServedAttempt = field(default_factory=ServedAttempt)
-    replicas: dict[PeerId, bytes] = field(default_factory=dict)  # digests that came with updates
-    blamed: int = -1  # latest attempt of shard 0 that reported overdue statistics of this one
+    replicas: dict[PeerId, bytes] = field(default_factory=dict)  # replica digests in the updates
+    blamed: int = -1  # latest attempt of shard 0 that reported overdue statistics of this shard
 
     doubted: set[PeerId] = field(default_factory=set)  # peers that sent a doubtful result
-    # senders of a result that this peer rejected: they store it as a commit, and send no update
+    # Senders of a result that this peer has rejected. They have recorded the result and send no
+    # update.
     rejected_from: set[PeerId] = field(default_factory=set)
     commit: Commit | None = None
     payload: Payload | None = None
     made_here: bool = False
-    # attempt in which a commit was last forwarded, by server and digest
+    # attempt in which a commit was forwarded last, by its server and digest
     _forwarded: dict[tuple[PeerId, bytes], int] = field(default_factory=dict)
 
     def validate_state(self, roster: Roster) -> None:
@@ -285,13 +287,13 @@ class ShardRound:
         return self.order[attempt % len(self.order)]
 
     def serve(self, attempt: int) -> ServedAttempt:
-        """Start to collect updates of ``attempt``, and drop those of an earlier one."""
+        """Start to collect the updates of ``attempt``, and drop those of an earlier attempt."""
         withdrawn = {p: of for p, of in self.served.withdrawn.items() if of >= attempt}
         self.served = ServedAttempt(attempt, withdrawn=withdrawn)
         return self.served
 
     def withdraw_update(self, peer: PeerId, attempt: int) -> None:
-        """Discard the update of ``peer`` of ``attempt``. If the rule already uses it, it stays."""
+        """Discard the update of ``peer`` for ``attempt``, unless the rule already uses it."""
         served = self.served
         served.withdrawn[peer] = max(attempt, served.withdrawn.get(peer, -1))
         if attempt == served.attempt and served.ticket is None:
@@ -299,7 +301,7 @@ class ShardRound:
 
     @property
     def turn(self) -> dict[str, int]:
-        """Return the present server and attempt, for a report."""
+        """Return the shard, the present attempt and its server, for a report."""
         return {
             "shard": self.index,
             "attempt": self.attempt,
@@ -309,9 +311,10 @@ class ShardRound:
     def mark_forwarded(self, commit: Commit) -> bool:
         """Mark ``commit`` as forwarded to the present server.
 
-        Returns: False if it was forwarded in this attempt already, or if too many were. Otherwise
-        two peers at different attempts, each with the other as its server, would exchange it
-        forever.
+        Returns: False if the commit was already forwarded in this attempt, or if too many commits
+        were.
+            Otherwise two peers at different attempts, each the server of the other, would exchange
+            a commit forever.
         """
         key = commit.server, commit.digest
         if self._forwarded.get(key) == self.attempt or (
@@ -324,8 +327,8 @@ class ShardRound:
     def record_commit(
         self, commit: Commit, payload: Payload | None, made_here: bool
     ) -> list[Token]:
-        """Record the commit of the shard. Return the tokens of its timers, which are no longer
-        needed."""
+        """Record the commit of the shard. Return the tokens of its timers, which must be
+        cancelled."""
         tokens = self.tokens()
         self.commit, self.payload, self.made_here = commit, payload, made_here
         if self.served.attempt >= 0:
@@ -342,8 +345,8 @@ class ShardRound:
 
 
 def _fitting(given: Sequence[Collected]) -> tuple[Collected, ...]:
-    """Return as many values of a collective operation as a commit can hold, ascending by peer. The
-    smallest are kept first, so that one large value does not crowd out the others."""
+    """Return the values of a collective operation that fit in a commit, ascending by peer. Small
+    values have priority, so that one large value does not displace several others."""
     fitting: list[Collected] = []
     left = COLLECTED_BYTES_MAX
     for each in sorted(given, key=lambda each: len(each.data)):

@@ -1,8 +1,8 @@
 """Adaptive timeouts, computed from the observed times of the other peers.
 
-The grace period is the time for stragglers once enough peers have answered. It is the median of the
-observed lags plus a multiple of the median absolute deviation. A few very late answers change
-neither.
+The grace period is the wait for stragglers after enough replies have arrived. It is the median of
+the observed lags plus a multiple of their median absolute deviation. A few very late replies change
+neither of them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections import deque
 from gossip.core.settings import ESTIMATE_MIN, REPLY_S, USUAL_FACTOR
 
 MAD_SCALE = 1.4826
-"""Factor from the median absolute deviation to the standard deviation of normal noise."""
+"""Ratio of the standard deviation to the median absolute deviation for normal noise."""
 
 
 class RecentMedian:
@@ -34,31 +34,32 @@ class RecentMedian:
         return len(self._order)
 
     def median(self) -> float:
-        """Return the median of at least one number: the upper one of an even count, because a
-        slightly too long wait costs less."""
+        """Return the median of at least one number. Of an even count, return the upper of both
+        middle numbers, because a slightly longer wait costs less than a shorter one."""
         return self._sorted[len(self._sorted) // 2]
 
     def reach(self) -> float:
-        """Return the distance from the median to the farthest value, in constant time. It is never
-        less than ``deviation``."""
+        """Return the distance from the median to the farthest value, in constant time. It is at
+        least ``deviation``."""
         center = self.median()
         return max(self._sorted[-1] - center, center - self._sorted[0])
 
     def deviation(self) -> float:
-        """Return the median absolute deviation from the median, not scaled."""
+        """Return the median absolute deviation from the median, without ``MAD_SCALE``."""
         center = self.median()
         return sorted([abs(value - center) for value in self._sorted])[len(self._sorted) // 2]
 
 
 class Deadline:
-    """Grace periods and round timeouts from observed times.
+    """Grace periods and round timeouts, computed from observed times.
 
     Args:
         mads: k in median + k * MAD. A larger value waits longer for stragglers.
-        floor_s: Shortest grace, two round trips of the network.
-        cap_s: Longest wait for stragglers and for a whole round. It is also used while there are
-            too few observations.
-        window: Number of latest observations that count.
+        floor_s: Shortest grace period, two round trips of the network.
+        cap_s: Longest wait for stragglers and for a whole round. It also applies while there are
+        too
+            few observations.
+        window: Number of latest observations that are used.
     """
 
     def __init__(self, mads: float, floor_s: float, cap_s: float, window: int = 64) -> None:
@@ -77,15 +78,15 @@ class Deadline:
 
     @property
     def cap_s(self) -> float:
-        """The most that is ever waited."""
+        """Longest wait in seconds."""
         return self._cap_s
 
     def typical_round_s(self) -> float:
-        """Return the median duration of the last rounds; 0.0 before the first."""
+        """Return the median duration of the last rounds in seconds; 0.0 before the first round."""
         return self._rounds.median() if len(self._rounds) else 0.0
 
     def observe(self, lag_s: float) -> None:
-        """Record that an answer arrived ``lag_s`` after the first one, or after the local one, for
+        """Record the lag of a reply behind the first reply, or behind the local one, for
         ``grace_s``."""
         self._lags.add(max(0.0, lag_s))
         self._grace_s = None
@@ -95,22 +96,22 @@ class Deadline:
         self._rounds.add(max(0.0, duration_s))
 
     def grace_s(self) -> float:
-        """Return the time for stragglers: clamp(median + mads * MAD, floor, cap), or the cap while
-        there are fewer than 8 observations."""
+        """Return the wait for stragglers in seconds: clamp(median + mads * MAD, floor, cap). With
+        fewer than 8 observations it is the cap."""
         if self._grace_s is None:
             if len(self._lags) < ESTIMATE_MIN:
                 self._grace_s = self._cap_s
             else:
                 median, scale = self._lags.median(), self._mads * MAD_SCALE
-                # Usually all answers arrive so early that the floor applies. Then the deviation is
-                # not needed.
+                # Usually all replies arrive so early that the floor applies. Then the costly
+                # deviation is not needed.
                 at_floor = median + scale * self._lags.reach() <= self._floor_s
                 adaptive = self._floor_s if at_floor else median + scale * self._lags.deviation()
                 self._grace_s = min(max(adaptive, self._floor_s), self._cap_s)
         return self._grace_s
 
     def round_timeout_s(self) -> float:
-        """Return the timeout of a server: clamp(3 * median round, 1 s, cap)."""
+        """Return the timeout of a server in seconds: clamp(3 * median round, 1 s, cap)."""
         if len(self._rounds) < ESTIMATE_MIN:
             return self._cap_s
         return min(max(USUAL_FACTOR * self._rounds.median(), REPLY_S), self._cap_s)
