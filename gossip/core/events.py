@@ -33,7 +33,7 @@ Token: TypeAlias = int
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Payload:
-    """A vector whose ``data`` the core never reads. The driver sets all other fields.
+    """A vector. The core never reads its ``data``. The driver sets all other fields.
 
     In the node ``data`` is a one-dimensional float32 array (packed state: uint8), or a tuple of
     consecutive arrays for a state to restore. A simulation may use any object.
@@ -84,7 +84,7 @@ class ResultSimilarity:
 class Received:
     """A complete, well-formed message of ``sender`` with its payload.
 
-    ``similarity`` is set for a result whose ``Admission`` requested a comparison.
+    ``similarity`` is set for a result if its ``Admission`` requested a comparison.
     """
 
     sender: PeerId
@@ -189,16 +189,16 @@ class Contributed:
     sketch: bytes = b""
     # honest update of a peer that injects a fault, all shards; None for an honest peer
     own: Payload | None = None
-    own_parameters: Payload | None = None  # honest parameters of a peer that injects a fault
-    rates: tuple[float, ...] = ()  # learning rates of the trainer's next step
+    own_parameters: Payload | None = None  # Honest parameters of a peer that injects a fault.
+    rates: tuple[float, ...] = ()  # Learning rates of the trainer's next step.
     # The trainer has compiled in this round, so the duration of the round is no measure of its
     # pace.
     compiled: bool = False
     # value for a collective operation, at most ``COLLECTED_BYTES_MAX``; there are no samples then
     collective: bytes = b""
-    skipped: bool = False  # the script received the samples and made no step
-    steps: tuple[int, int] = (1, 1)  # number of local steps made, and number planned for a round
-    # duration of these steps in microseconds if this peer began the round late; otherwise 0
+    skipped: bool = False  # The script received the samples and made no step.
+    steps: tuple[int, int] = (1, 1)  # Number of local steps made, and number planned for a round.
+    # Duration of these steps in microseconds if this peer began the round late; otherwise 0.
     lasted_us: int = 0
     micro_batches: tuple[int, ...] = ()  # in a pipeline: those of the ``CollectUpdate``
     pass_us: int = 0  # forward and backward time of a micro-batch; set by the pipeline
@@ -215,8 +215,8 @@ class Applied:
 
 @record
 class Aggregated:
-    """The reply to ``Aggregate``. If the rule has no result, ``payload`` is None and ``reason``
-    says why."""
+    """The reply to ``Aggregate``. If the rule has no result, ``payload`` is None and ``reason`` is
+    set."""
 
     ticket: int
     payload: Payload | None
@@ -281,7 +281,7 @@ class PeerEnded:
 
 @record
 class PeerExpected:
-    """The launcher reports that it is starting ``peer``, whose address is not known yet."""
+    """The launcher reports that it is starting ``peer``. The address is not known yet."""
 
     peer: PeerId
 

@@ -52,7 +52,7 @@ class MembershipInspection:
 
     @property
     def accusers_max(self) -> int:
-        """Maximum number of accusers of one member whose rumors are queued."""
+        """Maximum number of accusers for which rumors about one member are queued."""
         return self._membership.rumors.accusers_max
 
     def stores(self) -> dict[str, int]:
@@ -188,7 +188,7 @@ class GossipInspection(RoundsInspection):
 
     @property
     def sources(self) -> tuple[PeerId, ...]:
-        """Peers whose pushes this round waits for."""
+        """Peers that have to push before this round closes, or until its grace period ends."""
         return self._rounds._round.sources
 
     def stores(self) -> dict[str, int]:

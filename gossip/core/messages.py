@@ -136,10 +136,10 @@ class Update:
     # The script skipped its samples: it made no step, or the gradients overflowed. In the first
     # shard only.
     skipped: bool = False
-    micro_batches: tuple[int, ...] = ()  # in a pipeline: micro-batches in this mean, ascending
+    micro_batches: tuple[int, ...] = ()  # In a pipeline: micro-batches in this mean, ascending.
     pass_us: int = 0  # in a pipeline: time of both passes of one micro-batch; 0 if unknown
-    replica: bytes = b""  # digests of the sender's replica; in the first shard only
-    kind: int = 0  # kind of the step (``is_further``)
+    replica: bytes = b""  # Digests of the sender's replica; in the first shard only.
+    kind: int = 0  # Kind of the step (``is_further``).
 
 
 @record
@@ -170,7 +170,7 @@ class Contribution:
 
 @record
 class Rejection:
-    """A peer whose samples a commit did not use, and the reason. ``non_finite`` and ``wrong_size``
+    """A peer without used samples in a commit, and the reason. ``non_finite`` and ``wrong_size``
     describe its update. ``quarantined``: the update was only measured, and ``outlyingness`` is
     defined as in ``Contribution``. ``skipped``: the script skipped its samples (in the commit of
     the first shard only)."""
@@ -210,7 +210,7 @@ class AuditVote:
     micro-batch of round ``round_id``. The server recomputed the micro-batch from the data that the
     neighbours of ``peer`` reported.
 
-    ``before`` and ``behind``: members of the previous and of the next stage whose reports
+    ``before`` and ``behind``: members of the previous and of the next stage with reports that
     contradict that of ``peer``. Both are None if the report of ``peer`` agrees with those of its
     neighbours.
     """
@@ -321,7 +321,7 @@ class ReceivingPayload:
     sender broadcasts it, and repeats it while payloads arrive."""
 
     lineage: bytes
-    received: int  # bytes of such payloads since the start of this incarnation
+    received: int  # bytes of these payloads since the start of this incarnation
     pause_s: float  # longest pause within a transfer that links of this speed cause
 
 
@@ -555,7 +555,7 @@ class StateRequest:
 @record
 class StateAttestation:
     """Digest of the sender's state before ``round_id``. The digest is empty if the sender has no
-    such state. Then ``reason`` says why, and ``round_id`` is its present round."""
+    such state. Then ``reason`` is set, and ``round_id`` is its present round."""
 
     lineage: bytes
     nonce: int

@@ -14,7 +14,7 @@ from .messages import PeerId
 
 # Times, limits and bounds that users cannot set. Those that users can set are fields of
 # ``MembershipSettings`` and ``RoundSettings`` below. A number with a formula follows from other
-# numbers. A number without one was chosen; its comment says what limits it in both directions.
+# numbers. A number without one was chosen; its comment has the reasons for its size.
 
 # --- intervals, seconds ---------------------------------------------------------------------------
 
@@ -31,13 +31,13 @@ two idle peers would reply to each other forever."""
 RETURN_INTERVAL_S = 0.02
 """Interval of requests for commits by a returning peer. It must be shorter than a round."""
 RETURN_HELLO_EVERY = 5
-"""Number of such requests after which the returning peer announces again that it is ready."""
+"""Number of these requests after which the returning peer announces again that it is ready."""
 WATCH_INTERVAL_S = 1.0
 """Interval of the check of the quorum. It is short, as timeouts of the quorum are minutes."""
 WAITING_REPORT_S = 5.0
-"""Interval of the report of missing peers at the start. Also the time that a newcomer with a
-different model waits for more than f peers before it halts, and the time that the start waits for
-peers that may have begun with other weights."""
+"""Interval of the report of missing peers at the start. A newcomer with a different model waits
+this time for more than f peers before it halts. At the start, a peer waits this time for peers that
+may have begun with other weights."""
 BUSY_INTERVAL_S = 0.3
 """Interval at which a peer reports to others that it receives payloads: several within
 ``BUSY_S``."""
@@ -48,7 +48,7 @@ heartbeats (``link_timeout_s``)."""
 # --- timeouts, seconds ----------------------------------------------------------------------------
 
 REPLY_S = 1.0
-"""Timeout of a reply from a peer whose round trip is unknown, and shortest timeout of a server (RFC
+"""Timeout of a reply from a peer with an unknown round trip, and shortest timeout of a server (RFC
 6298, 2.1 and 2.4). After this time a request for a state is repeated, a receiver that sends no
 further request has all pieces, and a reply that cannot change the result is not awaited longer."""
 PROBE_TIMEOUT_MAX_S = 4.0
@@ -144,10 +144,10 @@ PARDONS_MAX = 3
 """Maximum number of new incarnations of a peer that sent no weights for which the run waits again.
 A Byzantine peer can start any number of incarnations."""
 MISSED_ROUNDS, AMENDS_ROUNDS, RETRY_ROUNDS = 2, 8, 32
-"""Numbers of rounds: missed rounds after which servers stop the long wait for a peer; rounds in
-time, in addition to the missed ones, after which servers wait again; missed rounds after which
-servers try one long wait. A peer that is rarely in time must not delay every round, but only a wait
-can show that its link is slow."""
+"""Numbers of rounds. After the first number of missed rounds, servers stop the long wait for a
+peer. After the second number of rounds in time, in addition to the missed ones, they wait again.
+After the third number of missed rounds, they try one long wait. A peer that is rarely in time must
+not delay every round, but only a wait can show that its link is slow."""
 GIVEN_TIMES_MAX = 4
 """Maximum number of times that one peer receives the same piece of a state from a donor, and that
 the donor's deadline is renewed without a new piece. The receiver may restart, and messages may be
@@ -223,7 +223,7 @@ UNEQUAL_OFTEN, UNEQUAL_SHARE = 3, 8
 """The data of the peers count as different if at least this number of measurements is unequal, or
 more than one in this many. By chance alone, either is rare."""
 FORK_ROUNDS = 8
-"""Number of latest rounds whose contributors count for a side of a fork."""
+"""Number of latest rounds with contributors that count for a side of a fork."""
 COMPARED_STEPS = 3
 """Number of first steps of a run after each of which the replicas are compared."""
 
@@ -347,7 +347,7 @@ bytes, because a small state may still be a full piece. The state of an optimize
 first step. Adam with AMSGrad needs three times the parameters, and twice that for 16-bit
 parameters."""
 FETCHED_TIMES = 1024
-"""The same multiple for a state in pieces, whose memory grows only with correct pieces. A
+"""The same multiple for a state in pieces. Its memory grows only with correct pieces. A
 preconditioner has the square of a row for each row, and a history has hundreds of gradients."""
 
 
@@ -392,8 +392,8 @@ class MembershipSettings:
 
     @property
     def connect_grace_s(self) -> float:
-        """Time for the first connections in both directions, whose handshakes take four round
-        trips. Within this time, a missing connection causes no accusation."""
+        """Time for the first connections in both directions, with handshakes of four round trips.
+        Within this time, a missing connection causes no accusation."""
         return max(2.0, 4 * self.link_timeout_s)
 
 
@@ -416,21 +416,22 @@ class RoundSettings:
     grace_mads: float = 4.0  # k in median + k * MAD of past arrivals
     # lower bound of the grace period, so that delays of a busy machine exclude no peer
     grace_floor_s: float = 0.05
-    query_after_s: float = 0.003  # delay until a server of a later attempt requests missing updates
-    behind_after_s: float = 0.02  # delay of a request for the commit of a round that others left
-    # longest time for which a leaving peer serves peers that are behind
+    # Delay until a server of a later attempt requests missing updates.
+    query_after_s: float = 0.003
+    behind_after_s: float = 0.02  # Delay of a request for the commit of a round that others left.
+    # Longest time for which a leaving peer serves peers that are behind.
     drain_timeout_s: float = 5.0
     # Time after the loss of a peer for which peers with a completed training wait for its return.
     linger_s: float = 30.0
-    commit_log: int = 64  # number of rounds whose commits are stored for peers that are behind
+    commit_log: int = 64  # number of rounds for which commits are stored for peers that are behind
     commit_log_bytes: int = 64 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
 class GossipSettings:
     mix_every: int = 4  # m: parameters are exchanged in every m-th round
-    mixing: float = 0.5  # factor of the move towards the other peers, at most k/(k+1)
-    staleness_max: int = 4  # rounds; older pushes are dropped
+    mixing: float = 0.5  # Factor of the move towards the other peers, at most k/(k+1).
+    staleness_max: int = 4  # Rounds. Older pushes are dropped.
     # Ratio of consensus distance and parameter norm above which mixing is raised.
     consensus_bound: float = 0.1
 
@@ -482,7 +483,7 @@ class TrustSettings:
 
 BatchPolicy: TypeAlias = Literal["fixed_local", "fixed_global"]
 """Quantity that stays constant when the size of the roster changes: the batch of each peer, or the
-batch of a round. The latter is one batch for each peer that the run began with.
+batch of a round. The batch of a round is one batch for each peer that the run began with.
 
 With fixed_global, the remaining peers take longer for a step and need more memory. The optimization
 is unchanged.
@@ -598,7 +599,7 @@ class CoreSettings:
     gossip: GossipSettings = field(default_factory=GossipSettings)
     trust: TrustSettings = field(default_factory=TrustSettings)
     results: ResultSettings = field(default_factory=ResultSettings)
-    # plan of a pipeline, whose stages share the layers; None if each peer holds the whole model
+    # plan of a pipeline, in which stages share the layers; None if each peer holds the whole model
     pipeline: PipelineSettings | None = None
 
     def of_stage(self, local: PeerId) -> CoreSettings:

@@ -362,7 +362,7 @@ class Bootstrap:
 
     def _is_credible(self, count: int, now: float) -> bool:
         """Whether ``count`` peers with another model are enough for this peer to halt. They always
-        are for a first peer of the run, whose own model is one of those counted. A newcomer needs
+        are for a first peer of the run, because it counts among the voters itself. A newcomer needs
         more than f peers, or a wait of ``WAITING_REPORT_S``."""
         return (
             self.local in self._first
@@ -381,7 +381,7 @@ class Bootstrap:
 
 
 def _most_common(values: dict[PeerId, bytes]) -> bytes:
-    """Return the most common value. Of several, return that of the peer with the lowest id."""
+    """Return the most common value. If several are, return that of the lowest peer."""
     counts = Counter(values.values())
     best = max(counts.values())
     return next(values[peer] for peer in sorted(values) if counts[values[peer]] == best)

@@ -38,8 +38,8 @@ class PeerProgress:
         self._unannounced: set[PeerId] = set()  # linked peers without a hello of their incarnation
 
     def on_hello(self, peer: PeerId, incarnation: int, hello: Hello, now: float) -> bool:
-        """Record the round that ``peer`` announces. A new incarnation of ``peer`` clears what the
-        former one has announced.
+        """Record the round that ``peer`` announces. A new incarnation of ``peer`` clears earlier
+        announcements.
 
         Returns: Whether it is the first hello of ``peer``.
         """

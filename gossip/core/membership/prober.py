@@ -40,7 +40,7 @@ class ProbeStep:
 
 @record
 class RelayExpired:
-    """Timer for a relayed probe whose target has not replied in time."""
+    """Timer for a relayed probe without a reply of its target."""
 
     nonce: int
     at: float
@@ -178,7 +178,7 @@ class Prober:
         )
 
     def restart(self, member: Member, now: float) -> list[Effect]:
-        """Restart a probe whose pings were all sent before the first message of its target. The
+        """Restart a probe if all its pings were sent before the first message of its target. The
         replies may be lost, because the target had no open link to the local peer yet."""
         nonce = self._nonces.get(member.peer)
         tried_at = self.probes[nonce].pinged_at if nonce is not None else []

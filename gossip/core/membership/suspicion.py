@@ -46,9 +46,9 @@ class Suspicion:
     since: float
     # distinct accusers, in order of arrival
     accusers: dict[PeerId, None] = field(default_factory=dict)
-    own: bool = False  # a local probe failed after the last reply to a local probe
-    answered_since: bool = False  # the member replied to a local ping that was sent after ``since``
-    hurried: bool = False  # no process listens at its address, so the shortest time applies
+    own: bool = False  # A local probe failed after the last reply to a local probe.
+    answered_since: bool = False  # The member replied to a local ping sent after ``since``.
+    hurried: bool = False  # No process listens at its address, so the shortest time applies.
     expired: bool = False  # the time has elapsed, but the evidence is not sufficient
     token: Token | None = None
 

@@ -320,7 +320,7 @@ class Membership:
         return effects
 
     def on_timer(self, what: MembershipTimer, now: float) -> list[Effect]:
-        """Handle a fired timer whose type is in ``TIMERS``."""
+        """Handle a fired timer of a type in ``TIMERS``."""
         effects: list[Effect] = []
         late_s = now - max(what.at, self._awake_since)
         if late_s > self.settings.probe_interval_s:

@@ -56,9 +56,9 @@ class Member:
     # met is never accused.
     met: bool = False
     progress: Progress | None = None
-    heard_at: float = NEVER  # time of its last message
-    spoken_since: float = NEVER  # time of its first message in this incarnation
-    sending_at: float = NEVER  # time at which a part of a large payload from it arrived last
+    heard_at: float = NEVER  # Time of its last message.
+    spoken_since: float = NEVER  # Time of its first message in this incarnation.
+    sending_at: float = NEVER  # Time at which a part of a large payload from it arrived last.
     # The local peer may be sending it a state until this time. In the local entry: another peer may
     # be sending a state to the local peer.
     takes_state_until: float = NEVER

@@ -1,4 +1,4 @@
-"""Rounds with a server (rolling) and without one (gossip)."""
+"""Rolling rounds, which have a server, and gossip rounds, which have none."""
 
 from .arrivals import Transfer
 from .departures import LocalLeave, PeerTimer

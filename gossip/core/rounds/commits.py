@@ -1,4 +1,4 @@
-"""Commits of the shards of the present round: make them, receive them, record them."""
+"""Commits of the shards of the present round: build, receive and record them."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class CommitRecorder:
     """Records one commit of each shard.
 
     Args:
-        joining: Peers that are ready to be in the next roster; it changes.
-        finish: Ends the round, once every shard is committed.
+        joining: Peers that are ready to be in the next roster. The collection changes.
+        finish: Ends the round after the last shard is committed.
     """
 
     def __init__(
@@ -38,12 +38,12 @@ class CommitRecorder:
         self.participant, self.attendance, self.joining = participant, attendance, joining
         self.lag_detector, self.replicated = participant.lag_detector, participant.replicated
         self.result_validator, self.finish = participant.result_validator, finish
-        # A commit that this server sends to the others now, and has not yet recorded itself.
+        # A commit that this server is sending to the other peers and has not recorded itself yet.
         self.own_commit: tuple[ShardRound, Commit, Payload | None] | None = None
 
     def on_aggregated(self, event: Aggregated, now: float) -> list[Effect]:
-        """Send the commit of a result to the others first, because they wait for it. It is recorded
-        here after the sends."""
+        """Send the commit of a result to the other peers first, because they wait for it. This peer
+        records it after the sends."""
         if self.present.mode != "active":
             return []
         if (measured := self.server.record_measurements(event)) is not None:
@@ -58,7 +58,7 @@ class CommitRecorder:
         return [*self._spread(made[1], event.payload), AfterSends()]
 
     def record_own_commit(self, now: float) -> list[Effect]:
-        """Record the commit that this server has sent."""
+        """Record the commit that this server has sent to the other peers."""
         if self.own_commit is None:
             return []
         (shard, commit, payload), self.own_commit = self.own_commit, None
@@ -67,16 +67,17 @@ class CommitRecorder:
     def on_commit(
         self, event: Received, shard: ShardRound, now: float, is_former: bool = False
     ) -> list[Effect]:
-        """Handle a commit of a shard of this round.
+        """Handle a commit of a shard of the present round.
 
-        A commit of a former incarnation of its sender may be the only reachable copy of a result
-        that others have recorded. A server without it would make a second result. If it is not
-        valid, it is dropped, because it must not count against the present incarnation.
+        A commit from a former incarnation of its sender may be the only reachable copy of a result
+        that other peers have recorded. A server without it would make a second result. If such a
+        commit is not valid, it is dropped, because it must not count against the present
+        incarnation.
         """
         sender, commit, held = event.sender, event.message, shard.commit
         assert isinstance(commit, Commit)
         if not is_former:
-            shard.commit_transfer = None  # it has arrived
+            shard.commit_transfer = None  # the transfer is complete
         if held is not None:
             if is_former or held.digest == commit.digest or commit.parent != self.present.parent:
                 return []
@@ -104,10 +105,11 @@ class CommitRecorder:
     def _accept(
         self, event: Received, shard: ShardRound, commit: Commit, now: float
     ) -> list[Effect]:
-        """Record a valid commit, unless this peer has moved past its attempt.
+        """Record a valid commit, unless this peer is already in a later attempt.
 
-        The server of the present attempt records any commit, even its own of a former incarnation,
-        drops an aggregation that is under way, and re-issues the commit under its own attempt.
+        The server of the present attempt records any commit, even one that its own former
+        incarnation made. It cancels a running aggregation, and re-issues the commit under its own
+        attempt.
         """
         payload, server = event.payload, shard.server_of(shard.attempt)
         effects: list[Effect] = []
@@ -115,7 +117,8 @@ class CommitRecorder:
             commit = replace(commit, attempt=max(commit.attempt, shard.attempt))
             effects = self._spread(commit, payload)
         elif commit.attempt < shard.attempt:
-            # This peer has left that attempt, and records what its present server re-issues.
+            # This peer has left that attempt. It records the commit when its present server
+            # re-issues it.
             return [Send(server, commit, payload)] if shard.mark_forwarded(commit) else []
         elif (
             commit.made_at < shard.attempt
@@ -123,16 +126,16 @@ class CommitRecorder:
             and not self.lag_detector.is_ahead(server)
             and shard.mark_forwarded(commit)
         ):
-            # The present server has the update of this peer. If it does not have the commit, it
-            # makes a second result.
+            # The present server has the update of this peer. Without this commit, it would make a
+            # second result.
             effects = [Send(server, commit, payload)]
         return effects + self._record(shard, commit, payload, False, now)
 
     def _spread(self, commit: Commit, payload: Payload | None) -> list[Effect]:
-        """Send the commit to all other peers of this round and of the next."""
+        """Broadcast the commit to all other peers of this round and of the next."""
         roster, is_gone = self.present.roster, self.attendance.view.is_gone
-        # Newcomers come last. The others send no requests to a newcomer: with the only copy of the
-        # commit it would be on its own branch.
+        # Newcomers come last. Other peers send no requests to a newcomer, so if it had the only
+        # copy of the commit, it would be on a branch of its own.
         everybody = [*roster.peers, *[peer for peer in commit.roster if peer not in roster]]
         return [
             Send(peer, commit, payload)

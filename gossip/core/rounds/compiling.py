@@ -1,4 +1,4 @@
-"""Peers whose trainer compiles. They do not count as slow, so other peers wait for them."""
+"""Peers with a trainer that compiles. They do not count as slow, so other peers wait for them."""
 
 from __future__ import annotations
 

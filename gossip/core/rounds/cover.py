@@ -1,5 +1,5 @@
-"""Choice of the updates of a pipeline stage that make its whole step. Each update names its
-micro-batches, and each micro-batch must count once."""
+"""Choice of the updates of a pipeline stage that together make a whole step. Each update names its
+micro-batches, and each micro-batch must count exactly once."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from gossip.core.settings import COVER_TRIES
 
 
 def cover(sets: Mapping[PeerId, Sequence[int]], micro_batches: int) -> frozenset[PeerId] | None:
-    """Return peers that together have each of the micro-batches once; None if none were found in
-    ``COVER_TRIES`` tries. Smaller sets are tried first, so that a peer that claims all
-    micro-batches does not crowd out the others."""
+    """Return peers that together have each micro-batch exactly once; None if ``COVER_TRIES`` tries
+    find none. Small sets are tried first, so that a peer that claims all micro-batches does not
+    displace the other peers."""
     order = sorted((p for p in sets if sets[p]), key=lambda peer: (len(sets[peer]), peer))
     tries = 0
     stack: list[tuple[frozenset[PeerId], frozenset[int]]] = [(frozenset(), frozenset())]

@@ -1,5 +1,5 @@
-"""Credit of each peer: the limit on the delay that it can cause by claims that no other peer can
-check."""
+"""Credit of each peer: a limit on the delay that the peer can cause by claims that no other peer
+can check."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from gossip.core.settings import CREDIT_REGAINED
 
 
 class TokenBucket:
-    """Amount that each peer has spent on waits without a result.
+    """Credit that each peer has spent on waits without a result.
 
-    Without credit, the claims of a peer do not count. ``CREDIT_REGAINED`` of the elapsed time
-    returns. So a Byzantine peer can delay by its credit once, and then by a hundredth of the time.
-    Amounts
-    are in units of ``unit_s``: seconds, or round timeouts, which change.
+    Claims of a peer without credit do not count. Spent credit recovers by ``CREDIT_REGAINED`` of
+    the elapsed time. So a Byzantine peer can delay a run once by its credit, and afterwards by a
+    hundredth of the time. Amounts are in units of ``unit_s``: seconds, or round timeouts, which
+    change in length.
     """
 
     def __init__(self) -> None:
-        self.by_peer: dict[PeerId, tuple[float, float]] = {}  # amount spent, and as of when
+        self.by_peer: dict[PeerId, tuple[float, float]] = {}  # spent amount, and time of the entry
 
     def spent(self, peer: PeerId, now: float, unit_s: float = 1.0) -> float:
         amount, as_of = self.by_peer.get(peer, (0.0, now))
@@ -28,7 +28,7 @@ class TokenBucket:
     def spend(
         self, peer: PeerId, amount: float, now: float, unit_s: float = 1.0, most: float = inf
     ) -> None:
-        """Add to the amount that a peer has spent, which is at most ``most`` then."""
+        """Add to the amount that a peer has spent. The sum is capped at ``most``."""
         self.by_peer[peer] = min(self.spent(peer, now, unit_s) + amount, most), now
 
     def refund(self, peer: PeerId, amount: float, now: float, unit_s: float) -> None:
@@ -36,12 +36,13 @@ class TokenBucket:
             self.spend(peer, -amount, now, unit_s)
 
     def spend_wait(self, peer: PeerId, since: float, now: float) -> None:
-        """Charge the seconds since ``since`` waited for a peer that did not send. A wait in several
-        shards at once is charged once."""
+        """Charge the seconds since ``since``, in which ``peer`` was awaited without a result.
+        Simultaneous waits in several shards are charged only once."""
         self.spend(peer, self._uncharged_s(peer, since, now), now)
 
     def is_left(self, peer: PeerId, since: float, now: float, most_s: float) -> bool:
-        """Whether a peer has spent less than ``most_s`` seconds, with the wait since ``since``."""
+        """Whether a peer has spent less than ``most_s`` seconds, including the wait since
+        ``since``."""
         return self.spent(peer, now) + self._uncharged_s(peer, since, now) < most_s
 
     def _uncharged_s(self, peer: PeerId, since: float, now: float) -> float:

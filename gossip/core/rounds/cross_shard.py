@@ -90,12 +90,12 @@ class CrossShardRound:
         self.shards: Sequence[ShardRound] = ()
         self.active = False
         self._parts: dict[int, _Measurement] = {}
-        # By shard: its attempt whose statistics were sent last, and the attempt of shard 0 that
-        # received them.
+        # By shard: the attempt of the statistics that were sent last, and the attempt of shard 0
+        # that they were sent to.
         self._given: dict[int, tuple[int, int]] = {}
         # number of requests for statistics, by shard and attempt of shard 0
         self._asked: Counter[tuple[int, int]] = Counter()
-        # latest attempt of shard 0 whose timeout was renewed, because others withheld statistics
+        # latest attempt of shard 0 with a renewed timeout, because others withheld statistics
         self._renewed = -1
 
     @property
@@ -156,7 +156,7 @@ class CrossShardRound:
         return effects
 
     def go_on(self, now: float) -> list[Effect]:
-        """Continue each shard that this peer serves and whose next step has all its input."""
+        """Continue each shard that this peer serves, if the input of its next step is complete."""
         effects: list[Effect] = []
         for shard in self.shards if self.active else ():
             progress = self._measured(shard)

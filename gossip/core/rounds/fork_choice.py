@@ -2,9 +2,9 @@
 
 The weight of a side is the number of peers that have contributed to its recent commits. For the
 local branch, this peer has these commits. For another branch, it uses the claims of the peers of
-that branch about its contributors (``Hello.side``). Of the claimed contributors, only those count
-that have themselves shown to be on another branch, so a false claim cannot add peers. Of equal
-sides, the one with the lowest peer is the heavier, so that both sides decide alike.
+that branch about its contributors (``Hello.side``). A claimed contributor counts only if it has
+itself shown to be on another branch, so a false claim cannot add peers. If two sides are equal, the
+one with the lowest peer is the heavier, so that both sides decide alike.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Gossip rounds: no server, no commit, no barrier.
+"""Gossip rounds, which have no server, no commit and no barrier.
 
-In each round every peer pushes its gradient, and every few rounds its parameters, to the peers that
-the plan of the topology names. It waits for the pushes that the plan gives it, at most for its
-adaptive grace period, aggregates them with its own update, and continues. Every peer can compute
-every plan, so a push outside the plan is rejected.
+In each round every peer pushes its gradient to the peers that the plan of the topology names. Every
+few rounds it also pushes its parameters. It waits for the pushes to itself in the plan, at most for
+an adaptive grace period. It aggregates them with its own update, and continues. Every peer can
+compute every plan, so a push outside the plan is rejected.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ Phase: TypeAlias = Literal["off", "computing", "collecting", "aggregating", "app
 
 @record
 class GossipTimer:
-    """End of the grace period of a round."""
+    """Timer for the end of the grace period of a round."""
 
     round_id: int
 
@@ -74,26 +74,27 @@ class GossipRound:
     sources: tuple[PeerId, ...] = ()
     own: Contributed | None = None
     grace: Token | None = None
-    tickets: dict[int, bool] = field(default_factory=dict)  # whether each ticket mixes
+    # by ticket of a running rule: whether it mixes
+    tickets: dict[int, bool] = field(default_factory=dict)
     rows: tuple[Row, ...] = ()
     others_mixed: int = 0
     aggregate: Payload | None = None
     mix: Payload | None = None
     verdicts: list[Contribution] = field(default_factory=list)
-    outside: tuple[Row, ...] = ()  # updates of peers in quarantine, only measured
-    measures: list[Rejection] = field(default_factory=list)  # verdicts of the rule on those
+    outside: tuple[Row, ...] = ()  # updates of quarantined peers, which are only measured
+    measures: list[Rejection] = field(default_factory=list)  # results of measuring ``outside``
 
 
 class GossipRounds:
     """Gossip rounds of one peer.
 
-    The trust table depends only on the verdicts of this peer: without commits, peers do not agree
-    on one. ``shard_bytes`` must be set before the first round, to one shard: the rules get whole
-    vectors.
+    The trust table depends only on the verdicts of this peer, because without commits peers cannot
+    agree on a common one. ``shard_bytes`` must have one entry before the first round, because the
+    rules need whole vectors.
 
     Args:
-        rng: Decides only the order of the local sends. With the same order on all peers, all
-            uplinks would serve the same peer first.
+        rng: Random order of the local sends. If all peers had the same order, all uplinks would
+            serve the same peer first.
     """
 
     def __init__(
@@ -125,11 +126,11 @@ class GossipRounds:
         self._data: tuple[int, int, int] | None = None  # samples_total, batch, ahead
         self._contributed_at: OrderedDict[int, float] = OrderedDict()
         self._next_ticket = 1
-        self._previous: Payload | None = None  # the last aggregate applied here
+        self._previous: Payload | None = None  # last aggregate that this peer has applied
         self._round = GossipRound()
-        self._faulty: dict[PeerId, Rejection] = {}  # non-finite pushes since the last verdicts
-
-    # --- where we are -----------------------------------------------------------------------------
+        # non-finite pushes since the last verdicts
+        self._faulty: dict[PeerId, Rejection] = {}
+        # --- state --------------------------------------------------------------------------------
 
     @property
     def mode(self) -> Literal["off", "active"]:
@@ -137,13 +138,13 @@ class GossipRounds:
 
     @property
     def mixes(self) -> bool:
-        """Whether parameters are exchanged in this round."""
+        """Whether parameters are exchanged in the present round."""
         return self.mixing.is_due(self.round_id)
 
     @property
     def roster(self) -> Roster:
-        """Peers that this peer plans with: the configured peers that are not known dead and have
-        not left."""
+        """Peers in the plans of this peer: the configured peers that are neither dead nor have
+        left."""
         return Roster(self.plans.members(), self.settings.lineage)
 
     def validate_state(self) -> None:
@@ -154,27 +155,27 @@ class GossipRounds:
         assert (present.own is None) == (phase in ("off", "computing")), "an update of its round"
 
     def quorum(self) -> int:
-        """Return 1: a peer can continue alone, as nothing is committed."""
+        """Return 1, because without commits a peer can continue alone."""
         return 1
 
     def prepare(self, shard_bytes: tuple[int, ...], result_bytes: tuple[int, ...] = ()) -> None:
-        """Set the bytes of the one shard as a gradient, and as parameters if these differ. Called
+        """Set the bytes of the single shard as a gradient, and as parameters if they differ. Called
         when the trainer has built its model."""
         self.shard_bytes, self._parameter_bytes = shard_bytes, sum(result_bytes)
 
     def branch(self) -> tuple[bytes, tuple[PeerId, ...]]:
-        """Return an empty branch: there is no history."""
+        """Return an empty branch, because gossip rounds have no history."""
         return b"", ()
 
     def begin_branch(self, state: bytes) -> None:
-        """Do nothing: there is no history to bind to the initial weights."""
+        """Do nothing, because gossip rounds have no history to bind to the initial weights."""
 
     def start(self, now: float) -> list[Effect]:
         """Start with round ``round_id``. The trainer has the state before it."""
         return self.begin(self.round_id, now)
 
     def begin(self, round_id: int, now: float) -> list[Effect]:
-        """Start a round after any other one. The trainer is idle."""
+        """Begin ``round_id``, which need not follow the previous round. The trainer is idle."""
         assert len(self.shard_bytes) == 1, "a gossip round exchanges whole vectors: one shard"
         self.round_id, self.phase = round_id, "computing"
         self._round = GossipRound(self.plans.sources(round_id))
@@ -182,27 +183,28 @@ class GossipRounds:
         return [self._go()]
 
     def stop(self, now: float) -> list[Effect]:
-        """Stop taking part until ``start``."""
+        """Stop participation until ``start``."""
         effects: list[Effect] = [*self.timers.cancel(self._round.grace), *self._gather.stop()]
         self.phase, self._round = "off", GossipRound(self._round.sources)
         return effects
 
     def resume(self, now: float) -> list[Effect]:
-        """Continue after the round that was applied when ``stop`` was called. No other state was
-        adopted."""
+        """Continue after the round that was being applied at the call of ``stop``. No other state
+        was adopted."""
         return self.begin(self.round_id + 1, now)
 
     def jump(self, round_id: int, now: float) -> list[Effect]:
-        """Continue with ``round_id``: the trainer has adopted the state before it."""
+        """Continue with ``round_id``, after the trainer has adopted the state before it."""
         return [*self.stop(now), *self.begin(round_id, now)]
 
     def snapshot(self, round_id: int) -> tuple[bytes, tuple[Any, ...]] | None:
         """Return the genesis hash and an empty snapshot. There is no chain of commits, the data
-        follow from the round, and each peer has its own trust table."""
+        follow from the round number, and each peer has its own trust table."""
         return genesis(self.settings.run, self.settings.lineage), ()
 
     def check(self, chain: bytes, snapshot: tuple[Any, ...]) -> None:
-        """Raise ValueError unless both are of gossip rounds of this run."""
+        """Raise ValueError unless ``chain`` and ``snapshot`` come from gossip rounds of this
+        run."""
         if chain != genesis(self.settings.run, self.settings.lineage) or snapshot:
             raise ValueError("the state does not come from gossip rounds of this run")
 
@@ -214,7 +216,7 @@ class GossipRounds:
         self, samples_total: int, batch: int, ahead: int = 0, extended: int = 0
     ) -> list[Effect]:
         """Set the sizes of the data that the trainer reads through its node. If the trainer waits
-        for a round, ``StartRound`` is repeated with samples."""
+        for a round, repeat ``StartRound`` with its samples."""
         if samples_total < 1 or batch < 1:
             raise ConfigError(
                 f"data: {samples_total} samples in batches of {batch} cannot be divided among peers"
@@ -233,12 +235,12 @@ class GossipRounds:
         return [self._go()] if self.phase == "computing" else []
 
     def on_disconnect(self, peer: PeerId) -> None:
-        """Handle the broken link to ``peer``."""
+        """Handle the loss of the link to ``peer``."""
         self.future_buffer.on_disconnect(peer)
 
     def payload_bytes(self, message: Update | Commit | Push) -> int:
-        """Return the length that the payload of ``message`` must have, in bytes; -1 if none may
-        come."""
+        """Return the required length of the payload of ``message`` in bytes; -1 if no payload is
+        admitted."""
         if not isinstance(message, Push) or len(self.shard_bytes) != 1:
             return -1
         if message.what == "parameters":
@@ -266,7 +268,7 @@ class GossipRounds:
         present = self._round
         mix = present.tickets.pop(event.ticket, None)
         if mix is None or self.phase != "aggregating":
-            return []  # requested in a round that was stopped
+            return []  # requested in a round that has been stopped
         effects: list[Effect] = []
         if mix:
             present.mix = event.payload
@@ -296,8 +298,9 @@ class GossipRounds:
         newest = self._newest()
         if newest <= following + STASH_ROUNDS:
             return self.begin(following, now)
-        # The others are far ahead. Continue in their round, or at their last exchange of
-        # parameters if its pushes are still accepted: after skipped rounds it matters most.
+        # The other peers are far ahead. Continue in their round. If the pushes of their last
+        # exchange of parameters are still accepted, continue with that round, as mixing matters
+        # most after a gap.
         target = newest - 1
         mixing = [
             at
@@ -334,15 +337,15 @@ class GossipRounds:
             return []
         if payload is not None and not payload.finite:
             self._faulty[sender] = Rejection(sender, "non_finite")
-            payload = None  # the push ends the wait for its sender, but is not used
+            payload = None  # the push ends the wait for its sender, but its payload is not used
         if push.what == "parameters" and payload is not None:
             self.mixing.learn(sender, push.round_id, push.sketch)
         self.future_buffer.record_round(sender, push.round_id)
         self.pushes.add(push.what, sender, Pushed(push.round_id, push.samples, payload))
         far = self.round_id + 1 + STASH_ROUNDS  # as in ``on_applied``
         if self.phase == "collecting" and push.round_id > far and self._newest() > far:
-            # This peer then skips to the round of the others. Some peers that return at once could
-            # otherwise wait for each other, each for a push of a round that the next is not in.
+            # This peer then skips to the round of the others. Otherwise several peers that return
+            # at the same time could each wait for a push of a round that the other will skip.
             return self._close()
         return self._maybe_close(now)
 
@@ -353,28 +356,28 @@ class GossipRounds:
             self.finished.discard(sender)
             return []
         self.finished.add(sender)
-        # The wait for its push ends.
+        # A finished peer will not push any more, so a wait for it ends.
         return [*self._maybe_close(now), *self._gathered()]
 
     def on_pause(self, paused_s: float, now: float) -> list[Effect]:
-        """Do nothing after a pause of this process: no peer depends on it."""
+        """Do nothing after a pause of this process, because no other peer depends on it."""
         return []
 
     def on_arriving(self, event: Arriving, now: float) -> list[Effect]:
-        """Do nothing while a push arrives. Stale pushes are also used, so no wait is longer than
-        its grace period."""
+        """Do nothing while a push arrives. Stale pushes are used as well, so no wait is extended
+        beyond its grace period."""
         return []
 
     def on_compiling(self, now: float) -> list[Effect]:
-        """Do nothing while the trainer compiles: no other peer waits for it."""
+        """Do nothing while the trainer compiles, because no other peer waits for it."""
         return []
 
     def on_progress(self, peer: PeerId, step: int, now: float) -> list[Effect]:
-        """Ignore the step of a peer in an ack: its pushes also carry its round."""
+        """Ignore the step of a peer in an ack, because its pushes also carry its round."""
         return []
 
     def on_view_change(self, now: float) -> list[Effect]:
-        """Stop the wait for skipped peers after a change of the view."""
+        """End the wait for skipped peers after a change of the view."""
         self.mixing.forget(self.view.is_gone)
         return [*self._maybe_close(now), *self._gathered()]
 
@@ -396,8 +399,8 @@ class GossipRounds:
         )
 
     def _gathered(self, overdue: bool = False) -> list[Effect]:
-        """Hand the collected values to the trainer if no peer is waited for. This takes no round:
-        the trainer then computes the same round again."""
+        """Pass the collected values to the trainer if no further value is awaited. This uses no
+        round: the trainer computes the present round again afterwards."""
         if not overdue and not self._gather.is_over(self._others()):
             return []
         effects, collected = self._gather.close()
@@ -410,7 +413,7 @@ class GossipRounds:
         samples = None
         if self._data is not None:
             # Without commits, peers cannot agree on a new number of shares. A peer that joins later
-            # reads the share of a first one again.
+            # reads the share of a first peer once more.
             known, n = self.local in self.plans.first, len(self.plans.first)
             rank = self.plans.first.index(self.local) if known else self.local % n
             samples_total, batch, ahead = self._data
@@ -439,8 +442,8 @@ class GossipRounds:
         return [send for pair in pairs for send in pair]
 
     def _awaited(self) -> list[PeerId]:
-        """Return the sources to wait for: they have not delivered all pushes of this round, and are
-        neither skipped, finished nor in quarantine."""
+        """Return the sources that are awaited: they have not delivered all pushes of this round,
+        and are neither skipped, finished nor in quarantine."""
         kinds: tuple[Kind, ...] = ("gradient", "parameters") if self.mixes else ("gradient",)
         missing = self.pushes.missing(kinds, self._round.sources, self.round_id)
         if not missing:
@@ -467,7 +470,7 @@ class GossipRounds:
         own = self._own_update()
         present.rows = self._rows_of("gradient", own)
         if len(present.rows) == 1 and own is not None:
-            present.aggregate = own  # alone with itself, which needs no rule
+            present.aggregate = own  # the only update needs no rule
         elif present.rows:
             effects.append(self._ask(present.rows, mix=False))
         if self.mixes and present.own is not None:
@@ -489,8 +492,9 @@ class GossipRounds:
             if pushed.payload is not None
         }
         others = {peer: pushed for peer, pushed in taken.items() if peer not in locked}
-        # Peers in quarantine are used only if the rule tolerates f with them and not without. Where
-        # it is reduced to a plain average, or without other updates, theirs would count in full.
+        # Quarantined peers are used only if the rule tolerates f with them and not without them. If
+        # the rule is reduced to a plain average, or there is no other update, theirs would count in
+        # full.
         needed = self.settings.updates_needed(self.settings.f) - (own is not None)
         is_alone = not others and own is None
         if is_alone or not len(others) < needed <= len(taken):
@@ -503,7 +507,7 @@ class GossipRounds:
                     ]
                 )
             taken = others
-        # All parameters have the same weight: they are positions, not means over samples.
+        # All parameters have the same weight, because they are positions and no means over samples.
         rows = [
             Row(peer, pushed.payload, pushed.samples if kind == "gradient" else 1, pull(peer))
             for peer, pushed in taken.items()
@@ -519,7 +523,7 @@ class GossipRounds:
         self._round.tickets[ticket] = mix
         own = next((index for index, row in enumerate(rows) if row.peer == self.local), None)
         # Parameters are aggregated as differences from the local parameters. The differences of an
-        # earlier round had another origin, so the rule gets no last aggregate.
+        # earlier round had another origin, so the rule gets no previous aggregate.
         return Aggregate(
             ticket,
             self.round_id,
@@ -534,34 +538,35 @@ class GossipRounds:
         )
 
     def _own_share(self, others: int) -> float:
-        """Return the share of the peer's own model difference in the applied one, independent of
-        the rule's result.
+        """Return the share of the local model difference in the applied difference, which does not
+        depend on the rule's result.
 
-        In a graph like a ring, one half of the peers sends to the other half only. Then peers may
-        be apart in a direction in which their mean, and more so their median, has the sign of the
-        neighbours. This would drive replicas farther apart, and the momentum of the outer step
-        accumulates it. With half from the peer itself, no direction is reversed. Steps on gradients
-        are so much smaller than those of parameters to each other that they need no share.
+        In a bipartite graph, such as an even ring, one half of the peers sends only to the other
+        half. The replicas may then differ in a direction in which the mean of a peer's inputs, and
+        even more their median, has the sign of the neighbours. Steps in this direction would drive
+        the replicas farther apart, and the momentum of the outer step accumulates them. With one
+        half from the peer itself, no direction is reversed. Steps on gradients need no share,
+        because they are much smaller than the exchanged steps of parameters.
         """
         return 0.5 if self.settings.local_steps and others else 0.0
 
     def _tolerated(self, rows: int) -> int:
-        """Return f, or fewer if the rule cannot tolerate f among ``rows``. Peers in quarantine do
-        not reduce it: the verdicts of one peer are not proof."""
+        """Return f, or less if the rule cannot tolerate f among ``rows`` updates. Peers in
+        quarantine do not reduce it, because the verdicts of one peer are no proof."""
         return self.settings.tolerable(self.settings.f, rows)
 
     def _own_update(self) -> Payload | None:
-        """Return the local update; of an injected Byzantine peer, the true one."""
+        """Return the local update. For a peer that injects a fault, return the honest update."""
         own = self._round.own
         if own is None or not own.samples or not own.payloads:
             return None
         return own.own or own.payloads[0]
 
-    # --- the end of a round -----------------------------------------------------------------------
+    # --- end of a round ---------------------------------------------------------------------------
 
     def _verdicts_of(self, event: Aggregated) -> list[Contribution]:
-        """Return the rule's verdicts on the gradients of other peers. Verdicts on parameters are
-        not evidence: if replicas agree to the last bits, any difference is an infinite outlier."""
+        """Return the rule's verdicts on the gradients of other peers. Verdicts on parameters are no
+        evidence: if replicas agree to the last bits, any difference is an infinite outlier."""
         facts = zip(self._round.rows, event.weights, event.outlyingness, strict=True)
         return [
             Contribution(row.peer, row.samples, weight, far)
@@ -585,7 +590,8 @@ class GossipRounds:
         self._previous = present.aggregate or self._previous
         others = present.others_mixed
         if self.plans.plan(self.round_id, self.plans.members()).metropolis:
-            others = min(1, others)  # one factor for all peers, else their mean would move
+            # the same factor on all peers, because otherwise their mean would move
+            others = min(1, others)
         scale = self.mixing.scale(others) if present.mix is not None else 0.0
         applied = Apply(
             self.round_id,
@@ -621,9 +627,10 @@ class GossipRounds:
     def _time(self, push: Push, now: float) -> None:
         """Record the lag of a push for the grace period.
 
-        Pushes after the end of the grace period also count, because otherwise it could only shrink.
-        Stale pushes do not count, because otherwise one slow peer would slow all others. They count
-        if the others are too far behind, so that this peer waits for them.
+        Pushes after the end of the grace period are recorded as well, because otherwise it could
+        only shrink. Stale pushes are not recorded, because otherwise one slow peer would slow down
+        all others. If most peers are that far behind, they are recorded, so that this peer waits
+        for the others.
         """
         if push.what != "gradient":
             return
@@ -638,8 +645,8 @@ class GossipRounds:
             )
 
     def _newest(self) -> int:
-        """Return the latest round that more than f others have reached, so that up to f Byzantine
-        peers cannot raise it; -1 if there are too few."""
+        """Return the latest round that more than f other peers have reached, so that up to f
+        Byzantine peers cannot raise it; -1 if there are too few peers."""
         others = [peer for peer in self.plans.members() if peer != self.local]
         reached = sorted((self.pushes.latest_round(peer) for peer in others), reverse=True)
         return reached[self.settings.f] if len(reached) > self.settings.f else -1

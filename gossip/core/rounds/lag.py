@@ -375,8 +375,8 @@ class LagDetector:
 
     def record_branch(self, peer: PeerId, parent: bytes, now: float) -> bool:
         """Record that the last round of ``peer`` has the hash ``parent``. Request a state if more
-        peers are on that branch than on the local one. Of equal branches, the one with the lower
-        hash wins.
+        peers are on that branch than on the local one. If the branches are equal, the one with the
+        lower hash wins.
 
         Returns: Whether it is another branch.
         """

@@ -1,11 +1,12 @@
-"""Claims about later attempts: reports of a peer about an attempt that this peer has not reached.
+"""Claims about later attempts: messages of peers about an attempt that the local peer has not
+reached.
 
-An honest peer hands a shard on when the time of its server is over, or the server is skipped or
-does not serve. This peer then follows a peer that names the next attempt at once. Any other peer
-may be ahead for reasons that are not known here, or be Byzantine. This peer also follows it at
-once, because otherwise a round could have two results. This has a limit: the time lost in these
-attempts is charged to the peer's credit. Without credit, its claim is deferred until this peer
-hands the shard on by itself.
+An honest peer moves to the next attempt when the server has timed out, is skipped, or does not
+serve. In these cases the local peer follows a claim at once. In all other cases the claim is
+unexplained: its sender may have reasons that the local peer does not know, or be Byzantine. The
+local peer also follows an unexplained claim at once, because otherwise a round could have two
+results. This is limited: the time lost in such attempts is charged to the credit of the claimant.
+Without credit, its claim is deferred until the local peer leaves the present attempt by itself.
 """
 
 from __future__ import annotations
@@ -24,19 +25,21 @@ from .shard import ShardRound
 
 
 class LaterTurns:
-    """Choice of the claims about later attempts that are followed at once."""
+    """Decides which claims about later attempts are followed at once."""
 
     def __init__(self, f: int, patience: Patience) -> None:
         self.f, self.patience = f, patience
-        self.credit = TokenBucket()  # in turns: round timeouts
-        self._granted_at: dict[tuple[PeerId, int], float] = {}  # by shard, over all rounds
+        self.credit = TokenBucket()  # in units of a round timeout
+        # time of the last granted claim by peer and shard, over all rounds
+        self._granted_at: dict[tuple[PeerId, int], float] = {}
 
     def turn_s(self, shard: ShardRound) -> float:
-        """Return the time that this peer allows the server of the present attempt, in seconds."""
+        """Return the timeout of the server of the present attempt, in seconds."""
         return self.patience.deadline.round_timeout_s() * self.patience.timeout_factor(shard)
 
     def is_explained(self, shard: ShardRound, sender: PeerId, attempt: int, now: float) -> bool:
-        """Whether an honest peer could be at ``attempt`` by now, in this peer's view."""
+        """Whether an honest peer could be at ``attempt`` by now, as far as the local peer can
+        see."""
         if not self.f:
             return True
         passed = range(shard.attempt, min(attempt, shard.attempt + len(shard.order)))
@@ -51,9 +54,9 @@ class LaterTurns:
         return self._waited(shard, now) >= TURN_SHARE and not self.patience.is_under_way(shard, now)
 
     def follow_claim(self, shard: ShardRound, sender: PeerId, attempt: int, now: float) -> bool:
-        """End the wait for the present attempt, or defer the claim of ``sender``.
+        """Follow the claim of ``sender`` and end the present attempt, or defer the claim.
 
-        Returns: Whether the claim is followed. Then the caller sets ``shard.attempt``.
+        Returns: Whether the claim is followed. If so, the caller sets ``shard.attempt``.
         """
         claims = shard.claims
         if self.defer_claim(shard, sender, attempt, now):
@@ -66,9 +69,9 @@ class LaterTurns:
         return True
 
     def defer_claim(self, shard: ShardRound, sender: PeerId, attempt: int, now: float) -> bool:
-        """Store the claim of ``sender`` if it is unexplained and the credit is spent.
+        """Store the claim of ``sender`` if it is unexplained and the credit of ``sender`` is spent.
 
-        Returns: Whether it was stored.
+        Returns: Whether the claim was stored.
         """
         if self._spent(shard, sender, now) < CREDIT_TURNS:
             return False
@@ -78,17 +81,18 @@ class LaterTurns:
         return True
 
     def _spent(self, shard: ShardRound, sender: PeerId, now: float) -> float:
-        """Return the turns charged to ``sender``, including the present wait."""
+        """Return the credit that ``sender`` has spent, including the present wait, in round
+        timeouts."""
         spent = self.credit.spent(sender, now, self.patience.deadline.round_timeout_s())
         return spent + (self._waited(shard, now) if shard.claims.led_here == sender else 0.0)
 
     def _waited(self, shard: ShardRound, now: float) -> float:
-        """Return the elapsed fraction of the present server's time."""
+        """Return the elapsed fraction of the present server's timeout."""
         return (now - shard.claims.came_at) / self.turn_s(shard)
 
     def leave(self, shard: ShardRound, now: float) -> None:
-        """End the present attempt. If only the claim of a peer led to it, charge the time waited to
-        that peer's credit."""
+        """End the present attempt. If an unexplained claim of a peer led to it, charge the wait to
+        the credit of that peer."""
         claims = shard.claims
         if claims.led_here is not None:
             unit_s = self.patience.deadline.round_timeout_s()
@@ -97,8 +101,8 @@ class LaterTurns:
         claims.led_here, claims.came_at = None, now
 
     def end(self, shard: ShardRound, server: PeerId, now: float) -> None:
-        """End the shard with a commit of ``server``, and refund some of its credit. A commit in
-        time charges no peer."""
+        """End the shard with a commit of ``server``, and refund some of the credit of ``server``.
+        If the commit arrived in time, no peer is charged."""
         claims = shard.claims
         if claims.led_here is not None and self._waited(shard, now) < TURN_SHARE:
             claims.led_here = None
@@ -108,8 +112,8 @@ class LaterTurns:
     def grant_claim(self, shard: ShardRound, serves: bool, now: float) -> int | None:
         """Return the attempt of the latest deferred claim that may be followed now, or None.
 
-        After a claim of a peer is granted, its next one waits for one pass through the order, and
-        each further one in the same round for twice as long.
+        After a claim of a peer is granted, its next claim waits for one pass through the order.
+        Each further claim in the same round waits for twice as long.
 
         Args:
             serves: Whether this peer may serve.
@@ -135,7 +139,7 @@ class LaterTurns:
         return attempt
 
     def _is_out(self, server: PeerId) -> bool:
-        """Whether ``server`` is another peer that is skipped."""
+        """Whether ``server`` is a skipped peer. The local peer is never skipped."""
         return server != self.patience.local and bool(self.patience.skip_reason(server))
 
     def _granted_again_at(self, shard: ShardRound, peer: PeerId) -> float:

@@ -1,5 +1,5 @@
-"""Participation of a peer in the attempts of the present round: send updates, serve in its turn,
-and move on from a failed server. ``commits.py`` handles the commits of the shards."""
+"""Participation of a peer in the attempts of the present round: send updates, serve attempts, and
+leave a failed server. ``commits.py`` handles the commits of the shards."""
 
 from __future__ import annotations
 
@@ -40,14 +40,15 @@ class Participant:
         self.result_validator = ResultValidator(
             replicated, lag_detector, server, self.view, self.advance
         )
-        self._computed_us = 0  # from the start of the round, or of its local steps, to the update
-        self._answered_round = -1  # the last round that this peer has sent an update for
-        self._serves_from = float("-inf")  # when this peer serves again after a pause
+        # time from the start of the round, or of its local steps, to the local update
+        self._computed_us = 0
+        self._answered_round = -1  # last round for which this peer has sent an update
+        self._serves_from = float("-inf")  # time from which this peer serves again after a pause
         self.attempt_locks = AttemptLocks()
 
     def begin(self, now: float) -> list[Effect]:
-        """Begin the present round, or return to it: restore the locks of this peer, and begin with
-        the first server that is not skipped."""
+        """Begin the present round, or return to it. Restore the locks of this peer, and begin each
+        shard with the first server that is not skipped."""
         present, is_active = self.present, self.present.mode == "active"
         firsts = self.attempt_locks.recall(present.round_id, present.parent, present.shards)
         self.cross_shard.begin(present.shards)
@@ -66,7 +67,7 @@ class Participant:
         return effects
 
     def stop(self) -> list[Effect]:
-        """Leave the present round, and store the locks of this peer for its return."""
+        """Leave the present round, and store the locks of this peer in case it returns."""
         present = self.present
         self.attempt_locks.keep(present.round_id, present.parent, present.shards)
         return [
@@ -77,7 +78,7 @@ class Participant:
         ]
 
     def contribute(self, event: Contributed, now: float) -> list[Effect]:
-        """Send the update of the local trainer for the present round."""
+        """Send the update of the local trainer for the present round to the servers."""
         present = self.present
         began = now - event.lasted_us / 1e6 if event.lasted_us else present.began_at
         present.own, self._answered_round = event, event.round_id
@@ -85,7 +86,7 @@ class Participant:
         self.patience.transfer_tracker.contributed(now - present.began_at)
         effects: list[Effect] = []
         for shard in present.shards if present.mode == "active" else ():
-            # The server may have been skipped while this peer, just paused, could not serve.
+            # While this peer, just paused, could not serve, it may have kept a skipped server.
             skipped = (
                 self.skip_reason(shard.server_of(shard.attempt))
                 if shard.commit is None and self.may_serve(now)
@@ -99,7 +100,7 @@ class Participant:
         return effects
 
     def has_answered(self) -> bool:
-        """Whether others may have this peer's answer in the present round."""
+        """Whether other peers may have an update of this peer for the present round."""
         return (
             self.present.mode == "active"
             and self._answered_round == self.present.round_id
@@ -107,15 +108,15 @@ class Participant:
         )
 
     def must_stay(self) -> bool:
-        """Whether reachable peers, also of another branch, may count on the update of this peer in
-        the present round."""
+        """Whether reachable peers may rely on the update of this peer in the present round. Peers
+        of another branch count as well."""
         has_sent = self.present.mode == "active" and self._answered_round == self.present.round_id
         return has_sent and any(
             peer != self.local and not self.skip_reason(peer) for peer in self.present.roster
         )
 
     def on_view_change(self, now: float) -> list[Effect]:
-        """Move shards on from skipped servers, and stop waiting for skipped participants."""
+        """Leave the attempts of skipped servers, and end the wait for skipped participants."""
         effects: list[Effect] = []
         for shard in self._open_shards():
             server = shard.server_of(shard.attempt)
@@ -129,8 +130,8 @@ class Participant:
         return effects
 
     def on_pause(self, paused_s: float, now: float) -> list[Effect]:
-        """Move every shard that this peer serves to the next attempt, and serve none for
-        ``AFTER_PAUSE_S``: the others may have moved on during the pause."""
+        """Move every shard that this peer serves to its next attempt, and serve no shard for
+        ``AFTER_PAUSE_S``. The other peers may have moved on during the pause."""
         if len(self.present.roster) == 1:
             return []
         self._serves_from = now + AFTER_PAUSE_S
@@ -141,7 +142,7 @@ class Participant:
         return effects
 
     def _open_shards(self) -> list[ShardRound]:
-        """Return the shards that this peer takes part in and for which it has no commit."""
+        """Return the shards without a commit, if this peer takes part in the round."""
         return self.present.lacking() if self.present.mode == "active" else []
 
     def on_shard_timer(self, timer: RoundTimer, shard: ShardRound, now: float) -> list[Effect]:
@@ -178,7 +179,8 @@ class Participant:
             return [Send(sender, self.lag_detector.not_serving(update))]
         if shard.commit is not None:
             self.patience.lateness.record_late_update(sender, update, now)
-            # This server has sent its large commit to all peers. A peer that lost it requests it.
+            # This server has sent its large commit to all peers. A peer that lost it requests it
+            # again.
             sent_before = shard.made_here and update.attempt <= shard.commit.attempt
             if sent_before and shard.payload is not None and shard.payload.nbytes > SMALL_BYTES:
                 return []
@@ -208,7 +210,7 @@ class Participant:
         if shard.commit is not None:
             return [reissue(sender, shard.commit, shard.payload, attempt)]
         if self.lag_detector.record_branch(sender, request.parent, now):
-            # This peer may soon adopt the state of that branch. Then it answers the request.
+            # This peer may soon adopt a state of that branch. It then handles the request again.
             self.future_buffer.stash(self.present.round_id, request.round_id, event, request.shard)
             return (
                 [Send(sender, self.lag_detector.not_serving(request))]
@@ -232,7 +234,8 @@ class Participant:
             sender, notice.chain, now
         )
         shard = self.present.shards[notice.shard]
-        if notice.attempt == shard.served.attempt and notice.round_id == 0:  # it is in no round
+        # the sender is in no round
+        if notice.attempt == shard.served.attempt and notice.round_id == 0:
             shard.served.in_no_round.add(sender)
         if self._is_withdrawal(shard, notice):
             shard.withdraw_update(sender, notice.attempt)
@@ -243,8 +246,8 @@ class Participant:
         )
         if refused:
             shard.declined_attempt = shard.attempt
-        # In the first pass through the order, move on at once. Later, wait for the timeout:
-        # otherwise peers would move a shard from server to server at the speed of messages.
+        # In the first pass through the order, the shard moves on at once. Later it waits for the
+        # timeout. Otherwise peers would move it from server to server at the speed of messages.
         if refused and shard.attempt < len(shard.order):
             return self.advance(
                 shard,
@@ -255,13 +258,14 @@ class Participant:
 
     def _is_withdrawal(self, shard: ShardRound, notice: NotServing) -> bool:
         """Whether ``notice`` withdraws an update: its sender is in this round and on this branch,
-        and this peer serves the attempt. With f = 0 updates stay valid: no claim is false."""
+        and this peer serves the attempt. With f = 0 updates stay valid, because no claim is
+        false."""
         here = (notice.round_id, notice.chain) == (self.present.round_id, self.present.parent)
         to_us = shard.server_of(notice.attempt) == self.local
         return bool(self.settings.f) and here and to_us
 
     def request_again(self, peer: PeerId) -> list[Effect]:
-        """Request the update of ``peer`` again: it replied before that it was in no round."""
+        """Request the update of ``peer`` again, which has replied that it was in no round."""
         return [
             effect
             for shard in self.present.shards
@@ -272,11 +276,11 @@ class Participant:
     def _move_to(
         self, shard: ShardRound, attempt: int, claimant: PeerId, now: float
     ) -> list[Effect] | None:
-        """Move to an attempt that has begun according to ``claimant``; None if the claim is not
-        followed.
+        """Move to an attempt that has begun according to ``claimant``. Return None if the claim is
+        not followed.
 
-        If only that claim makes this peer leave its attempt, the server of that attempt is
-        probably alive and would use the update. So this peer makes the server drop the update, by a
+        If only that claim makes this peer leave its attempt, the server of the attempt is probably
+        alive and would use the update. So this peer makes that server drop the update, by a
         ``NotServing`` from a participant to a server (``_is_withdrawal``).
         """
         if attempt == shard.attempt:
@@ -291,9 +295,9 @@ class Participant:
         return [Send(server, self.lag_detector.not_serving(asked))]
 
     def advance(self, shard: ShardRound, reason: str, now: float) -> list[Effect]:
-        """Give up the present attempt and send the local update to a later one. It is that of the
-        latest deferred claim that may be followed, else the next one with a server that is not
-        skipped."""
+        """Leave the present attempt and send the local update to a later one. This is the attempt
+        of the latest deferred claim that may now be followed. Without one, it is the next attempt
+        with a server that is not skipped."""
         self.later_turns.leave(shard, now)
         granted = self.later_turns.grant_claim(shard, self.may_serve(now), now)
         following = self._next_attempt(shard, shard.attempt + 1, now)
@@ -307,7 +311,7 @@ class Participant:
         return effects + self.send_update(shard, now)
 
     def _next_attempt(self, shard: ShardRound, first: int, now: float) -> int:
-        """Return the first attempt from ``first`` on with a server that is not skipped. If all
+        """Return the first attempt, from ``first`` on, with a server that is not skipped. If all
         servers are skipped, return ``first``."""
         order = shard.order
         for attempt in range(first, first + len(order)):
@@ -317,14 +321,14 @@ class Participant:
         return first
 
     def may_serve(self, now: float) -> bool:
-        """Whether this peer may serve. A swarm of one has no other server."""
+        """Whether this peer may serve now. A roster of one peer has no other server."""
         return self.present.mode == "active" and (
             now >= self._serves_from or len(self.present.roster) == 1
         )
 
     def send_update(self, shard: ShardRound, now: float) -> list[Effect]:
-        """Send the update of this peer to the server of its attempt, and start that server's
-        timeout."""
+        """Send the local update to the server of the shard's attempt, and start the timeout of that
+        server."""
         own = self.present.own
         effects = self.cross_shard.send_measurements() if shard.index == 0 else []
         if own is None or shard.commit is not None:
@@ -354,8 +358,8 @@ class Participant:
         return effects
 
     def note_load(self, now: float) -> None:
-        """Extend timeouts for a few rounds. Large payloads arrive again in the next round, all at
-        once, and delay the first answers before any report about them arrives."""
+        """Extend the timeouts for a few rounds. In the next round large payloads arrive all at
+        once, and delay the first replies before any report about these payloads arrives."""
         usual_s = (
             self.patience.deadline.typical_round_s() or self.patience.deadline.round_timeout_s()
         )
@@ -364,8 +368,8 @@ class Participant:
     def _postpone_serving(
         self, shard: ShardRound, sender: PeerId, attempt: int, now: float
     ) -> list[Effect]:
-        """Store an attempt that this peer rejects only because it was paused, to request its
-        updates later. Otherwise a round in which all peers were paused would wait for the
+        """Store an attempt that this peer rejects only because it was paused, and request its
+        updates later. Otherwise a round in which all peers were paused would last until the
         timeout."""
         if (
             self.present.mode != "active"
@@ -386,7 +390,7 @@ class Participant:
         return [timer]
 
     def _serve_postponed(self, shard: ShardRound, now: float) -> list[Effect]:
-        """Serve the last attempt that this peer has rejected after its pause."""
+        """Serve the last attempt that this peer has postponed because of its pause."""
         shard.serve_postponed = None
         attempt, shard.postponed_attempt = shard.postponed_attempt, -1
         if attempt < shard.attempt:

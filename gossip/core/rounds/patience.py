@@ -36,7 +36,7 @@ class Patience:
         self._required_peers = NOBODY
 
     def require_updates_of(self, peers: Iterable[PeerId]) -> None:
-        """Set the peers whose updates the shards need."""
+        """Set the peers that must send updates for the shards."""
         self._required_peers = frozenset(peers)
 
     def start_timeout(

@@ -1,4 +1,4 @@
-"""Plans of gossip rounds. Every peer can compute every plan."""
+"""Plans of gossip rounds, which every peer can compute for every peer."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ class GossipTopology(Protocol):
 
 
 class PlanCache:
-    """Plans of the last rounds, and the peers that are planned with."""
+    """Plans of recent rounds, and the peers that the plans include."""
 
     def __init__(
         self, local: PeerId, settings: CoreSettings, topology: GossipTopology, view: View
     ) -> None:
         self.local, self.settings, self.topology, self.view = local, settings, topology, view
         self.first = tuple(sorted(settings.peers))
-        # all peers, with those that joined later; the ones that are not gone
+        # all peers, including those that joined later; and those of them that are not gone
         self._everybody = self._here = self.first
-        self._version = -1  # version of the view that both follow from
+        self._version = -1  # version of the view from which both were computed
         self._plans: OrderedDict[tuple[int, tuple[PeerId, ...]], Plan] = OrderedDict()
 
     def members(self) -> tuple[PeerId, ...]:
-        """Return the configured peers that are not known dead and have not left."""
+        """Return the planned peers that are neither dead nor have left."""
         if self._version != self.view.version:
             self._version, is_gone = self.view.version, self.view.is_gone
             if self.settings.room:
@@ -50,20 +50,20 @@ class PlanCache:
         return self._plans[key]
 
     def sources(self, round_id: int) -> tuple[PeerId, ...]:
-        """Return the peers that push to this one."""
+        """Return the peers that push to the local peer in ``round_id``."""
         return self.plan(round_id, self.members()).sources(self.local)
 
     def targets(
         self, sender: PeerId, round_id: int, peers: tuple[PeerId, ...]
     ) -> tuple[PeerId, ...]:
-        """Return the peers that ``sender`` pushes to, by the plan for ``peers``."""
+        """Return the peers that ``sender`` pushes to by the plan for ``peers``."""
         pushes = self.plan(round_id, peers).pushes
         assert pushes is not None
         return pushes.get(sender, ())
 
     def is_planned(self, sender: PeerId, round_id: int) -> bool:
-        """Whether the plan has a push from ``sender`` to this peer. When a peer dies, views differ
-        for a moment, so the plans of the full roster also count."""
+        """Whether ``sender`` pushes to the local peer by the plan. When a peer dies, views differ
+        for a moment, so the plans of the full rosters count as well."""
         rosters = dict.fromkeys((self.members(), self._everybody, self.first))
         return any(self.local in self.targets(sender, round_id, peers) for peers in rosters)
 

@@ -1,9 +1,9 @@
 """Lateness of peers. A server waits longer for a peer that is late once than for a peer that is
 always late.
 
-All peers have the same contributors of each commit. Only servers can measure the lateness of an
-update. They also record updates that arrive after the end, because otherwise the recorded lags
-could only shrink.
+All peers have the contributors of each commit, but only a server can measure the lateness of an
+update. It also records updates that arrive after the end of their attempt, because otherwise the
+recorded lags could only shrink.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from .timeouts import Deadline, RecentMedian
 
 
 class LatenessTracker:
-    """Records missed rounds and lags of each peer, and passes all lags to ``deadline``."""
+    """Records missed rounds and lags of each peer, and reports all lags to ``deadline``."""
 
     def __init__(self, deadline: Deadline) -> None:
         self._deadline = deadline
         self._missed: dict[PeerId, int] = {}
-        self._absent: dict[PeerId, int] = {}  # rounds in a row without it
+        self._absent: dict[PeerId, int] = {}  # number of consecutive rounds without the peer
         self._lags: dict[PeerId, RecentMedian] = {}
-        # (round, shard, attempt) -> arrival of the first update
+        # arrival of the first update, by (round, shard, attempt)
         self._began: OrderedDict[tuple[int, int, int], float] = OrderedDict()
 
     def committed(
@@ -47,8 +47,10 @@ class LatenessTracker:
 
         Args:
             expected: Peers that could send an update. A peer that was away counts as missed until
-                it takes part again.
-            contributors: Peers with an update in all commits; a round without any is ignored.
+            it takes
+                part again.
+            contributors: Peers with an update in the commits of all shards. A round without any is
+            ignored.
         """
         if not (self._missed or self._absent) and set(roster).issubset(contributors):
             return
@@ -71,14 +73,14 @@ class LatenessTracker:
                 self._missed[peer] = missed
 
     def is_missed(self, peer: PeerId) -> bool:
-        """Whether the last rounds were closed without ``peer``."""
+        """Whether the most recent rounds were closed without ``peer``."""
         return self._missed.get(peer, 0) >= MISSED_ROUNDS
 
     def is_slow(self, peer: PeerId) -> bool:
-        """Whether ``peer`` is usually late, or was missed in the last rounds.
+        """Whether ``peer`` is usually late, or was missed in the most recent rounds.
 
-        It is usually late if its median lag exceeds the grace of all, and the median lag of another
-        peer does not. So lags alone make neither of two peers slow.
+        A peer is usually late if its median lag exceeds the grace period of all peers, and the
+        median lag of another peer does not. So lags alone never make both of two peers slow.
         """
         others = (lags for other, lags in self._lags.items() if other != peer)
         late = self._is_late(self._lags.get(peer)) and any(
@@ -94,8 +96,8 @@ class LatenessTracker:
         )
 
     def patience_s(self, missing: Iterable[PeerId]) -> float:
-        """Return the time after the first update in which those of ``missing`` may arrive, in
-        seconds."""
+        """Return the time after the first update for which a server waits for the ``missing``
+        peers, in seconds."""
         if all(self.is_slow(peer) for peer in missing):
             return self._deadline.grace_s()
         return max(
@@ -104,15 +106,15 @@ class LatenessTracker:
         )
 
     def came(self, sender: PeerId, update: Update, first_at: float, now: float) -> None:
-        """Record an update of another peer that came in time."""
+        """Record an update of another peer that arrived in time."""
         self._began[update.round_id, update.shard, update.attempt] = first_at
         if len(self._began) > SERVED_KEPT:
             self._began.popitem(last=False)
         self._observe(sender, now - first_at)
 
     def record_late_update(self, sender: PeerId, update: Update, now: float) -> None:
-        """Record an update of an attempt that is over. Lags of missed peers are not recorded,
-        because they would extend the grace period for all."""
+        """Record an update of an attempt that has ended. The lags of missed peers are not recorded,
+        because they would extend the grace period for all peers."""
         first_at = self._began.get((update.round_id, update.shard, update.attempt))
         if first_at is not None and not self.is_missed(sender):
             self._observe(sender, min(now - first_at, self._deadline.cap_s))

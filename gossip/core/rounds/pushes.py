@@ -32,7 +32,7 @@ class PushStore:
         self._incarnations: dict[PeerId, int] = {}
 
     def meet(self, peer: PeerId, incarnation: int) -> bool:
-        """Record the incarnation of a push. A new incarnation drops the pushes of the former one.
+        """Record the incarnation of a push. A new incarnation drops all earlier pushes.
 
         Returns: False if the push itself is of a former incarnation.
         """

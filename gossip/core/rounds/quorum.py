@@ -1,5 +1,5 @@
-"""The quorum of a round: the number of answers that close an attempt, and the number that the rule
-needs."""
+"""Quorum of a round: the number of replies after which an attempt may close, and the number of
+updates that the rule needs."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from .shard import PresentRound, ShardRound
 
 
 def quorum_of(settings: CoreSettings, n: int) -> int:
-    """Return the number of answers that close an attempt of a round of ``n`` peers."""
+    """Return the number of replies after which an attempt may close in a round of ``n`` peers."""
     return 1 if n < 3 or settings.rounds.quorum == "available" else n // 2 + 1
 
 
 def needed_by_rule(settings: CoreSettings, proven: int) -> int:
     """Return the number of peers that the rule needs in a round.
 
-    The updates of ``proven`` Byzantine peers are not used, so the rule has as many fewer to
-    tolerate. With the quorum ``available`` it tolerates none, so that the run does not stop.
+    The updates of ``proven`` Byzantine peers are not used, so the rule has to tolerate that many
+    fewer. With the quorum ``available`` the rule tolerates none, so that the run does not stop.
     """
     return (
         settings.updates_needed(0 if settings.rounds.quorum == "available" else settings.f - proven)
@@ -30,11 +30,11 @@ def needed_by_rule(settings: CoreSettings, proven: int) -> int:
 
 
 class Quorum:
-    """Decides from the answers of the present round whether an attempt may close.
+    """Decides from the replies in the present round whether an attempt may close.
 
     Args:
-        present: The present round; it changes.
-        joining: Peers that are ready to be in the next roster; it changes.
+        present: The present round, which changes.
+        joining: Peers that are ready to be in the next roster. The collection changes.
     """
 
     def __init__(
@@ -56,13 +56,13 @@ class Quorum:
         return len(present.roster) - left
 
     def required(self) -> int:
-        """Return the number of answers that a round needs: a majority of the roster without peers
-        that have left; 1 with fewer than three peers, or with ``quorum = "available"``
+        """Return the number of replies that a round needs: a majority of the roster without the
+        peers that have left. It is 1 with fewer than three peers or with ``quorum = "available"``
         (``_majority``).
 
-        If the round changes no membership, it also needs as many as the rule. Otherwise, with
-        too few peers for the rule, empty rounds would follow each other at once and use up the
-        training before a peer returns.
+        A round that does not change the membership also needs the number of updates of the rule.
+        Otherwise, with too few peers for the rule, empty rounds would follow each other at once.
+        They would use up the training before a peer returns.
         """
         members, roster = self.members(), self.present.roster
         quorum = self._majority(members)
@@ -74,8 +74,8 @@ class Quorum:
         return max(quorum, needed_by_rule(self.settings, proven))
 
     def _majority(self, members: int) -> int:
-        """Return the majority of the roster without peers that left; fewer with ``on_minority =
-        "continue"``, or if newcomers replace peers that have ended."""
+        """Return the majority of the roster without the peers that have left. It is smaller with
+        ``on_minority = "continue"``, and if newcomers replace peers that have ended."""
         quorum = quorum_of(self.settings, members)
         if self.settings.rounds.on_minority == "continue":
             roster, is_gone = self.present.roster, self.view.is_gone
@@ -84,11 +84,12 @@ class Quorum:
         return min(quorum, self._without_ended(quorum))
 
     def _without_ended(self, quorum: int) -> int:
-        """Return the quorum if members have ended permanently: one answer from each other member,
-        if all of these can be reached and are enough together with the newcomers; else ``quorum``.
+        """Return the quorum if members have ended permanently. It is one reply from each other
+        member, if all of them are reachable and sufficient together with the newcomers. Otherwise
+        it is ``quorum``.
 
-        Two sides of a partition cannot both close an attempt, because all live members must
-        answer. So this peer receives each result that a live member has recorded.
+        The two sides of a partition cannot both close an attempt, because all live members must
+        reply. So this peer receives each result that any live member has recorded.
         """
         if not self.view.ended:
             return quorum
@@ -104,8 +105,8 @@ class Quorum:
         return max(1, len(left)) if len(left) + newcomers >= quorum else quorum
 
     def peers_with_rejected_result(self, shard: ShardRound) -> list[PeerId]:
-        """Return the reachable roster members that sent a result which this peer rejected, and no
-        update: they have committed, so they send none."""
+        """Return the reachable members of the roster that sent a result which this peer rejected,
+        and no update. They have recorded the result, so they send no update."""
         return [
             p
             for p in sorted(shard.rejected_from)
@@ -115,11 +116,11 @@ class Quorum:
         ]
 
     def suffices(self, shard: ShardRound) -> bool:
-        """Whether the answers suffice to close the round.
+        """Whether the replies are enough to close the attempt.
 
-        Either a quorum has answered, or the answers together with ``peers_with_rejected_result``
-        are a majority and no other peer can answer any more. Otherwise the round would never end.
-        If the rule cannot aggregate so few, the round has no result.
+        Either a quorum has replied, or the replies and ``peers_with_rejected_result`` together are
+        a majority and no other peer can reply any more. Without the second case the round would
+        never end. If the rule cannot aggregate so few updates, the round has no result.
         """
         served = shard.served
         if len(served.answers) >= self.required():
@@ -127,8 +128,8 @@ class Quorum:
         holders = self.peers_with_rejected_result(shard)
         if not holders or len(served.answers) + len(holders) < self._majority(self.members()):
             return False
-        # A skipped peer that is not known to be dead may still answer, until all servers of the
-        # order have had a turn.
+        # A skipped peer that is not known to be dead may still reply, until each server of the
+        # order has had an attempt.
         away = [
             peer
             for peer in self.present.roster
@@ -137,7 +138,7 @@ class Quorum:
         return not away or shard.attempt >= len(shard.order)
 
     def expected(self) -> Collection[PeerId]:
-        """Return the peers that this round can still receive updates from."""
+        """Return the peers that can still send an update for this round."""
         roster, locked = self.present.roster.peers, self.present.locked
         if locked:
             roster = tuple([peer for peer in roster if peer not in locked])

@@ -1,33 +1,35 @@
 """Rolling rounds: collect updates, reach a quorum, aggregate, commit, or move to the next server.
 
-Every peer is a participant of each round, and the server of a shard in its turn. A round
-ends for a peer when it has a commit of every shard; then it applies them all. No peer waits for a
-skipped one, which is dead, unreachable, finished, or silent since its connection broke
+Every peer is a participant of each round, and serves a shard when its attempt begins. For a peer, a
+round ends when it has a commit of every shard; it then applies all of them. No peer waits for a
+skipped peer, which is dead, unreachable, finished, or silent since its connection was lost
 (``skip_reason``).
 
 **A failed server.** Attempt a of a shard is served by ``order[a % len(order)]``. Each peer decides
-alone that its attempt has failed: the server is skipped, makes no progress in time (a limit that
-also applies in the server), or replies that it does not serve. With f > 0, an attempt also fails if
-the server's own result is rejected. A server that was paused leaves its attempt. After a failure
-the peer sends its update to the next attempt with a server that is not skipped. A peer also follows
-claims of other peers that a later attempt has begun. It ignores an unexplained claim if claims of
-that peer have caused too much waiting before (``later_turns.py``). There is no vote.
+alone that its attempt has failed. Reasons are that the server is skipped, makes no progress in time
+(the server has the same timeout), or replies that it does not serve. With f > 0, an attempt also
+fails if the peer rejects the result of its server. A server that was paused leaves its attempt.
+After a failure the peer sends its update to the next attempt with a server that is not skipped. A
+peer also follows claims of other peers that a later attempt has begun. It defers an unexplained
+claim if earlier claims of the same peer have caused too much waiting (``later_turns.py``). There is
+no vote.
 
-**Two results.** A server commits once a quorum has answered. The following holds if the quorum is a
+**Two results.** A server commits after a quorum has replied. What follows holds if the quorum is a
 majority. It is 1 with fewer than three peers or ``quorum = "available"``, and smaller with
-``on_minority = "continue"`` (``quorum.py``). A peer that has moved on records no commit sent
-under an earlier attempt: it forwards the commit to its present server, which re-issues it and does
-not aggregate again. Peers request a commit that they lack from a peer that has it
-(``CommitRequest``). A peer that returns to a round is bound by its attempts (``AttemptLocks``). So
-two results arise only if a server aggregates updates after their senders have moved on, and before
-it receives a message of the later attempt. A server that notices its own pause leaves its attempts
-(``on_pause``). A later server requests missing updates, which also reaches the earlier server. With
-f > 0, a peer that follows an unexplained claim withdraws its update, unless the rule has it
-already. The other cases are detected, not prevented: a pause or delay that no peer notices, two
-isolated sides, and a Byzantine server that sends different commits. Then the hash chains differ.
-The branch that more peers have reported wins, and among equal branches the one with the lower hash
-(``LagDetector.record_branch``). If minorities may continue, ``fork_choice.py`` decides. The others
-adopt the state of the winning side (docs/limits.md).
+``on_minority = "continue"`` (``quorum.py``). A peer in a later attempt does not record a commit
+that was sent under an earlier attempt. It forwards the commit to its present server, which
+re-issues the commit and does not aggregate again. Peers request a commit that they lack from a peer
+that has it (``CommitRequest``). A peer that returns to a round is bound by its attempts
+(``AttemptLocks``). So two results arise only if a server aggregates updates of peers that are
+already in a later attempt, before it receives a message of that attempt. A server that notices its
+own pause leaves its attempts (``on_pause``). The server of a later attempt requests missing
+updates, and this request also reaches the earlier server. With f > 0, a peer that follows an
+unexplained claim withdraws its update, unless the rule already uses it. The remaining cases are
+detected, not prevented: a pause or delay that no peer notices, two isolated sides, and a Byzantine
+server that sends different commits. Then the hash chains differ. The branch that more peers have
+reported wins, and of equal branches the one with the lower hash (``LagDetector.record_branch``). If
+minorities may continue, ``fork_choice.py`` decides. The other peers adopt the state of the winning
+side (docs/limits.md).
 """
 
 from __future__ import annotations
@@ -96,16 +98,16 @@ from .trainer_rounds import TrainerRounds
 RoundMessage: TypeAlias = (
     Update | UpdateRequest | Commit | NotServing | PartialStatistics | PartialOverdue
 )
-"""Messages of one round, which name it."""
+"""Messages of one round. Each of them names its round."""
 RollingMessage: TypeAlias = RoundMessage | CommitRequest | Compiling | ReceivingPayload
 RollingTimer: TypeAlias = RoundTimer | CatchUpOverdue
 
 
 class RollingRounds:
-    """The rounds of one peer.
+    """Rolling rounds of one peer.
 
-    ``present`` is the round that it is in, ``replicated`` the state that all peers share. If this
-    peer cannot follow, it requests the state of another peer (``LostTrack``).
+    ``present`` is the present round, and ``replicated`` the state that all peers share. If this
+    peer cannot follow the rounds, it requests the state of another peer (``LostTrack``).
     """
 
     def __init__(
@@ -145,7 +147,7 @@ class RollingRounds:
         self.shard_bytes: tuple[int, ...] = ()
         self.result_bytes: tuple[int, ...] = ()
 
-    # --- where we are -----------------------------------------------------------------------------
+    # --- state ------------------------------------------------------------------------------------
 
     @property
     def mode(self) -> Mode:
@@ -162,7 +164,7 @@ class RollingRounds:
 
     @property
     def chain(self) -> bytes:
-        """The hash of the chain of commits, after the last round applied here."""
+        """Head of the hash chain of commits, after the last round that this peer has applied."""
         return self.replicated.lineage.head
 
     @property
@@ -186,26 +188,27 @@ class RollingRounds:
         assert not is_off or self.commits.own_commit is None, "its own commit is recorded"
 
     def prepare(self, shard_bytes: tuple[int, ...], result_bytes: tuple[int, ...] = ()) -> None:
-        """Set the bytes of each shard of an update, and of a result where they differ."""
+        """Set the bytes of each shard of an update, and those of a result if they differ."""
         self.shard_bytes, self.result_bytes = shard_bytes, result_bytes
 
     def begin_branch(self, state: bytes) -> None:
-        """Bind the hash chain to the initial weights. After a checkpoint the chain continues."""
+        """Bind the hash chain to the initial weights. After a checkpoint, the loaded chain
+        continues."""
         if self.round_id == 0:
             self.replicated.lineage.begin(state)
 
     def start(self, now: float) -> list[Effect]:
-        """Begin round ``round_id``; the trainer holds the state before it."""
+        """Begin round ``round_id``. The trainer holds the state before it."""
         self.trainer.set_state(self.round_id)
         return self._begin(now)
 
     def resume(self, now: float) -> list[Effect]:
-        """Continue where ``stop`` ended; no other state was adopted."""
+        """Continue after ``stop`` if no other state was adopted."""
         own = self.present.own
         return [*self._begin(now), *(self.on_contributed(own, now) if own is not None else ())]
 
     def stop(self, now: float) -> list[Effect]:
-        """Stop taking part until ``start``; still help peers that are behind."""
+        """Stop participation until ``start``. This peer still serves peers that are behind."""
         effects = self.commits.record_own_commit(now) + self.participant.stop()
         present = self.present
         present.mode, present.shards = "off", []
@@ -214,7 +217,7 @@ class RollingRounds:
     def adopt(self, round_id: int, chain: bytes, snapshot: tuple[Any, ...]) -> None:
         """Adopt another peer's state before ``round_id``.
 
-        Raises: As ``LocalProgress.check``. Then nothing has changed.
+        Raises: The errors of ``LocalProgress.check``; then nothing has changed.
         """
         self.replicated.adopt(round_id, chain, snapshot)
         self.log.clear()
@@ -224,7 +227,8 @@ class RollingRounds:
         self.trainer.restart()
 
     def come_back(self) -> None:
-        """Continue from an adopted state of a peer that is in the round which begins next."""
+        """Begin the next round with an adopted state, as a peer that may have missed its
+        messages."""
         self.server.come_into(self.round_id)
 
     def snapshot(self, round_id: int) -> tuple[bytes, tuple[Any, ...]] | None:
@@ -242,7 +246,7 @@ class RollingRounds:
     # --- the trainer ------------------------------------------------------------------------------
 
     def on_contributed(self, event: Contributed, now: float) -> list[Effect]:
-        # Otherwise that round was committed without this update.
+        # The update of another round is dropped: that round was committed without it.
         is_present = event.round_id == self.round_id
         return self.participant.contribute(event, now) if is_present else []
 
@@ -272,8 +276,8 @@ class RollingRounds:
             if self.patience.transfer_tracker.came(event, now):
                 self.attendance.view.forget_load()
             if self.local not in self.replicated.roster:
-                # This peer only follows the rounds. If the link of a peer is slower than the
-                # rounds, payloads always wait on it.
+                # This peer only follows the rounds. If its link is slower than the rounds, payloads
+                # are always queued on it.
                 self.attendance.view.note_state(self.local, now + self.deadline.round_timeout_s())
         if isinstance(message, Compiling):
             self.patience.compile_tracker.record_compiling(sender, now)
@@ -288,9 +292,9 @@ class RollingRounds:
         return self._on_round_message(event, message.round_id, now)
 
     def _on_round_message(self, event: Received, round_id: int, now: float) -> list[Effect]:
-        """Handle a message that has the round of its sender. A commit is checked before its sender
-        counts as present, because its next roster may rightly omit a peer that was silent
-        before."""
+        """Handle a message that names the round of its sender. A commit is checked before its
+        sender counts as present, because the commit's roster may rightly omit a peer that was
+        silent before."""
         if isinstance(event.message, Commit):
             effects = self._dispatch_message(event, now)
             returns = self.future_buffer.record_round(event.sender, round_id)
@@ -301,8 +305,8 @@ class RollingRounds:
     def _record_round(
         self, peer: PeerId, round_id: int, contributes: bool, now: float
     ) -> list[Effect]:
-        """Record the round that ``peer`` has reported. A peer that was silent before may serve now,
-        and may be the only possible server."""
+        """Record the round that ``peer`` has reported. A peer that was silent before may serve from
+        now on, and may be the only possible server."""
         returns = self.future_buffer.record_round(peer, round_id, contributes)
         return self.on_view_change(now) if returns else []
 
@@ -344,7 +348,7 @@ class RollingRounds:
         return [] if self.mode == "off" else self.lag_detector.not_kept(sender, notice, now)
 
     def on_hello(self, sender: PeerId, hello: Hello, now: float) -> list[Effect]:
-        """Handle a hello: its sender is ready for the roster, or leaves."""
+        """Handle a hello. Its sender is ready for the roster, or leaves."""
         effects = self._record_round(sender, hello.round_id, False, now)
         keeps_up = (
             hello.round_id > 0 and self.round_id - hello.round_id <= self._rounds_behind_max()
@@ -352,7 +356,7 @@ class RollingRounds:
         if hello.stage != "ready":
             self.joining.discard(sender)
             self.departures.record_departure(sender, hello)
-            # While a state is in transit, older commits would only delay it on a slow link.
+            # While a state is in transfer, older commits would only delay it on a slow link.
             if hello.round_id > self.round_id and self.mode != "off":
                 effects += self.lag_detector.behind(sender, hello.round_id, now)
             return effects + self.on_view_change(now)  # its shards go to other servers
@@ -360,7 +364,7 @@ class RollingRounds:
         if stance == "same" and sender not in self.roster and keeps_up:
             self.departures.record_return(sender)
             self.joining.add(sender)
-            # A round may be closed early to let a newcomer in.
+            # A round may be closed early to admit a newcomer.
             return effects + self.on_view_change(now)
         if keeps_up:
             effects += self.participant.request_again(sender)
@@ -369,8 +373,8 @@ class RollingRounds:
         return effects + self.lag_detector.on_hello(sender, hello, stance, now)
 
     def _rounds_behind_max(self) -> int:
-        """Return the number of rounds that a ready peer may be behind while it counts as keeping
-        up. Short rounds may pass while a message is in transit."""
+        """Return the number of rounds by which a ready peer may be behind and still count as
+        keeping up. Several short rounds may pass while a message is in transit."""
         usual_s = self.deadline.typical_round_s()
         return max(
             NEWCOMER_ROUNDS,
@@ -378,8 +382,8 @@ class RollingRounds:
         )
 
     def on_arriving(self, event: Arriving, now: float) -> list[Effect]:
-        """Handle a received part of a payload. Report it to the others from time to time, so that
-        they do not skip this peer while it receives."""
+        """Handle the arrival of a part of a payload. Report it to other peers from time to time, so
+        that they do not skip this peer."""
         message, transfer_tracker = event.message, self.patience.transfer_tracker
         if (
             self.mode == "off"
@@ -404,8 +408,8 @@ class RollingRounds:
         return self._to_roster(ReceivingPayload(self.settings.lineage, received, pause_s))
 
     def on_compiling(self, now: float) -> list[Effect]:
-        """Report to the others that the local trainer compiles. The node polls the trainer again
-        soon."""
+        """Report to other peers that the local trainer compiles. The node calls this repeatedly
+        until the compilation ends."""
         if self.mode == "off":
             return []
         self.patience.compile_tracker.record_compiling(self.local, now)
@@ -420,18 +424,18 @@ class RollingRounds:
 
     def on_progress(self, peer: PeerId, rounds_applied: int, now: float) -> list[Effect]:
         """Handle the number of rounds that the trainer of ``peer`` has applied. If it is larger
-        than the local one, this peer has missed commits."""
+        than the local number, this peer has missed commits."""
         if rounds_applied <= 0 or self.mode == "off":
             return []
         effects = self._record_round(peer, rounds_applied, False, now)
         if rounds_applied > self.round_id and (peer in self.roster or not self._others()):
-            # A peer outside of the roster has no commits to send. The newcomer receives a request
-            # only if no member is reachable.
+            # A peer outside the roster cannot send commits. A newcomer gets a request only if no
+            # member of the roster is reachable.
             effects += self.lag_detector.behind(peer, rounds_applied, now)
         return effects
 
     def on_former_commit(self, event: Received, now: float) -> list[Effect]:
-        """Handle a commit from a former incarnation of its sender."""
+        """Handle a commit that arrived from a former incarnation of its sender."""
         commit = event.message
         assert isinstance(commit, Commit)
         if commit.lineage != self.settings.lineage or commit.shard >= len(self.shard_bytes):
@@ -442,7 +446,7 @@ class RollingRounds:
         self.future_buffer.stash_former_commit(first, commit.round_id, event, commit.shard)
         return []
 
-    # --- the view changes, time passes ------------------------------------------------------------
+    # --- changes of the view, and time ------------------------------------------------------------
 
     def on_view_change(self, now: float) -> list[Effect]:
         return self.participant.on_view_change(now)
@@ -459,7 +463,7 @@ class RollingRounds:
             return []
         return self.participant.on_shard_timer(timer, shard, now)
 
-    # --- a round begins, and ends -----------------------------------------------------------------
+    # --- start and end of a round -----------------------------------------------------------------
 
     def _begin(self, now: float, contributed: bool = False) -> list[Effect]:
         present, roster, chain = self.present, self.replicated.roster, self.replicated.lineage.head
@@ -469,8 +473,8 @@ class RollingRounds:
             self.requests.add(FollowRounds())
         able = self.replicated.serving_roster()
         plan = self.topology(able, round_id, self.settings.seed, shards=n_shards)
-        # At most so many transfers with one peer: its updates for the shards that one peer serves,
-        # and its results.
+        # Largest number of transfers over one link in a round: updates for the shards that one peer
+        # serves, and its results.
         serving = Counter([order[0] for order in plan.servers])
         self.patience.transfer_tracker.begin_round(
             max(self.shard_bytes, default=0),
@@ -486,8 +490,8 @@ class RollingRounds:
         return effects + self._replay_stored(now)
 
     def _replay_stored(self, now: float) -> list[Effect]:
-        """Handle the messages that arrived before this round began. Each of them may end the round,
-        and begin the next."""
+        """Handle the messages that arrived before this round began. Each of them may end the round
+        and begin the next one."""
         effects: list[Effect] = []
         round_id, buffer = self.present.round_id, self.future_buffer
         for event in buffer.pop_former_commits(round_id) if buffer.former_commits else ():
@@ -497,7 +501,8 @@ class RollingRounds:
         return effects
 
     def _finish(self, now: float) -> list[Effect]:
-        """End the round: every shard is committed. The commit of shard 0 names the next roster."""
+        """End the round after the commit of every shard. The commit of shard 0 names the next
+        roster."""
         present = self.present
         held = tuple(
             [(shard.commit, shard.payload) for shard in present.shards if shard.commit is not None]
@@ -506,7 +511,7 @@ class RollingRounds:
         self.participant.attempt_locks.keep_finished(
             present.round_id, present.parent, present.shards
         )
-        # read before ``append``, which begins the next round
+        # computed before ``append``, which begins the next round
         expected = self.server.quorum.expected()
         coming, locked = held[0][0].roster, present.locked
         alive = (
@@ -516,7 +521,7 @@ class RollingRounds:
         )
         made_here = [shard.made_here for shard in present.shards]
         effects = self.replicated.append(held, made_here, alive)
-        # A collective operation is not measured: its time includes the script before it.
+        # A collective operation is not observed, because its time includes the preceding script.
         kind = held[0][0].kind
         if self.replicated.was_step or (kind and is_further(kind)):
             self.deadline.observe_round(now - present.began_at)
@@ -529,20 +534,20 @@ class RollingRounds:
         effects += self.replica_check.on_commit(held[0][0], present.own, len(expected))
         return effects + self._begin(now, present.own is not None)
 
-    # --- others are elsewhere ---------------------------------------------------------------------
+    # --- peers in other rounds --------------------------------------------------------------------
 
     def _on_later_round(self, event: Received, message: RoundMessage, now: float) -> list[Effect]:
-        """Keep a message of a later round. The commits between may be on their way. If not, request
-        them."""
+        """Store a message of a later round. The commits in between may be in transit; if they do
+        not arrive, this peer requests them."""
         if not self.settings.may_be(event.sender) or message.shard >= len(self.shard_bytes):
             return []
         if self.mode == "off" and message.round_id > 0 and isinstance(message, Update):
-            # It would be outdated when this peer returns.
+            # The update would be outdated when this peer returns.
             return [Send(event.sender, self.lag_detector.not_serving(message))]
         first = self._first_round_to_store()
         kept = self.future_buffer.stash(first, message.round_id, event, message.shard)
         if self.mode == "off" and isinstance(message, UpdateRequest) and not kept:
-            # The sender asks again when this peer is back.
+            # The sender repeats the request when this peer has returned.
             return [Send(event.sender, self.lag_detector.in_no_round(message))]
         if isinstance(message, Commit):
             self.lag_detector.on_later_commit(message.round_id)
@@ -550,30 +555,30 @@ class RollingRounds:
         return [] if is_not_ahead else self.lag_detector.behind(event.sender, message.round_id, now)
 
     def _first_round_to_store(self) -> int:
-        """Return the earliest round of stored messages. While this peer does not take part, it is
-        the round of the others."""
+        """Return the earliest round for which messages are stored. While this peer does not take
+        part, that is the round of the other peers."""
         if self.mode == "off":
             return self.future_buffer.next_round(self.round_id)
         return self.round_id
 
     def on_disconnect(self, peer: PeerId) -> None:
-        """Handle the broken link to ``peer``."""
+        """Handle the loss of the link to ``peer``."""
         self.future_buffer.on_disconnect(peer)
         self.lag_detector.on_disconnect(peer)
         for shard in self.shards:
-            shard.served.asked.discard(peer)  # The request may be lost with the link.
+            shard.served.asked.discard(peer)  # the request may be lost with the link
 
     def payload_bytes(self, message: Update | Commit | Push) -> int:
-        """Return the length that the payload of ``message`` must have by the local layout, in
-        bytes; -1 when there is no such shard."""
+        """Return the required length of the payload of ``message`` by the local layout, in bytes;
+        -1 if the shard does not exist."""
         if isinstance(message, Push):
             return -1
         of_results = isinstance(message, Commit) and self.result_bytes
         return bytes_of(message, of_results or self.shard_bytes)
 
     def compared_with(self, message: Message) -> tuple[Payload, ...] | None:
-        """Return the own update, with which the payload of a message is compared on arrival.
-        None if there is no update."""
+        """Return the local update that the payload of a message is compared with on arrival, or
+        None for no comparison."""
         return (
             self.participant.result_validator.compared_with(
                 message, self.round_id, self.present.own

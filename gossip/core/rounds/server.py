@@ -1,5 +1,5 @@
-"""The server's side of a rolling round: collect updates, close the attempt once enough have come,
-run the aggregation rule, build the commit. Closing an attempt fixes the updates that the rule
+"""Server side of a rolling round: collect updates, close the attempt when enough have arrived, run
+the aggregation rule, and build the commit. Closing an attempt fixes the updates that the rule
 receives."""
 
 from __future__ import annotations
@@ -34,9 +34,10 @@ class Server:
     """Work of a peer for the shards that it serves.
 
     Args:
-        quorum, patience: Conditions under which an attempt may close, and its wait for more
-        updates.
-        awaits_commit: Whether a commit of this round is in transit.
+        quorum: Condition for closing an attempt.
+        patience: Wait for further updates after the quorum.
+        awaits_commit: Returns whether another peer has a commit of this round that may still
+            arrive.
     """
 
     def __init__(
@@ -49,12 +50,12 @@ class Server:
         self.local, self.settings, self.timers = quorum.local, quorum.settings, timers
         self.present, self.quorum, self.patience = quorum.present, quorum, patience
         self.awaits_commit = awaits_commit
-        self._came_into = -1  # the last round that this peer began with an adopted state
+        self._came_into = -1  # last round that this peer has begun with an adopted state
         self.log: CommitLog | None = None
-        self.cross_shard = False  # the shards of this round decide together
+        self.cross_shard = False  # whether the shards of this round decide together
         self._tickets: dict[int, tuple[ShardRound, int]] = {}
         self._next_ticket = 1
-        self._short = 0  # difference between f and the number that the last round tolerated
+        self._short = 0  # f minus the number of Byzantine peers that the rule tolerated last
 
     def begin(
         self,
@@ -69,7 +70,8 @@ class Server:
 
         Args:
             standing: Peers in quarantine, and those of them that are proven Byzantine. No server
-                waits for their updates and no rule uses them.
+            waits for
+                their updates, and no rule uses these.
             log: Commits of earlier rounds, for rules that use the last result.
             shards: Number of shards.
         """
@@ -81,12 +83,13 @@ class Server:
         self._tickets.clear()
 
     def come_into(self, round_id: int) -> None:
-        """Note that this peer begins ``round_id`` with an adopted state."""
+        """Record that this peer begins ``round_id`` with an adopted state."""
         self._came_into = round_id
 
     def chosen(self, shard: ShardRound) -> Collection[PeerId] | None:
-        """Return the peers with updates that make the round. In a pipeline, these are peers that
-        together have each micro-batch once; None while there are none, so that the round waits."""
+        """Return the peers with the updates that make up the round. In a pipeline, these peers
+        together have each micro-batch exactly once. Return None if there are no such peers yet, so
+        that the round waits."""
         served = shard.served
         pipeline, few = (
             self.settings.pipeline,
@@ -97,7 +100,7 @@ class Server:
         sets = {
             peer: update.micro_batches
             for peer, (update, _) in served.answers.items()
-            if peer not in self.present.locked  # it had nothing to compute
+            if peer not in self.present.locked  # a quarantined peer computes no micro-batch
         }
         return cover(sets, pipeline.micro_batches)
 
@@ -113,8 +116,8 @@ class Server:
         return [*self.timers.cancel(before), timer]
 
     def serve(self, shard: ShardRound, attempt: int, now: float) -> list[Effect]:
-        """Start to serve ``attempt``. For a later attempt, schedule a request: a peer may hold a
-        commit of an earlier one."""
+        """Start to serve ``attempt``. For a later attempt, also schedule requests for missing
+        updates, because a peer may have a commit of an earlier attempt."""
         former = shard.served
         effects: list[Effect] = [
             cancelled
@@ -129,18 +132,18 @@ class Server:
         return effects
 
     def _requests_in(self, attempt: int) -> bool:
-        """Whether a peer may hold an unknown commit of the shard: of an earlier attempt, or of a
-        former incarnation of this peer."""
+        """Whether another peer may have a commit of the shard that this peer lacks: from an earlier
+        attempt, or from a former incarnation of this peer."""
         return attempt > 0 or self._came_into == self.present.round_id
 
     def accept_update(
         self, shard: ShardRound, sender: PeerId, update: Update, payload: Payload | None, now: float
     ) -> list[Effect]:
-        """Store an update of the served attempt, and close if that completes it."""
+        """Store an update of the served attempt, and close the attempt if that completes it."""
         served = shard.served
         if update.attempt != served.attempt or served.ticket is not None:
             return []
-        if served.withdrawn.get(sender) == update.attempt:  # its withdrawal arrived first
+        if served.withdrawn.get(sender) == update.attempt:  # its withdrawal arrived before
             return []
         if not served.answers:
             served.first_at = now
@@ -152,21 +155,21 @@ class Server:
         return self.maybe_close(shard, now)
 
     def request_missing(self, shard: ShardRound, attempt: int) -> list[Effect]:
-        """Request updates that have not arrived in time."""
+        """Request the updates that have not arrived in time."""
         served = shard.served
         served.request_timer = None
         return [] if attempt != served.attempt else self._send_requests(shard, attempt)
 
     def request_from_newcomers(self, shard: ShardRound) -> list[Effect]:
-        """Request updates of peers that were skipped at the last requests and have returned: they
-        have received no request of the present attempt."""
+        """Request the updates of peers that were skipped at the last requests and have returned.
+        They have received no request in the present attempt."""
         serving = shard.served.attempt
         if serving is None or serving != shard.attempt or shard.served.request_timer is not None:
             return []
         return self._send_requests(shard, serving) if self._requests_in(serving) else []
 
     def request_again(self, shard: ShardRound, peer: PeerId) -> list[Effect]:
-        """Request the update of ``peer`` again: it replied before that it was in no round."""
+        """Request the update of ``peer`` again, which has replied that it was in no round."""
         shard.served.in_no_round.discard(peer)
         shard.served.asked.discard(peer)
         return self.request_from_newcomers(shard)
@@ -188,7 +191,7 @@ class Server:
         return [Send(peer, request) for peer in missing]
 
     def maybe_close(self, shard: ShardRound, now: float) -> list[Effect]:
-        """Run the rule if a quorum has answered and the server waits for no other peer."""
+        """Run the rule if a quorum has replied and the server waits for no further peer."""
         served = shard.served
         if served.attempt != shard.attempt or served.ticket is not None or shard.commit is not None:
             return []
@@ -217,7 +220,7 @@ class Server:
         served = shard.served
         if served.grace is not None and served.grace_at <= at:
             return []
-        before = self.timers.cancel(served.grace)  # an earlier timer replaces it
+        before = self.timers.cancel(served.grace)  # the new timer replaces an earlier one
         timer = self.timer("grace", shard, at)
         served.grace, served.grace_at = timer.token, at
         return [*before, timer]
@@ -253,11 +256,11 @@ class Server:
 
     def _of_one_kind(self, shard: ShardRound) -> frozenset[PeerId]:
         """Choose the kind of step of the shard's round, and return the peers with a usable update
-        of that kind.
+        of this kind.
 
-        The most common kind of the usable updates is chosen. If the rule needs more updates than
-        have that kind, the most common kind of all received updates is chosen: a Byzantine peer
-        that alone has samples must not choose the kind.
+        The most common kind of the usable updates is chosen. If fewer updates have this kind than
+        the rule needs, the most common kind of all received updates is chosen. So a Byzantine peer
+        that alone has samples cannot choose the kind.
         """
         served = shard.served
         usable = frozenset(served.usable())
@@ -273,14 +276,14 @@ class Server:
         return same
 
     def without_quarantined(self, usable: frozenset[PeerId], f: int) -> frozenset[PeerId]:
-        """Return the peers with updates for the rule. If the rule could not tolerate f without the
-        suspected peers, only the proven ones are left out."""
+        """Return the peers with the updates for the rule. If the rule could not tolerate f without
+        the quarantined peers, only the proven ones are excluded."""
         left, enough = usable - self.present.locked, self.settings.updates_needed(f)
         return left if len(left) >= enough else usable - self.present.proven
 
     def ask_rule(self, shard: ShardRound, rows: tuple[Row, ...], **step: Any) -> list[Effect]:
-        """Run the rule on ``rows``. ``step`` has further fields of ``Aggregate``, for one step of
-        the rule."""
+        """Run the rule on ``rows``. ``step`` has further fields of ``Aggregate``, if the rule runs
+        in steps."""
         served = shard.served
         ticket = self._next_ticket
         self._next_ticket += 1
@@ -311,10 +314,9 @@ class Server:
         ]
 
     def f_of(self, shard: ShardRound) -> int:
-        """Return the number of Byzantine peers that the rule has to tolerate: f without the proven
+        """Return the number of Byzantine peers that the rule has to tolerate: f minus the proven
         ones. A peer with a non-finite update counts as one of f only if the other updates are too
-        few for
-        more: an honest model may overflow."""
+        few to tolerate more, because an honest model may overflow as well."""
         served = shard.served
         f = max(0, self.settings.f - len(self.present.proven.intersection(self.present.roster)))
         if not served.faulty:
@@ -323,9 +325,9 @@ class Server:
         return max(f - len(set(served.faulty) - self.present.proven), enough_for, 0)
 
     def record_measurements(self, event: Aggregated) -> ShardRound | None:
-        """Store the measurements that ``event`` brings.
+        """Store the measurements in ``event``.
 
-        Returns: Their shard; None if the message has other content, or is late.
+        Returns: The measured shard; None if ``event`` has other content, or is late.
         """
         shard, _ = self._tickets.get(event.ticket, (None, 0))
         progress = (
@@ -348,7 +350,7 @@ class Server:
         audits: tuple[AuditVote, ...] = (),
     ) -> tuple[ShardRound, Commit] | None:
         """Return the commit of the rule's result; None if this peer has moved to a later attempt or
-        recorded a commit."""
+        has recorded a commit."""
         shard, attempt = self._tickets.pop(event.ticket, (None, 0))
         if (
             shard is None
@@ -434,7 +436,7 @@ class Server:
 def _rejected(
     shard: ShardRound, outside: Sequence[Row], result: Aggregated
 ) -> tuple[Rejection, ...]:
-    """Return the rejections of a commit: the peers with unused samples, ascending."""
+    """Return the rejections of a commit: peers without used samples, ascending."""
     found: list[Rejection] = []
     for peer, (update, payload) in shard.served.answers.items():
         if payload is not None and not payload.finite:
@@ -442,7 +444,7 @@ def _rejected(
         elif payload is None and update.skipped:
             found.append(Rejection(peer, "skipped"))
     if result.payload is not None:
-        # without outlyingness if the rule has none
+        # ``result.outside`` is empty if the rule has no outlyingness
         measured = zip(outside, result.outside, strict=False)
         found += [Rejection(row.peer, "quarantined", far) for row, far in measured]
     return tuple(sorted(found, key=lambda rejection: rejection.peer))

@@ -131,7 +131,7 @@ class ServedAttempt:
 
     attempt: int = -1  # -1 if none is served
     answers: dict[PeerId, tuple[Update, Payload | None]] = field(default_factory=dict)
-    # latest attempt whose update each peer has withdrawn; an update that arrives later is dropped
+    # latest attempt with a withdrawn update, by peer; an update that arrives later is dropped
     withdrawn: dict[PeerId, int] = field(default_factory=dict)
     rows: tuple[Row, ...] = ()  # updates that the rule gets
     # updates of quarantined peers, which are only measured; if the rule runs in steps, also in
@@ -165,8 +165,8 @@ class ServedAttempt:
         ]
 
     def find_kind(self, peers: Collection[PeerId]) -> int:
-        """Return the kind of step that most of these peers make. Of equally frequent kinds, a step
-        of the run is preferred, then the lowest kind."""
+        """Return the kind of step that most of these peers make. If several kinds are equally
+        frequent, a step of the run is preferred, then the lowest kind."""
         kinds = Counter([self.answers[peer][0].kind for peer in peers])
         return min(kinds, key=lambda kind: (-kinds[kind], is_further(kind), kind))
 
@@ -217,10 +217,10 @@ class ServedAttempt:
 class AttemptClaims:
     """Claims about later attempts of a shard (``later_turns.py``)."""
 
-    came_at: float = 0.0  # start of the present attempt
-    led_here: PeerId | None = None  # peer whose unexplained claim alone led to that attempt
-    skipped: int = 0  # number of attempts that were skipped because of claims
-    deferred: dict[PeerId, int] = field(default_factory=dict)  # latest deferred attempt, by peer
+    came_at: float = 0.0  # Start of the present attempt.
+    led_here: PeerId | None = None  # Claimant, if its unexplained claim alone led here.
+    skipped: int = 0  # Number of attempts that were skipped because of claims.
+    deferred: dict[PeerId, int] = field(default_factory=dict)  # Latest deferred attempt.
     granted: dict[PeerId, int] = field(default_factory=dict)  # number of granted claims, by peer
 
 

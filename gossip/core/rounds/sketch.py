@@ -1,4 +1,4 @@
-"""Sketches: small random projections of the parameters, from which every peer estimates the
+"""Sketches: small random projections of the parameters, from which each peer estimates the
 consensus distance."""
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ class ConsensusDistance:
     """Distance between replicas.
 
     Attributes:
-        distance: Root mean square distance of the sketches from their mean. With a projection that
-            keeps norms, this is the distance of the parameters.
+        distance: Root mean square distance of the sketches from their mean. If the projection
+        preserves
+            norms, it is the consensus distance of the parameters.
         norm: Root mean square norm of the sketches.
     """
 
@@ -33,8 +34,8 @@ class ConsensusDistance:
 
 
 def read_sketch(packed: bytes) -> Sketch | None:
-    """Return the numbers in native float32 bytes; None if the bytes are invalid or a number is not
-    finite."""
+    """Return the numbers of a native float32 array; None if the bytes are invalid or a number is
+    not finite."""
     if not packed or len(packed) % 4 or len(packed) > 4 * SKETCH_NUMBERS_MAX:
         return None
     numbers = array("f", packed)
@@ -42,10 +43,10 @@ def read_sketch(packed: bytes) -> Sketch | None:
 
 
 def consensus(sketches: Collection[Sketch], f: int) -> ConsensusDistance | None:
-    """Return the consensus distance of sketches of equal length; None if fewer than two are left.
+    """Return the consensus distance of sketches of equal length; None if fewer than two remain.
 
-    The f sketches farthest from the coordinate-wise median are left out, so that fewer than half
-    Byzantine peers cannot make a swarm mix more.
+    The f sketches farthest from the coordinate-wise median are excluded. So a Byzantine minority
+    cannot make the peers mix more.
     """
     if len(sketches) - f < 2:
         return None

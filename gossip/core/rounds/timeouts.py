@@ -34,8 +34,8 @@ class RecentMedian:
         return len(self._order)
 
     def median(self) -> float:
-        """Return the median of at least one number. Of an even count, return the upper of both
-        middle numbers, because a slightly longer wait costs less than a shorter one."""
+        """Return the median of at least one number. If their count is even, return the upper of
+        both middle numbers, because a slightly longer wait costs less than a shorter one."""
         return self._sorted[len(self._sorted) // 2]
 
     def reach(self) -> float:

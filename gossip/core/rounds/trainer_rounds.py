@@ -1,4 +1,4 @@
-"""Rounds of the local trainer: the one that it computes, and the state that it has."""
+"""Rounds of the local trainer: the round that it computes, and the state that it has."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .shard import PresentRound
 
 
 class TrainerRounds:
-    """Starts the computation of a round once the trainer has the state before it."""
+    """Starts the computation of a round when the trainer has the state before it."""
 
     def __init__(
         self,
@@ -24,13 +24,14 @@ class TrainerRounds:
     ) -> None:
         self.present, self.replicated, self.lag_detector = present, replicated, lag_detector
         self.replica_check, self.departures = replica_check, departures
-        # the last round that the trainer has applied, or will apply before the next StartRound
+        # last round that the trainer has applied, or will apply before it receives the next
+        # StartRound
         self._applied = -1
-        self._started = -1  # the last round that the trainer was requested to compute
+        self._started = -1  # last round that was started
 
     def begin(self, contributed: bool) -> list[Effect]:
-        """Begin the present round. A trainer that has ``contributed`` to the round before receives
-        its commits before the next StartRound."""
+        """Begin the present round. A trainer that has ``contributed`` to the previous round
+        receives the result of that round before the next StartRound."""
         if contributed and self._applied == self.present.round_id - 2:
             self._applied += 1
         return self.start() if self.present.mode == "active" else []
@@ -46,7 +47,8 @@ class TrainerRounds:
         self._applied = round_id - 1
 
     def restart(self) -> None:
-        """Restart with an adopted state: its round is computed, even if it was before."""
+        """Restart with an adopted state. The present round is computed again if it was computed
+        before."""
         self._started = -1
 
     def on_applied(self, round_id: int) -> list[Effect]:
@@ -54,12 +56,12 @@ class TrainerRounds:
         return self.start() if self.present.mode == "active" else []
 
     def start(self) -> list[Effect]:
-        """Start the computation of this round if the trainer has the state before it."""
+        """Start the computation of the present round if the trainer has the state before it."""
         has_state = self._applied == self.present.round_id - 1
         return [self._order()] if has_state and self._started < self.present.round_id else []
 
     def repeat(self) -> list[Effect]:
-        """Repeat the order to compute this round, which now has samples."""
+        """Send StartRound again, because the present round now has samples."""
         computes = self._started == self.present.round_id and self.present.own is None
         return [self._order()] if computes else []
 

@@ -1,8 +1,8 @@
-"""Validation of results: a receiver checks a result, since a server may be Byzantine.
+"""Validation of results by their receivers, because a server may be Byzantine.
 
-A doubtful result is rejected while at most f peers have sent it. If more have sent it, one of them
-is honest and has accepted or made the result. Then it is accepted: this peer's update is the
-outlier.
+A doubtful result is rejected while at most f peers have sent it. If more than f peers have sent it,
+one of them is honest and has accepted or made the result. The receiver then accepts it as well: its
+own update is the outlier.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from .server import Server
 from .shard import ShardRound
 
 Lengths: TypeAlias = "OrderedDict[int, tuple[PeerId, float, int]]"
-"""Server, length and number of samples of the result of each round."""
+"""Server, length and number of samples of each round's result."""
 
 
 class ResultValidator:
-    """Checks of results against earlier ones.
+    """Checks results against the local update and against earlier results.
 
     Args:
         advance: Moves a shard to its next attempt.
@@ -67,12 +67,12 @@ class ResultValidator:
         self._orders: dict[int, tuple[tuple[PeerId, ...], ...]] = {}
         # results that did not arrive in time, by server and round
         self._waited: OrderedDict[tuple[PeerId, int], None] = OrderedDict()
-        # votes against recomputed micro-batches
+        # audit votes of this peer, after a recomputed micro-batch had another result
         self._audited: OrderedDict[AuditVote, None] = OrderedDict()
 
     def accusations(self) -> tuple[Accusation, ...]:
-        """Return the accusations of a commit that is made here. Each accusation is repeated until
-        the history contains it."""
+        """Return the accusations for a commit by this peer. Each accusation is repeated in later
+        commits until the history contains it."""
         here, history = self.quorum.present.round_id, self.replicated
         found = [
             (*accusation, True)
@@ -94,15 +94,15 @@ class ResultValidator:
         )
 
     def note_audit(self, vote: AuditVote) -> None:
-        """Record the vote of this peer against a micro-batch of another: it recomputed the
-        micro-batch with another result."""
+        """Record an audit vote of this peer: it has recomputed a micro-batch of another peer, with
+        another result."""
         self._audited[vote] = None
         while len(self._audited) > REFUSALS_KEPT:
             self._audited.popitem(last=False)
 
     def audit_votes(self) -> tuple[AuditVote, ...]:
-        """Return the audit votes of a commit that is made here, the latest. Each is repeated until
-        it is in the history."""
+        """Return the latest audit votes for a commit by this peer. Each vote is repeated in later
+        commits until the history contains it."""
         audits = self.replicated.audits
         if audits is None:
             return ()
@@ -115,7 +115,7 @@ class ResultValidator:
         )
 
     def saw(self, event: Received) -> None:
-        """Record a received commit as evidence, whether it is accepted or not."""
+        """Record a received commit as evidence, whether or not it is accepted later."""
         commit = event.message
         if not self.f or not isinstance(commit, Commit):
             return
@@ -125,7 +125,8 @@ class ResultValidator:
             self._orders[present.round_id] = tuple([shard.order for shard in present.entered])
             while len(self._orders) > ORDERS_KEPT:
                 del self._orders[min(self._orders)]
-        # A commit outside its server's turns is not evidence. So a Byzantine peer can invent few.
+        # Only a commit of an attempt that its server serves is evidence. This limits the number of
+        # commits that a Byzantine peer can invent.
         orders = self._orders.get(commit.round_id, ())
         order = orders[commit.shard] if commit.shard < len(orders) else ()
         true = (
@@ -139,10 +140,10 @@ class ResultValidator:
             self.witness.saw(event.sender, event.incarnation, commit)
 
     def on_server_timeout(self, shard: ShardRound, now: float) -> list[Effect]:
-        """Handle the timeout of the present server, which is connected: a lost one is skipped
-        before."""
+        """Handle the timeout of the present server. The server is connected, because a server
+        without a connection is skipped before."""
         server = shard.server_of(shard.attempt)
-        # The server is at fault only if it could reach a quorum, and f more peers that may withhold
+        # The server is at fault only if it could reach a quorum even if f further peers withhold
         # their updates.
         if (
             self.f
@@ -156,9 +157,9 @@ class ResultValidator:
         self, message: Message, round_id: int, own: Contributed | None
     ) -> tuple[Payload, ...] | None:
         """Return the vectors that the payload of ``message`` is compared with, as
-        ``RollingRounds.compared_with``. This peer has contributed ``own`` to the present round,
-        ``round_id``."""
-        # In a small roster, no more than f peers may confirm the result of an honest server.
+        ``RollingRounds.compared_with``. ``own`` is the contribution of this peer to ``round_id``,
+        the present round."""
+        # In a small roster, it is possible that no more than f peers confirm an honest result.
         if (
             not isinstance(message, Commit)
             or not message.digest
@@ -178,8 +179,8 @@ class ResultValidator:
     def judge(
         self, handed: Received, shard: ShardRound, commit: Commit, own: Contributed | None
     ) -> Objection | None:
-        """Return the objection to a sound commit, which arrived as ``handed``; None if it is
-        accepted."""
+        """Return the objection to a sound commit, which arrived as ``handed``; None if the commit
+        is accepted."""
         if not self.f:
             return None  # no Byzantine peer is expected, and nothing was compared
         objection = self.result_checks.objection(commit, own)
@@ -210,12 +211,12 @@ class ResultValidator:
             # again.
             return effects
         shard.rejected_from.add(sender)
-        # A result is evidence against its server only if the server itself sent it.
+        # A result counts as evidence against its server only if the server itself sent it.
         if objection.is_evidence and sender == commit.server:
             _keep(self._refused, (sender, commit.round_id))
         server = shard.server_of(shard.attempt)
-        # Peers have moved on to the later attempt, and this server still has their updates. A
-        # result of these updates would be a second one. An unsound commit does not show a later
+        # Other peers are already in the later attempt, but this server still has their updates. A
+        # result of these updates would be a second one. An unsound commit does not prove a later
         # attempt.
         later = (
             event == "refused_result" and sender == commit.server and commit.made_at > shard.attempt
@@ -223,9 +224,9 @@ class ResultValidator:
         overtaken = server == self.local and later
         if server == self.local and not overtaken:
             return effects + self.server.maybe_close(shard, now)
-        # In the first pass through the order the shard moves at once, later only after timeouts.
-        # The server that a forwarded result names is not at fault: otherwise a Byzantine peer could
-        # make others skip every honest server.
+        # In the first pass through the order the shard moves at once, and later only after
+        # timeouts. The server named in a forwarded result is not at fault. Otherwise a Byzantine
+        # peer could make other peers skip every honest server.
         if (overtaken or server == sender) and shard.attempt < len(shard.order):
             effects += self.advance(shard, f"a result of {commit.server} is refused: {why}", now)
         return effects
@@ -242,7 +243,7 @@ class ResultValidator:
 
     def _why(self, commit: Commit, similarity: ResultSimilarity, own: Contributed | None) -> str:
         longer = self.settings.longer
-        # Usually the local update is long enough, and earlier results are not needed.
+        # Usually the local update is long enough, so the lengths of earlier results are not needed.
         if not similarity.length <= longer * similarity.own:
             usual = self._usual(commit, similarity, own)
             if usual and not similarity.length <= longer * usual:
@@ -254,8 +255,8 @@ class ResultValidator:
         if not cosine < opposed:
             return ""
         if similarity.own < self.settings.faint * similarity.even:
-            # The local update is mostly noise. Its direction counts only if the result points
-            # farther against it than the longest result that is not yet opposed.
+            # The local update is mostly noise. Its direction counts only if the result opposes it
+            # by more than the longest recent result that still counts as not opposed.
             usual = self._usual(commit, similarity, own)
             if similarity.length * cosine >= opposed * longer * usual:
                 return ""
@@ -264,14 +265,14 @@ class ResultValidator:
     def _usual(
         self, commit: Commit, similarity: ResultSimilarity, own: Contributed | None
     ) -> float:
-        """Return the largest length of results that more than f servers have made, or of the local
-        update. So up to f Byzantine servers cannot raise it step by step.
+        """Return the largest length that results of more than f servers, or the local update, have
+        reached. So up to f Byzantine servers cannot raise it step by step.
 
-        Lengths are scaled to the number of samples: with fewer samples a result is longer, and at
-        the end of an epoch a round may have a single sample. While too few servers are known, the
-        limit is that of a shard with almost no gradient.
+        Lengths are scaled to the number of samples, because a result of fewer samples is longer,
+        and at the end of an epoch a round may have a single sample. While too few servers are
+        known, the limit for a shard with almost no gradient is used.
         """
-        # A server that claims few samples cannot leave out those of this peer.
+        # A server that claims few samples cannot exclude the samples of this peer.
         samples = max(1, _samples(commit), own.samples if own is not None else 0)
         longest = defaultdict[PeerId, float](float)
         for server, length, of in self._lengths.get((commit.shard, commit.kind), {}).values():
@@ -287,5 +288,5 @@ def _keep(known: OrderedDict[tuple[PeerId, int], None], one: tuple[PeerId, int])
 
 
 def _samples(commit: Commit) -> int:
-    """Return the number of samples in the mean, as the server of the result claims."""
+    """Return the number of samples in the result, as its server claims."""
     return sum([contribution.samples for contribution in commit.contributors])
