@@ -1,4 +1,4 @@
-"""State that follows from commits alone, and so is the same on every peer."""
+"""State that follows from the commits alone, so it is equal on all peers."""
 
 from .audits import AuditTable
 from .chain import Lineage, Stance, chain_hash, genesis, header_bytes

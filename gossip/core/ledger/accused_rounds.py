@@ -1,5 +1,5 @@
-"""Rounds for which peers have accused one other peer. An accusation counts after more than f peers
-have made it for the same round, because at least one of them is honest."""
+"""Rounds for which peers have accused one other peer. An accusation takes effect after more than f
+peers have made it for the same round, because at least one of them is honest."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from gossip.core.settings import ACCUSED_ROUNDS, PEERS_MAX
 from .unpacking import are_counts, are_rows, is_row
 
 AccusedRounds: TypeAlias = tuple[tuple[int, tuple[PeerId, ...]], ...]
-"""Rounds with their accusers, ascending; (): more than f peers have accused."""
+"""Rounds with their accusers, ascending. Empty accusers mean that more than f peers have
+accused."""
 
 
 def is_news(accused: AccusedRounds, accuser: PeerId, round_id: int) -> bool:
-    """Whether an accusation is not stored but may still count."""
+    """Whether an accusation is not stored and may still take effect."""
     known = dict(accused).get(round_id)
     return known is None or (bool(known) and accuser not in known)
 
@@ -23,19 +24,19 @@ def is_news(accused: AccusedRounds, accuser: PeerId, round_id: int) -> bool:
 def accuse(
     accused: AccusedRounds, accuser: PeerId, round_id: int, oldest: int, f: int
 ) -> tuple[AccusedRounds, bool]:
-    """Return the rounds since ``oldest`` that have a further accusation, and whether it counts
-    now."""
+    """Return the rounds since ``oldest`` with a further accusation, and whether the accusation
+    takes effect now."""
     rounds = {at: by for at, by in accused if at >= oldest}
     by = tuple(sorted({*rounds.get(round_id, ()), accuser}))
     enough = len(by) > f
     rounds[round_id] = () if enough else by
-    # No Byzantine peer can displace accusations of several peers by its own.
+    # A Byzantine peer alone must not displace the accusations of several peers.
     kept = sorted(rounds.items(), key=lambda item: (not item[1], len(item[1]), item[0]))
     return tuple(sorted(kept[-ACCUSED_ROUNDS:])), enough
 
 
 def unpack_accused(packed: Any) -> AccusedRounds:
-    """Return the rounds that another peer has packed. Raises ValueError for other data."""
+    """Return the rounds that another peer has packed. Raises ValueError if the data is invalid."""
     if not are_rows(packed, 2, most=ACCUSED_ROUNDS):
         raise ValueError("accusations: expected a few rounds, each with its accusers")
     for at, by in packed:

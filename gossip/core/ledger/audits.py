@@ -1,19 +1,19 @@
-"""Wrong results for micro-batches: members of a stage compute some micro-batches again, and report
+"""Wrong results for micro-batches: members of a stage recompute some micro-batches, and report
 differences in commits.
 
-No peer can prove to another which messages it received. So an auditor requests from both neighbours
-of the audited member the tensors that they sent to it and received from it. The member reports the
-tensors that it received and sent for each counted micro-batch (``Counted.traces``). If its report
-agrees with its neighbours but not with the output of the layers, either the member or its accusers
-are Byzantine. The votes of more than f members of its stage decide, as at least one of them is
-honest.
+No peer can prove to another which messages it received. So an auditor requests the tensors that
+both neighbours of the audited member have sent to it and received from it. The member reports the
+tensors that it has received and sent for each counted micro-batch (``Counted.traces``). Suppose
+that its report agrees with its neighbours but not with the output of the layers. Then either the
+member or its accusers are Byzantine. The votes of more than f members of its stage decide, because
+at least one of them is honest.
 
-If the report contradicts a neighbour, one of the two is Byzantine, and nothing shows which. A
-Byzantine member contradicts the next stage repeatedly. An honest member contradicts only the
-Byzantine peers of the next stage. So contradictions of the next stage count once they concern more
-members than may be Byzantine there. Contradictions of the previous stage do not count. A Byzantine
-peer there may have sent data in the place of another peer, and the honest peer that now does the
-work denies it.
+If the report contradicts a neighbour, one of the two is Byzantine, and nothing shows which one. A
+Byzantine member contradicts the next stage repeatedly. An honest member contradicts only Byzantine
+peers of the next stage. So contradictions of the next stage count once they concern more members
+than may be Byzantine there. Contradictions of the previous stage do not count, because a Byzantine
+peer there may have sent data in place of another peer. The honest peer that does the work now then
+denies it.
 
 The table is a pure function of the commits, like trust.
 """
@@ -29,9 +29,9 @@ from gossip.core.settings import AUDIT_ROWS_MAX, AUDIT_VOTES_KEPT, HISTORY_ROUND
 from .unpacking import are_counts, are_rows, is_row
 
 Answer: TypeAlias = tuple[PeerId, int, int]
-"""Result of a peer (first), in a round (second), for a micro-batch (third)."""
+"""Result that a vote is about: its peer, its round and its micro-batch."""
 Sides: TypeAlias = tuple[PeerId | None, PeerId | None]
-"""Neighbours that the result contradicts: in the previous stage and in the next one."""
+"""Neighbours that the result contradicts: one in the previous stage and one in the next stage."""
 ADMITTED: Sides = (None, None)
 
 
@@ -39,7 +39,7 @@ class AuditTable:
     """Votes of the members of a stage about each other.
 
     Args:
-        needed: Equal votes that convict a member (``CoreSettings.audit_votes``).
+        needed: Number of equal votes that convict a member (``CoreSettings.audit_votes``).
     """
 
     def __init__(self, needed: int) -> None:
@@ -49,15 +49,15 @@ class AuditTable:
         self._found: dict[PeerId, int] = {}
 
     def wants(self, by: PeerId, vote: AuditVote) -> bool:
-        """Whether a vote by this member adds evidence: it is new, and its round is after the last
-        conviction of the peer."""
+        """Whether a vote of the member ``by`` adds evidence. It does if it is new, and its round is
+        after the last conviction of the peer."""
         known = self._votes.get(by, {})
         is_new = (vote.peer, vote.round_id, vote.micro_batch) not in known
         return is_new and vote.peer != by and vote.round_id > self._found.get(vote.peer, -1)
 
     def observe_round(self, commits: Sequence[Commit]) -> list[PeerId]:
-        """Count the votes in the commits of one round. Return the peers that they convict,
-        ascending."""
+        """Count the votes in the commits of one round. Return the peers that are convicted in this
+        round, ascending."""
         votes_cast = [(commit.server, vote) for commit in commits for vote in commit.audits]
         for by, vote in votes_cast:
             if self.wants(by, vote):
@@ -92,7 +92,7 @@ class AuditTable:
         return len(contradicted) >= self.needed
 
     def _collect_votes(self, peer: PeerId) -> dict[Answer, list[Sides]]:
-        """Return the votes about each result of a peer, in the order of the voters."""
+        """Return the votes about each result of a peer, ordered by voter."""
         found: dict[Answer, list[Sides]] = {}
         for _, known in sorted(self._votes.items()):
             for answer, sides in sorted(known.items(), key=lambda item: item[0]):
@@ -112,8 +112,8 @@ class AuditTable:
         return tuple(votes), tuple(sorted(self._found.items()))
 
     def unpack(self, packed: Any) -> None:
-        """Load data from ``pack`` of another peer. Raises ``ValueError``, and changes nothing,
-        if the data has another form."""
+        """Load the result of another peer's ``pack``. Raises ``ValueError``, and changes nothing,
+        if the data is invalid."""
         if not is_row(packed, 2):
             raise ValueError("audits: expected two tables")
         most = AUDIT_ROWS_MAX
@@ -135,8 +135,8 @@ class AuditTable:
 
 
 def _contradicted(sides: Sequence[Sides]) -> set[PeerId]:
-    """Return the member of the next stage that a result contradicts according to all votes. Empty
-    if the votes differ, or any of them names a member of the previous stage."""
+    """Return the member of the next stage that a result contradicts by all votes. Return an empty
+    set if the votes differ, or if any of them names a member of the previous stage."""
     before = {each[0] for each in sides} - {None}
     behind = {each[1] for each in sides if each[1] is not None}
     return behind if not before and len(behind) == 1 else set()

@@ -1,8 +1,8 @@
-"""The hash chain of commits. H_r binds all commits up to round r, so two different histories have
+"""Hash chain of commits. H_r covers all commits up to round r, so two different histories have
 different hashes.
 
 ``H_r = blake2b(H_{r-1} || header and payload digest of every shard, in order)``. A header covers
-every field of a commit except ``attempt``, which changes if a later server forwards the commit.
+all fields of a commit except ``attempt``, which changes if a later server forwards the commit.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ def _real(value: float) -> float:
 
 
 def header_bytes(commit: Commit) -> bytes:
-    """Return the canonical bytes of the header of a commit: every field except ``attempt``. Fields
-    of variable length are preceded by their length."""
+    """Return the canonical bytes of the header of a commit, which has all fields except
+    ``attempt``. A field of variable length is preceded by its length."""
     parts = [
         _blob(commit.lineage),
         _SHARD.pack(commit.round_id, commit.shard, commit.made_at, commit.server),
@@ -88,10 +88,10 @@ def header_bytes(commit: Commit) -> bytes:
 
 
 def _pack_accusations_and_votes(commit: Commit) -> list[bytes]:
-    """Return the packed accusations and audit votes; empty if there are none."""
+    """Return the packed accusations and audit votes; empty without any."""
     parts: list[bytes] = []
     if commit.accusations:
-        # negative, so it is not the number of weights of a decision
+        # A negative number cannot be taken for the number of weights of a decision.
         parts.append(_COUNT.pack(-len(commit.accusations)))
         for c in commit.accusations:
             parts += [
@@ -115,8 +115,8 @@ def _collected(values: Sequence[Collected]) -> list[bytes]:
 
 
 def _named(micro_batches: tuple[int, ...]) -> bytes:
-    """Pack numbers that follow a contribution. Read as the next peer's id, the first bytes exceed
-    every valid id."""
+    """Pack the micro-batches after a contribution. Their first bytes exceed every valid peer id, so
+    they cannot be taken for the next contribution."""
     count = len(micro_batches)
     return _text("micro_batches") + struct.pack(f">{count + 1}q", count, *micro_batches)
 
@@ -125,9 +125,9 @@ def genesis(run: bytes, lineage: bytes, start: bytes = b"") -> bytes:
     """Return H_{-1}, the parent of the commits of round 0.
 
     Args:
-        start: Digest of the initial weights. Peers with different initial weights are thus on
-            different branches from the first round. Empty if every peer has its own weights, and
-            until this peer has begun.
+        start: Digest of the initial weights, so that peers with different initial weights are on
+            different branches from the first round. Empty if each peer has its own weights, and
+            until the local peer has begun.
     """
     return blake2b(
         _blob(run) + _blob(lineage) + _blob(start),
@@ -148,17 +148,18 @@ def chain_hash(
 
 
 class Lineage:
-    """The chain up to the last round of this peer, with the hashes of the last ``HISTORY_ROUNDS``
-    rounds."""
+    """The chain up to the last round of the local peer. The hashes of the last ``HISTORY_ROUNDS``
+    rounds are stored."""
 
     def __init__(self, run: bytes, lineage: bytes) -> None:
         self.run, self.id = run, lineage
         self.next_round = 0
         """Round of the next commits."""
         self.unbegun = genesis(run, lineage)
-        """Value of ``head`` until this peer has begun. Until then the peer is on no branch."""
+        """Value of ``head`` until the local peer has begun. Until then, the peer is on no
+        branch."""
         self.head = self.unbegun
-        """H of the round before ``next_round``, which is the parent of the next commits."""
+        """H of the round before ``next_round``: the parent of the next commits."""
         self._history: OrderedDict[int, bytes] = OrderedDict({-1: self.head})
         self._headers: dict[int, tuple[Commit, bytes]] = {}  # latest commit of each shard
 
@@ -170,7 +171,7 @@ class Lineage:
     def append(self, commits: Sequence[Commit]) -> bytes:
         """Append the commits of round ``next_round``, one for each shard, in order.
 
-        The caller has compared the parent of each commit (``stance``).
+        The caller has already compared the parent of each commit (``stance``).
 
         Returns: The new head H_r.
         """
@@ -196,18 +197,18 @@ class Lineage:
         return header
 
     def share_headers(self, headers: dict[int, tuple[Commit, bytes]]) -> None:
-        """Cache headers in ``headers``, where other peers of this process cache theirs."""
+        """Use ``headers`` as the cache of headers, which several peers of this process share."""
         self._headers = headers
 
     def restart(self, next_round: int, head: bytes) -> None:
-        """Continue at another round of the chain, after a state transfer. ``head``: H of the round
-        before ``next_round``, from the offer."""
+        """Continue at another round of the chain, after a state transfer. ``head`` is H of the
+        round before ``next_round``, from the offer."""
         self.next_round, self.head = next_round, head
         self._history.clear()
         self._record(next_round - 1, head)
 
     def at(self, round_id: int) -> bytes | None:
-        """Return H of a round (-1: the genesis); None if it is not stored."""
+        """Return H of a round; None if it is not stored. Round -1 is the genesis."""
         return self._history.get(round_id)
 
     def before(self, round_id: int) -> bytes:
@@ -215,8 +216,9 @@ class Lineage:
         return self._history.get(round_id - 1, b"")
 
     def stance(self, round_id: int, parent: bytes) -> Stance:
-        """Compare ``parent``, which another peer states as H of the round before ``round_id``, with
-        the local chain. If either peer has not begun, it is on no branch yet: "unknown"."""
+        """Compare ``parent``, which another peer reports as H of the round before ``round_id``,
+        with the local chain. The result is "unknown" if either peer has not begun, because it is on
+        no branch yet."""
         ours = self.at(round_id - 1)
         if ours == parent:
             return "same"

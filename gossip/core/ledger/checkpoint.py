@@ -1,4 +1,4 @@
-"""The ledger of a checkpoint: the hash of the history, and the tables that follow from it."""
+"""The ledger in a checkpoint: the hash of the history, and the tables that follow from it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def pack_ledger(round_id: int, chain: bytes, snapshot: tuple[Any, ...], whole: b
         round_id: The next round.
         chain: H of the previous round.
         snapshot: Roster, trust, data cursor and the other tables that a joining peer receives.
-        whole: Whether every step of the run had an update of every peer.
+        whole: Whether all peers had an update in every step of the run.
     """
     document = {
         "format": FORMAT,
@@ -36,7 +36,7 @@ def unpack_ledger(data: bytes, roster: Sequence[PeerId]) -> tuple[bytes, tuple[A
     """Unpack the ledger of a checkpoint.
 
     Args:
-        roster: Present peers, which replace those of the checkpoint.
+        roster: Present peers, which replace the roster of the checkpoint.
     Returns: chain, snapshot and whole, as for ``pack_ledger``.
     Raises: ValueError: The data is not a ledger of this version.
     """
@@ -51,13 +51,13 @@ def unpack_ledger(data: bytes, roster: Sequence[PeerId]) -> tuple[bytes, tuple[A
         raise ValueError(f"the ledger of the checkpoint lacks {error}") from error
     if len(chain) != DIGEST_BYTES:
         raise ValueError("the ledger of the checkpoint has no valid hash of its history")
-    # gossip rounds have no tables
+    # In gossip rounds the snapshot has no tables.
     return chain, (list(roster), *tables[1:]) if tables else (), whole
 
 
 def planned_peers(data: bytes) -> int | None:
-    """Return the number of peers for which the epochs of a run are planned. None in gossip rounds,
-    which plan no epoch.
+    """Return the number of peers for which the epochs of a run are planned; None in gossip rounds,
+    which plan no epochs.
 
     Raises: ValueError: The data is not a ledger of this version.
     """

@@ -1,23 +1,23 @@
-"""Assignment of samples: every sample of every epoch is used once, although peers fail and lose
+"""Assignment of samples. Every sample of every epoch is used once, although peers fail and lose
 their slices.
 
 All epochs form one sequence of positions. Position p is number ``p % samples_total`` of the
-permutation of epoch ``p // samples_total``; the trainer has the permutations. A round assigns to
-each of its peers a slice of this sequence, starting at the first unused position. The commit names
-the contributors, and the number of samples that each has used, starting with the first of its
-slice. The rest of the slices is returned, and is assigned again first. All of this is a function of
-the sequence of commits, so every peer computes every slice, and slices are never sent.
+permutation of epoch ``p // samples_total``; the trainer has the permutations. A round assigns a
+slice of this sequence to each of its peers, starting at the first unused position. The commit names
+the contributors, and the number of samples that each of them has used, from the start of its slice.
+The unused rest of the slices is returned, and is assigned first in later rounds. Every peer
+computes every slice from the sequence of commits, so slices are never sent.
 
-A batch that the script skips is not returned, as in a loop without gossip: it would be assigned
-again in every round. Samples with a non-finite gradient are returned once, as the fault may be the
-peer's. If they were returned before, they are discarded.
+A batch that the script skips is not returned, as in a loop without gossip; otherwise it would be
+assigned in every round. Samples with a non-finite gradient are returned once, because the fault may
+be the peer's. If they were returned before, they are discarded.
 
-An epoch has a fixed number of rounds, which suffices if no peer fails. It ends after them, even if
-samples are left. These lie before the samples of the next epoch, and are read first.
+An epoch has a fixed number of rounds, which is enough if no peer fails. The epoch ends after them,
+even if samples are left. These precede the samples of the next epoch, and are read first.
 
-An extended epoch has further rounds for the samples that are left. Samples that are still unused
-after a bounded number of rounds, such as those on which every peer hangs, are discarded, so the
-epoch ends.
+An extended epoch has further rounds for the samples that are left. Some of them may still be unused
+after a bounded number of rounds, for example because every peer hangs on them. They are discarded,
+so that the epoch ends.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ from .pace import Pace
 from .unpacking import are_counts, are_rows, is_row
 
 Ranges: TypeAlias = tuple[tuple[int, int], ...]
-"""(start, stop) pairs, stop not included, in ascending order."""
+"""(start, stop) pairs, without stop, in ascending order."""
 
 _Peers: TypeAlias = tuple[PeerId, ...]
 
 _Pending: TypeAlias = tuple[int, _Peers, _Peers, tuple[int, ...], _Peers, _Peers]
-"""``at_least`` of a round, its roster, its contributors, the samples of each of these, the peers
-that skipped their samples, and those with a non-finite update."""
+"""Data of a pending round: its ``at_least``, its roster, its contributors, their numbers of
+samples, the peers that skipped their samples, and the peers with a non-finite update."""
 
 
 class DataCursor:
@@ -53,15 +53,15 @@ class DataCursor:
         peers: Number of peers at the start of the run, for which epochs are planned.
         samples_total: Samples in an epoch; 0 if unknown.
         batch: Maximum number of samples of a peer in a round.
-        fixed_global: Whether the number of samples in a round is independent of the number of peers
-            (the same for all cursors of a run). Otherwise each peer has its own batch.
-        paced: Whether slow peers get smaller slices (the same for all cursors of a run).
+        fixed_global: Whether the number of samples in a round is independent of the number of
+            peers. Otherwise each peer has its own batch. Equal for all cursors of a run.
+        paced: Whether slow peers get smaller slices. Equal for all cursors of a run.
 
     Attributes:
-        at_least: Number of peers that must get samples in a round for its rule to work.
+        at_least: Number of peers that must get samples in a round, as the rule needs their updates.
         epoch: Epoch of the next round.
-        extended: Number of epochs of the run. The last one has further rounds for the unread
-            samples of all epochs. No samples follow. 0 if no epoch is longer than planned.
+        extended: Number of epochs of the run if the last one is extended by rounds for the unread
+            samples of all epochs; 0 if no epoch is extended. No samples follow an extended epoch.
     """
 
     def __init__(
@@ -77,18 +77,19 @@ class DataCursor:
         self.pace = Pace()
         self.samples_total = self.batch = self.extended = 0
         self.epoch = 0
-        self._step = 0  # completed rounds of this epoch
-        self._position = 0  # first unassigned position
-        self._returned: Ranges = ()  # disjoint, ascending, never adjacent
-        # Rotates the peers: one that never contributes must not get the same slice again.
+        self._step = 0  # Number of completed rounds of this epoch.
+        self._position = 0  # First position that was never assigned.
+        self._returned: Ranges = ()  # Disjoint, ascending, never adjacent.
+        # Rotates the peers, so that a peer that never contributes does not get the same slice
+        # again.
         self._turn = 0
-        self._used = 0  # in this epoch, as the next two
-        self._skipped = 0  # by scripts
-        self._given_up = 0
+        self._used = 0  # samples used in this epoch
+        self._skipped = 0  # samples of this epoch that scripts skipped
+        self._given_up = 0  # samples discarded in this epoch
         self._given_up_ranges: Ranges = ()  # the first of the discarded samples
-        self._idle = 0  # latest further rounds without a used sample
+        self._idle = 0  # number of latest further rounds without a used sample
         self._last: EpochReport | None = None
-        self._pending: list[_Pending] | None = []  # None if there were too many
+        self._pending: list[_Pending] | None = []  # None if there were too many pending rounds
         if samples_total:
             self.configure(samples_total, batch)
 
@@ -98,7 +99,7 @@ class DataCursor:
 
     @property
     def remaining(self) -> int:
-        """Number of unused positions of this epoch and those before."""
+        """Number of unused positions of this and earlier epochs."""
         epochs = self.epoch + 1
         end = self.samples_total * (min(epochs, self.extended) if self.extended else epochs)
         fresh = max(0, end - self._position)
@@ -106,15 +107,16 @@ class DataCursor:
 
     @property
     def steps_per_epoch(self) -> int:
-        """Rounds of an epoch if no peer fails; 0 while its size is unknown."""
+        """Number of rounds of an epoch if no peer fails; 0 while the size of the data is
+        unknown."""
         return -(-self.samples_total // (self.batch * self.peers)) if self.samples_total else 0
 
     def configure(self, samples_total: int, batch: int, extended: int = 0) -> None:
-        """Set the size of the data. Rounds committed before this call count as if the size had been
-        known.
+        """Set the size of the data. Rounds that were committed before are then counted as if the
+        size had been known.
 
         Args:
-            extended: See the attribute; 0 does not change it.
+            extended: See the attribute; 0 leaves it unchanged.
 
         Raises: ConfigError: The size is not positive, differs from the present one, or is set too
             late.
@@ -153,20 +155,20 @@ class DataCursor:
         self.extended = epochs or self.extended
 
     def require(self, peers: int) -> None:
-        """Set the number of peers that must get samples in the next round for its rule to work."""
+        """Set the number of peers that must get samples in the next round, for its rule to work."""
         self.at_least = peers
 
     def round_samples(self, n: int) -> int:
-        """Return the number of samples in a round of n peers, if there are enough, no peer is slow
-        and no samples of earlier epochs are left."""
+        """Return the number of samples in a round of n peers, if enough samples are left, no peer
+        is slow, and no samples of earlier epochs are left."""
         return self.batch * (self.peers if self.fixed_global else min(n, self.peers))
 
     def assign(self, roster: Sequence[PeerId]) -> dict[PeerId, Ranges]:
-        """Return the slice of each peer in the next round: returned positions first, then fresh
+        """Return the slice of each peer in the next round. Returned positions come first, then new
         ones.
 
-        All peers get equal slices, except slow ones. The order is that of the roster, rotated by
-        one each round. All slices are empty while the size of the data is unknown.
+        All peers except slow ones get equal slices. The order is that of the roster, rotated by one
+        in each round. All slices are empty while the size of the data is unknown.
         """
         if not self.samples_total or not roster:
             return dict.fromkeys(roster, ())
@@ -183,7 +185,7 @@ class DataCursor:
                 if start + taken < stop:
                     left.append((start + taken, stop))
                 share -= taken
-            if share:  # all other samples are fresh
+            if share:  # the remaining samples of this slice are new
                 ranges.append((fresh, fresh + share))
                 fresh += share
             slices[peer] = _merged(ranges) if len(ranges) > 1 else tuple(ranges)
@@ -196,16 +198,16 @@ class DataCursor:
         took_us: Mapping[PeerId, int] = MappingProxyType({}),
         unused: Mapping[PeerId, str] = MappingProxyType({}),
     ) -> EpochReport | None:
-        """Record a committed round. Unused samples of its slices are returned if they may be used
-        again.
+        """Record a committed round. The unused samples of its slices are returned, unless they may
+        not be used again.
 
         Args:
             roster: The roster that ``assign`` was called with.
-            used: Contributors to the aggregate, with the reported number of used samples of each. A
+            used: Contributors to the aggregate, each with its reported number of used samples. A
                 number above the length of the slice counts as the whole slice.
             took_us: Reported times of these peers.
-            unused: Reasons of the rejected peers. Only ``skipped`` and ``non_finite`` matter here.
-        Returns: The report of the epoch if this round completes it, else None.
+            unused: Reasons of rejected peers. Only ``skipped`` and ``non_finite`` are relevant.
+        Returns: The report of the epoch if this round completes it, otherwise None.
         """
         if not self.samples_total:
             if self._pending is not None:
@@ -221,10 +223,10 @@ class DataCursor:
         given = sum(shares)
         back: list[tuple[int, int]] = []
         out_before = self._skipped + self._given_up
-        # otherwise the slices of the single peers do not matter
+        # If all slices were used up, the slices of the single peers are not needed.
         if any(used.get(peer, 0) < share for peer, share in zip(sharers, shares, strict=True)):
             back = self._reclaim_unused(roster, used, unused)
-        # With only a few samples for each, fast and slow peers take nearly the same time.
+        # With few samples for each peer, fast and slow peers take nearly the same time.
         usual = min(self._most(sharers), self.batch * self.peers)
         is_measure = len(roster) <= given and 2 * given >= usual
         kept, self._position = self._after(given)
@@ -233,7 +235,7 @@ class DataCursor:
         self._used += given - left - (self._skipped + self._given_up - out_before)
         if self._step >= self.steps_per_epoch:
             self._idle = self._idle + 1 if left == given else 0
-            # By now each of these samples was assigned to every peer.
+            # By now, each of these samples has been assigned to every peer.
             if self._idle > SPARE_ROUNDS + len(roster):
                 self._idle -= len(roster)
                 self._abandon_ranges(back)
@@ -254,7 +256,7 @@ class DataCursor:
         used: Mapping[PeerId, int],
         unused: Mapping[PeerId, str],
     ) -> list[tuple[int, int]]:
-        """Return the ranges of a round's slices to assign again."""
+        """Return the ranges of the slices that will be assigned again."""
         back: list[tuple[int, int]] = []
         for peer, ranges in self.assign(roster).items():
             rest = list(_behind(ranges, used.get(peer, 0)))
@@ -271,14 +273,14 @@ class DataCursor:
         return back
 
     def _abandon_ranges(self, ranges: Sequence[tuple[int, int]]) -> None:
-        """Count samples as discarded. No round assigns them again."""
+        """Count samples as discarded. No later round assigns them."""
         if ranges:
             self._given_up += _length(ranges)
             listed = _merged([*self._given_up_ranges, *ranges])
             self._given_up_ranges = listed[:RANGES_MAX]
 
     def epoch_report(self) -> EpochReport | None:
-        """Return the report of the last completed epoch; None if there is none yet."""
+        """Return the report of the last completed epoch, or None before the first."""
         return self._last
 
     def _in_turn(self, roster: Sequence[PeerId]) -> list[PeerId]:
@@ -286,11 +288,11 @@ class DataCursor:
         return [*roster[first:], *roster[:first]]
 
     def _batches(self, sharers: Sequence[PeerId]) -> list[int]:
-        """Return the maximum number of samples of each peer without ``fixed_global``."""
+        """Return the maximum number of samples of each peer, if ``fixed_global`` is not set."""
         return [max(1, self.batch >> self.pace.level(peer)) for peer in sharers]
 
     def _most(self, sharers: Sequence[PeerId]) -> int:
-        """Return the maximum number of positions of all peers together."""
+        """Return the maximum number of positions in a round, over all peers."""
         if self.fixed_global:
             return max(self.batch * self.peers, min(self.at_least, len(sharers)))
         return self.batch * len(sharers) if self.pace.even else sum(self._batches(sharers))
@@ -298,9 +300,10 @@ class DataCursor:
     def _plan_round_size(self, sharers: Sequence[PeerId]) -> int:
         """Return the number of positions that the next round assigns.
 
-        Batches are whole while enough samples remain for the other rounds of the epoch. The last
-        two rounds halve the rest, so that neither is a step on a few samples. If more samples are
-        left than planned, a round assigns more.
+        Batches are full while enough samples remain for the other rounds of the epoch. The last two
+        rounds halve the rest, so that neither makes a step on a few samples. If more samples are
+        left than the remaining rounds need, because peers failed, the rounds assign more, up to the
+        maximum of a round.
         """
         remaining, most = self.remaining, self._most(sharers)
         rounds = self.steps_per_epoch - self._step
@@ -313,8 +316,8 @@ class DataCursor:
         return size if size >= min(self.at_least, len(sharers)) else min(most, remaining)
 
     def _shares(self, sharers: Sequence[PeerId]) -> list[int]:
-        """Return the number of positions of each peer. The remainder goes to the first of equal
-        peers."""
+        """Return the number of positions of each peer. The remainder of equal shares goes to the
+        first peers."""
         size, n = self._plan_round_size(sharers), len(sharers)
         if self.pace.even:
             each, extra = divmod(size, n)
@@ -327,8 +330,8 @@ class DataCursor:
         return batches if size == sum(batches) else _apportioned(size, batches)
 
     def _after(self, given: int) -> tuple[list[tuple[int, int]], int]:
-        """Return the returned ranges that are left, and the first fresh position, once ``given``
-        positions are assigned."""
+        """Return the state after ``given`` positions are assigned: the returned ranges that are
+        left, and the first position that was never assigned."""
         kept = []
         for start, stop in self._returned:
             taken = min(given, stop - start)
@@ -338,7 +341,7 @@ class DataCursor:
         return kept, self._position + given
 
     def _end_epoch(self) -> EpochReport:
-        if self.epoch + 1 == self.extended:  # no round follows that could assign the rest
+        if self.epoch + 1 == self.extended:  # no later round can assign the rest
             end = self.samples_total * self.extended
             fresh = [(self._position, end)] if self._position < end else []
             self._abandon_ranges([*self._returned, *fresh])
@@ -359,7 +362,7 @@ class DataCursor:
         return self._last
 
     def outlook(self) -> tuple[Any, ...]:
-        """Return the part of the state that determines the slices of the next rounds."""
+        """Return the part of the cursor that determines the slices of the next rounds."""
         where = self.at_least, self.epoch, self._step, self._position, self._turn, self.extended
         return (*where, self._idle, self._returned, self.pace.levels())
 
@@ -376,15 +379,15 @@ class DataCursor:
         return (plan, where, unused, last, pending, self.pace.pack())
 
     def unpack(self, packed: Any) -> None:
-        """Load data from ``pack`` of another peer. Raises ``ValueError``, and changes nothing,
-        if the data has another form."""
+        """Load the result of another peer's ``pack``. Raises ``ValueError``, and changes nothing,
+        if the data is invalid."""
         plan, where, unused, last, pending, pace = _fields(packed)
         samples_total, batch, peers, extended = plan
         if self.extended and extended not in (0, self.extended):
             raise ValueError(f"data: the donor extends the last of {extended} epochs")
         if samples_total == 0 and self.configured:
-            # The donor does not have the size of the data yet. The local peer has it, so the
-            # donor's pending rounds count now.
+            # The donor does not know the size of the data yet, but the local peer does. The donor's
+            # pending rounds are counted now.
             fresh = DataCursor(peers, fixed_global=self.fixed_global, paced=self.paced)
             fresh.at_least, fresh._pending = where[5], pending
             try:
@@ -413,7 +416,7 @@ def _length(ranges: Sequence[tuple[int, int]]) -> int:
 
 
 def _behind(ranges: Ranges, used: int) -> Iterator[tuple[int, int]]:
-    """Return the ranges without their first ``used`` positions."""
+    """Yield the ranges without their first ``used`` positions."""
     for start, stop in ranges:
         begin = min(start + used, stop)
         used -= begin - start
@@ -422,7 +425,7 @@ def _behind(ranges: Ranges, used: int) -> Iterator[tuple[int, int]]:
 
 
 def _merged(ranges: Sequence[tuple[int, int]]) -> Ranges:
-    """Return the ranges in ascending order, with adjacent ones joined."""
+    """Return the ranges in ascending order, with adjacent ranges joined."""
     joined: list[tuple[int, int]] = []
     for start, stop in sorted(ranges):
         if joined and joined[-1][1] == start:
@@ -433,11 +436,11 @@ def _merged(ranges: Sequence[tuple[int, int]]) -> Ranges:
 
 
 def _apportioned(total: int, weights: list[int]) -> list[int]:
-    """Return shares of ``total`` by weight, as integers of at least one. The remainder goes to the
-    largest weights.
+    """Return integer shares of ``total`` in proportion to ``weights``, each at least one. The
+    remainder goes to the largest weights.
 
-    If ``total`` is less than the number of peers, the first peers get one each: a rule needs
-    updates of enough peers, even if there are few samples.
+    If ``total`` is below the number of peers, the first peers get one position each. A rule needs
+    updates of enough peers even if there are few samples.
     """
     n, whole = len(weights), sum(weights)
     if total < n:
@@ -453,7 +456,7 @@ def _apportioned(total: int, weights: list[int]) -> list[int]:
 
 _NAMES = [field.name for field in fields(EpochReport)]
 _AS_TUPLE: Callable[[EpochReport], tuple[Any, ...]] = attrgetter(*_NAMES)
-"""``dataclasses.astuple`` without copying each range, because it runs before each round."""
+"""``dataclasses.astuple`` without copies of the ranges, because it runs before each round."""
 
 
 def _wholes(values: Any, count: int | None = None) -> tuple[int, ...]:
@@ -465,8 +468,8 @@ def _wholes(values: Any, count: int | None = None) -> tuple[int, ...]:
 
 
 _Unused: TypeAlias = tuple[tuple[int, ...], Ranges, Ranges]
-"""Three fields: numbers of further rounds without progress, of skipped and of given up samples;
-returned ranges; given up ranges."""
+"""Three fields: numbers of further rounds without progress, of skipped samples and of discarded
+samples; returned ranges; discarded ranges."""
 
 
 def _fields(
@@ -510,8 +513,7 @@ def _ranges(packed: Any, end: int) -> Ranges:
 
 
 def _pending(packed: Any) -> list[tuple[Any, ...]]:
-    """Return for each pending round the updates that its rule needs, its roster, its contributors
-    and their samples."""
+    """Return the pending rounds, each as ``_Pending``."""
     if not are_rows(packed, 6, most=PENDING_ROUNDS):
         raise ValueError("data cursor: expected a few pending rounds, each with six fields")
     pending = []

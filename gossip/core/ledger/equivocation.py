@@ -1,15 +1,15 @@
-"""Equivocation: a server sends different results of one turn to different peers. Accusations in
+"""Equivocation: a server sends different results of one attempt to different peers. Accusations in
 commits prove it.
 
 No peer can prove to another which messages it received, and a Byzantine peer may forward a forged
-result in the name of a server. So each peer stores the results that it received from the servers
-themselves. Once it receives another result of the same turn, it states in its next commit which one
-it received (``Accusation`` with a ``turn``). A peer that reads this accusation and received another
-result does the same. So does a peer to which other peers report another history after a round: the
-two sides of a fork do not receive each other's results. If more than f peers state one content and
-more than f another, at least one peer of each group is honest. This proves that the server has sent
-both. A turn belongs to one incarnation, one shard, one attempt and one history; in a turn an honest
-server makes one result.
+result in the name of a server. So each peer stores the results that it received directly from their
+servers. When it receives another result of the same turn, it reports in its next commit which one
+it received first (``Accusation`` with a ``turn``). A peer that reads this accusation, but received
+another result, does the same. So does a peer if other peers report another history after a round,
+because the two sides of a fork do not receive each other's results. If more than f peers report one
+content and more than f report another, at least one peer of each group is honest. This proves that
+the server has sent both. A turn is identified by the incarnation of the server, the shard, the
+attempt and the history. An honest server makes only one result in a turn.
 """
 
 from __future__ import annotations
@@ -36,11 +36,12 @@ NONE: frozenset[bytes] = frozenset()
 
 # server, round, shard, attempt, H of the previous round
 Place: TypeAlias = tuple[PeerId, int, int, int, bytes]
-Turn: TypeAlias = tuple[int, bytes]  # round and turn
+Turn: TypeAlias = tuple[int, bytes]  # the round, and the digest that identifies the turn
 
 
 class EquivocationDetector:
-    """Accusations in commits. Like trust, a pure function of the commits."""
+    """Accusations of equivocation in commits. Like trust, the table is a pure function of the
+    commits."""
 
     def __init__(self, f: int) -> None:
         self.f, self.window = f, accusation_rounds(f)
@@ -49,8 +50,8 @@ class EquivocationDetector:
         self._proven: OrderedDict[tuple[PeerId, Turn], None] = OrderedDict()
 
     def wants(self, by: PeerId, accusation: Accusation) -> bool:
-        """Whether an accusation by this peer adds evidence: it is not stored, its turn is not
-        proven, and it is not older than the stored ones."""
+        """Whether an accusation by the peer ``by`` adds evidence: it is not stored, its turn is not
+        proven, and it is not older than the stored accusations."""
         turn, known = (
             (accusation.round_id, accusation.turn),
             self._stated.get((accusation.peer, by), OrderedDict()),
@@ -63,7 +64,7 @@ class EquivocationDetector:
         return turn not in known and not late and (accusation.peer, turn) not in self._proven
 
     def contents(self) -> dict[tuple[PeerId, Turn], set[bytes]]:
-        """Return all stated contents by server and turn."""
+        """Return all reported contents by server and turn."""
         found: dict[tuple[PeerId, Turn], set[bytes]] = {}
         for (server, _), known in self._stated.items():
             for turn, content in known.items():
@@ -71,8 +72,8 @@ class EquivocationDetector:
         return found
 
     def observe_round(self, commits: Sequence[Commit]) -> list[PeerId]:
-        """Record the accusations in the commits of one round. Return the servers that they prove to
-        have sent two results of one turn, once for each turn."""
+        """Record the accusations in the commits of one round. Return the servers that are now
+        proven to have sent two results in one turn, once for each turn."""
         proven = []
         for commit in commits:
             oldest = commit.round_id - self.window
@@ -101,7 +102,7 @@ class EquivocationDetector:
         return proven
 
     def _accused_by(self, by: PeerId) -> list[tuple[int, bytes, PeerId]]:
-        """Return the turns that a peer's stored accusations are about, with their servers."""
+        """Return the turns in a peer's stored accusations, with their servers."""
         return [
             (*turn, server)
             for (server, peer), known in self._stated.items()
@@ -119,7 +120,7 @@ class EquivocationDetector:
             del self._stated[server, by][at, turn]
 
     def _is_proof(self, accusation: Accusation) -> bool:
-        """Whether two contents are stated by more than f peers each."""
+        """Whether more than f peers each have reported two different contents of the turn."""
         voices: dict[bytes, int] = {}
         for (server, _), known in self._stated.items():
             content = (
@@ -134,7 +135,7 @@ class EquivocationDetector:
     # --- as data ----------------------------------------------------------------------------------
 
     def pack(self) -> tuple[Any, ...]:
-        """Return the table as plain tuples; digests are hexadecimal text."""
+        """Return the table as plain tuples, with digests as hexadecimal text."""
         stated = [
             (server, by, at, turn.hex(), content.hex())
             for (server, by), known in sorted(self._stated.items())
@@ -143,8 +144,8 @@ class EquivocationDetector:
         return tuple(stated), tuple([(peer, at, turn.hex()) for peer, (at, turn) in self._proven])
 
     def unpack(self, packed: Any) -> None:
-        """Load data from ``pack`` of another peer. Raises ``ValueError``, and changes nothing,
-        if the data has another form."""
+        """Load the result of another peer's ``pack``. Raises ``ValueError``, and changes nothing,
+        if the data is invalid."""
         if not is_row(packed, 2):
             raise ValueError("receipts: expected two tables")
         if not are_rows(packed[0], 5) or not are_rows(packed[1], 3, most=PROVEN_TURNS):
@@ -166,8 +167,9 @@ class EquivocationDetector:
 
 
 class EquivocationWitness:
-    """Results that this peer received, by sender. A peer that invents turns displaces only its own
-    entries, oldest rounds first. ``header`` returns the canonical bytes of a commit."""
+    """Results that the local peer has received, by sender. A peer that invents turns displaces only
+    its own entries, from the oldest round on. ``header`` returns the canonical bytes of a
+    commit."""
 
     def __init__(
         self,
@@ -175,13 +177,13 @@ class EquivocationWitness:
         header: Callable[[Commit], bytes] = header_bytes,
     ) -> None:
         self.local, self.header = local, header
-        # first result of each turn, as received from the server itself
+        # first result of each turn that arrived directly from its server
         self._handed: dict[PeerId, dict[Place, Accusation]] = {}
         # contents that each peer has sent, with their rounds
         self._heard: dict[PeerId, dict[tuple[Place, bytes], int]] = {}
 
     def saw(self, sender: PeerId, incarnation: int, commit: Commit) -> None:
-        """Record a commit from ``sender`` in its incarnation ``incarnation``, accepted or not."""
+        """Record a commit from ``incarnation`` of ``sender``, whether or not it is accepted."""
         place = commit.server, commit.round_id, commit.shard, commit.made_at, commit.parent
         content = _hash(self.header(commit))
         heard = self._heard.setdefault(sender, {})
@@ -198,10 +200,10 @@ class EquivocationWitness:
     def statements(
         self, equivocations: EquivocationDetector, round_id: int, forked: Container[int] = ()
     ) -> list[Accusation]:
-        """Return accusations about disputed turns that this peer has not stated yet, the latest
-        last. ``equivocations``: accusations in the history. ``round_id`` bounds their age.
-        ``forked``: rounds after which other peers have another history, although this peer may not
-        have received their result."""
+        """Return accusations about disputed turns that the local peer has not made yet, the latest
+        last. ``equivocations``: accusations in the history. ``round_id`` limits their age.
+        ``forked``: rounds after which other peers have another history. Its results may not have
+        arrived here."""
         oldest, apart, first = (
             round_id - equivocations.window,
             set[Place](),

@@ -1,8 +1,8 @@
 """Ledger: the state that follows from the commits alone. Peers with the same commits have equal
 ledgers.
 
-A peer changes its ledger in place. In a simulation many peers have the same ledger, and each commit
-changes all of them alike. There ``Ledgers`` may share one ledger among the peers.
+A peer changes its ledger in place. In a simulation, many peers have the same ledger, and each
+commit changes all of them in the same way. There ``Ledgers`` lets the peers share one ledger.
 """
 
 from __future__ import annotations
@@ -29,25 +29,25 @@ T = TypeVar("T")
 Peers: TypeAlias = frozenset[PeerId]
 
 BegunRound: TypeAlias = tuple[Peers, Peers, tuple[PeerId, ...], tuple[Any, ...]]
-"""Peers in quarantine in a round, those of them that are proven Byzantine, peers that get samples,
-and the snapshot of the ledger before the round."""
+"""Peers in quarantine in a round, those of them that are proven Byzantine, the peers that get
+samples, and the snapshot of the ledger before the round."""
 
 
 class LedgerStep(NamedTuple):
-    """Result of the commits of a round, the same for all peers with the same ledger.
+    """Result of the commits of a round, equal for all peers with the same ledger.
 
     Attributes:
         found: Reports about convicted peers and about trust.
         beyond: Excess of the spread of updates over chance; None if not measured.
-        turns: Reports about peers that do not serve, or serve again.
+        turns: Reports about peers that stop serving or serve again.
         scores: Trust of the peers with evidence.
         data: Fields of ``Committed`` about the data.
         contributors: Contributors of each shard.
-        in_all: Peers with an update in each shard that has any.
+        in_all: Peers with an update in each shard that has any updates.
         took_us: Time of each contributor of the first shard.
-        lost: Effects of a round without a result; None if it has one.
+        lost: Effects of a round without a result; None if the round has a result.
         is_step: Whether the round was a step of the training.
-        by_first: Whether all initial peers had updates in it.
+        by_first: Whether all initial peers of the run had updates in the round.
         absent: Peers that had samples, but no update.
         shares: Reports about an epoch and about shares of the data.
         sharers_next: Number of peers that get samples in the next round.
@@ -70,7 +70,7 @@ class LedgerStep(NamedTuple):
 
 
 class Ledger:
-    """Roster, trust, data cursor and the other tables before a round."""
+    """Roster, trust, data cursor and the other tables, as they are before a round."""
 
     def __init__(self, settings: CoreSettings) -> None:
         self.settings = settings
@@ -92,13 +92,13 @@ class Ledger:
             paced=settings.slices == "speed" and not settings.local_steps,
         )
         self.roster = Roster(settings.peers, settings.lineage)
-        self.collectives = 0  # rounds so far that were not steps
-        # of the round that has begun
+        self.collectives = 0  # number of earlier rounds that made no step
+        # the peers that get samples in the round that has begun, and their slices
         self._sharers: tuple[PeerId, ...] = ()
         self.slices: dict[PeerId, Ranges] = {}
 
     def copy(self) -> Ledger:
-        """Return a ledger that can change without an effect on this one."""
+        """Return a copy. Changes of it have no effect on this ledger."""
         made = copy(self)
         made.trust, made.omissions, made.equivocations, made.audits, made.speeds, made.cursor = (
             deepcopy(
@@ -134,18 +134,18 @@ class Ledger:
 
     def _next_sharers(self, proven: frozenset[PeerId]) -> tuple[PeerId, ...]:
         """Return the peers that get samples in the next round. A proven Byzantine peer gets none. A
-        peer that is only suspected gets samples: its updates are used if the other peers send too
-        few. Otherwise its samples are returned to the cursor."""
+        peer that is only suspected gets samples, because its updates are used if the other peers
+        send too few. If they are not used, its samples are returned to the cursor."""
         peers = self.roster.peers
         return tuple([peer for peer in peers if peer not in proven]) if proven else peers
 
     def configure_data(self, samples_total: int, batch: int, extended: int) -> None:
-        """Set the size of the data. Raises ``ConfigError`` as ``DataCursor.configure`` does."""
+        """Set the size of the data. Raises the errors of ``DataCursor.configure``."""
         self.cursor.configure(samples_total, batch, extended)
         self.slices = self.cursor.assign(self._sharers)
 
     def resume_count(self, collectives: int) -> None:
-        """Set the number of rounds that were collective operations."""
+        """Set the number of earlier rounds that made no step."""
         self.collectives = collectives
 
     def apply(self, commits: Sequence[Commit]) -> LedgerStep:
@@ -214,8 +214,8 @@ class Ledger:
         )
 
     def _count_step(self, first: Commit) -> tuple[tuple[Collected, ...], bool]:
-        """Return the values of the peers if the round was a collective operation, and whether it
-        was a step."""
+        """Return the values of the peers if the round was a collective operation, and whether the
+        round was a step."""
         collected = first.collected
         if collected and len(collected) <= self.settings.callers_too_few(len(self.roster.peers)):
             collected = ()
@@ -231,8 +231,8 @@ class Ledger:
         is_step: bool,
         collectives_before: int,
     ) -> tuple[Effect, ...]:
-        """Return the effects of a lost round: commit ``lost`` has no result, or one for another
-        kind of step."""
+        """Return the effects of a lost round. The commit ``lost`` has no result, or a result of
+        another kind of step than the first shard."""
         apply = Apply(
             lost.round_id,
             (),
@@ -249,7 +249,7 @@ class Ledger:
         return apply, Report("lost_round", {"round": lost.round_id, "reason": reason})
 
     def _report_shares(self, round_id: int, before: dict[PeerId, int]) -> list[Report]:
-        """Report peers with a changed share of a round."""
+        """Report the peers with a changed share of the samples."""
         after = self.cursor.pace.levels()
         if after == before:
             return []
@@ -276,19 +276,18 @@ class Ledger:
         return self.trust, self.cursor, self.omissions, self.equivocations, *speeds, *audits
 
     def first_snapshot(self) -> tuple[Any, ...]:
-        """Return the snapshot before round 0: all peers are in the roster, and all tables are
+        """Return the snapshot before round 0. All peers are in the roster, and all tables are
         empty."""
         return (self.settings.peers, *[table.pack() for table in self._tables()], 0)
 
     def is_roster(self, peers: tuple[Any, ...]) -> bool:
         """Whether ``peers`` can be a roster of the run: at least one member, ascending. The input
-        may be Byzantine."""
+        may come from a Byzantine peer."""
         ascending = all(type(peer) is int for peer in peers) and list(peers) == sorted(set(peers))
         return bool(peers) and ascending and all(map(self.settings.may_be, peers))
 
     def check(self, snapshot: tuple[Any, ...]) -> None:
-        """Check that a snapshot can be adopted. Raises ValueError or OverflowError if not; changes
-        nothing."""
+        """Raise ValueError or OverflowError unless a snapshot can be adopted. Change nothing."""
         tables, snapshot = self._tables(), self._fitted(snapshot)
         if len(snapshot) != 2 + len(tables) or not isinstance(snapshot[0], list | tuple):
             raise ValueError(
@@ -304,8 +303,8 @@ class Ledger:
             copy(table).unpack(packed)
 
     def _fitted(self, snapshot: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Return the snapshot with or without a table of audits, as this run needs it. A checkpoint
-        may come from a run with the other setting."""
+        """Return the snapshot with a table of audits if this run has one, and otherwise without it.
+        A checkpoint may come from a run with the other setting."""
         parts = 2 + len(self._tables()) - (self.audits is not None)  # without audits
         if self.audits is not None and len(snapshot) == parts:
             return *snapshot[:-1], AuditTable(self.audits.needed).pack(), snapshot[-1]
@@ -328,15 +327,15 @@ class Ledgers(Protocol):
     def change(
         self, ledger: Ledger, key: Hashable, method: Callable[..., T], *arguments: Any
     ) -> tuple[Ledger, T]:
-        """Return the changed ledger, and the result of ``method(ledger, *arguments)``, which
-        changes it. ``key`` identifies the method and its arguments."""
+        """Call ``method(ledger, *arguments)``, which changes the ledger. Return the changed ledger
+        and the result. ``key`` identifies the method and its arguments."""
 
     def begin(self, ledger: Ledger) -> BegunRound:
         """Return ``ledger.begin()``."""
 
 
 class OwnLedgers:
-    """Ledgers that are not shared: each peer changes its own in place."""
+    """Ledgers that are not shared. Each peer changes its own ledger in place."""
 
     def change(
         self, ledger: Ledger, key: Hashable, method: Callable[..., T], *arguments: Any
@@ -348,7 +347,7 @@ class OwnLedgers:
 
 def _samples_used(commits: Sequence[Commit]) -> dict[PeerId, int]:
     """Return the number of samples that each peer reported in a round, for peers that contributed
-    to all shards. If the reports of a peer differ, the lowest one counts."""
+    to all shards. If a peer reported different numbers, the lowest counts."""
     first, *others = [{c.peer: c.samples for c in commit.contributors} for commit in commits]
     if not others:
         return first

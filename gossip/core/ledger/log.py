@@ -1,5 +1,5 @@
-"""Log of the last commits with their payloads, for peers that are slightly behind. It is bounded in
-rounds and in bytes."""
+"""Log of the latest commits with their payloads, for peers that are slightly behind. Its size is
+bounded in rounds and in bytes."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ Held: TypeAlias = tuple[tuple[Commit, Payload | None], ...]
 
 
 class CommitLog:
-    """Commits of the last rounds.
+    """Commits of the latest rounds.
 
     Args:
         rounds_max: Maximum number of rounds.
-        bytes_max: Maximum number of bytes; the last two rounds are kept in any case.
+        bytes_max: Maximum number of bytes. The last two rounds are kept even if they exceed it.
 
     Attributes:
         previous: Aggregates of the last round with a result, one for each shard, by kind of step.
-            The latest ``KINDS_KEPT`` kinds are kept.
+            Only the latest ``KINDS_KEPT`` kinds are kept.
     """
 
     def __init__(self, rounds_max: int, bytes_max: int) -> None:
@@ -41,11 +41,11 @@ class CommitLog:
         self._rounds: OrderedDict[int, Held] = OrderedDict()
         self._bytes = 0
         self.previous: dict[int, tuple[Payload, ...]] = {}
-        # by kind, lengths of updates in the commits of the last rounds, by shard
+        # lengths of updates in the commits of recent rounds: by kind, then by shard
         self._lengths: dict[int, deque[tuple[float, ...]]] = {}
 
     def append(self, round_id: int, held: Held) -> None:
-        kind = held[0][0].kind  # a round with shards of another kind is lost
+        kind = held[0][0].kind  # a round with shards of different kinds has no result
         payloads = tuple(
             [payload for commit, payload in held if payload is not None and commit.kind == kind]
         )
@@ -68,14 +68,14 @@ class CommitLog:
             self._bytes -= _weight(old)
 
     def usual(self, kind: int, shard: int) -> float:
-        """Return the maximum length of recent updates for a kind of step; 0.0 if unknown."""
+        """Return the largest length of recent updates for a kind of step; 0.0 if unknown."""
         return max([of[shard] for of in self._lengths.get(kind, ())], default=0.0)
 
     def get(self, round_id: int) -> Held | None:
         return self._rounds.get(round_id)
 
     def since(self, first: int) -> list[Held]:
-        """Return all rounds from ``first`` on; empty if ``first`` is not stored."""
+        """Return all rounds from ``first`` on; none if ``first`` is not stored."""
         if first not in self._rounds:
             return []
         return [held for round_id, held in self._rounds.items() if round_id >= first]
@@ -92,13 +92,13 @@ class CommitLog:
         rounds = self.since(request.first)
         if not rounds and request.first < round_id:
             return [Send(peer, NotServing(request.lineage, request.first, 0, 0, round_id, chain))]
-        # For the rounds after the first, the peer is not bound to an attempt yet.
+        # The peer is not bound to an attempt in the rounds after the first.
         attempts = [request.attempt, *[0] * len(rounds)]
         effects: list[Effect] = []
         lacking, nbytes = frozenset(request.lacking), 0
         for held, at in zip(rounds, attempts, strict=False):
             if effects and nbytes + _weight(held) > COMMITS_BYTES_MAX:
-                break  # the peer requests the rest later
+                break  # the peer will request the rest later
             nbytes += _weight(held)
             wanted = [
                 each
@@ -115,14 +115,14 @@ class CommitLog:
         round_id: int,
         chain: bytes,
     ) -> list[Effect]:
-        """Reply to a message of a completed round; ``chain`` is H of the previous round. Most such
-        messages crossed the commit on the way and need no reply."""
+        """Reply to a message of a completed round. ``chain`` is H of the round before it. Most of
+        these messages crossed the commit in transit and need no reply."""
         if isinstance(message, Commit | PartialStatistics | PartialOverdue):
             return []
         held = self.get(message.round_id)
         if held is not None and message.shard < len(held):
             commit, payload = held[message.shard]
-            # A restarted peer that requests updates in its old attempt does not have the commit.
+            # A restarted peer that requests updates in its former attempt does not have the commit.
             is_request = isinstance(message, UpdateRequest)
             if message.attempt > commit.attempt or (
                 is_request and message.attempt == commit.attempt
@@ -150,7 +150,7 @@ class CommitLog:
 
 
 def reissue(peer: PeerId, commit: Commit, payload: Payload | None, attempt: int) -> Send:
-    """Forward a commit to a peer that is at ``attempt`` and does not accept an earlier one."""
+    """Forward a commit to a peer at ``attempt``, which accepts no commit of an earlier attempt."""
     return Send(peer, replace(commit, attempt=max(attempt, commit.attempt)), payload)
 
 

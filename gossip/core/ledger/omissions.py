@@ -1,11 +1,12 @@
-"""Servers that reply but do not deliver their results: they do not serve for a number of rounds.
+"""Servers that reply to messages but do not deliver their results. They do not serve for a number
+of rounds.
 
-A server that withholds its results costs all peers a timeout in each of its turns. An omission does
-not prove an attack, since a slow link or a busy machine looks the same. So it costs no trust: the
-updates of the peer still count, and it is not suspected. A peer that has waited for a result
-without success states this in its next commit (``Accusation.silent``). When more than f peers have
-stated it for the same round, at least one of them is honest. Like trust, a pure function of the
-commits.
+A server that withholds its results costs all peers a timeout in each attempt that it serves. An
+omission is no proof of an attack, because a slow link or a busy machine has the same effect. So it
+does not lower the trust: the updates of the peer still count, and it is not suspected. A peer that
+has waited for a result until the timeout reports this in its next commit (``Accusation.silent``).
+If more than f peers have reported it for the same round, at least one of them is honest. Like
+trust, the table is a pure function of the commits.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ Turn: TypeAlias = Literal["passed_over", "serves_again"]
 
 @dataclass(slots=True)
 class _Server:
-    heard: float = 1.0  # score of its deliveries, in [0, 1]
-    rests: int = 0  # rounds for which it still does not serve
+    heard: float = 1.0  # delivery score, in [0, 1]
+    rests: int = 0  # number of rounds for which it will not serve
     accused: AccusedRounds = ()
 
 
@@ -52,8 +53,8 @@ class OmissionTracker:
         return tuple(filter(self.may_serve, peers)) if self._servers else peers
 
     def lacks(self, accuser: PeerId, peer: PeerId, of_round: int, round_id: int) -> bool:
-        """Whether the accusation by ``accuser`` adds evidence: it is not stored, and not too old in
-        ``round_id``."""
+        """Whether the accusation by ``accuser`` adds evidence: it is not stored, and in
+        ``round_id`` it is not too old."""
         server = self._servers.get(peer, _Server())
         new = is_news(server.accused, accuser, of_round)
         return new and of_round >= round_id - self._window and not server.rests
@@ -61,8 +62,8 @@ class OmissionTracker:
     def observe_round(
         self, commits: Sequence[Commit], locked: Collection[PeerId]
     ) -> list[tuple[PeerId, Turn]]:
-        """Record the commits of a round. ``locked``: peers in quarantine. Return the peers that do
-        not serve from now on, and those that serve again."""
+        """Record the commits of a round. ``locked``: peers in quarantine. Return the peers that
+        stop serving now, and those that serve again."""
         changes: list[tuple[PeerId, Turn]] = []
         for peer, server in sorted(self._servers.items()) if self._servers else ():
             if server.rests:
@@ -125,8 +126,8 @@ class OmissionTracker:
         )
 
     def unpack(self, packed: Any) -> None:
-        """Load data from ``pack`` of another peer. Raises ``ValueError``, and changes nothing,
-        if the data has another form."""
+        """Load the result of another peer's ``pack``. Raises ``ValueError``, and changes nothing,
+        if the data is invalid."""
         if not are_rows(packed, 4):
             raise ValueError("silences: a row must have 4 fields")
         servers = {}

@@ -1,14 +1,14 @@
-"""Shares of slow peers, which get smaller slices of the data so that they keep contributing.
+"""Shares of slow peers. They get smaller slices of the data, so that their updates arrive in time.
 
 Updates report their compute time, and commits repeat it. So the shares follow from the commits and
-are the same on every peer. They change once in ``PACE_WINDOW`` rounds. A peer that was missing or
-much slower than the median in most of these rounds gets half of its share, down to a quarter. A
-peer that is fast enough for twice its share gets twice its share, up to a whole one. The two
-conditions are far enough apart that a steady peer does not oscillate.
+are equal on all peers. They change once in ``PACE_WINDOW`` rounds. A peer that was missing or much
+slower than the median in most of these rounds gets half of its share, down to a quarter. A peer
+that is fast enough for twice its share gets twice its share, up to a whole one. A wide gap between
+the two conditions prevents that a steady peer oscillates.
 
-No peer gets more than a whole share, so a peer gains nothing if it reports too short a time. A peer
-that reports too long a time gets less. With less than a quarter, an honest update would be the mean
-of so few samples that robust rules treat it as an outlier.
+No peer gets more than a whole share, so a peer gains nothing by reporting too short a time. A peer
+that reports too long a time gets a smaller share. Below a quarter, an honest update would be the
+mean of so few samples that robust rules treat it as an outlier.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ class Pace:
     """Level of each peer's share, and the counts of the present window."""
 
     def __init__(self) -> None:
-        self._rounds = 0  # of this window
-        # level; then numbers of rounds: with samples, too slow or missing, quick
+        self._rounds = 0  # number of rounds of this window
+        # the level, then numbers of rounds: with samples, slow or missing, and quick
         self._seen: dict[PeerId, tuple[int, int, int, int]] = {}
         self.even = True
-        """True if all shares are whole."""
+        """Whether all shares are whole."""
 
     def level(self, peer: PeerId) -> int:
         """Return the level of a peer: 0 for a whole share, 1 for a half, 2 for a quarter."""
         return self._seen.get(peer, (0,))[0]
 
     def levels(self) -> dict[PeerId, int]:
-        """Return the levels of the peers without a whole share."""
+        """Return the levels of the peers with less than a whole share."""
         return {peer: seen[0] for peer, seen in self._seen.items() if seen[0]}
 
     def observe(
@@ -53,8 +53,8 @@ class Pace:
         contributors: Collection[PeerId],
         took_us: Mapping[PeerId, int],
     ) -> None:
-        """Record a committed round in which all peers had samples. Peers outside ``sharers`` are
-        dropped."""
+        """Record a committed round in which all peers had samples. Entries of peers outside
+        ``sharers`` are dropped."""
         times = sorted(
             [took_us[peer] for peer in sharers if peer in contributors and took_us.get(peer)]
         )
@@ -82,7 +82,8 @@ class Pace:
 
     @classmethod
     def unpack(cls, packed: Any) -> Pace:
-        """Return the table that ``pack`` has packed. Raises ValueError for other data."""
+        """Return the table from the result of ``pack``. Raises ValueError if the data is
+        invalid."""
         pace = cls()
         if not is_row(packed, 2) or not are_rows(packed[1], 5):
             raise ValueError("pace: expected a number, and five for each peer")
@@ -105,16 +106,16 @@ class Pace:
 
 
 def since_us(began: float, now: float, steps: tuple[int, int] = (1, 1)) -> int:
-    """Return the time between two moments in microseconds, for an update. ``steps``: numbers of
-    local steps made in this time and planned for the round; the time is scaled to the planned
-    ones."""
+    """Return the time between two moments for an update, in microseconds. ``steps``: number of
+    local steps made in this time, and number planned for the round. The time is scaled to the
+    planned number."""
     taken, planned = steps
     return min(max(0, round((now - began) * 1e6 * planned / taken)), TIME_US_MAX)
 
 
 def _moved(level: int, had: int, slow: int, quick: int) -> int:
     if 2 * had < PACE_WINDOW:
-        return level  # the peer joined within the window
+        return level  # the peer has joined within the window
     if 2 * slow > had:
         return min(level + 1, PACE_LEVELS)
     return max(level - 1, 0) if 4 * quick >= 3 * had else level

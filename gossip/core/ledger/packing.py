@@ -1,4 +1,4 @@
-"""Packing of the state that follows from commits: compact JSON, compressed. The tables of a
+"""Packing of the state that follows from commits, as compressed compact JSON. So the tables of a
 thousand peers fit in a message."""
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ from gossip.core.settings import LISTS_MAX, UNPACKED_BYTES_MAX, VALUES_MAX
 
 
 def pack_json(document: Any) -> bytes:
-    """Return the packed document. Equal documents give equal bytes, which are digested."""
+    """Return the packed document. Equal documents have equal bytes, because the bytes are
+    hashed."""
     return squeeze(json.dumps(document, separators=(",", ":")).encode())
 
 
 def unpack_json(data: bytes) -> Any:
-    """Return the document that ``pack_json`` has packed. Raises ValueError for other data, and for
-    too many lists or values."""
+    """Return the document from the result of ``pack_json``. Raises ValueError if the data is
+    invalid or has too many lists or values."""
     text = stretch(data)
     if text.count(b"[") + text.count(b"{") > LISTS_MAX or text.count(b",") > VALUES_MAX:
         raise ValueError(f"the data has more than {LISTS_MAX} lists or {VALUES_MAX} values")
@@ -33,8 +34,8 @@ def squeeze(text: bytes) -> bytes:
 
 
 def stretch(data: bytes) -> bytes:
-    """Return the text that ``squeeze`` has compressed. Raises ValueError for other data, and if the
-    text is too long."""
+    """Return the text from the result of ``squeeze``. Raises ValueError if the data is invalid or
+    the text is too long."""
     reader = zlib.decompressobj()
     try:
         text = reader.decompress(data, UNPACKED_BYTES_MAX)

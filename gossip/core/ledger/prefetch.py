@@ -1,9 +1,9 @@
 """Prediction of the samples that a peer reads in the next rounds, so that its trainer can prefetch
 them.
 
-The prediction is right while the contributors of the last round contribute. The samples that a peer
-reads follow from the commits alone. So a wrong prediction costs a fetch, or with overlap an update
-that was computed beside a round, but never a sample.
+The prediction is right while the contributors of the last round contribute again. The samples that
+a peer reads follow from the commits alone. So a wrong prediction costs a fetch or, with overlap, an
+update that was computed in advance, but never a sample.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ Coming: TypeAlias = tuple[tuple[int, Ranges], ...]
 
 class CursorLookahead:
     """Simulation of the next rounds on a copy of the data cursor. While the predictions are right,
-    a round costs one more ``assign``."""
+    each round costs one further call of ``assign``."""
 
     def __init__(self) -> None:
-        self.ahead = 0  # rounds to look ahead; 0 if no prediction is requested
+        self.ahead = 0  # number of rounds to predict; 0 if no prediction is requested
         self._sharers: tuple[PeerId, ...] = ()
         self._contributing: tuple[PeerId, ...] = ()
-        # the cursor before a round, then the epoch and slice of the local peer in that round
+        # the cursor before a round, and the epoch and slice of the local peer in that round
         self._steps: deque[tuple[tuple[Any, ...], int, Ranges]] = deque()
         self._shadow = DataCursor()
 
     def reach(self, ahead: int) -> None:
-        """Set the number of rounds to look ahead, at most ``PREDICTED_ROUNDS``."""
+        """Set the number of rounds to predict, at most ``PREDICTED_ROUNDS``."""
         self.ahead = min(ahead, PREDICTED_ROUNDS)
 
     def predict_rounds(
@@ -45,8 +45,8 @@ class CursorLookahead:
         local: PeerId,
         absent: frozenset[PeerId] = frozenset(),
     ) -> Coming:
-        """Return the slices of ``local`` in the rounds after the next one of ``cursor``, if all
-        ``sharers`` except ``absent`` contribute."""
+        """Return the slices of ``local`` in the rounds after the next round of ``cursor``. The
+        prediction assumes that all ``sharers`` except ``absent`` contribute."""
         if not self.ahead or not cursor.configured or local not in sharers:
             return ()
         contributing = tuple([peer for peer in sharers if peer not in absent])
@@ -57,7 +57,7 @@ class CursorLookahead:
         while self._steps and self._steps[0][0] != now:
             self._steps.popleft()
         if not self._steps:
-            # a commit without times changes nothing in place, so a shallow copy is enough
+            # A commit without times changes no object in place, so a shallow copy is enough.
             self._shadow = copy(cursor)
         everything = dict.fromkeys(contributing, ROUND_MAX)
         while len(self._steps) <= self.ahead:
@@ -68,7 +68,7 @@ class CursorLookahead:
 
 
 def bounded(guesses: Iterator[tuple[int, Ranges]] | Sequence[tuple[int, Ranges]]) -> Coming:
-    """Return the non-empty predictions, up to the limit of ``RANGES_MAX`` ranges."""
+    """Return the non-empty predictions, up to a total of ``RANGES_MAX`` ranges."""
     coming: list[tuple[int, Ranges]] = []
     pairs = 0
     for epoch, ranges in guesses:

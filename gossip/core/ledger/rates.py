@@ -1,10 +1,10 @@
-"""The optimizer settings with which all peers apply a round.
+"""Optimizer settings with which all peers apply a round.
 
-A scheduler counts only the steps of its peer. So the learning rates of two peers differ after one
-of them has missed a round, or if a scheduler follows the peer's own loss (ReduceLROnPlateau). Equal
-aggregates would then lead to different replicas. The same is true of every other setting of a
-parameter group. Therefore an update carries the settings of its peer as numbers, and the commit
-carries the settings with which all peers step.
+A scheduler counts only the steps of its own peer. So the learning rates of two peers differ after
+one of them has missed a round, or if a scheduler follows the peer's own loss (ReduceLROnPlateau).
+Equal aggregates would then lead to different replicas. The same applies to all other settings of a
+parameter group. Therefore each update carries the settings of its peer as numbers, and the commit
+carries the settings that all peers use for the step.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from gossip.core.settings import RATES_MAX
 
 
 def are_sound(rates: tuple[float, ...]) -> bool:
-    """Whether the numbers are finite and not too many to be optimizer settings."""
+    """Whether all numbers are finite, and there are no more than ``RATES_MAX``."""
     return len(rates) <= RATES_MAX and all(map(isfinite, rates))
 
 
 def agree(sent: Iterable[tuple[float, ...]]) -> tuple[float, ...]:
-    """Return the settings for all peers, from those that each peer has sent.
+    """Return the settings for all peers, from the settings that each peer has sent.
 
-    Each setting is the lower median, so a peer has sent this value. Only lists of the most frequent
-    length count.
+    Each setting is the lower median, so it is the value of some peer. Only lists of the most
+    frequent length are used.
     """
     sound = [rates for rates in sent if rates and are_sound(rates)]
     if not sound:

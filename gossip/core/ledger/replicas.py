@@ -1,10 +1,10 @@
 """Comparison of replicas in rolling rounds.
 
-In some rounds each trainer sends digests of its replica before the round together with its update.
-The commit carries the digests of most peers, and names the peers that have others. A peer that
-differs requests the state of a peer that does not. If a peer differs again without a missed round
-in between, its script or its machine makes the replicas different. A state transfer cannot help
-then, and with more than f of these peers the run ends.
+In some rounds each trainer sends digests of its replica before the round, together with its update.
+The commit has the digests of most peers, and the peers with other digests. A peer with other
+digests requests the state of a peer with those of most. If it differs again, without a missed round
+in between, its script or its machine causes the difference. A state transfer cannot help then. If
+more than f peers are in this situation, the run ends.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from gossip.core.messages import Commit, PeerId
 from gossip.core.settings import COMPARED_STEPS, RETURNS_MAX
 
 UNDECIDED = b"?"
-"""Digests of a commit if too few peers have sent any. All peers compare in the next round."""
+"""Digests in a commit if too few peers have sent any. All peers compare in the next round."""
 
 
 def compare(digests: Mapping[PeerId, bytes], n: int, f: int) -> tuple[bytes, tuple[PeerId, ...]]:
-    """Return the digests that most of ``n`` peers have sent, and the peers that have sent others,
-    ascending. Empty digests do not count.
+    """Return the digests that most of ``n`` peers have sent, and the peers with other digests,
+    ascending. Empty digests are ignored.
 
-    Without a majority of the ``n`` the result is (``UNDECIDED``, ()). If all ``n`` peers have sent
-    digests and these are more than 2 ``f``, honest peers differ, and the most frequent digests are
-    returned. In a tie, the group with the lowest peer id wins.
+    Without a majority of the ``n`` peers, the result is (``UNDECIDED``, ()). If all ``n`` peers
+    have sent digests and ``n`` exceeds 2 ``f``, honest peers differ, and the most frequent digests
+    are returned. In a tie, the group with the lowest peer id wins.
     """
     sent = {peer: digest for peer, digest in digests.items() if digest}
     count = Counter(sent.values())
@@ -41,22 +41,22 @@ def compare(digests: Mapping[PeerId, bytes], n: int, f: int) -> tuple[bytes, tup
 class _Divergence:
     """Comparisons in which one peer has differed since it last missed a round."""
 
-    servers: set[PeerId] = field(default_factory=set)  # that have committed it
+    servers: set[PeerId] = field(default_factory=set)  # servers that have committed a difference
     count: int = 0
-    is_away: bool = True  # the peer may miss rounds for a state transfer
+    is_away: bool = True  # whether the peer may miss rounds because of a state transfer
 
 
 class DivergenceWatch:
-    """Peers with replicas that differ repeatedly, by the commits.
+    """Peers that diverge repeatedly, according to the commits.
 
     Attributes:
-        struck: Peers that have differed ``RETURNS_MAX`` times without a missed round. The commits
-            of more than f servers show it.
-        round_id: The last round that was observed.
+        struck: Peers that have differed ``RETURNS_MAX`` times without a missed round, according to
+            commits of more than f servers.
+        round_id: The last observed round.
         contributors: Contributors to the last step.
-        is_active: Whether to observe the next commit even if its contributors are the same.
-        compares_next: Whether to compare the replicas in the next round: in the first steps, once
-            a peer has returned, and if too few peers have sent digests in the last round.
+        is_active: Whether to observe the next commit even if its contributors are unchanged.
+        compares_next: Whether to compare the replicas in the next round: in the first steps, after
+            the return of a peer, and if too few peers have sent digests in the last round.
     """
 
     def __init__(self, f: int) -> None:
@@ -68,8 +68,8 @@ class DivergenceWatch:
         self.compares_next, self.is_active = False, True
 
     def observe(self, commit: Commit, contributors: Sequence[PeerId], step: int) -> None:
-        """Record the commit of the first shard of a round and its contributors. ``step``: number of
-        steps after the round."""
+        """Record the commit of the first shard of a round, and its contributors. ``step``: number
+        of steps up to and including the round."""
         if commit.round_id <= self.round_id:
             return
         self.round_id = commit.round_id

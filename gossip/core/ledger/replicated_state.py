@@ -26,36 +26,37 @@ T = TypeVar("T")
 
 
 class ReplicatedState:
-    """Chain of commits and the ledger that follows from it, as one peer holds them. All peers at
-    the same round have the same. ``adopt`` replaces it by the snapshot of another peer."""
+    """Chain of commits, and the ledger that follows from it, as stored by one peer. They are equal
+    on all peers in the same round. ``adopt`` replaces them by the snapshot of another peer."""
 
     def __init__(self, settings: CoreSettings, local: PeerId = -1) -> None:
-        """``local``: id of this peer. If its replica differs, ``Apply.replica`` is set."""
+        """``local``: id of this peer. ``Apply.replica`` is set if the replica of this peer
+        diverged."""
         self.settings, self._local = settings, local
         self.lineage = Lineage(settings.run, settings.lineage)
         self.ledger = Ledger(settings)
         self._ledgers: Ledgers = OwnLedgers()
         self._change("", lambda ledger: None)
-        self._unlike_profile: set[PeerId] = set()  # peers already reported
+        self._unlike_profile: set[PeerId] = set()  # peers that were already reported
         self._unequal_reported = False
         self.round_times = RoundTimes()
         self.lookahead = CursorLookahead()
-        # of the last step; empty if unknown
+        # optimizer settings of the last step; empty if unknown
         self.rates: tuple[float, ...] = ()
-        # roster, tables and cursor before each recent round
+        # roster and tables before each recent round
         self._snapshots: OrderedDict[int, tuple[Any, ...]] = OrderedDict()
         self._sharers: tuple[PeerId, ...] = ()  # peers that get samples in this round
-        # had samples in the last step, but no update in it
+        # peers that had samples in the last step, but no update
         self._absent: frozenset[PeerId] = frozenset()
-        self._reported_peers = 0  # in the last report of the batch
-        self.whole = True  # all initial peers had updates in all steps so far
-        self.was_step = True  # in the last round
-        self.contributors: tuple[PeerId, ...] = ()  # of its first shard
+        self._reported_peers = 0  # Number of peers in the last report of the batch.
+        self.whole = True  # Whether all initial peers had updates in all steps so far.
+        self.was_step = True  # Whether the last round was a step.
+        self.contributors: tuple[PeerId, ...] = ()  # Contributors of its first shard.
         self.in_all: frozenset[PeerId] = frozenset()  # contributors of all its shards
 
     def share(self, ledgers: Ledgers, headers: dict[int, tuple[Commit, bytes]]) -> None:
-        """Access the ledger through ``ledgers`` and cache headers of commits in ``headers``, as
-        other peers do. Call this before the first round."""
+        """Use ``ledgers`` to access the ledger and ``headers`` to cache headers of commits, both
+        shared with other peers. Call this before the first round."""
         assert self.lineage.next_round == 0, "a round was committed before"
         self.lineage.share_headers(headers)
         self._ledgers = ledgers
@@ -86,7 +87,7 @@ class ReplicatedState:
         return self._report_batch(len(self._sharers))
 
     def _report_batch(self, n: int) -> list[Effect]:
-        """Report the batch of a round of n peers if it has changed."""
+        """Report the batch of a round of n peers, if it has changed."""
         if n == self._reported_peers or not n:
             return []
         self._reported_peers, samples = n, self.cursor.round_samples(n)
@@ -116,18 +117,18 @@ class ReplicatedState:
     @property
     def deadline_us(self) -> int:
         """Time after which a trainer starts no further local step of a round, in microseconds; 0
-        means none."""
+        means no limit."""
         shortens = self.settings.local_steps and self.settings.slices == "speed"
         return self.round_times.deadline_us if shortens else 0
 
     def pass_us(self, roster: Sequence[PeerId], to_come: Sequence[Commit] = ()) -> tuple[int, ...]:
-        """Return the assumed time of each member of a stage for a micro-batch, in
-        microseconds; empty without a pipeline. ``to_come``: the commits of the present round, if
-        the result depends on them."""
+        """Return the estimated time of each member of a stage for a micro-batch, in microseconds;
+        empty without a pipeline. ``to_come``: commits of the present round, if the estimate needs
+        them."""
         return () if self.ledger.speeds is None else self.ledger.speeds.pass_us(roster, to_come)
 
     def _report_unlike_profile(self, speeds: StageSpeeds, round_id: int) -> list[Effect]:
-        """Report, once for each peer, that its passes take much longer or shorter than its profile
+        """Report each peer once that takes much more or less time for its passes than its profile
         predicts."""
         effects: list[Effect] = []
         for peer in self.roster.peers:
@@ -156,11 +157,11 @@ class ReplicatedState:
         return self.roster if able is peers else Roster(able, self.roster.lineage)
 
     def append(self, held: Held, made_here: Sequence[bool], alive: int) -> list[Effect]:
-        """Append a round with commits of all shards to the history.
+        """Append a round with the commits of all shards to the history.
 
         Args:
             held: The commits with their payloads, in order of the shards.
-            made_here: Whether this peer has made the commit, for each.
+            made_here: Whether the local peer has made the commit of each shard.
             alive: Number of live peers of the next roster, for the report.
         """
         commits = [commit for commit, _ in held]
@@ -212,46 +213,45 @@ class ReplicatedState:
     # --- state transfer ---------------------------------------------------------------------------
 
     def snapshot(self, round_id: int) -> tuple[bytes, tuple[Any, ...]] | None:
-        """Return H of the round before ``round_id``, and roster and tables as they were then; None
-        if they are not stored."""
+        """Return H of the round before ``round_id``, and the roster and tables before ``round_id``;
+        None if they are not stored."""
         chain, kept = self.lineage.at(round_id - 1), self._snapshots.get(round_id)
         return None if chain is None or kept is None else (chain, kept)
 
     def first_snapshot(self) -> tuple[Any, ...]:
-        """Return the snapshot before round 0, in the form of ``snapshot``: all peers are in the
+        """Return the snapshot before round 0, in the form of ``snapshot``. All peers are in the
         roster, and all tables are empty."""
         assert self.lineage.next_round == 0, "a round was committed before"
         return self.ledger.first_snapshot()
 
     def is_sound(self, commit: Commit, payload: Payload | None) -> bool:
-        """Whether this can be a commit of the present round: all its fields are valid, and its
-        payload is finite and matches the digest."""
+        """Whether ``commit`` can be a commit of the present round: all its fields are valid, and
+        its payload is finite and matches the digest."""
         peers = self.roster.peers
         if commit.roster != peers and not self.ledger.is_roster(commit.roster):
             return False
         return is_sound(commit, payload, peers, self.settings)
 
     def check(self, snapshot: tuple[Any, ...]) -> None:
-        """Check that a snapshot can be adopted. Raises ValueError or OverflowError if not; changes
-        nothing."""
+        """Raise ValueError or OverflowError unless a snapshot can be adopted. Change nothing."""
         self.ledger.check(snapshot)
 
     def resume(self, whole: bool) -> None:
-        """Resume from a checkpoint. ``whole``: every earlier step had updates of all peers."""
+        """Resume from a checkpoint. ``whole``: all peers had updates in every earlier step."""
         self.whole = whole
 
     def resume_count(self, collectives: int) -> None:
-        """Set the number of rounds that were collective operations, by a local trainer that is
-        ahead of this node."""
+        """Set the number of earlier rounds that made no step, as reported by a local trainer that
+        is ahead of this node."""
         self._change(("count", collectives), Ledger.resume_count, collectives)
 
     def report_standings(self) -> list[Effect]:
-        """Report the suspected and the quarantined peers as a run resumes from a checkpoint."""
+        """Report the suspected and the quarantined peers when a run resumes from a checkpoint."""
         found = self.trust.standing_out(self.lineage.next_round - 1)
         return [each.report() for each in found if each.peer in self.roster]
 
     def adopt(self, round_id: int, chain: bytes, snapshot: tuple[Any, ...]) -> None:
-        """Adopt the state of another peer before ``round_id``. Raises as ``check`` does; then
+        """Adopt the state of another peer before ``round_id``. Raises the errors of ``check``; then
         nothing has changed."""
         self.check(snapshot)
         self._change(("snapshot", repr(snapshot)), Ledger.adopt, snapshot)
@@ -260,7 +260,7 @@ class ReplicatedState:
 
 
 def provenance(sender: PeerId, commit: Commit) -> dict[str, Any]:
-    """Return the origin of a commit, for a report."""
+    """Return the fields of a report that describe the origin of a commit."""
     return {
         "round": commit.round_id,
         "shard": commit.shard,

@@ -1,8 +1,8 @@
-"""Compute times of recent rounds, which give a slow peer the deadline for its update.
+"""Compute times of recent rounds, from which a slow peer gets a deadline for its update.
 
 Updates report the time of all local steps of a round, and commits repeat it. A Byzantine minority
-does not move the median of a round. The deadline is a local decision and no part of the history:
-the commit has the number of samples of each update.
+cannot move the median of a round beyond honest times. The deadline is a local decision and not part
+of the history, because the commit has the number of samples of each update.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ class RoundTimes:
         self._medians: deque[int] = deque(maxlen=ROUND_TIMES)
 
     def observe(self, took_us: Iterable[int]) -> None:
-        """Record a committed round. ``took_us``: reported time of each contributor for all its
-        steps; 0 means none."""
+        """Record a committed round. ``took_us``: time that each contributor has reported for all
+        its steps; 0 means none."""
         if reported := [took for took in took_us if took]:
             self._medians.append(median_low(reported))
 

@@ -1,5 +1,5 @@
-"""Test whether the updates of peers differ by more than chance, as with different data on the
-peers."""
+"""Test whether the updates of the peers differ by more than chance, which indicates that their data
+differ."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from .unpacking import are_counts
 
 
 def beyond_chance(groups: Sequence[Sequence[float]], f: int) -> float | None:
-    """Return by how many standard deviations the outlying peers are the same in all measurements.
+    """Return the excess of the spread over chance, in standard deviations.
 
-    With equal data the ranks of the peers in a round are random. With different data the same peers
-    have high ranks in most rounds. The statistic is Friedman's: in each round peers are ranked by
-    outlyingness, and their sums of ranks are compared. By chance it is about k - 1 for k peers,
-    with the variance 2 (k - 1). Ranks bound the influence of a single extreme round. The f peers
-    with the highest medians and the f with the lowest are left out, because both groups may contain
-    Byzantine peers.
+    With equal data, the ranks of the peers in a round are random. With different data, the same
+    peers have high ranks in most rounds. The statistic is Friedman's: the peers are ranked by
+    outlyingness in each round, and their sums of ranks are compared. By chance it is about k - 1
+    for k peers, with the variance 2 (k - 1). Ranks limit the influence of a single extreme round.
+    The f peers with the highest medians and the f with the lowest are excluded, because both groups
+    may contain Byzantine peers.
 
     All sums are integers, so every machine gets the same result.
 
     Args:
-        groups: Outlyingness of the updates of each peer, round by round; all of one length.
-        f: Byzantine peers to tolerate; at least one is left out at each end.
-    Returns: None with fewer than two remaining peers or fewer than two rounds.
+        groups: Outlyingness of the updates of each peer, round by round, all of equal length.
+        f: Byzantine peers to tolerate. At least one peer is excluded at each end.
+    Returns: None if fewer than two peers remain, or with fewer than two rounds.
     Source: Friedman 1937, "The use of ranks to avoid the assumption of normality".
     """
     out = max(1, f)
@@ -38,11 +38,11 @@ def beyond_chance(groups: Sequence[Sequence[float]], f: int) -> float | None:
     k, rounds = len(middle), min([len(group) for group in middle], default=0)
     if k < 2 or rounds < 2:
         return None
-    sums = [0] * k  # of twice the ranks, from 0
+    sums = [0] * k  # sums of twice the ranks, which begin with 0
     for at in range(rounds):
         row = [group[at] for group in middle]
         ranked = sorted(row)
-        for peer, far in enumerate(row):  # the number of values below it, and up to it
+        for peer, far in enumerate(row):  # number of values below it, plus number up to it
             sums[peer] += bisect_left(ranked, far) + bisect_right(ranked, far) - 1
     apart = sum([(total - rounds * (k - 1)) * (total - rounds * (k - 1)) for total in sums])
     statistic = 3 * apart / (rounds * k * (k + 1))
@@ -50,34 +50,35 @@ def beyond_chance(groups: Sequence[Sequence[float]], f: int) -> float | None:
 
 
 class SpreadMonitor:
-    """Repeated measurements of whether the data of peers differ.
+    """Repeated measurements of whether the data of the peers differ.
 
     Attributes:
-        beyond_chance: Result for the last round; None if it was not measured.
+        beyond_chance: Result of the measurement after the last round; None without one.
     """
 
     def __init__(self, f: int) -> None:
         self.f = f
         self.beyond_chance: float | None = None
         self.counts = 0, 0, 0
-        """Measurements so far, unequal ones among them, and rounds since the last one."""
+        """Number of measurements, number of unequal ones among them, and rounds since the last
+        one."""
 
     @property
     def is_unequal(self) -> bool:
-        """Whether the data count as different. Data stay different after a model has converged,
-        although the spread no longer shows the difference."""
+        """Whether the data count as different. The result is kept after a model has converged,
+        because the data still differ although the spread no longer shows it."""
         windows, unequal, _ = self.counts
         return unequal >= UNEQUAL_OFTEN or unequal * UNEQUAL_SHARE > windows
 
     def is_due(self) -> bool:
-        """Count a round. Return whether to measure after it."""
+        """Count a round. Return whether a measurement is due after it."""
         windows, unequal, since = self.counts
         self.counts, self.beyond_chance = (windows, unequal, since + 1), None
         return since + 1 >= SPREAD_EVERY
 
     def measure(self, groups: Sequence[Sequence[float]]) -> None:
         """Measure whether the same peers were outlying by more than chance. ``groups``:
-        outlyingness of the recent updates of each peer, oldest first."""
+        outlyingness of each peer's recent updates, oldest first."""
         windows, unequal, _ = self.counts
         known = [group for group in groups if len(group) >= SPREAD_EVERY]
         length = min([len(group) for group in known], default=0)
@@ -88,8 +89,8 @@ class SpreadMonitor:
         self.counts = windows, unequal, 0
 
     def unpack(self, packed: Sequence[Any]) -> None:
-        """Load ``counts`` of another peer. Raises ``ValueError``, and changes nothing, if they have
-        another form."""
+        """Load ``counts`` of another peer. Raises ``ValueError``, and changes nothing, if they are
+        invalid."""
         windows, unequal, since = packed
         if not are_counts(packed, most=ROUND_MAX):
             raise ValueError("trust: counts of measurements must be non-negative integers")

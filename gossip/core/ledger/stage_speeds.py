@@ -1,12 +1,12 @@
-"""Time of each member of a stage for a micro-batch, by which micro-batches are shared.
+"""Times of the members of a stage for a micro-batch, by which micro-batches are distributed.
 
 Updates report the time of their peer's passes, and commits repeat it. So the times follow from the
-commits and are the same on all members of a stage. Before the first report, the predictions of the
-plan count.
+commits and are equal on all members of a stage. Until the first report, the predictions of the plan
+are used.
 
-A Byzantine peer may report a wrong time. The f fastest reports count as the next slower one, so no
-peer gets more than the fastest honest member would. In any case no peer counts as more than
-``SPEED_RATIO_MAX`` times as fast as another.
+A Byzantine peer may report a wrong time. The f fastest reports are replaced by the next slower one,
+so no peer gets more than the fastest honest member would. In addition, the ratio of two speeds is
+limited to ``SPEED_RATIO_MAX``.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class StageSpeeds:
     """Times of the members of a stage for a micro-batch, in microseconds.
 
     Args:
-        f: Members that may be Byzantine.
-        predicted_us: Times predicted by the plan; empty if it predicts none.
+        f: Number of members that may be Byzantine.
+        predicted_us: Times that the plan predicts; empty without predictions.
     """
 
     def __init__(self, f: int, predicted_us: Mapping[PeerId, int]) -> None:
@@ -47,12 +47,13 @@ class StageSpeeds:
             self._reported.setdefault(peer, deque(maxlen=PASS_TIMES)).append(took_us)
 
     def measured_us(self, peer: PeerId) -> int | None:
-        """Return the median of the last ``PASS_TIMES`` times of a peer; None if there are fewer."""
+        """Return the median of the last ``PASS_TIMES`` times of a peer; None if there are fewer
+        times."""
         times = self._reported.get(peer, ())
         return median_low(times) if len(times) == PASS_TIMES else None
 
     def unlike_predicted(self, peer: PeerId) -> tuple[int, int] | None:
-        """Return the measured and the predicted time of a peer if they are too far apart, else
+        """Return the measured and the predicted time of a peer if they differ too much, otherwise
         None."""
         measured, predicted = self.measured_us(peer), self.predicted_us.get(peer)
         if measured is None or predicted is None:
@@ -62,10 +63,10 @@ class StageSpeeds:
         return (measured, predicted) if apart else None
 
     def pass_us(self, roster: Sequence[PeerId], to_come: Sequence[Commit] = ()) -> tuple[int, ...]:
-        """Return the times by which micro-batches are shared, in the order of ``roster``.
+        """Return the times by which micro-batches are distributed, in the order of ``roster``.
 
         Args:
-            to_come: Commits of a round that is not observed yet.
+            to_come: Commits of a round that was not observed yet.
         """
         news = dict(_reported_pass_times(to_come))
         known = {peer: self._known_us(peer, news.get(peer)) for peer in roster}
@@ -102,14 +103,14 @@ class StageSpeeds:
 
 
 def weights_of(pass_us: Mapping[PeerId, int]) -> dict[PeerId, float]:
-    """Return the weights by which micro-batches are shared, from the time of each member for one.
-    The times may be reports of Byzantine peers."""
+    """Return the weights by which micro-batches are distributed, from the time of each member for
+    one micro-batch. The times may be reports of Byzantine peers."""
     most = SPEED_RATIO_MAX * min(pass_us.values(), default=1)
     return {peer: 1.0 / min(took_us, most) for peer, took_us in pass_us.items()}
 
 
 def _reported_pass_times(commits: Sequence[Commit]) -> Iterable[tuple[PeerId, int]]:
-    """Yield each peer that reports its time in the commits of a round, with this time in
+    """Yield each peer that reports its time in the commits of a round, together with this time in
     microseconds."""
     for given in commits[0].contributors if commits else ():
         if given.micro_batches and 0 < given.pass_us <= TIME_US_MAX:

@@ -1,4 +1,4 @@
-"""Evidence against one peer, its phase, and the reasons as text."""
+"""Evidence against one peer, its phase, and the reasons in text form."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ NO_FAR = ("non_finite", "wrong_size")
 """Reasons for rejection that have no outlyingness."""
 
 Observed: TypeAlias = float | tuple[str, float]
-"""Outlyingness of an update, with the name of the evidence against it if there is any."""
+"""Outlyingness of an update, together with the name of the evidence against it, if any."""
 
-# Evidence against an update, as text that follows "3 of the last 20 updates ...". Rejections for
-# any other reason are not evidence.
+# Evidence against an update, as text that follows "3 of the last 20 updates ...". A rejection for
+# any other reason is no evidence.
 WORDS = {
     "outlying": "were outliers",
     "non_finite": "were not finite",
@@ -29,17 +29,17 @@ WORDS = {
 
 @dataclass(slots=True)
 class PeerStanding:
-    # the lower of the two is the trust in a peer
-    score: float = 1.0  # by its updates
-    served: float = 1.0  # by its results
+    # The trust in a peer is the lower one of ``score`` and ``served``.
+    score: float = 1.0  # Computed from its updates.
+    served: float = 1.0  # Computed from its results.
     suspected: bool = False
-    rounds_left: int = 0  # of the quarantine or the parole
+    rounds_left: int = 0  # Remaining rounds of the quarantine or the parole.
     phase: Literal["normal", "quarantined", "parole"] = "normal"
-    recent: tuple[Observed, ...] = ()  # oldest first
-    refused: int = 0  # results rejected by more than f peers since the last quarantine
-    twice: int = 0  # turns with two proven results since then
-    audited: int = 0  # convictions by audits since then
-    accused: AccusedRounds = ()  # rounds of its results that other peers have rejected
+    recent: tuple[Observed, ...] = ()  # Recent updates, oldest first.
+    refused: int = 0  # Results that more than f peers have rejected since the last quarantine.
+    twice: int = 0  # Attempts with two proven results since the last quarantine.
+    audited: int = 0  # Convictions by audits since the last quarantine.
+    accused: AccusedRounds = ()  # Rounds with results that other peers have rejected.
 
     @property
     def trust(self) -> float:
@@ -47,13 +47,13 @@ class PeerStanding:
 
     @property
     def is_proven(self) -> bool:
-        """Whether the peer is proven Byzantine."""
+        """Whether there is proof that the peer is Byzantine."""
         return bool(self.twice or self.audited)
 
     @property
     def evidence(self) -> list[tuple[str, float]]:
-        """Evidence of the recent updates, oldest first: the name of the evidence against an update
-        ("": none), and its outlyingness."""
+        """Evidence of the recent updates, oldest first. Each entry has the name of the evidence
+        against the update, or "", and its outlyingness."""
         return [item if isinstance(item, tuple) else ("", item) for item in self.recent]
 
     @property
@@ -63,12 +63,13 @@ class PeerStanding:
 
     @property
     def typical(self) -> float:
-        """Median outlyingness of those recent updates that were outliers; 0.0 without any."""
+        """Median outlyingness of the recent updates that were outliers; 0.0 without any."""
         far = sorted([value for name, value in self.evidence if name == "outlying"])
         return far[len(far) // 2] if far else 0.0
 
     def reasons(self, f: int) -> Iterator[str]:
-        """Yield the reasons of the score, the most frequent evidence against updates first."""
+        """Yield the reasons of the score. The most frequent evidence against updates comes
+        first."""
         names, total = [name for name, _ in self.evidence], len(self.recent)
         found = [name for name in WORDS if name in names]
         for name in sorted(found, key=lambda name: (-names.count(name), name)):
@@ -90,8 +91,8 @@ class PeerStanding:
 
     @classmethod
     def unpack(cls, packed: Any) -> PeerStanding:
-        """Return the standing in a row of ``TrustTable.pack``, without the peer. Raises ValueError
-        for other data."""
+        """Return the standing from a row of ``TrustTable.pack`` without its peer. Raises ValueError
+        if the data is invalid."""
         score, suspected, phase, rounds_left, recent, served, *counts = packed
         refused, twice, accused, audited = (*counts, 0)[:4]
         if not are_counts((rounds_left, refused, twice, audited)):
@@ -115,7 +116,7 @@ class PeerStanding:
 
 
 def unpack_standings(rows: Any) -> dict[PeerId, PeerStanding]:
-    """Return the standings in the rows of ``TrustTable.pack``. Raises ValueError for other data."""
+    """Return the standings from the rows of ``TrustTable.pack``. Raises ValueError if invalid."""
     if not are_rows(rows, 10, 11) or not are_counts([row[0] for row in rows]):
         raise ValueError("trust: expected rows of 10 or 11 fields, which begin with a peer")
     return {row[0]: PeerStanding.unpack(row[1:]) for row in rows}

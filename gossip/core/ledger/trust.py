@@ -1,9 +1,9 @@
-"""Trust: a score of each peer from named evidence, and the peers that are suspected, in quarantine
-or on parole, with reasons.
+"""Trust: a score of each peer from named evidence. It determines the peers that are suspected, in
+quarantine or on parole, with reasons.
 
 The table is a pure function of the commits, so peers with the same commits have the same table.
-Crashes and lateness are not evidence: only messages that a peer has sent are. A peer that has
-rejected a result of a server states it in its own commits (``Accusation``). When more than f peers
+Crashes and lateness are no evidence; only messages that a peer has sent are. A peer that has
+rejected a result of a server reports this in its own commits (``Accusation``). If more than f peers
 have accused the same result, at least one of them is honest. The phases of a peer:
 
     normal --score < quarantine_below--> quarantined
@@ -13,21 +13,22 @@ have accused the same result, at least one of them is honest. The phases of a pe
     on parole --score < quarantine_below--> quarantined
     on parole --parole_rounds--> normal
 
-Suspicion is not proof. An honest peer with different data is an outlier like a Byzantine one. So
-the rule does not use the updates of peers in quarantine, but still tolerates f: the Byzantine peers
-may be among the others. Only proof lowers f (``proven``). There are two kinds: two results of one
-turn, each stated by more than f peers, and a wrong result for a micro-batch of a pipeline, found by
-more than f (``audits.py``). A wrong result for a micro-batch quarantines at once, even if f is 0.
-Suspicion alone quarantines at most f peers, the most suspicious first. It quarantines none if the
-rule would have too few updates left.
+Suspicion is no proof, because an honest peer with different data is an outlier like a Byzantine
+one. So the rule does not use the updates of peers in quarantine, but still tolerates f, as the
+Byzantine peers may be among the others. Only proof lowers f (``proven``). There are two kinds of
+proof. One is two results of the same attempt, each reported by more than f peers. The other is a
+wrong result for a micro-batch of a pipeline, found by more than f peers (``audits.py``); it leads
+to quarantine at once, even if f is 0. Suspicion alone leads to quarantine of at most f peers, the
+most suspicious first. No peer is quarantined if the rule would have too few updates left.
 
-A peer in quarantine is still measured. In every second round the rule runs once more with its
-update added, and only the outlyingness of this update is used. So its score changes. After at most
-ten of these updates in a row that are not outliers (``TrustSettings.updates_to_return``), the peer
-is trusted again. Good updates do not outweigh evidence against a peer as a server.
+The updates of a peer in quarantine are still measured. In every second round the rule runs once
+more with these updates added, and only their outlyingness is used. So the score of the peer still
+changes. After at most ten consecutive updates that are no outliers
+(``TrustSettings.updates_to_return``), the peer is trusted again. Good updates do not outweigh
+evidence against a peer as a server.
 
-Quarantine and parole last a number of observed rounds and do not depend on round numbers. A peer
-may resume at a distant round, even because of a Byzantine peer, and this ends no quarantine.
+Quarantine and parole last a number of observed rounds, independent of the round numbers. A peer may
+resume at a distant round, possibly because of a Byzantine peer, and this ends no quarantine.
 """
 
 from __future__ import annotations
@@ -70,19 +71,20 @@ class TrustTransition:
         return Report(self.change, {"subject": self.peer, **fields, "round": self.round_id})
 
 
-_UNKNOWN = PeerStanding()  # of a peer without evidence; never changed
+_UNKNOWN = PeerStanding()  # standing of a peer without evidence; never changed
 
 
 class TrustTable:
-    """Scores in [0, 1], 1 at first.
+    """Scores in [0, 1]. Each score is 1 at first.
 
     Args:
-        settings: Thresholds and lengths.
+        settings: Thresholds and numbers of rounds.
         f: Byzantine peers to tolerate, and maximum number of peers in quarantine. With 0 the table
-            scores and suspects but does not quarantine: without a bound on Byzantine peers, noise
-            could quarantine a majority.
+            scores and suspects peers but quarantines none. Without a bound on Byzantine peers,
+            noise could lead to the quarantine of a majority.
         updates_for: Numbers of updates that the rule needs to tolerate 0, 1, ... f.
-        judged: Whether the rule has a judge, which does not reject updates for different data.
+        judged: Whether the rule has a judge, which does not reject updates because of different
+            data.
     """
 
     def __init__(
@@ -98,7 +100,7 @@ class TrustTable:
         self.spread = SpreadMonitor(f)
         self._standings: dict[PeerId, PeerStanding] = {}
         self._window = accusation_rounds(f)
-        self._locked_ever = False  # False in most runs, which saves the search
+        self._locked_ever = False  # whether any peer was in quarantine; False saves a search
         self._parole_score = (settings.suspect_below + settings.quarantine_below) / 2
 
     # --- queries ----------------------------------------------------------------------------------
@@ -124,12 +126,13 @@ class TrustTable:
         )
 
     def proven(self) -> frozenset[PeerId]:
-        """Return the peers in quarantine that are proven Byzantine. Each lowers the f of the rule
-        by one."""
+        """Return the peers in quarantine that are proven Byzantine. Each of them lowers the f of
+        the rule by one."""
         return frozenset([peer for peer in self.quarantined() if self._standings[peer].is_proven])
 
     def may_serve(self, peer: PeerId) -> bool:
-        """Whether a peer may serve the next round: it is neither in quarantine nor on parole."""
+        """Whether a peer may serve the next round, which is so unless it is in quarantine or on
+        parole."""
         return self._standings.get(peer, _UNKNOWN).phase == "normal"
 
     def servers(self, peers: tuple[PeerId, ...]) -> tuple[PeerId, ...]:
@@ -137,13 +140,13 @@ class TrustTable:
         return tuple(filter(self.may_serve, peers)) if self._locked_ever else peers
 
     def reasons(self, peer: PeerId) -> tuple[str, ...]:
-        """Return the reasons of the score, the most frequent first; empty without evidence against
+        """Return the reasons of the score, the most frequent first; none without evidence against
         the peer."""
         return tuple(self._standings.get(peer, _UNKNOWN).reasons(self.f))
 
     def lacks(self, accuser: PeerId, peer: PeerId, of_round: int, round_id: int) -> bool:
-        """Whether the accusation by ``accuser`` adds evidence: it is not stored, and not too old in
-        ``round_id``."""
+        """Whether the accusation by ``accuser`` adds evidence: it is not stored, and in
+        ``round_id`` it is not too old."""
         standing = self._standings.get(peer, _UNKNOWN)
         new = is_news(standing.accused, accuser, of_round)
         return new and of_round >= round_id - self._window and standing.phase != "quarantined"
@@ -156,9 +159,9 @@ class TrustTable:
         proven: Sequence[PeerId] = (),
         audited: Sequence[PeerId] = (),
     ) -> list[TrustTransition]:
-        """Record the commits of one round, one for each shard. An outlier in one shard is an
-        outlier. ``proven``: peers that sent different results in one turn, as this round proves.
-        ``audited``: peers that audits convict with this round."""
+        """Record the commits of one round, one for each shard. An outlier in any shard counts as an
+        outlier. ``proven``: peers that are proven, in this round, to have sent different results in
+        one attempt. ``audited``: peers that audits convict in this round."""
         assert commits, "a round has at least one shard"
         contributors: dict[PeerId, Contribution] = {}
         rejected: dict[PeerId, Rejection] = {}
@@ -186,7 +189,8 @@ class TrustTable:
         )
 
     def _serve(self, commits: Sequence[Commit]) -> tuple[PeerId, ...]:
-        """Record accepted and rejected results. Return the servers with possibly changed trust."""
+        """Record accepted and rejected results. Return the servers with a possible change of
+        trust."""
         changed: list[PeerId] = []
         for commit in commits:
             server = self._standings.get(commit.server, _UNKNOWN)
@@ -210,8 +214,8 @@ class TrustTable:
         return tuple(changed)
 
     def _record_accusation(self, standing: PeerStanding, commit: Commit, of_round: int) -> None:
-        """Record that the server of ``commit`` has rejected a result. It counts when more than f
-        peers have reported it."""
+        """Record that the server of ``commit`` has rejected a result. The rejection takes effect
+        after more than f peers have reported it."""
         oldest = commit.round_id - self._window
         standing.accused, enough = accuse(standing.accused, commit.server, of_round, oldest, self.f)
         if enough:
@@ -230,10 +234,10 @@ class TrustTable:
         """Record the evidence of one round.
 
         Args:
-            roster: Peers of which a majority must stay out of quarantine; None means all peers with
+            roster: Peers of which a majority must stay out of quarantine; None for all peers with
                 evidence.
-            accused: Other peers with possibly changed trust.
-        Returns: Transitions in the order of the peers.
+            accused: Other peers with a possible change of trust.
+            Returns: Transitions in the order of the peers.
         """
         judged: dict[PeerId, tuple[str, float]] = {}
         contributors, rejected, bound = list(contributors), list(rejected), None
@@ -260,11 +264,11 @@ class TrustTable:
             if standing is None:
                 standing = self._standings[peer] = PeerStanding()
             standing.score = memory * standing.score + (1.0 - memory) * (0.0 if name else 1.0)
-            # Two decimals: the tables of a thousand peers must fit in a message.
+            # Two decimals, because the tables of a thousand peers must fit in a message.
             far = round(far, 2)
             standing.recent = (*standing.recent[1 - TRUST_ROUNDS :], (name, far) if name else far)
         if self.spread.is_due() and not self._judged:
-            # the same order as after a state transfer
+            # in the same order as after a state transfer
             standings = [standing for _, standing in sorted(self._standings.items())]
             self.spread.measure([s.distances for s in standings if s.phase != "quarantined"])
         affected = dict.fromkeys([*judged, *accused])
@@ -276,18 +280,18 @@ class TrustTable:
         return sorted(changes, key=lambda change: change.peer)
 
     def _measures_of_locked(self, rejected: Sequence[Rejection]) -> list[Rejection]:
-        """Return the measurements of peers in quarantine; the rule did not use their updates."""
+        """Return the measurements of peers in quarantine, which the rule does not use."""
         locked = self.quarantined()
         return [each for each in rejected if each.reason == "quarantined" and each.peer in locked]
 
     def _bound(self, contributors: Sequence[Contribution]) -> float:
         """Return the outlyingness from which an update may be an outlier.
 
-        The more the data of peers differ, the less does distance separate Byzantine from honest
-        peers. With labels sorted by peer, two honest peers of ten lay 7.6 typical distances out,
-        the others up to 2.5. So the bound grows with the square of the usual spread. If data count
-        as different, it is ``outlying`` times as high, because data stay different after a model
-        has converged, although the spread no longer shows it.
+        The more the data of the peers differ, the less distance separates Byzantine from honest
+        peers. With labels sorted by peer, two honest peers of ten were 7.6 typical distances out,
+        and the others up to 2.5. So the bound grows with the square of the usual spread. If the
+        data count as different, the bound is ``outlying`` times as high, because the data still
+        differ after a model has converged, although the spread no longer shows it.
         """
         outlying = self.settings.outlying
         if self._judged:
@@ -297,14 +301,14 @@ class TrustTable:
         return outlying * unit * unit * (outlying if self.spread.is_unequal else 1.0)
 
     def _past(self, peer: PeerId) -> list[float]:
-        """Return the outlyingness of the recent updates of a peer, without the next to be
-        dropped."""
+        """Return the outlyingness of the recent updates of a peer, without the oldest one, which
+        the next update replaces."""
         return self._standings.get(peer, _UNKNOWN).distances[1 - TRUST_ROUNDS :]
 
     def _release(self, round_id: int) -> list[TrustTransition]:
         """Count down the rounds of quarantine and parole. After the last round, a peer moves from
-        quarantine to parole, and from parole to normal. A peer that is trusted again by its updates
-        moves to parole at once."""
+        quarantine to parole, or from parole to normal. A peer that is trusted again because of its
+        updates moves to parole at once."""
         changes: list[TrustTransition] = []
         for peer, standing in sorted(
             [(peer, s) for peer, s in self._standings.items() if s.phase != "normal"]
@@ -321,8 +325,8 @@ class TrustTable:
         return changes
 
     def _is_trusted_again(self, standing: PeerStanding) -> bool:
-        """Whether good updates end a quarantine early. The updates do not help if evidence against
-        the peer as a server would quarantine it."""
+        """Whether good updates end a quarantine early. They do not if the evidence against the peer
+        as a server alone would lead to quarantine."""
         settings = self.settings
         return (
             standing.phase == "quarantined"
@@ -346,7 +350,8 @@ class TrustTable:
         return changes
 
     def _quarantine(self, round_id: int, roster: Sequence[PeerId] | None) -> list[TrustTransition]:
-        """Quarantine peers that are suspicious enough, and release others if there is no room."""
+        """Quarantine the peers that are suspicious enough, and release others if there is no
+        room."""
         below = self.settings.quarantine_below
         low = [p for p, s in self._standings.items() if s.score < below or s.served < below]
         if not low and not self._locked_ever:
@@ -379,8 +384,8 @@ class TrustTable:
         return changes
 
     def _has_room(self, members: Collection[PeerId], peer: PeerId) -> bool:
-        """Whether ``peer`` can be quarantined as well. A majority of n members, n // 2 + 1, must
-        stay, and as many as the rule needs."""
+        """Whether ``peer`` can be quarantined in addition. A majority of n members, which is n // 2
+        + 1, must stay out of quarantine, and as many members as the rule needs."""
         locked = self.quarantined()
         inside = len(locked.intersection(members))
         return (
@@ -390,8 +395,8 @@ class TrustTable:
         )
 
     def _lacks_updates(self, members: Collection[PeerId], locked: frozenset[PeerId]) -> bool:
-        """Whether the other peers are too few for the rule, and peers in quarantine could be
-        released."""
+        """Whether the members out of quarantine are too few for the rule, and some peers in
+        quarantine can be released."""
         inside = locked.intersection(members)
         proven = sum([1 for peer in inside if self._standings[peer].is_proven])
         left = max(0, min(self.f, len(self._updates_for) - 1) - proven)
@@ -402,8 +407,8 @@ class TrustTable:
         return not standing.is_proven, standing.trust, -standing.typical, peer
 
     def _least_suspicious(self, members: Collection[PeerId]) -> PeerId | None:
-        """Return the next peer to release of those in quarantine without proof. Peers in quarantine
-        for other reasons than outlyingness come last."""
+        """Return the peer that is released next: the least outlying one in quarantine without
+        proof. Peers in quarantine for reasons other than outlyingness come last."""
         locked = [
             peer
             for peer in self.quarantined() & set(members)
@@ -422,7 +427,8 @@ class TrustTable:
 
     def _is_worse(self, peer: PeerId, locked: PeerId) -> bool:
         """Whether ``peer`` is clearly more suspicious than a peer in quarantine: it is proven
-        Byzantine, or much farther out. Otherwise two similar peers would alternate."""
+        Byzantine, or much farther out. Without a clear difference, two similar peers would
+        alternate."""
         ours, theirs = self._standings[peer], self._standings[locked]
         return ours.is_proven or ours.typical > self.settings.farther * theirs.typical > 0.0
 
@@ -432,14 +438,14 @@ class TrustTable:
         standing.phase, standing.score = "parole", self._parole_score
         standing.served = max(standing.served, self._parole_score)
         standing.rounds_left = self.settings.parole_rounds
-        # Old evidence must not be a reason for later transitions. Its outlyingness is kept, since
-        # different data stay different.
+        # Old evidence must not be a reason for later transitions. The outlyingness is kept, because
+        # data that differ will still differ.
         standing.recent = tuple(standing.distances)
         standing.refused = standing.twice = standing.audited = 0
         return self._transition(peer, "parole", round_id)
 
     def standing_out(self, round_id: int) -> list[TrustTransition]:
-        """Return transitions for the suspected and the quarantined peers, as if of ``round_id``."""
+        """Return transitions for the suspected and the quarantined peers, dated to ``round_id``."""
         found: list[TrustTransition] = []
         for peer, standing in sorted(self._standings.items()):
             if standing.suspected:
@@ -466,8 +472,8 @@ class TrustTable:
         return tuple(rows), *self.spread.counts
 
     def unpack(self, packed: Any) -> None:
-        """Load data from ``pack`` of another peer. Raises ``ValueError``, and changes nothing,
-        if the data has another form."""
+        """Load the result of another peer's ``pack``. Raises ``ValueError``, and changes nothing,
+        if the data is invalid."""
         if not is_row(packed, 4):
             raise ValueError("trust: expected rows and three counts")
         standings, spread = unpack_standings(packed[0]), SpreadMonitor(self.f)
@@ -477,8 +483,8 @@ class TrustTable:
 
 
 def _worse(known: Rejection | None, other: Rejection) -> Rejection:
-    """Return the worse of two rejections of one peer in two shards of a round: the one with
-    evidence, else the one with the higher outlyingness."""
+    """Return the worse of two rejections of one peer in two shards: the one with evidence,
+    otherwise the one with the higher outlyingness."""
     if known is None or other.reason in WORDS:
         return other
     is_farther = known.reason == other.reason and other.outlyingness > known.outlyingness

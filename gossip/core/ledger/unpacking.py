@@ -1,4 +1,4 @@
-"""Checks of tables that other peers have packed."""
+"""Checks of tables that were received from other peers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ HEX = frozenset("0123456789abcdef")
 
 
 def is_row(value: Any, *lengths: int) -> bool:
-    """Whether a value is a list with one of these lengths; without lengths, with any."""
+    """Whether a value is a list with one of these lengths. Without lengths, any length is valid."""
     return isinstance(value, tuple | list) and (not lengths or len(value) in lengths)
 
 
