@@ -52,8 +52,8 @@ class Rumor:
     peer: PeerId
     status: Status
     incarnation: int
-    control: str  # address of the control lane; "" if the sender does not have it
-    bulk: str  # address of the bulk lane
+    control: str  # Address of the control connection; "" if the sender does not have it.
+    bulk: str  # Address of the bulk connection.
     origin: PeerId
 
 

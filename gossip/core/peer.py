@@ -1,5 +1,5 @@
-"""The sans-IO core of one peer: membership, rounds and recovery behind
-``handle(event, now) -> effects``.
+"""The sans-IO core of one peer: membership, rounds and recovery, with the interface ``handle(event,
+now) -> effects``.
 
 Phases of a peer, and the usual transitions between them:
 
@@ -8,8 +8,8 @@ Phases of a peer, and the usual transitions between them:
                                |   +--no state anywhere---+ |   |
                                +--the swarm is ahead----> recovering
 
-A running peer that has lost track also enters ``recovering``. ``lifecycle/phases.py`` lists all
-transitions.
+A running peer that can no longer follow the rounds also enters ``recovering``.
+``lifecycle/phases.py`` lists all transitions.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ HAS_COMMITTED_STATE = ("running", "draining")
 
 
 class NodeCore(Protocol):
-    """Part of a ``Peer`` that a node needs. Decorators have it, too."""
+    """Part of a ``Peer`` that a node needs. Decorators implement it as well."""
 
     def handle(self, event: Event, now: float) -> Iterable[Effect]: ...
 
@@ -153,11 +153,11 @@ class Peer:
     """The sans-IO core of one peer.
 
     Args:
-        local: Its id, one of ``settings.everybody``.
-        incarnation: Higher than any earlier incarnation of this id.
-        topology: Rolling or gossip; must be the same on every peer.
-        control, bulk: Addresses that others reach this peer's lanes at.
-        seeds: Addresses of others, as far as they are known at the start.
+        local: Id of the peer, one of ``settings.everybody``.
+        incarnation: Incarnation of the peer, higher than all earlier incarnations of this id.
+        topology: A rolling or a gossip topology, the same on every peer.
+        control, bulk: Addresses at which other peers reach the two connections of this peer.
+        seeds: Addresses of other peers that are known at the start.
     """
 
     def __init__(
@@ -186,7 +186,7 @@ class Peer:
         self._rolling = self.rounds if isinstance(self.rounds, RollingRounds) else None
         self.requests = self.rounds.requests
         self.pauses = PauseDetector(self.membership, self.rounds, timers)
-        progress: LocalProgress = self.rounds  # view of the other parts on the rounds
+        progress: LocalProgress = self.rounds  # view that other parts have of the rounds
         lag = self._rolling.lag_detector if self._rolling is not None else None
         self.bootstrap = Bootstrap(local, settings, members, self._round_elsewhere)
         self.hello_exchange = hellos = HelloExchange(
@@ -220,8 +220,8 @@ class Peer:
         )
         self.phase: Phase = "unprepared"
         self._seeds = {peer: at for peer, at in (seeds or {}).items() if peer != local}
-        self._fell_behind = 0  # recoveries in a row without a round
-        self._recover_at: float | None = None  # the time of the next recovery
+        self._fell_behind = 0  # number of consecutive recoveries without a round in between
+        self._recover_at: float | None = None  # time of the next recovery, while it is delayed
         self._data: tuple[int, int, int, int] | None = None
         self._stop_reason, self._stop_code = "", 0
 
@@ -238,7 +238,7 @@ class Peer:
         return RollingRounds(*own) if self.topology.rolling else GossipRounds(*own, rng)
 
     def _round_elsewhere(self) -> int | None:
-        """Return the round that peers outside of these rounds are in; None if there are none."""
+        """Return the round of the peers outside these rounds; None if there are no such rounds."""
         return None
 
     @property
@@ -247,14 +247,16 @@ class Peer:
         return {}
 
     def stores(self) -> dict[str, int]:
-        """Return the sizes of the stores of a subclass."""
+        """Return the sizes of the bounded stores of a subclass."""
         return {}
 
     def handle(self, event: Event, now: float) -> list[Effect]:
-        """Process an event and return its effects, in order. No message of a remote peer raises.
+        """Process an event and return its effects, in order. No message of another peer raises an
+        exception.
 
-        A pause of this process is handled before the event. Then come changes of the membership
-        view, requests of the parts, and gossip. Effects may follow a ``Halt``.
+        A pause of this process is handled before the event. Changes of the membership view,
+        requests of the parts, and gossip are handled after the event. Effects may follow a
+        ``Halt``.
         """
         if self.phase == "halted":
             return []
@@ -268,7 +270,7 @@ class Peer:
         return effects if self.phase == OVER else effects + self.membership.schedule_gossip(now)
 
     def _fulfil(self, request: Request, now: float) -> list[Effect]:
-        """Fulfil a request of a part, or add it again until its time has come."""
+        """Fulfil a request of a part, or add it again if its time has not come."""
         match request:
             case ConfirmResult():
                 return self._confirm_result(request, now)
@@ -340,7 +342,8 @@ class Peer:
             self._rolling.replicated.share(ledgers, headers)
 
     def admit(self, sender: PeerId, message: Message) -> Admission:
-        """Return the payload that may follow the header of ``message``, by local state alone."""
+        """Decide on the payload that may follow the header of ``message``, from local state
+        alone."""
         if self.phase in ("unprepared", "halted"):
             return NOT_ADMITTED
         if not self.settings.may_be(sender):
@@ -361,7 +364,7 @@ class Peer:
     # --- events -----------------------------------------------------------------------------------
 
     def _dispatch(self, event: Event, now: float) -> list[Effect]:  # noqa: C901, PLR0912
-        """Handle an event: one case for each kind, in four groups."""
+        """Handle an event. There is one case for each kind, in four groups."""
         membership, view = self.membership, self.membership.view
         match event:
             case Received():
@@ -380,7 +383,7 @@ class Peer:
                 return self._on_applied(event, now)
             case TimerFired():
                 return self._on_timer(event, now)
-            # about the others, the links to them, and the clock
+            # other peers, the links to them, and the clock
             case Arriving(sender, incarnation):
                 if not membership.accept_sender(sender, incarnation, now):
                     return []
@@ -391,7 +394,7 @@ class Peer:
                 effects = membership.on_link(peer, True, "", now)
                 return effects + ([self.hello_exchange.to(peer)] if greets else [])
             case LinkDown(peer, reason):
-                # Before the first commit a restarted peer needs no state.
+                # A restarted peer needs no state before the first commit.
                 if self.rounds.round_id > 0:
                     self.rounds.on_disconnect(peer)
                 return membership.on_link(peer, False, reason, now)
@@ -406,7 +409,7 @@ class Peer:
             case AddressLearned(peer, control, bulk, incarnation):
                 view.note_address(peer)
                 return membership.learn(peer, control, bulk, incarnation, now)
-            # about the local trainer, its model and its data
+            # the local trainer, its model and its data
             case Started():
                 return self._on_started(now)
             case Prepared():
@@ -423,7 +426,7 @@ class Peer:
                 return self._end(halt, membership.announce_own_death(reason, now))
             case Stop():
                 return self._on_stop(event, now)
-            # about states, and which one is agreed
+            # states, and the agreement on a state
             case SnapshotTaken():
                 return self.recovery.on_snapshot(event, now)
             case Restored():
@@ -453,13 +456,13 @@ class Peer:
             if type(message) is Ack and self.phase == "running":
                 effects += self.rounds.on_progress(message.target, message.progress.step, now)
             elif type(message) is Ack and self.phase == "draining":
-                # A draining peer stops waiting for a peer that has reached its round.
+                # A draining peer no longer waits for a peer that has reached its round.
                 self.rounds.future_buffer.record_round(message.target, message.progress.step)
             return effects
         if isinstance(message, RollingMessage | GossipMessage):
             if (
                 self.phase == "unprepared"
-                # sent for the other topology
+                # a message for the other kind of topology
                 or isinstance(message, GossipMessage) == self.topology.rolling
                 or (self.final_check.round_id is not None and self.final_check.rejects(message))
             ):
@@ -480,8 +483,8 @@ class Peer:
         return self.recovery.on_message(event, self.phase in HAS_COMMITTED_STATE, now)
 
     def _on_former_incarnation(self, event: Received, now: float) -> list[Effect]:
-        """Handle a message of a former incarnation of its sender. Only a commit counts: it belongs
-        to the round, regardless of its sender."""
+        """Handle a message from a former incarnation of its sender. Only a commit counts, because
+        its validity does not depend on its sender."""
         rolling, message = self._rolling, event.message
         counts = (
             rolling is not None
@@ -495,7 +498,7 @@ class Peer:
 
     def _on_timer(self, event: TimerFired, now: float) -> list[Effect]:
         timer = self.timers.fire(event.token)
-        # None if cancelled, or fired before
+        # None if the timer was cancelled or has fired before
         return [] if timer is None else self._on_due(timer, now)
 
     def _on_due(self, timer: Any, now: float) -> list[Effect]:
@@ -531,7 +534,7 @@ class Peer:
     def _on_started(self, now: float) -> list[Effect]:
         self.bootstrap.start(now)
         effects = self.membership.start(now)
-        # Until the first round, states for other peers may fill the link of this host.
+        # Until the first round, states for other peers may occupy the link of this host.
         self.membership.view.note_state(self.local, inf)
         for peer, (control, bulk) in sorted(self._seeds.items()):
             effects += self.membership.learn(peer, control, bulk, 0, now)
@@ -552,8 +555,8 @@ class Peer:
         return [self._schedule("watch", now + WATCH_INTERVAL_S), *self._gather(now)]
 
     def _load(self, event: Prepared) -> Halt | None:
-        """Adopt the round and ledger of the checkpoint that the trainer has loaded. Return a halt
-        if the ledger cannot be used."""
+        """Adopt the round and the ledger of the checkpoint that the trainer has loaded. Return a
+        halt if the ledger is invalid."""
         try:
             chain, snapshot, all_contributed = unpack_ledger(
                 stretch(event.ledger), self.settings.peers
@@ -562,8 +565,8 @@ class Peer:
                 # A gossip run has no chain of commits to continue.
                 chain = genesis(self.settings.run, self.settings.lineage)
             elif not snapshot:
-                # The ledger of the checkpoint is of another division into stages, and has other
-                # peers. Begin with empty tables.
+                # The ledger of the checkpoint is from another division into stages, with other
+                # peers, so this run begins with empty tables.
                 snapshot = self._rolling.replicated.first_snapshot()
             self.rounds.adopt(event.round_id, chain, snapshot)
         except (ValueError, OverflowError) as error:
@@ -574,15 +577,16 @@ class Peer:
         return None
 
     def _ledger(self) -> LedgerReply:
-        """Return the ledger of the state before this round. It is empty if the ledger is unknown or
-        larger than a message may be."""
+        """Return the ledger of the state before this round. The ledger is empty if it is not
+        stored, or is too large for a message."""
         rolling, round_id = self._rolling, self.rounds.round_id
         kept = self.rounds.snapshot(round_id) if self.phase in HAS_COMMITTED_STATE else None
         if kept is None:
             return LedgerReply(round_id, b"")
         all_contributed = rolling is None or rolling.replicated.whole
         ledger = squeeze(pack_ledger(round_id, *kept, all_contributed))
-        # A ledger of too many peers does not fit in a message. The trainer reports its absence.
+        # The ledger of very many peers does not fit in a message. The trainer reports that it is
+        # missing.
         return LedgerReply(round_id, ledger if len(ledger) <= CORE_BYTES_MAX else b"")
 
     def _gather(self, now: float) -> list[Effect]:
@@ -617,8 +621,8 @@ class Peer:
                 assert_never(decision)
 
     def _is_training_over(self) -> bool:
-        """Whether more than f other peers completed the training at or before the round of the
-        local checkpoint. Then the local trainer has no more steps, and needs no other peer."""
+        """Whether more than f other peers have completed the training at or before the round of the
+        local checkpoint. The local trainer then has no further steps and needs no other peer."""
         over_at, here = self.shutdown.completed_at(self.settings.f + 1), self.rounds.round_id
         return here > 0 and over_at is not None and over_at <= here
 
@@ -630,7 +634,7 @@ class Peer:
     ) -> list[Effect]:
         """Start the rounds with the state of the local trainer."""
         self._transition(trigger)
-        self.membership.view.note_state(self.local, now)  # no peer sends us one
+        self.membership.view.note_state(self.local, now)  # no peer sends a state to the local one
         self.hello_exchange.begin()
         self.rounds.begin_branch(self.hello_exchange.state)
         self.rounds.future_buffer.begin_without(self.bootstrap.unheard())
@@ -663,7 +667,7 @@ class Peer:
             or (self.phase == "draining" and hello.stage == "ready")
         ):
             # The sender has just started, comes from another branch, or continues without this
-            # peer: reply with the local round.
+            # peer. The reply announces the local round.
             effects += self.hello_exchange.answer(sender, incarnation, now)
         return effects
 
@@ -678,8 +682,8 @@ class Peer:
     # --- returning --------------------------------------------------------------------------------
 
     def _follow_rounds(self, now: float, only_if_idle: bool = False) -> list[Effect]:
-        """Apply commits of others until a commit names this peer. With ``only_if_idle``, do nothing
-        if that is under way."""
+        """Apply the commits of other peers until the roster of a commit contains this peer. With
+        ``only_if_idle``, do nothing if this is already in progress."""
         rejoin, rolling = self._rejoin, self._rolling
         assert rejoin is not None
         assert rolling is not None
@@ -688,19 +692,20 @@ class Peer:
         follows = self.phase == "running" and rolling.mode == "following"
         effects = rejoin.go_on(follows, now)
         if follows and self.shutdown.had_last_round():
-            # No commit will name this peer any more. The local trainer stops after its last step.
+            # No later commit will contain this peer. The local trainer stops after its last step.
             effects += rolling.trainer.start()
         return effects
 
     def _handle_lost_track(self, request: LostTrack, now: float) -> list[Effect]:
-        """Recover with the state of another peer. A peer that has just recovered and could not keep
-        up waits first, longer each time. Otherwise its link, and those of its donors, would carry
-        only states."""
+        """Recover with the state of another peer. If this peer has just recovered and could not
+        keep up, it waits first, longer each time. Otherwise its link and those of its donors would
+        carry nothing but states."""
         rolling = self._rolling
         assert rolling is not None
         effects: list[Effect] = []
         if (why := rolling.replica_check.end_reason) and not self._stop_code:
-            # This commit also ends peers that lack it. Drain first: they may request the commit.
+            # This commit also ends other peers that still lack it. Drain first, because they may
+            # request it.
             self._stop_code = DIVERGED
             stops = self._on_stop(Stop(why, completed=False), now)
             return [Report("error", {"message": why}), *stops]
@@ -731,8 +736,8 @@ class Peer:
         return self.rounds.stop(now) + self.recovery.begin(donor, reason, now, has_own)
 
     def _resume(self, now: float) -> list[Effect]:
-        """Give up the recovery, as no peer has a state to send. Resume with the local state, or
-        gather again if the run has not begun here."""
+        """End the recovery, because no peer has a state to send. Resume with the local state, or
+        gather again if the local rounds have not begun."""
         self.recovery.cancel()
         if self.phase != "recovering":
             return []
@@ -759,8 +764,8 @@ class Peer:
                 self.peer_progress.mark_unreported_members()
                 if self._rolling is not None:
                     self._rolling.come_back()
-            # Peers that saw the previous incarnation leave skip this peer until it announces a
-            # round.
+            # Peers that recorded the departure of the previous incarnation skip this peer until it
+            # announces a round.
             effects += [
                 *self._configured(),
                 *self.rounds.start(now),
@@ -768,7 +773,7 @@ class Peer:
             ]
         return effects
 
-    # --- the view changes -------------------------------------------------------------------------
+    # --- changes of the view ----------------------------------------------------------------------
 
     def _on_change(self, change: Change, now: float) -> list[Effect]:
         self.shutdown.note(change, now)
@@ -784,8 +789,8 @@ class Peer:
         return effects
 
     def _announce(self, change: Change) -> list[Effect]:
-        """Report a change of the view, and send a hello to a peer that joined."""
-        # At the end of the training the connections of others close one after the other.
+        """Report a change of the view, and send a hello to a peer that has joined."""
+        # At the end of the training, the links of the other peers close one after the other.
         ends = self.phase == "draining" or change.peer in self.shutdown.completed
         told = change.what != "skip" or not ends
         greets = change.what == "joined" and self.phase != "unprepared"
@@ -795,7 +800,7 @@ class Peer:
         ]
 
     def _watch_quorum(self, now: float) -> list[Effect]:
-        """Report a lost quorum, and halt if it does not return in time."""
+        """Report a lost quorum, and halt if the quorum does not return in time."""
         if self.phase not in ("running", "recovering"):
             return (
                 [self._schedule("watch", now + WATCH_INTERVAL_S)]
@@ -803,7 +808,7 @@ class Peer:
                 else []
             )
         self.membership.expect_steps(STALL_TIMEOUTS * self.rounds.deadline.round_timeout_s())
-        # A state that is being restored also counts.
+        # A state that is being restored counts as well.
         has_state = self.phase == "running" or self.recovery.has_own or self.recovery.restores
         roster = self.rounds.roster.peers
         reports, halt = self.quorum_watch.check_quorum(
@@ -839,13 +844,13 @@ class Peer:
             and self.shutdown.left_behind(STASH_ROUNDS)
             and self.peer_progress.donors()
         ):
-            # No peer is left to exchange with: training alone gives a worse model than their
-            # result.
+            # No peer is left to exchange with. Training alone would give a worse model than the
+            # result of the others.
             return self._recover(None, "the others have completed the training", now)
         return self.rounds.on_applied(event, now)
 
     def _end(self, halt: Halt, farewell: Sequence[Effect] = ()) -> list[Effect]:
-        """End this peer by its own decision."""
+        """Halt this peer, without a request to stop."""
         self._transition("gives up")
         return [
             Report("error" if halt.exit_code else "over", {"message": halt.reason}),
@@ -855,7 +860,7 @@ class Peer:
 
     def _on_stop(self, event: Stop, now: float) -> list[Effect]:
         if self.phase == "draining":
-            return self._leave(now)  # asked twice: now
+            return self._leave(now)  # the second request: leave at once
         was_running, self._stop_reason = self.phase == "running", self._stop_reason or event.reason
         round_id, must_stay = self.rounds.round_id, self._must_stay()
         if was_running and (
@@ -869,9 +874,9 @@ class Peer:
             and self._rolling.participant.has_answered()
         )
         if self._leaving.breaks_obligation(must_stay) or (was_running and cut_off):
-            # An unreachable peer may have this peer's update of the round. The hello sent when
-            # draining announces that no server has an update of this peer, which would be false.
-            # So leave without draining.
+            # An unreachable peer may have this peer's update of the round. Draining would announce
+            # that no server has an update of this peer, which would be false. So leave without
+            # draining.
             return self._leave(now)
         effects = self.rounds.stop(now) + self.recovery.giving.close()
         self.final_check.stop()
@@ -887,7 +892,7 @@ class Peer:
         ]
 
     def _must_stay(self) -> bool:
-        """Whether other peers may count on a message of this peer in the present round."""
+        """Whether other peers may rely on a message of this peer in the present round."""
         return self._rolling is not None and self._rolling.participant.must_stay()
 
     def _leave(self, now: float) -> list[Effect]:

@@ -138,7 +138,7 @@ CREDIT_TURNS = 3.0
 """Number of attempts that the unexplained claims of one peer may delay, over all rounds."""
 REFUND_TURNS = 1.0
 """Attempts by which a peer's credit recovers with each result that it makes, because an honest peer
-may have followed a Byzantine one. A Byzantine peer gains no more by this than it could delay by
+may have followed a Byzantine one. A Byzantine peer gains about as much delay by this as by
 withholding its results."""
 PARDONS_MAX = 3
 """Maximum number of new incarnations of a peer that sent no weights for which the run waits again.

@@ -50,7 +50,7 @@ def test_when_all_have_said_so_twice(f: int) -> None:
 @pytest.mark.parametrize(
     ("f", "waited", "sure"), [(0, True, False), (1, False, False), (1, True, True)]
 )
-@pytest.mark.parametrize("third", [{}, {3: "is not there"}, {3: TAKES_OVER}])
+@pytest.mark.parametrize("third", [{}, {3: "is not in that round"}, {3: TAKES_OVER}])
 def test_who_does_not_say_so_may_have_one_unless_it_may_be_a_liar_and_had_its_time(
     third: dict[int, str], f: int, waited: bool, sure: bool
 ) -> None:

@@ -147,21 +147,27 @@ class EquivocationDetector:
         """Load the result of another peer's ``pack``. Raises ``ValueError``, and changes nothing,
         if the data is invalid."""
         if not is_row(packed, 2):
-            raise ValueError("receipts: expected two tables")
+            raise ValueError("equivocations: expected two tables")
         if not are_rows(packed[0], 5) or not are_rows(packed[1], 3, most=PROVEN_TURNS):
-            raise ValueError("receipts: expected a table of accusations and one of proven turns")
+            raise ValueError(
+                "equivocations: expected a table of accusations and one of proven turns"
+            )
         stated: dict[tuple[PeerId, PeerId], OrderedDict[Turn, bytes]] = {}
         for row in packed[0]:
             if not are_counts(row[:3]) or not are_digests(row[3:]):
-                raise ValueError("receipts: a row needs a server, a peer, a round and two digests")
+                raise ValueError(
+                    "equivocations: a row needs a server, a peer, a round and two digests"
+                )
             known = stated.setdefault((row[0], row[1]), OrderedDict())
             known[row[2], bytes.fromhex(row[3])] = bytes.fromhex(row[4])
             if len(known) > ACCUSED_TURNS:
-                raise ValueError("receipts: too many accusations by one peer")
+                raise ValueError("equivocations: too many accusations by one peer")
         proven: OrderedDict[tuple[PeerId, Turn], None] = OrderedDict()
         for row in packed[1]:
             if not are_counts(row[:2]) or not are_digests(row[2:]):
-                raise ValueError("receipts: a proven turn must be a peer, a round and a digest")
+                raise ValueError(
+                    "equivocations: a proven turn must be a peer, a round and a digest"
+                )
             proven[row[0], (row[1], bytes.fromhex(row[2]))] = None
         self._stated, self._proven = stated, proven
 

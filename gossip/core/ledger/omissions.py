@@ -129,12 +129,12 @@ class OmissionTracker:
         """Load the result of another peer's ``pack``. Raises ``ValueError``, and changes nothing,
         if the data is invalid."""
         if not are_rows(packed, 4):
-            raise ValueError("silences: a row must have 4 fields")
+            raise ValueError("omissions: a row must have 4 fields")
         servers = {}
         for peer, heard, rests, accused in packed:
             if not is_score(heard):
-                raise ValueError(f"silences: {heard!r} is not between 0 and 1")
+                raise ValueError(f"omissions: {heard!r} is not between 0 and 1")
             if not are_counts((peer, rests)):
-                raise ValueError("silences: peers and rounds must be non-negative integers")
+                raise ValueError("omissions: peers and rounds must be non-negative integers")
             servers[peer] = _Server(float(heard), rests, unpack_accused(accused))
         self._servers = servers

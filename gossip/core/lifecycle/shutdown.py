@@ -106,7 +106,7 @@ class Shutdown:
     # --- time for which this peer stays -----------------------------------------------------------
 
     def stop(self, completing: bool, since: float, now: float) -> list[Effect]:
-        """Begin to leave. The request was made at ``since``. ``completing``: the reason for it is
+        """Begin to leave. The request was made at ``since``. ``completing``: whether the reason is
         that the training is complete."""
         self._stopped_at, self._completing = since, completing
         return self.stay(now)

@@ -166,7 +166,7 @@ class MemberTable:
         self._others: list[Member] = []
         self._present = 1
         self._usable = {local.peer}  # members without a reason to skip them
-        # Version of all statuses. Results that depend on the statuses are cached by it.
+        # Version of all statuses. Results that depend on the statuses are cached for one version.
         self.version = 0
         # peers that will not return, and peers that are starting, both as the launcher reports
         self.ended: set[PeerId] = set()

@@ -196,7 +196,9 @@ class CrossShardRound:
         common = self.server.without_quarantined(everybody - outside, self.server.f_of(shard))
         if not common:
             return self._nothing(
-                shard, progress, progress.why or "no update has come to the servers of all shards"
+                shard,
+                progress,
+                progress.why or "no update has arrived at the servers of all shards",
             )
         progress.step, progress.rows = (
             "decide",

@@ -62,7 +62,7 @@ class FutureBuffer:
         """Return the reason to skip a connected peer; "" if it is not skipped. A peer that has
         reported no round since its link was lost may be a new incarnation."""
         if peer in self.absent_at_start:
-            return "it has not come"
+            return "it has not arrived"
         return "it has reported no round yet" if peer in self.unheard else ""
 
     def stash(self, now_round: int, round_id: int, event: Received, shard: int) -> bool:

@@ -1,5 +1,5 @@
-"""Poll for attestations of the state before a round: the requests, the votes, and the largest group
-of equal votes."""
+"""Poll for attestations of the state before a round: requests, votes, and the largest group of
+equal votes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NONE: Mapping[PeerId, int] = {}
 
 
 class PollPeers(Protocol):
-    """View of the other peers, to find those that have a state."""
+    """View of the other peers, used to find those that have a state."""
 
     def donors(self) -> tuple[PeerId, ...]:
         """Return the peers that can receive a request now."""
@@ -30,15 +30,15 @@ class PollPeers(Protocol):
 
 @dataclass(slots=True)
 class NoStateEvidence:
-    """Evidence that no peer has a state. In each turn all reachable peers receive a request."""
+    """Evidence that no peer has a state. In each poll, all reachable peers receive a request."""
 
     local: PeerId
     f: int
     swarm: PollPeers
-    turns: int = 0  # consecutive turns in which no peer was found that may have a state
-    # peers that have last reported that they have none
+    turns: int = 0  # number of consecutive polls that found no peer which may have a state
+    # peers that have last reported that they have no state
     stateless: set[PeerId] = field(default_factory=set)
-    _refusals: dict[PeerId, str] = field(default_factory=dict)  # reasons of refusals in this turn
+    _refusals: dict[PeerId, str] = field(default_factory=dict)  # reasons of refusals in this poll
 
     def clear(self) -> None:
         self._refusals.clear()
@@ -46,7 +46,7 @@ class NoStateEvidence:
         self.turns = 0
 
     def record_refusal(self, peer: PeerId, reason: str) -> None:
-        """Record that a peer sends no state, and its reason."""
+        """Record that a peer sends no state, for this reason."""
         self._refusals[peer] = reason
         if reason == NO_STATE:
             self.stateless.add(peer)
@@ -54,18 +54,18 @@ class NoStateEvidence:
             self.stateless.discard(peer)
 
     def note_state(self, peer: PeerId) -> None:
-        """Record that a peer has a state by now."""
+        """Record that a peer now has a state."""
         self.stateless.discard(peer)
 
     def turn_is_over(self, waited: bool) -> None:
-        """End a turn, and count it if no peer was found that may have a state.
+        """End a poll, and count it if it found no peer that may have a state.
 
-        A peer that received a request and has not denied may have a state, or soon receive one.
-        Once this peer has ``waited`` for longer than an honest peer needs to send the initial
-        state, up to f of these peers may be Byzantine.
+        A peer that received a request and has not denied may have a state, or receive one soon.
+        After this peer has ``waited`` for longer than an honest peer needs to send the initial
+        state, up to f of these peers may be Byzantine, and are ignored.
 
-        A peer that was in a later round must deny itself, no matter how long it is away. A run does
-        not start again while a peer with its state may return.
+        A peer that was in a later round must deny by itself, even if it is away for long. A run
+        does not start again while a peer with its state may return.
         """
         may_have = [peer for peer in self.swarm.donors() if self._refusals.get(peer) != NO_STATE]
         far = [
@@ -81,7 +81,7 @@ class NoStateEvidence:
 
     @property
     def is_sure(self) -> bool:
-        """True if no peer has a state."""
+        """Whether it is certain that no peer has a state."""
         return self.turns >= SURE_TURNS
 
 
@@ -95,9 +95,9 @@ class Poll:
     until: float = 0.0
     asked: tuple[PeerId, ...] = ()
     votes: dict[PeerId, StateAttestation] = field(default_factory=dict)
-    # enough peers have replied, or all but f: the others have a short deadline
+    # Enough peers have replied, or all but f, so the remaining peers have a short deadline.
     hurried: bool = False
-    paused: bool = False  # ended without a result
+    paused: bool = False  # whether it has ended without a result
 
     def ask(self, peers: Iterable[PeerId]) -> None:
         self.asked += tuple(peers)
@@ -112,11 +112,11 @@ class Poll:
         self.paused = True
 
     def forget(self, peer: PeerId) -> None:
-        """Drop the vote of ``peer``, which is no longer valid."""
+        """Drop the vote of ``peer``, which is outdated."""
         del self.votes[peer]
 
     def forget_refusals(self) -> None:
-        """Discard the replies of peers without a state, which may have one by now."""
+        """Drop the replies of peers without a state, because they may have one by now."""
         self.votes = {peer: vote for peer, vote in self.votes.items() if vote.reason != NO_STATE}
 
     @property
@@ -128,16 +128,15 @@ class Poll:
         return [peer for peer in self.asked if peer not in self.votes and peer in donors]
 
     def largest(self, strict: bool, failures: Mapping[PeerId, int] = NONE) -> list[PeerId]:
-        """Return the largest group of peers with equal attestations. Among equal groups, return the
-        one with the fewest ``failures``, then the one with the lowest lot. Lots follow from the
-        seed of
-        the run: they are the same for all receivers, and no Byzantine peer can choose them.
+        """Return the largest group of peers with equal attestations. If groups are equally large,
+        return the one with the fewest ``failures``, then the one with the lowest lot. Lots follow
+        from the seed of the run. So they are equal for all receivers, and no Byzantine peer can
+        choose them.
 
         Args:
-            strict: Whether the digests of script settings must also be equal.
-            failures: Number of failed requests to each peer for its state. Without the failures,
-                the lot could prefer the same Byzantine peer, which attests but sends nothing, in
-                every poll.
+            strict: Whether the digests of the script settings must be equal as well.
+            failures: Number of failed state requests to each peer. Without it, the lot could prefer
+                the same Byzantine peer in every poll, although this peer attests but sends nothing.
         """
         groups: dict[tuple[bytes, bytes, int, bytes], list[PeerId]] = defaultdict(list)
         for peer, attestation in self.votes.items():

@@ -1,5 +1,5 @@
-"""Backoff for peers that did not deliver: they receive no request for some time, regardless of
-their replies."""
+"""Backoff for peers that did not deliver. For some time they receive no request, whatever they
+reply."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from gossip.core.settings import REST_TIMES_MAX
 
 
 class Backoff:
-    """Rests of the peers that have failed. The first rest lasts ``first_s``. Each pause is twice as
-    long as the one before, up to ``REST_TIMES_MAX`` times the first."""
+    """Backoff times of the peers that have failed. The first one is ``first_s``. Each later one is
+    twice as long, up to ``REST_TIMES_MAX`` times the first."""
 
     def __init__(self, first_s: float) -> None:
         self.first_s = first_s
@@ -24,7 +24,7 @@ class Backoff:
         self._until[peer] = now + times * self.first_s
 
     def delivered(self, peer: PeerId) -> None:
-        """Allow further requests to the peer at once. Its failures stay counted."""
+        """End the backoff of the peer at once. Its failures stay counted."""
         self._until.pop(peer, None)
 
     def is_resting(self, peer: PeerId, now: float) -> bool:

@@ -1,13 +1,13 @@
-"""Transfer of a large state in pieces, which several peers send at once.
+"""Transfer of a large state in pieces, which several peers send at the same time.
 
 The first part of a packed state, which is equal on all peers, is cut into pieces if it is larger
-than one. Its *outline* is the manifest of the pieces, and peers attest the outline. So each piece
-can be checked on arrival, regardless of its sender. The other parts are small or local to each
-peer, and are sent whole with the offer.
+than one piece. Its *outline* is the manifest of the pieces, and peers attest the outline. So each
+piece can be verified on arrival, whichever peer sent it. The other parts are small or local to each
+peer, and are sent as a whole with the offer.
 
-A state begins with its *base*, which training does not change. No piece has bytes of both the base
-and the rest, so states with the same base share its pieces. A receiver fetches only the pieces that
-its own state does not have.
+A state begins with its *base*, which training does not change. No piece contains bytes of both the
+base and the rest, so states with the same base share its pieces. A receiver fetches only the pieces
+that its own state does not contain.
 """
 
 from __future__ import annotations
@@ -28,8 +28,9 @@ _HEADER = Struct(">3Q")
 
 @record
 class PieceManifest:
-    """Manifest of data that is cut into pieces: its length, that of a piece, and the digest of each
-    piece in order. ``base``: number of bytes at its front that are cut separately."""
+    """Manifest of data that is cut into pieces: the length of the data, the length of a piece, and
+    the digest of each piece in order. ``base``: number of bytes at the front that are cut
+    separately."""
 
     nbytes: int
     piece_bytes: int
@@ -37,13 +38,13 @@ class PieceManifest:
     base: int = 0
 
     def packed(self) -> bytes:
-        """Return the packed manifest. It is longer than any digest, so it cannot be confused with
-        one."""
+        """Return the packed manifest. It is longer than any digest, so it cannot be taken for a
+        digest."""
         return b"".join([_HEADER.pack(self.nbytes, self.piece_bytes, self.base), *self.digests])
 
     @staticmethod
     def read(data: bytes) -> PieceManifest | None:
-        """Return the manifest in data from a peer; None if the data is not a valid manifest."""
+        """Return the manifest in data from a peer, or None if the data is not a valid manifest."""
         if len(data) < _HEADER.size:
             return None
         nbytes, piece_bytes, base = _HEADER.unpack_from(data)
@@ -61,7 +62,7 @@ class PieceManifest:
 
     @property
     def count(self) -> int:
-        """Number of pieces, by the lengths."""
+        """Number of pieces, computed from the lengths."""
         return -(-self.base // self.piece_bytes) - (self.base - self.nbytes) // self.piece_bytes
 
     @property
@@ -77,7 +78,7 @@ class PieceManifest:
 
 
 def outline_of(payload: Payload) -> PieceManifest | None:
-    """Return the outline of a packed state; None if the state is not cut."""
+    """Return the outline of a packed state, or None if the state is not cut."""
     return (
         PieceManifest.read(payload.parts[0])
         if payload.parts and len(payload.parts[0]) > DIGEST_BYTES
@@ -86,7 +87,7 @@ def outline_of(payload: Payload) -> PieceManifest | None:
 
 
 def cut(payload: Payload, outline: PieceManifest, piece: int) -> Payload:
-    """Return a piece of a packed state; for 0, return the rest without the pieces."""
+    """Return a piece of a packed state. For 0, return the parts without pieces."""
     if piece:
         start, stop = outline.bounds(piece)
         return Payload(payload.data[start:stop], stop - start, True, outline.digests[piece - 1])
@@ -101,11 +102,11 @@ def cut(payload: Payload, outline: PieceManifest, piece: int) -> Payload:
 
 
 class PieceFetcher:
-    """Pieces of one state: those that are stored, and the requests for others.
+    """Pieces of one state: those that are stored, and the requests for the missing ones.
 
     Attributes:
         asked: Deadline of each request, by peer and piece.
-        lost: Peers that have not delivered and receive no further requests.
+        lost: Peers that did not deliver and receive no further request.
     """
 
     def __init__(
@@ -117,8 +118,8 @@ class PieceFetcher:
     ) -> None:
         """
         Args:
-            rest: The parts of the state after its pieces.
-            kept: Stored pieces of any state, by digest. Pieces that are not in this state are
+            rest: The parts of the state that are not cut into pieces.
+            kept: Stored pieces of any state, by digest. Pieces that this state does not contain are
                 dropped.
         """
         self.outline, self.rest = outline, rest
@@ -138,8 +139,8 @@ class PieceFetcher:
         return all(digest in self.kept for digest in self.outline.digests)
 
     def ask(self, within_reach: Sequence[PeerId], until: float) -> list[tuple[PeerId, int]]:
-        """Return the new requests, as pairs of peer and piece. Each donor first gets one request,
-        then another."""
+        """Return the new requests, as pairs of peer and piece. Each donor gets one request before
+        any gets a second one."""
         digests = self.outline.digests
         requested = {digests[piece - 1] for _, piece in self.asked}
         missing = []
@@ -170,7 +171,7 @@ class PieceFetcher:
         return stop - start
 
     def accept_piece(self, sender: PeerId, piece: int, payload: Payload) -> bool:
-        """Store a requested piece. Return False, and store nothing, if the payload is not the
+        """Store a requested piece. Return False, and store nothing, if the payload is not that
         piece."""
         right = (
             payload.nbytes == self.length(sender, piece)
@@ -182,7 +183,7 @@ class PieceFetcher:
         return right
 
     def keep_own(self, payload: Payload) -> None:
-        """Store the pieces that the packed local state has in common with this one."""
+        """Store the pieces of the packed local state that this state also contains."""
         if (own := outline_of(payload)) is None:
             return
         wanted = {*self.outline.digests}
@@ -192,12 +193,12 @@ class PieceFetcher:
 
     def release(self, gone: Iterable[PeerId]) -> None:
         """Drop the requests to peers that will not deliver. They may receive requests again after
-        they return."""
+        their return."""
         peers = {*gone}
         self.asked = {ask: until for ask, until in self.asked.items() if ask[0] not in peers}
 
     def exclude_peers(self, peers: Iterable[PeerId]) -> None:
-        """Drop the requests to peers, and send them no further ones."""
+        """Drop the requests to peers, and send them no further requests."""
         self.lost |= {*peers}
         self.release(self.lost)
 
@@ -205,7 +206,7 @@ class PieceFetcher:
         return sorted({peer for (peer, _), until in self.asked.items() if until <= now})
 
     def joined(self) -> Payload:
-        """Return the packed state from the stored pieces, in order, and the other parts."""
+        """Return the packed state: the stored pieces in order, then the other parts."""
         rest = self.rest
         parts = self.outline.packed(), *rest.parts
         data = *[self.kept[digest] for digest in self.outline.digests], rest.data

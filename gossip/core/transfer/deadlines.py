@@ -1,21 +1,21 @@
-"""Deadlines of the peers from which a peer in recovery requests a state.
+"""Deadlines of the peers from which a recovering peer requests a state.
 
-Up to f Byzantine peers may claim a state, or not deny it, and never send it. So each peer with a
-request has ``DONOR_FACTOR`` round timeouts: half of them for a transfer, and half for a trainer
-that is busy at the request. With f = 0 there is no deadline.
+Up to f Byzantine peers may claim to have a state, or not deny it, and never send it. So each peer
+that receives a request has ``DONOR_FACTOR`` round timeouts: half of them for a transfer, and half
+for a trainer that is busy when the request arrives. With f = 0 there is no deadline.
 
-Each correct piece of a state renews the deadline, and it does not end while a payload moves. A
-state that f + 1 peers attest has a finite number of pieces, and Byzantine peers cannot make others.
-Pieces of other states renew the deadline after the last renewal only if more of one state has
-arrived than of any before.
+Each correct piece of a state renews the deadline, and the deadline does not end while a payload is
+in transfer. A state that f + 1 peers attest has a finite number of pieces, and Byzantine peers
+cannot make others. Pieces of any other state renew the deadline without limit only if more pieces
+of this state have arrived than of any state before.
 
-The number of other renewals is limited to the number of times that a donor sends the same piece to
-one peer (``GIVEN_TIMES_MAX``). These are for broken transfers, for other states, and for peers that
-claimed a state and then denied it or were away. Absences of peers without a claim have the same
-limit. A denial without an earlier claim uses up no renewal.
+All other renewals are limited to the number of times that a donor sends the same piece to one peer
+(``GIVEN_TIMES_MAX``). They allow for broken transfers, for other states, and for peers that claimed
+a state and then denied it or were away. Absences of peers without a claim have the same limit. A
+denial without an earlier claim uses no renewal.
 
-More than f peers cannot all be Byzantine. While more than f peers claim a state, their claims count
-beyond the deadline.
+More than f peers cannot all be Byzantine. While more than f peers claim a state, their claims are
+valid beyond the deadline.
 """
 
 from __future__ import annotations
@@ -31,25 +31,25 @@ from gossip.core.settings import DONOR_FACTOR, GIVEN_TIMES_MAX
 
 @dataclass(slots=True)
 class _Deadline:
-    since: float  # first request, or last correct piece
+    since: float  # Time of the first request, or of the last correct piece.
     moves_until: float = -inf
-    breaks_off: bool = False  # a transfer has begun, and its piece is incomplete
-    state: bytes = b""  # outline of the state of the last pieces
-    pieces: int = 0  # of this state
-    pieces_max: int = 0  # of any state
-    renews: bool = False  # its last payload was a piece that renews the deadline in any case
+    breaks_off: bool = False  # Whether a transfer has begun and its piece is incomplete.
+    state: bytes = b""  # Outline of the state of the last pieces.
+    pieces: int = 0  # Number of pieces of this state.
+    pieces_max: int = 0  # Largest number of pieces of any state.
+    renews: bool = False  # Whether the last payload was a piece that renews without limit.
     claimed_at: float = -inf  # Time of the last claim of a state.
 
 
 class DonorDeadlines:
-    """Deadlines of the peers that received a request in one recovery."""
+    """Deadlines of the peers that received a request during one recovery."""
 
     def __init__(self, round_timeout_s: float, f: int) -> None:
         self.patience_s, self.f = DONOR_FACTOR * round_timeout_s, f
         self._deadlines: dict[PeerId, _Deadline] = {}
         self._renewals: Counter[PeerId] = Counter()
-        self._absences: Counter[PeerId] = Counter()  # of peers without a claim
-        self._claimed: set[PeerId] = set()  # since the last renewal
+        self._absences: Counter[PeerId] = Counter()  # absences of peers without a claim
+        self._claimed: set[PeerId] = set()  # peers with a claim since their last renewal
 
     def clear(self) -> None:
         self._deadlines.clear()
@@ -67,18 +67,18 @@ class DonorDeadlines:
         self.note_state(peer)
 
     def note_state(self, peer: PeerId) -> None:
-        """Record that a peer claims or shows a state, so that a later denial uses up a renewal."""
+        """Record that a peer claims or sends a state, so that a later denial uses a renewal."""
         self._claimed.add(peer)
 
     def deny(self, peer: PeerId) -> None:
-        """Record that a peer denies having a state."""
+        """Record that a peer denies that it has a state."""
         if not self.is_used_up(peer):
             self._renewals[peer] += peer in self._claimed
             self._drop(peer)
 
     def keep(self, here: Collection[PeerId]) -> None:
-        """Drop the deadlines of peers outside ``here``, which are absent. They receive new requests
-        after they return."""
+        """Drop the deadlines of the absent peers, which are those outside ``here``. They receive
+        new requests after their return."""
         for peer in self._deadlines.keys() - set(here):
             if peer in self._claimed:
                 self.deny(peer)
@@ -87,7 +87,8 @@ class DonorDeadlines:
                 self._drop(peer)
 
     def move(self, peer: PeerId, until: float, now: float) -> None:
-        """Record that part of a payload from a peer arrived. The next part is due at ``until``."""
+        """Record that a part of a payload from a peer arrived. The next part is due at
+        ``until``."""
         deadline = self._deadline_of(peer, now)
         deadline.breaks_off = True
         self.note_state(peer)
@@ -111,8 +112,8 @@ class DonorDeadlines:
             deadline.since = now
 
     def fail(self, peer: PeerId, loaded: bool = False) -> None:
-        """Record that a peer has not delivered. ``loaded``: its state was delivered, but cannot be
-        loaded."""
+        """Record that a peer has not delivered a state. ``loaded``: the state was delivered, but
+        the trainer could not load it."""
         deadline = self._deadlines.get(peer)
         if deadline is not None and (deadline.breaks_off or loaded):
             deadline.breaks_off = deadline.renews = False
@@ -120,19 +121,20 @@ class DonorDeadlines:
             self._renewals[peer] += 1
 
     def is_used_up(self, peer: PeerId) -> bool:
-        """Whether only correct pieces still renew the deadline of a peer."""
+        """Whether the limited renewals of a peer are used, so that only some correct pieces
+        renew."""
         return self._renewals[peer] > GIVEN_TIMES_MAX
 
     def is_over(self, peer: PeerId, now: float) -> bool:
-        """Whether the deadline of a peer has passed, regardless of claims."""
+        """Whether the deadline of a peer has passed, whatever the peer claims."""
         deadline = self._deadlines.get(peer)
         if deadline is None or self.f == 0:
             return False
         return now >= max(deadline.since + self.patience_s, deadline.moves_until)
 
     def overdue(self, now: float) -> set[PeerId]:
-        """Return the peers with a passed deadline. If more than f peers claim a state, these peers
-        are left out."""
+        """Return the peers with a passed deadline. If more than f peers claim a state, the
+        claimants are excluded."""
         over = {peer for peer in self._deadlines if self.is_over(peer, now)}
         claimers = {
             peer

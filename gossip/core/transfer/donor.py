@@ -1,13 +1,13 @@
-"""Donor of a state transfer: it sends its state to peers that join, return or have fallen behind,
-and attests it.
+"""Donor of a state transfer: it attests its state, and sends it to peers that join, return or have
+fallen behind.
 
-The trainer copies its state between two rounds, once for all peers that request it at this round.
-All other work (packing, digests, sending) runs beside the trainer. A copy that was attested, or is
-sent in pieces, is kept for some time, because more requests for it follow.
+The trainer copies its state between two rounds, once for all peers that request the state of this
+round. All other work (packing, digests, sending) runs beside the trainer. A copy that was attested,
+or that is sent in pieces, is kept for some time, because further requests for it follow.
 
-The memory of a donor is bounded, for any requests. It has at most ``COPIES_MAX`` states, and
-the payloads in transfer to at most ``TAKERS_MAX`` peers at a time. Each piece is sent to one peer
-at most ``GIVEN_TIMES_MAX`` times.
+The memory of a donor is bounded, whatever it is requested to send. It stores at most ``COPIES_MAX``
+states, and sends payloads to at most ``TAKERS_MAX`` peers at a time. It sends each piece to one
+peer at most ``GIVEN_TIMES_MAX`` times.
 """
 
 from __future__ import annotations
@@ -43,21 +43,21 @@ from .chunks import cut, outline_of
 
 NEVER = 2**63
 OUTDATED = -2
-"""Placeholder for the round of a copy that no peer receives, or of a state that was replaced since
-the request to the trainer."""
+"""Placeholder for a round: of a copy that no other peer receives, or of a state that was replaced
+after the request to the trainer."""
 
-NO_STATE = "has no state to give"
-TAKES_OVER = "takes over another state itself"
-BUSY = "busy with other peers"
-MOVED_ON = "has moved on meanwhile"
-TOO_MUCH = "what it knows of its peers does not fit a message"
-TOO_EARLY = "is not there"
-ENOUGH = "has given it often enough"
+NO_STATE = "has no state"
+TAKES_OVER = "is adopting another state itself"
+BUSY = "is busy with other peers"
+MOVED_ON = "no longer has the state of that round"
+TOO_MUCH = "has a ledger that is too large for a message"
+TOO_EARLY = "is not in that round"
+ENOUGH = "has sent it too often already"
 NO_SUCH_PIECE = "has no such piece"
 
 
 class DonorRounds(Protocol):
-    """View of recovery on the rounds: a part of ``LocalProgress``."""
+    """View that the recovery has of the rounds, a part of ``LocalProgress``."""
 
     @property
     def round_id(self) -> int: ...
@@ -70,14 +70,14 @@ class DonorRounds(Protocol):
 def attested_digest(
     lineage: bytes, round_id: int, chain: bytes, core: bytes, state: bytes
 ) -> bytes:
-    """Return the digest of the state before ``round_id`` that is equal on all peers.
+    """Return the digest of the part of the state before ``round_id`` that is equal on all peers.
 
     Args:
         chain: H of the previous round.
-        core: Packed roster, trust and data cursor. The digest covers their text, since the
+        core: Packed roster, trust and data cursor. The digest covers the unpacked text, because the
             compressed bytes differ between implementations.
-        state: Digest or outline of the first part of the packed state: parameters and state of the
-            optimizer.
+        state: Digest or outline of the first part of the packed state: parameters and optimizer
+            state.
     """
     found = blake2b(digest_size=DIGEST_BYTES, person=b"gossip-state")
     for part in (lineage, round_id.to_bytes(8, "big"), chain, stretch(core), state):
@@ -87,20 +87,20 @@ def attested_digest(
 
 def parts_of(payload: Payload) -> tuple[bytes, bytes]:
     """Return the digest or outline of the part that is equal on all peers, and the digest of the
-    settings of scripts (b"": none)."""
+    script settings, which is b"" without settings."""
     parts = payload.parts or (payload.digest,)
     return parts[0], parts[1] if len(parts) > 1 else b""
 
 
 def _is_again(request: StateRequest, waiting: StateRequest) -> bool:
-    """Whether a request repeats the waiting one. If that named no round, ``waiting`` has the round
-    of its arrival."""
+    """Whether a request repeats the waiting one. If the request named no round, ``waiting`` has the
+    present round at its arrival."""
     return request in (waiting, replace(waiting, round_id=0))
 
 
 @record
 class SnapshotExpired:
-    """Timer for the removal of copies."""
+    """Timer for the removal of unused copies."""
 
 
 @dataclass(slots=True)
@@ -111,34 +111,35 @@ class _HeldSnapshot:
     core: bytes
     taken: SnapshotTaken
     used_at: float
-    # times that a piece was sent, by peer and piece
+    # number of times that each piece was sent, by peer and piece
     given: Counter[tuple[PeerId, int]] = field(default_factory=Counter)
 
 
 class Donor:
-    """Donor side: handles requests for the state and for attestations."""
+    """Donor side of the state transfers: handles requests for the state and for attestations."""
 
     def __init__(self, settings: CoreSettings, source: DonorRounds, timers: Timers[Any]) -> None:
         self.settings, self.source, self.timers = settings, source, timers
-        self.next_requested_round = NEVER  # the next requested round
-        # one for each peer, with the requested round
+        self.next_requested_round = NEVER  # first later round that a waiting request is for
+        # waiting request of each peer, with its requested round
         self.asks: dict[PeerId, StateRequest] = {}
         self.copies: OrderedDict[int, _HeldSnapshot] = OrderedDict()
-        self._now: set[PeerId] = set()  # peers that accept the state of any round
+        self._now: set[PeerId] = set()  # peers with a request that names no round
         # receivers of pieces, with the time of their last request
         self._takers: dict[PeerId, float] = {}
-        # in the present round: times that each piece was sent to a peer, and end of the transfer
+        # For the present round: number of times that each piece was sent to a peer. After it: the
+        # end of the transfer to each peer.
         self._given_in, self._given = -1, Counter[tuple[PeerId, int]]()
         self._taken_until: dict[PeerId, float] = {}
-        # rounds of the requests to the trainer, which replies in order
+        # rounds of the requests to the trainer, which replies to them in order
         self._taking: deque[int] = deque()
-        # the other part of the state at these rounds
+        # part of the state before these rounds that does not belong to the trainer
         self._beside: dict[int, tuple[bytes, tuple[Any, ...]] | None] = {}
         self._sweeps = False
-        self.closing = False  # no round follows
+        self.closing = False  # whether no further round follows
 
     def close(self) -> list[Effect]:
-        """Refuse requests for later rounds, as no round follows."""
+        """Reject requests for later rounds, because no further round follows."""
         self.closing = True
         waiting = [
             (peer, ask) for peer, ask in self.asks.items() if ask.round_id > self.source.round_id
@@ -149,13 +150,13 @@ class Donor:
         return [self._refuse(peer, ask, TOO_EARLY) for peer, ask in waiting]
 
     def expect_rounds(self, come: bool) -> None:
-        """Set whether rounds follow."""
+        """Set whether further rounds follow."""
         self.closing = not come
 
     def restart(self) -> None:
-        """Drop all copies after the local state was replaced, and copies that the trainer still
-        makes. They may be of the same round on an abandoned branch. Waiting requests are handled
-        when the round has begun."""
+        """Drop all copies after the local state was replaced, including copies that the trainer is
+        still making. They may be of the same round on an abandoned branch. Waiting requests are
+        handled when the round has begun."""
         self.copies.clear()
         self._beside.clear()
         self._taking = deque([OUTDATED for _ in self._taking])
@@ -164,11 +165,11 @@ class Donor:
     def on_request(
         self, sender: PeerId, request: StateRequest, why_not: str, now: float
     ) -> list[Effect]:
-        """Handle a request. ``why_not``: reason to refuse it; "" if the trainer has the state of
+        """Handle a request. ``why_not``: reason to reject it, or "" if the trainer has the state of
         the rounds."""
         here, waiting = self.source.round_id, self.asks.get(sender)
         if waiting is not None and _is_again(request, waiting):
-            return []  # the reply is in progress
+            return []  # the reply to it is in progress
         self._drop_request(sender)
         wanted = request.round_id or here
         if why_not:
@@ -197,7 +198,7 @@ class Donor:
         return self._request_snapshot(here) if wanted == here else []
 
     def _is_busy(self, wanted: int) -> bool:
-        """Whether a request for round ``wanted`` exceeds ``AWAITED_ROUNDS``."""
+        """Whether a request for round ``wanted`` would exceed ``AWAITED_ROUNDS``."""
         rounds = {ask.round_id for ask in self.asks.values()} | {*self._taking}
         return wanted not in rounds and len(rounds) >= AWAITED_ROUNDS
 
@@ -215,17 +216,17 @@ class Donor:
         if round_id in self._taking:
             return []
         self._taking.append(round_id)
-        # When the copy of a large state is ready, the snapshot of its round may be dropped.
+        # By the time a large state is copied, the snapshot of its round may have been dropped.
         self._beside[round_id] = self.source.snapshot(round_id)
         return [TakeSnapshot()]
 
     def copy_own(self) -> list[Effect]:
-        """Request a copy of the local state for this peer alone."""
+        """Request a copy of the local state for the local peer only."""
         self._taking.append(OUTDATED)
         return [TakeSnapshot()]
 
     def on_round(self, now: float) -> list[Effect]:
-        """Handle the begin of a round that was requested, or that is after a requested one."""
+        """Handle the start of a requested round, or of a round after it."""
         here = self.source.round_id
         effects: list[Effect] = []
         for peer, ask in list(self.asks.items()):
@@ -271,14 +272,14 @@ class Donor:
             or (isinstance(message, StateOffer) and message.outline)
             for message in replies
         )
-        # After the last round the state does not change, and peers may request it again.
+        # After the last round the state does not change, and further peers may request it.
         if again or self.closing:
             return effects + self._sweep(now)
-        self.copies.pop(round_id, None)  # no further request follows
+        self.copies.pop(round_id, None)  # no further request for it follows
         return effects
 
     def _sweep(self, now: float) -> list[Effect]:
-        """Set the timer for the removal of the first copy."""
+        """Set the timer for the removal of the copy that expires first."""
         if self._sweeps or not self.copies:
             return []
         self._sweeps = True
@@ -321,7 +322,7 @@ class Donor:
     def _send_state(
         self, peer: PeerId, ask: StateRequest, round_id: int, copy: _HeldSnapshot, now: float
     ) -> list[Effect]:
-        """Send the whole state, one of its pieces, or the rest without the pieces."""
+        """Send the whole state, one of its pieces, or its parts without pieces."""
         payload, parts = copy.taken.payload, copy.taken.parts
         outline = outline_of(payload)
         offer = StateOffer(
@@ -360,8 +361,8 @@ class Donor:
         return [Send(peer, offer, payload), Report("snapshot_served", fields)]
 
     def _record_sent(self, peer: PeerId, piece: int, now: float) -> None:
-        """Record a transfer. A peer with too many requests for one piece in a round does not count
-        as a receiver."""
+        """Record a transfer. A peer that requests the same piece too often in a round no longer
+        counts as a receiver."""
         if self._given_in != self.source.round_id:
             self._given_in = self.source.round_id
             self._given.clear()
@@ -370,11 +371,11 @@ class Donor:
             self._taken_until[peer] = now + self.settings.rounds.round_timeout_s
 
     def current_receivers(self, now: float) -> set[PeerId]:
-        """Return the peers that receive the state now."""
+        """Return the peers that receive the local state at present."""
         return {peer for peer, until in self._taken_until.items() if now < until}
 
     def _is_crowded(self, peer: PeerId, now: float) -> bool:
-        """Whether too many other peers receive pieces. Otherwise record ``peer`` as a receiver."""
+        """Whether too many other peers receive pieces. If False, record ``peer`` as a receiver."""
         self._takers = {taker: at for taker, at in self._takers.items() if now - at < REPLY_S}
         if peer not in self._takers and len(self._takers) >= TAKERS_MAX:
             return True
@@ -382,7 +383,7 @@ class Donor:
         return False
 
     def _refuse(self, peer: PeerId, ask: StateRequest, reason: str) -> Send:
-        """Refuse a request. The reply has the local round."""
+        """Return the rejection of a request. It contains the local round."""
         here, lineage = self.source.round_id, self.settings.lineage
         if ask.what == "attestation":
             return Send(peer, StateAttestation(lineage, ask.nonce, here, b"", b"", b"", reason))
@@ -392,7 +393,7 @@ class Donor:
 
 
 def core_of(offer: StateOffer) -> tuple[Any, ...]:
-    """Return the snapshot of roster, trust and data that belongs to the state.
+    """Return the snapshot of roster, trust and data in an offer.
 
     Raises: ValueError: The offer has no valid snapshot.
     """
@@ -403,8 +404,9 @@ def core_of(offer: StateOffer) -> tuple[Any, ...]:
 
 
 def is_usable(source: DonorRounds, offer: StateOffer) -> bool:
-    """Whether the rounds can resume from an offer: it is a complete state, and its snapshot can be
-    adopted. Call it before the state is loaded, as loading replaces the local state."""
+    """Whether the rounds can resume from an offer: it has a complete state, and its snapshot can be
+    adopted. This must be called before the state is loaded, because that replaces the local
+    state."""
     if offer.piece:
         return False
     try:

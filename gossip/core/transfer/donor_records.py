@@ -1,4 +1,4 @@
-"""Donors during one recovery: their refusals, deadlines, rests and false states."""
+"""Records about donors during one recovery: refusals, deadlines, backoff and false states."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class DonorRecords:
         self.no_state = NoStateEvidence(local, settings.f, swarm)
         self.deadlines = DonorDeadlines(settings.rounds.round_timeout_s, settings.f)
         self.backoff = Backoff(settings.membership.probe_interval_s)
-        # donors of states that the trainer has refused since the last loaded state
+        # donors of states that the trainer could not load, since it last loaded one
         self._refused: Counter[PeerId] = Counter()
 
     def clear(self) -> None:
-        """Begin a recovery."""
+        """Clear the records for a new recovery."""
         self.no_state.clear()
         self.deadlines.clear()
         self.attackers.clear()
@@ -47,40 +47,41 @@ class DonorRecords:
         self.deadlines.claim(peer, now)
 
     def refuse(self, peer: PeerId, reason: str, now: float) -> None:
-        """Record that a peer sends no state, and its reason."""
+        """Record that a peer sends no state, for this reason."""
         self.no_state.record_refusal(peer, reason)
         if reason == NO_STATE:
             self.deadlines.deny(peer)
         else:
             self.deadlines.note_state(peer)
-        if reason in (BUSY, TAKES_OVER):  # it may send one later
+        if reason in (BUSY, TAKES_OVER):  # the peer may send a state later
             self.deadlines.claim(peer, now)
 
     def fail(self, peer: PeerId, now: float, loaded: bool = False) -> None:
-        """Record that a peer has not delivered. ``loaded``: its state was delivered, but cannot be
-        loaded."""
+        """Record that a peer has not delivered a state. ``loaded``: the state was delivered, but
+        the trainer could not load it."""
         self.backoff.failed(peer, now)
         self.deadlines.fail(peer, loaded)
 
     def record_load(self, peer: PeerId | None, problem: str) -> None:
-        """Record whether the trainer has loaded the state of a peer."""
+        """Record whether the trainer has loaded the state of a peer. ``problem`` is "" if it
+        has."""
         if not problem:
             self._refused.clear()
         elif peer is not None:
             self._refused[peer] += 1
 
     def rested(self, donors: Iterable[PeerId], now: float) -> list[PeerId]:
-        """Return the donors that may receive a request."""
+        """Return the donors that may receive a request, because their backoff is over."""
         return [peer for peer in donors if not self.backoff.is_resting(peer, now)]
 
     def stateless(self, now: float) -> set[PeerId]:
-        """Return the peers that last reported that they have no state, and those with a passed
+        """Return the peers that have last reported that they have no state, and those with a passed
         deadline."""
         return self.no_state.stateless | self.deadlines.overdue(now)
 
     @property
     def fits_no_state(self) -> bool:
-        """Whether the trainer has refused states of so many donors that not all can be
-        Byzantine."""
+        """Whether the trainer could not load the states of so many donors that not all of them can
+        be Byzantine."""
         refused = self._refused
         return refused.total() >= REFUSALS_MAX and len(refused) > self.settings.f

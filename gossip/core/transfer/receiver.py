@@ -2,27 +2,28 @@
 other peers.
 
 Up to f peers may send a false state. So the receiver requests *attestations* from 2f + 1 peers that
-may have a state: digests of their states before one round. First it requests attestations before
-the present round of each peer. In a swarm that is slow, or waits for this receiver, these rounds
-are equal. If they differ, the receiver names a round slightly ahead of the (f + 1)-th highest that
-different peers report, so no Byzantine peer chooses it. The state that f + 1 peers attest is
-agreed. One of them sends it, and the receiver compares it with the digest before use. If a donor
-sends another state or none, the next of these peers is the donor; after the last of them comes a
-poll for another round.
+may have a state. An attestation is the digest of a peer's state before one round. The first poll is
+about the present round of each peer. In a run that is slow, or that waits for this receiver, these
+rounds are equal. If they differ, the receiver names a round slightly after the (f + 1)-th highest
+round that different peers report, so no Byzantine peer chooses it. If f + 1 peers attest the same
+state, it is agreed. One of them sends the state, and the receiver verifies its digest before use.
+If a donor sends another state or none, the next of these peers becomes the donor. After the last of
+them, the receiver polls for another round.
 
-The pieces of a large state come from all peers that attest it at once (``chunks``), except for
-pieces that the local state also has. A peer that sends a wrong piece receives no more requests,
-and correct pieces are kept, no matter which peer fails. After a correct piece, the donor receives
-the next request; after a failure, only when its rest is over (``backoff``). So a peer that replies
-soon but never delivers receives few requests.
+The pieces of a large state are sent by all peers that attest it, at the same time (``chunks``). The
+receiver requests no piece that the local state contains as well. A peer that sends a wrong piece
+receives no further request. Correct pieces are kept, whichever peer fails. After a correct piece,
+the donor receives its next request at once; after a failure, it receives one only when its backoff
+is over (``backoff``). So a peer that replies fast but never delivers receives few requests.
 
-In two cases fewer attestations suffice. Fewer than f + 1 others may have a state, because the rest
-are dead or report that they have none. Or the reachable peers do not agree within a round timeout,
-and they are at most 2f, or at most f of them are beyond the first round. Then the state that most
-peers attest is adopted, and reported as ``unattested_state``.
+Fewer attestations are sufficient in two cases. In the first case, fewer than f + 1 other peers may
+have a state, because the rest are dead or report that they have none. In the second case, the
+reachable peers do not agree within a round timeout, and they are at most 2f, or at most f of them
+are beyond the first round. The receiver then adopts the state that most peers attest, and reports
+it as ``unattested_state``.
 
-With f = 0, and in gossip rounds, where replicas differ, the receiver requests the state from one
-donor after the other until one delivers.
+With f = 0, and in gossip rounds, in which replicas differ, the receiver requests the state from one
+donor after another until one of them delivers it.
 """
 
 from __future__ import annotations
@@ -75,10 +76,10 @@ from .donor_records import DonorRecords
 
 
 class StateSources(Protocol):
-    """View of a receiver on the other peers."""
+    """View that a receiver has of the other peers."""
 
     def donors(self) -> tuple[PeerId, ...]:
-        """Return the live, unskipped peers that may have a state, those in the latest rounds
+        """Return the live, unskipped peers that may have a state. Those in the latest rounds come
         first."""
 
     def round_of(self, peer: PeerId) -> int:
@@ -87,25 +88,25 @@ class StateSources(Protocol):
     def record_round(self, peer: PeerId, round_id: int) -> None: ...
 
     def note_state(self, peer: PeerId, until: float) -> None:
-        """Record that a state is being sent to ``peer`` until the given time at the latest. For the
-        local peer: from others."""
+        """Record that ``peer`` may be receiving a state until the given time. If ``peer`` is the
+        local one, other peers send it."""
 
     def is_gone(self, peer: PeerId) -> bool: ...
 
     def met(self) -> Iterable[PeerId]:
-        """Return all peers that are or were present."""
+        """Return all peers that are or were members."""
 
 
 @record
 class DonorTimeout:
-    """Timeout of the peers that received the request ``nonce``."""
+    """Timeout of the peers that received the request with this nonce."""
 
     nonce: int
 
 
 Adopt: TypeAlias = Callable[[int, bytes, tuple[Any, ...]], None]
-"""Callback that sets the next round, H of the previous round, and the snapshot, for the state that
-the trainer has loaded. Raises as ``LocalProgress.check`` does."""
+"""Callback that adopts the state which the trainer has loaded: its next round, H of the previous
+round, and its snapshot. Raises the errors of ``LocalProgress.check``."""
 
 Stage: TypeAlias = Literal["idle", "polling", "asking", "restoring"]
 RecoveryTimer: TypeAlias = DonorTimeout | SnapshotExpired
@@ -114,8 +115,9 @@ RecoveryTimer: TypeAlias = DonorTimeout | SnapshotExpired
 class Recovery:
     """Both sides of a state transfer.
 
-    ``polling``: attestations are requested. ``asking``: the state is requested from ``donor``, or
-    its ``pieces`` from several peers. ``attestation``: required state; None means no attestation.
+    ``polling``: attestations were requested. ``asking``: the state was requested from ``donor``, or
+    its ``pieces`` from several peers. ``attestation``: attestation of the required state, or None
+    if any state may be adopted.
     """
 
     def __init__(
@@ -125,27 +127,27 @@ class Recovery:
         swarm: StateSources,
         need: int,
     ) -> None:
-        """``need``: required number of equal attestations; 1 if none are requested."""
+        """``need``: required number of equal attestations; 1 if no attestations are requested."""
         self.giving, self.swarm, self.need = giving, swarm, need
         self.settings = settings = giving.settings
         self.stage: Stage = "idle"
         self.donor: PeerId | None = None
         self.attestation: StateAttestation | None = None
-        self.attestations: tuple[PeerId, ...] = ()  # peers that have sent it
-        self.state_bytes = 0  # of the packed local state
+        self.attestations: tuple[PeerId, ...] = ()  # peers that have sent ``attestation``
+        self.state_bytes = 0  # size of the packed local state
         self.local = local
         self._nonce = 0
         self._asked: set[PeerId] = set()
         self.pieces: PieceFetcher | None = None
         self._kept: dict[bytes, Any] = {}  # stored pieces
         self._offer: StateOffer | None = None
-        self._untouched = True  # the trainer has received no other state
+        self._untouched = True  # whether the trainer has received no other state in this recovery
         self.has_own = False  # whether the trainer has a state of the rounds
         self.records = DonorRecords(local, settings, swarm)
         self._began_at = 0.0
         self._tries = 0
         self.poll = Poll(settings.seed)
-        # peers that attest the agreed state, without a request for it so far
+        # peers that attest the agreed state and have not received a request for it yet
         self._sources: list[PeerId] = []
         self._takes_settings = False
         self._patience: Token | None = None
@@ -153,11 +155,12 @@ class Recovery:
         self._coming: dict[tuple[PeerId, int], Transfer] = {}
 
     def on_message(self, event: Received, able: bool, now: float) -> list[Effect]:
-        """Handle a message. ``able``: the trainer has the state of the rounds."""
+        """Handle a message. ``able``: the local trainer has the state of the rounds."""
         match event.message:
             case StateRequest() as request:
-                # A peer that may return to its own state must not deny it. If all other peers leave
-                # their branches at once, a Byzantine peer would be the only one with a state.
+                # A peer that may return to its own state must not deny that it has one. If all
+                # other peers left their branches at once, a Byzantine peer would otherwise be the
+                # only one with a state.
                 back = self.stage != "idle" and (self.has_own or self._is_receiving_state(now))
                 if request.what == "state":
                     patience_s = self.settings.rounds.round_timeout_s
@@ -175,8 +178,8 @@ class Recovery:
                 )
 
     def _is_receiving_state(self, now: float) -> bool:
-        """Whether a state is being restored, or arrives in pieces and not all deadlines have
-        passed."""
+        """Whether a state is being restored, or pieces of a state arrive and some deadline has not
+        passed yet."""
         arrives = self.pieces is not None and not all(
             self.records.deadlines.is_over(peer, now) for peer in self.waits_for
         )
@@ -185,14 +188,14 @@ class Recovery:
     # --- requests ---------------------------------------------------------------------------------
 
     def prepare(self, state_bytes: int) -> None:
-        """Set the size of the packed local state, once the trainer has built its model."""
+        """Set the size of the packed local state, after the trainer has built its model."""
         self.state_bytes = state_bytes
 
     def begin(
         self, first: PeerId | None, reason: str, now: float, has_own: bool = False
     ) -> list[Effect]:
-        """Request the state of ``first`` (or the best donor), or attestations from several peers.
-        No effect during a recovery."""
+        """Begin a recovery, unless one is in progress. Request attestations from several peers or,
+        if none are needed, the state of ``first`` or of the best donor."""
         if self.stage != "idle":
             return []
         self._asked.clear()
@@ -206,14 +209,14 @@ class Recovery:
         return self._ask(first, now) if self.need == 1 else self._poll(now)
 
     def _another(self, now: float) -> list[Effect]:
-        """Request the state from the next donor, after the donor or its helpers have not
-        delivered."""
+        """Request the state from the next donor, after the present donor has not delivered it."""
         if self.donor is not None and (self.pieces is None or self.stage == "restoring"):
             self.records.fail(self.donor, now, loaded=self.stage == "restoring")
         return self._ask(None, now) if self.attestation is None else self._next_source(now)
 
     def payload_bytes(self, sender: PeerId, offer: StateOffer) -> int:
-        """Return the maximum size of the payload of an offer in bytes; -1 if it may have none."""
+        """Return the maximum size of the payload of an offer in bytes; -1 if no payload is
+        admitted."""
         if not offer.digest:
             return 0
         if self.stage != "asking" or offer.nonce != self._nonce:
@@ -233,12 +236,12 @@ class Recovery:
 
     @property
     def restores(self) -> bool:
-        """True if a whole state has arrived and is being restored."""
+        """Whether a whole state has arrived and is being restored."""
         return self.stage == "restoring"
 
     @property
     def waits_for(self) -> set[PeerId]:
-        """Peers that are to send a state or pieces of it."""
+        """Peers that were requested to send a state or pieces of it."""
         if self.stage != "asking":
             return set()
         if self.pieces is not None:
@@ -252,7 +255,7 @@ class Recovery:
         if first is None or first not in donors:
             first = fresh[0] if fresh else None
         if first is None:
-            self._asked.clear()  # all peers had a request: begin again when the timer fires
+            self._asked.clear()  # all peers received a request, so begin again when the timer fires
             self.records.no_state.turn_is_over(self._has_waited(now))
             return self._wait("asking", None, self.settings.membership.probe_interval_s, now)
         self._asked.add(first)
@@ -271,7 +274,7 @@ class Recovery:
     def _wait(
         self, stage: Stage, donor: PeerId | None, patience_s: float, now: float
     ) -> list[Effect]:
-        """Begin a stage and set its timer. Requests of the stage have a new nonce."""
+        """Begin a stage and start its timer. The requests of the stage have a new nonce."""
         self.stage, self.donor, self.pieces = stage, donor, None
         self._coming.clear()
         self._nonce += 1
@@ -320,11 +323,12 @@ class Recovery:
         return self._set_timer(until)
 
     def has_no_donor(self, timer: RecoveryTimer) -> bool:
-        """Whether no peer has a state after requests to all, so the local state must suffice.
+        """Whether all peers received requests and none of them has a state, so the local state must
+        suffice.
 
-        Otherwise peers that leave their branches at once, each for that of another, would wait for
-        each other forever. Peers that wait for the initial weights of a peer that has gone would
-        also wait.
+        Without this check, peers would wait forever for each other if they all left their branches
+        at once, each for the branch of another. So would peers that wait for the initial weights of
+        a peer that has gone.
         """
         if (
             not self._untouched
@@ -337,8 +341,8 @@ class Recovery:
             return self.records.no_state.is_sure
         if self.stage != "polling":
             return self.stage == "asking"
-        # A peer that has finished, or is in another round, refuses for other reasons and has a
-        # state.
+        # A peer that has finished, or is in another round, refuses for another reason. It does have
+        # a state.
         denied_by_all = all(
             attestation.reason in (NO_STATE, TAKES_OVER) for attestation in self.poll.votes.values()
         )
@@ -349,7 +353,7 @@ class Recovery:
         self._kept.clear()
 
     def on_view_change(self, now: float) -> list[Effect]:
-        """Drop requests to skipped peers, and send requests to new peers."""
+        """Drop the requests to skipped peers, and send requests to new peers."""
         self.records.deadlines.keep(self.swarm.donors())
         if self.stage == "polling" and not self.poll.paused:
             return self._widen(now) + self._count(now)
@@ -363,9 +367,9 @@ class Recovery:
         return []
 
     def on_hello(self, peer: PeerId, round_id: int) -> list[Effect]:
-        """Record that ``peer`` is in a round. If it had no state at the request for an attestation,
-        send the request again. Otherwise it would count as a peer without a state until the others
-        reach the named round."""
+        """Record that ``peer`` is in a round. If ``peer`` had no state at the request for an
+        attestation, repeat the request. Otherwise it would count as a peer without a state until
+        the others reach the named round."""
         if round_id > 0:
             self.records.note_state(peer)
         vote = self.poll.votes.get(peer)
@@ -378,8 +382,8 @@ class Recovery:
     # --- attestations -----------------------------------------------------------------------------
 
     def _poll(self, now: float) -> list[Effect]:
-        """Request attestations, alternately before the present round of each peer and before a
-        named round."""
+        """Request attestations. Polls are alternately about the present round of each peer and
+        about a named round."""
         self._tries += 1
         donors, named = self.swarm.donors(), 0
         if self._tries % 2 == 0 and self._may_name():
@@ -397,14 +401,14 @@ class Recovery:
         )
 
     def _may_name(self) -> bool:
-        """Whether enough peers report their rounds that no Byzantine peer chooses the named
+        """Whether enough peers report their rounds, so that no Byzantine peer can choose the named
         round."""
         return len(self.swarm.donors()) >= self.need
 
     def _widen(self, now: float) -> list[Effect]:
-        """Send requests to more peers: in the first poll as few as can be enough, then to all. A
-        peer without a state does not count as one of these, since all peers of the local branch may
-        be in recovery."""
+        """Send requests to more peers. The first poll uses the smallest number of peers that can
+        suffice, and later polls use all peers. In the first poll, a peer without a state is
+        replaced by another, because all peers of the local branch may be in recovery."""
         fresh = [peer for peer in self.swarm.donors() if peer not in self.poll.asked]
         if self._tries == 1:
             fresh = fresh[: max(0, 2 * self.need - 1 - len(self.poll.asked) + self.poll.empty)]
@@ -437,7 +441,8 @@ class Recovery:
             self.records.attest(sender, now)
         else:
             self.records.refuse(sender, attestation.reason, now)
-        # otherwise the peer has not begun: its node replies for a trainer that has not started
+        # Round 0 means that the peer has not begun: its node replies before its trainer has
+        # started.
         if attestation.digest or attestation.round_id:
             self.swarm.record_round(sender, attestation.round_id)
         return self._count(now) if attestation.digest else self._widen(now) + self._count(now)
@@ -459,7 +464,7 @@ class Recovery:
         return []
 
     def _conclude(self, now: float) -> list[Effect]:
-        """Conclude a poll without agreement, after all replies or the deadline."""
+        """Conclude a poll without agreement, after all replies or at the deadline."""
         group = self.poll.largest(
             strict=self._tries <= POLLS_STRICT, failures=self.records.backoff.failures
         )
@@ -480,9 +485,9 @@ class Recovery:
         return self._wait("polling", None, self.settings.membership.probe_interval_s, now)
 
     def _enough(self, now: float) -> int:
-        """Return the number of equal attestations that is enough without agreement. It is 1 if too
-        few peers can have a state, or if so few are reachable that Byzantine peers could prevent
-        agreement forever."""
+        """Return the number of equal attestations that suffices without agreement. It is 1 if too
+        few peers can have a state, or if so few peers are reachable that Byzantine ones could
+        prevent agreement forever."""
         without = {
             peer for peer, attestation in self.poll.votes.items() if attestation.reason == NO_STATE
         }
@@ -490,7 +495,7 @@ class Recovery:
         here = [peer for peer in known if peer in self.poll.votes or not self.swarm.is_gone(peer)]
         may_have = [peer for peer in here if peer not in without]
         within_reach = [peer for peer in self.swarm.donors() if peer not in without]
-        # At first, a single peer has the initial weights of a run.
+        # At first, only a single peer has the initial weights of a run.
         beyond = [
             peer
             for peer in within_reach
@@ -503,12 +508,12 @@ class Recovery:
         return now - self._began_at > self.settings.rounds.round_timeout_s
 
     def _agree(self, group: list[PeerId], now: float) -> list[Effect]:
-        """Request the state that all of ``group`` attest from one of them."""
+        """Request the state that all of ``group`` attest, from one of them."""
         attestations = [self.poll.votes[peer] for peer in group]
         self.attestation, self.attestations = attestations[0], tuple(group)
         records = self.records
         able = [p for p in self.swarm.donors() if p in group and p not in records.attackers]
-        # peers with failures come last
+        # Peers with many failures come last.
         self._sources = sorted(able, key=lambda peer: records.backoff.failures[peer])
         self._takes_settings = len({attestation.settings for attestation in attestations}) == 1
         return self._next_source(now)
@@ -561,7 +566,8 @@ class Recovery:
         return self.giving.copy_own()
 
     def on_snapshot(self, event: SnapshotTaken, now: float) -> list[Effect]:
-        """Handle a copy of the local state, for other peers or for pieces that it has in common."""
+        """Handle a copy of the local state, which was made for other peers or for pieces in
+        common."""
         effects = self.giving.on_snapshot(event, now)
         if self.pieces is None or self.stage != "asking":
             return effects
@@ -573,7 +579,7 @@ class Recovery:
         return [Restore(offer.round_id, payload, self.attestation is None or self._takes_settings)]
 
     def _fetch(self, pieces: PieceFetcher, now: float) -> list[Effect]:
-        """Request missing pieces from peers that may receive requests. If all pieces are there,
+        """Request missing pieces from peers that may receive requests. If no piece is missing,
         restore the state."""
         offer, patience_s = self._offer, self.settings.rounds.round_timeout_s
         assert offer is not None
@@ -607,7 +613,11 @@ class Recovery:
         elif not pieces.accept_piece(sender, offer.piece, payload):
             self.records.attackers.add(sender)
             effects += self._lose(
-                pieces, sender, "bad_state", f"piece {offer.piece} is not what was vouched for", now
+                pieces,
+                sender,
+                "bad_state",
+                f"piece {offer.piece} does not match the attested digest",
+                now,
             )
         else:
             vouched = len(self.attestations) > self.settings.f
@@ -615,7 +625,7 @@ class Recovery:
         return effects + self._fetch(pieces, now)
 
     def _hurry(self, pieces: PieceFetcher, now: float) -> list[Effect]:
-        """Drop the peers with a passed deadline, and request their pieces from others."""
+        """Drop the peers with a passed deadline, and request their pieces from other peers."""
         late = pieces.overdue(now)
         lost = [
             self._lose(pieces, peer, "no_state", "has not sent its pieces in time", now)
@@ -633,7 +643,7 @@ class Recovery:
         return [Report(what, {"from": peer, "reason": reason})]
 
     def _is_agreed(self, offer: StateOffer, payload: Payload) -> bool:
-        """Whether an offer matches the attestation, if there is one."""
+        """Whether an offer matches the attestation of the required state, if one is required."""
         attestation = self.attestation
         if attestation is None:
             return True
