@@ -1,5 +1,5 @@
-"""The node: one loop on the real clock that holds the sockets,
-drives the core and serves one trainer."""
+"""The node: a loop on the real clock that owns the sockets, drives the core and serves one
+trainer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Aggregations of a node: their execution, and the journal's records of them."""
+"""Aggregations of a node: their execution, and their records in the journal."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from .usage import RuleClock
 
 
 class Aggregation:
-    """Carries out ``Aggregate`` and ``Committed`` effects. The rule runs in the node, or asks the
-    trainer.
+    """Carries out ``Aggregate`` and ``Committed`` effects. The rule runs in the node, or in the
+    trainer if it needs the trainer's loss.
 
     Args:
-        emit: Receives the results for the core.
+        emit: Receives the resulting events for the core.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class Aggregation:
         self._influence = InfluenceWatch()
 
     def prepare(self, peers: int, shard_elements: Sequence[int], ready: Callable[[], None]) -> None:
-        """Prepare the rule and the judge for a model, and then call ``ready``."""
+        """Prepare the rule and the judge for a model. Call ``ready`` afterwards."""
         self._judge.prepare(shard_elements)
 
         def prepared(how: dict[str, Any]) -> None:
@@ -49,7 +49,7 @@ class Aggregation:
         self._reducer.prepare(peers, max(shard_elements), prepared)
 
     def aggregate(self, effect: events.Aggregate) -> None:
-        # The rows of a mix are parameters, which are equal at the start.
+        # The rows of a mix are parameters, and these are equal at the start of a run.
         if not effect.mix and (identical := self._identical.find_identical(effect.rows)):
             self._journal.event("identical_updates", round=effect.round_id, peers=identical)
         if effect.step in ("whole", "measure"):

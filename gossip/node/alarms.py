@@ -1,4 +1,4 @@
-"""The node's timers, and the detection of stalls of its loop."""
+"""Timers of the node, and detection of stalls of its loop."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from gossip.core import Token
 from gossip.transport import Arrival
 
 PILED_UP_S = 0.02
-"""Wait for each further batch of arrivals after a stall, in seconds."""
+"""Time to wait for each further batch of arrivals after a stall, in seconds."""
 READ_ON_MAX_S = 0.2
-"""Time limit for reading after a stall, in seconds, beside half of the stall's duration: the node's
-own timers are overdue."""
+"""Upper limit of the time for reading after a stall, in seconds. The other limit is half of the
+duration of the stall. Both exist because the node's own timers are overdue."""
 
 
 class TimerHeap:
-    """The core's timers on the real clock. Cancelled timers stay in the heap, and are skipped,
-    until they are most of it."""
+    """Timers of the core on the real clock. Cancelled timers stay in the heap and are skipped,
+    until they are most of the heap."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, Token]] = []
@@ -61,11 +61,11 @@ class TimerHeap:
 
 
 class StallDetector:
-    """Detects stalls of the loop: the process was stopped, the machine was busy, or a turn took too
-    long.
+    """Detects stalls of the loop: the process was stopped, the machine was busy, or an iteration
+    took too long.
 
-    After a stall a peer would suspect the others for its own silence, so the core must receive the
-    stall before any timer fires (docs/design_notes.md N6).
+    After a stall, a peer would suspect other peers although it was silent itself. So the core must
+    receive the stall before any timer fires (docs/design_notes.md N6).
     """
 
     def __init__(self, tolerance_s: float, now: float) -> None:
@@ -78,15 +78,15 @@ class StallDetector:
         return late_s if late_s > self._tolerance_s else 0.0
 
     def expect(self, at: float) -> None:
-        """Set the time of the loop's next turn: ``at`` or earlier."""
+        """Set the latest time of the next iteration of the loop."""
         self._expected = at
 
 
 def piled_up(
     poll: Callable[[float], list[Arrival]], late_s: float, clock: Callable[[], float]
 ) -> Iterator[list[Arrival]]:
-    """Yield the arrivals that accumulated while the loop was blocked for ``late_s``. The
-    transport's own threads were also blocked, and need time to read them."""
+    """Yield the arrivals that accumulated while the loop was blocked for ``late_s`` seconds. The
+    transport's threads were blocked as well, and need time to read them."""
     until = clock() + min(late_s / 2, READ_ON_MAX_S)
     while clock() < until and (arrivals := poll(PILED_UP_S)):
         yield arrivals

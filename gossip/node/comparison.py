@@ -1,5 +1,5 @@
-"""Comparison of a server's result with this peer's update: the arithmetic for
-``gossip.core.rounds.validation``."""
+"""Comparison of a server's result with the local update, which ``gossip.core.rounds.validation``
+uses."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from gossip.vectors import Admit, compared, similarity_of
 from .worker import Worker
 
 INLINE_ELEMENTS = 2**20
-"""Largest result that is compared in the loop, in elements: half a millisecond."""
+"""Largest result that the loop compares itself, in elements. It takes half a millisecond."""
 
 
 class ResultComparator:
-    """Compares results on arrival, before the core gets them: small ones at once, large ones in the
-    worker."""
+    """Compares results on arrival, before the core receives them. The loop compares small results,
+    and the worker compares large ones."""
 
     def __init__(self, worker: Worker, done: Callable[[Received], None]) -> None:
         self._worker, self._done = worker, done
 
     def of(self, arrival: Received, admit: Admit) -> Received | None:
-        """Return the arrival with the comparison that the core requires; None if ``done`` receives
-        it later."""
+        """Return the arrival with the comparison that the core requires. Return None if ``done``
+        will receive it later."""
         payload = arrival.payload
         if (
             payload is None

@@ -1,8 +1,8 @@
-"""Memory that a node has freed stays with its process, for the next round.
+"""Reuse of freed memory: memory that a node has freed stays with its process for the next round.
 
-glibc maps each large allocation and unmaps it when it is freed. The kernel then clears every page
-again when it is first touched. A vector of 25 million numbers took as long to touch for the first
-time as to add, and each round decodes several.
+By default, glibc maps each large allocation and unmaps it when it is freed. The kernel then clears
+every page again when the page is first touched. For a vector of 25 million numbers, the first touch
+took as long as an addition, and each round decodes several vectors.
 """
 
 from __future__ import annotations
@@ -12,20 +12,21 @@ import ctypes
 TRIM_THRESHOLD, MMAP_THRESHOLD, ARENA_MAX = -1, -3, -8
 """Parameters of mallopt(3), from glibc's malloc.h."""
 KEPT_BYTES = 2**30
-"""Free memory at the end of the heap, in bytes, beyond which it is returned. Free memory below
-memory in use stays."""
+"""Amount of free memory at the end of the heap, in bytes, beyond which memory is returned to the
+system. Free memory below memory in use is never returned."""
 LARGEST_INT = 2**31 - 1
 
 
 def keep_freed_memory() -> bool:
     """Keep freed memory from now on, in all threads that are started later. Return False, with
-    nothing changed, if this is not glibc, or an older one that refuses such a high threshold."""
+    nothing changed, if the library is not glibc, or an older glibc that rejects so high a
+    threshold."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    # This call must be first: after the other one alone, glibc would also map smaller blocks each
-    # time.
+    # This call must be first. If only the other one succeeded, glibc would map smaller blocks each
+    # time as well.
     if mallopt is None or not mallopt(MMAP_THRESHOLD, LARGEST_INT):
         return False
     mallopt(TRIM_THRESHOLD, KEPT_BYTES)
-    # Other threads allocate in heaps of at most 64 MiB, and map larger blocks.
+    # Other threads would allocate in heaps of at most 64 MiB, and map larger blocks.
     mallopt(ARENA_MAX, 1)
     return True

@@ -1,4 +1,4 @@
-"""State of the GPUs that a trainer uses, from the driver's own tool. Queries do not block."""
+"""State of the GPUs that a trainer uses, from the tool of their driver. Queries do not block."""
 
 from __future__ import annotations
 
@@ -17,19 +17,20 @@ COLUMNS = {
     "memory.total": ("memory_total", 2**20),
     "temperature.gpu": ("celsius", 1),
 }
-"""Columns of the tool: the name of each in gossip, and its unit."""
+"""Columns of the tool, with the name and the unit of each column in gossip."""
 GPUS_MAX = 64
 ANSWER_BYTES = 16 * 1024
 _DEVICE = re.compile(r"/dev/nvidia\d+")
 
 
 class GpuMeter:
-    """Queries ``nvidia-smi``, which takes a part of a second: each call returns the answer to the
-    last query. If the trainer uses no GPU, or the tool is missing, there is no query.
+    """Queries ``nvidia-smi``, which takes a fraction of a second. Each call therefore returns the
+    result of the previous query. If the trainer uses no GPU, or the tool is missing, no query is
+    started.
 
     Args:
-        trainer_pid: Process that uses a GPU if it holds a GPU's device open. This check imports
-            nothing and starts no CUDA context.
+        trainer_pid: Process of the trainer. It uses a GPU if it has a GPU's device file open. This
+            check imports nothing and creates no CUDA context.
     """
 
     def __init__(self, trainer_pid: int) -> None:
@@ -37,13 +38,14 @@ class GpuMeter:
         self._asked: subprocess.Popen[bytes] | None = None
 
     def measure(self) -> list[dict[str, float]]:
-        """Return the answer to the last query, and start the next. It has an entry for each GPU
-        that is visible to this process: index, busy share of the last second, used and total bytes,
-        degrees Celsius. Unknown figures are omitted. ``[]``: there is no answer."""
+        """Return the result of the previous query, and start the next query. The result has an
+        entry for each GPU that is visible to this process: index, busy share of the last second,
+        used and total bytes, degrees Celsius. Unknown figures are omitted. [] means that there is
+        no result."""
         found: list[dict[str, float]] = []
         if self._asked is not None:
             if self._asked.poll() is None:
-                return []  # it hangs, as with a broken driver: no second query is started
+                return []  # it hangs, as with a broken driver, so no second query is started
             found = read(_read_output(self._asked)) if self._asked.returncode == 0 else []
             self._asked = None
         if uses_gpu(self._trainer_pid):
@@ -51,7 +53,8 @@ class GpuMeter:
         return found
 
     def close(self) -> None:
-        """Kill the query without a wait: a broken driver may block it for a long time."""
+        """Kill the query without waiting for its end, because a broken driver may block it for
+        long."""
         if self._asked is not None:
             self._asked.kill()
             _read_output(self._asked)
@@ -70,7 +73,7 @@ class GpuMeter:
                 stderr=subprocess.DEVNULL,
             )
         except OSError:
-            self._asked = None  # for example out of memory: a later call tries again
+            self._asked = None  # out of memory, for example: a later call tries again
 
 
 def _read_output(asked: subprocess.Popen[bytes]) -> str:
@@ -81,11 +84,11 @@ def _read_output(asked: subprocess.Popen[bytes]) -> str:
         try:
             return os.read(pipe.fileno(), ANSWER_BYTES).decode("utf-8", "replace")
         except BlockingIOError:
-            return ""  # another process has the pipe open, and has written nothing
+            return ""  # another process holds the pipe open and has written nothing
 
 
 def uses_gpu(pid: int) -> bool:
-    """Whether a process holds a GPU's device open."""
+    """Whether a process has the device file of a GPU open."""
     try:
         descriptors = list(Path(f"/proc/{pid}/fd").iterdir())
     except OSError:
@@ -97,7 +100,7 @@ def _is_gpu(descriptor: Path) -> bool:
     try:
         return _DEVICE.fullmatch(os.readlink(descriptor)) is not None
     except OSError:
-        return False  # it was closed since the listing
+        return False  # it was closed after the folder was listed
 
 
 def read(answer: str) -> list[dict[str, float]]:

@@ -1,5 +1,5 @@
-"""Detection of peers that compute the same gradient because they draw the same batches: n of these
-count as one."""
+"""Detection of peers that compute the same gradient because they draw the same batches. Then n of
+these peers have the effect of one."""
 
 from __future__ import annotations
 
@@ -12,20 +12,22 @@ from numpy.typing import NDArray
 from gossip.core import PeerId, Row
 
 LOOKED_AT = 64
-"""Size of the sample of an update. Whole updates are compared only if their samples are equal."""
+"""Number of values in the sample of an update. Whole updates are compared only if their samples are
+equal."""
 
 
 class IdenticalUpdates:
-    """Checks the rule's inputs until it finds identical ones. A sample of zeros is ignored: most
-    rows of an embedding's gradient are zero. So is an update of few numbers: if all units of a
-    diverged model are dead, only the last bias has a gradient, which counts the labels."""
+    """Checks the rule's inputs until it finds identical ones. A sample of zeros is ignored, because
+    most rows of an embedding's gradient are zero. An update with few non-zero values is ignored as
+    well: if all units of a diverged model are dead, only the last bias has a gradient, which counts
+    the labels."""
 
     def __init__(self) -> None:
         self._found = False
 
     def find_identical(self, rows: Sequence[Row]) -> tuple[PeerId, ...]:
-        """Return peers with bitwise equal updates; () if there are none, or if earlier rounds had
-        some."""
+        """Return peers with bitwise equal updates. Return () if there are none, or if an earlier
+        call has found some."""
         if self._found or len(rows) < 2:
             return ()
         alike: dict[bytes, list[Row]] = defaultdict(list)

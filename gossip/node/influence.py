@@ -1,4 +1,4 @@
-"""Detection of peers with updates of little weight in the rule: their data may be rare."""
+"""Detection of peers that have little weight in the rule, which may indicate rare data."""
 
 from __future__ import annotations
 
@@ -8,21 +8,23 @@ from statistics import fmean
 from gossip.core import Commit, PeerId
 
 ROUNDS, LOW, LEFT_OUT_MOST = 20, 0.5, 0.25
-"""Three limits: updates of a peer to average its weight over; multiple of an equal weight below
-which the peer is reported; largest share of a round's updates below that. If a rule excludes more,
-its choice is random."""
+"""Three limits. The weight of a peer is averaged over the first number of updates. A peer is
+reported if its weight is below the second multiple of an equal weight. The third is the largest
+share of updates in a round that may be below this multiple: if a rule excludes more, its choice is
+random."""
 
 
 class InfluenceWatch:
-    """Mean weight of the recent updates of each peer, in multiples of an equal weight. With several
-    shards only the first is watched."""
+    """Mean weight of each peer's recent updates, in multiples of an equal weight. With several
+    shards, only the first one is observed."""
 
     def __init__(self) -> None:
         self._weights: defaultdict[PeerId, deque[float]] = defaultdict(lambda: deque(maxlen=ROUNDS))
         self._low: set[PeerId] = set()
 
     def observe_commit(self, commit: Commit) -> list[tuple[PeerId, float]]:
-        """Record a round, and return the peers with a weight that has become low, with its mean."""
+        """Record a round. Return the peers with a weight that has become low, each with its mean
+        weight."""
         n = len(commit.contributors)
         weights = {each.peer: each.weight * n for each in commit.contributors}
         if commit.shard or sum(weight < LOW for weight in weights.values()) > LEFT_OUT_MOST * n:

@@ -1,9 +1,8 @@
-"""The node: one loop on the real clock that holds the sockets,
-drives the core and serves one trainer.
+"""The node: a loop on the real clock that owns the sockets, drives the core and serves one trainer.
 
-Every turn delivers all arrivals (peers, trainer, worker) to the core, and carries out the core's
-effects. Only then it checks the clock for timers: a peer that was stopped must read its messages
-before it accuses another peer.
+Every iteration delivers all arrivals (from peers, trainer and worker) to the core, and carries out
+the core's effects. Timers are checked only after that, because a peer that was stopped must read
+its messages before it accuses another peer.
 """
 
 from __future__ import annotations
@@ -65,28 +64,30 @@ from .worker import Worker
 __all__ = ["EXIT_CRASHED", "Node", "NodeSpec", "main", "over_zeromq"]
 
 EXIT_CRASHED = 70
-"""Exit code after a bug of the node, or without a resource; its trainer starts another node."""
+"""Exit code after a bug of the node or a lack of resources. The trainer then starts another
+node."""
 POLL_S = 0.1
 """Longest sleep of the loop, in seconds."""
 AWAKE_S = 0.005
-"""Time after its trainer's update for which a node polls without sleep, in seconds: the processor
-has no other work, and the wake-up of a virtual one takes 50 us and more. It is 0 in a thread of the
-trainer, and with more peers than processors."""
+"""Time after the trainer's update for which the node polls without sleeping, in seconds. The
+processor has no other work then, and the wake-up of a virtual processor takes 50 us or more. The
+time is 0 if the node is a thread of the trainer, and if there are more peers than processors."""
 LINGER_S = 1.0
 TERMINATION_GRACE_S = 3.0
 ANNOUNCE_S = 2.0
-"""Time for a node to announce its trainer's death, in seconds."""
+"""Time for which a node announces the death of its trainer, in seconds."""
 
 
 class Node:
-    """One peer's node. ``run`` returns when it has halted; it may run in a process or in a thread.
+    """Node of one peer. ``run`` returns after the node has halted. It may run in a process or in a
+    thread.
 
     Args:
-        channel: One end of ``Channel.pair()``; the trainer has the other. The node owns it.
-        transport: Makes a transport instead of ZeroMQ.
-        make_core: Makes a core instead of ``gossip.core.peer.Peer``; takes spec, settings,
-            topology and this peer's two addresses.
-        seeds: Addresses (control, bulk) of other peers, if there is no folder with them.
+        channel: One end of ``Channel.pair()``; the trainer has the other end. The node owns it.
+        transport: Function that creates the transport, instead of ZeroMQ.
+        make_core: Function that creates the core, instead of ``gossip.core.peer.Peer``. Its
+            arguments are the spec, the settings, the topology and both addresses of this peer.
+        seeds: Addresses (control, bulk) of other peers, if there is no folder with addresses.
     """
 
     def __init__(
@@ -113,7 +114,7 @@ class Node:
         self._inbox: deque[Event] = deque()
         self._linked: set[PeerId] = set()
         self._halt: events.Halt | None = None
-        self._owes_sends_done = False  # the core waits for ``SendsDone``
+        self._owes_sends_done = False  # whether the core waits for ``SendsDone``
         self._stop_asked, self._stop_at = "", 0.0
         self._stopped_alone = False
         self._trainer_gone = False
@@ -124,17 +125,18 @@ class Node:
         self._pidfd = -1
 
     def stop(self, reason: str, grace_s: float = 0.0) -> None:
-        """Request that the node leaves, unless its trainer closes the channel within ``grace_s``.
+        """Request that the node leaves the run, unless its trainer closes the channel within
+        ``grace_s``.
 
-        May be called from any thread and from a signal handler.
+        Any thread or signal handler may call this.
         """
         self._stop_asked, self._stop_at = reason, time.monotonic() + grace_s
         self._worker.wake()
 
-    # --- life -------------------------------------------------------------------------------------
+    # --- start and end ----------------------------------------------------------------------------
 
     def run(self) -> int:
-        """Run until the core halts, and return the exit code. A fatal error is in
+        """Run until the core halts, and return the exit code. A fatal error is written to
         ``node_error.json``."""
         try:
             self._open(self._claim_life())
@@ -142,15 +144,15 @@ class Node:
                 self._turn()
             code = self._leave(self._halt)
         except Exception as error:  # noqa: BLE001
-            # the error is recorded, and the closed channel informs the trainer
+            # The error is recorded, and the closed channel informs the trainer.
             code = self._die(error)
         finally:
             self._close()
         return code
 
     def _claim_life(self) -> SeedFolder | None:
-        """Choose an incarnation and keys that this peer has not used before. Return the
-        folder with the addresses of other peers."""
+        """Choose an incarnation and keys that this peer has not used before. Return the folder with
+        the addresses of other peers, or None."""
         config, folder = self.spec.config, None
         if self.spec.run_dir is not None and config.peers_max > 1:
             folder = SeedFolder(self.spec.run_dir / "seeds", self.spec.peer, config.peers_max)
@@ -194,7 +196,7 @@ class Node:
         self.core = make_core(spec, settings, topology, own_control, own_bulk)
         self._comparison = ResultComparator(self._worker, self._inbox.append)
         emit = self._inbox.append
-        # in gossip rounds a result is not sent
+        # In gossip rounds, results are not sent to other peers.
         results = (
             ResultWriter(lambda *shard: self.trainer.room(*shard), self._wire)
             if topology.rolling
@@ -250,13 +252,13 @@ class Node:
         self._settle(now)
 
     def _wire(self) -> WireFormat | None:
-        """Return the format of payloads, once the trainer has its model."""
+        """Return the format of payloads, after the trainer has its model."""
         return self.trainer.wire if self._opened else None
 
     def _leave(self, halt: events.Halt) -> int:
         """End as the core has requested, and return the exit code."""
         if self._stopped_alone and not (self.trainer.closed or halt.exit_code):
-            # the script has not finished
+            # The script has not finished.
             halt = dataclasses.replace(halt, exit_code=control.EXIT_SIGTERM)
         self.transport.close(LINGER_S)
         self._report_usage()
@@ -271,7 +273,7 @@ class Node:
             try:
                 self.trainer.send_halt(halt)
             except ChannelClosed:
-                self._trainer_gone = True  # It has not waited for the reply to its ``Close``.
+                self._trainer_gone = True  # the trainer did not wait for the reply to its ``Close``
         return halt.exit_code
 
     def _report_usage(self) -> None:
@@ -290,13 +292,13 @@ class Node:
         traceback.print_exception(error)
         self._journal.event("error", message=message, hint=hint, part="node", round=self._round)
         if not isinstance(error, (ConfigError, RemoteError)):
-            return EXIT_CRASHED  # Without ``Halt`` the trainer starts another node.
+            return EXIT_CRASHED  # without a ``Halt``, the trainer starts another node
         try:
             self._channel.send(
                 events.Halt(f"{error} ({hint})" if hint else str(error), error.exit_code)
             )
         except LocalError:
-            self._trainer_gone = True  # The channel is closed.
+            self._trainer_gone = True  # the channel is closed
         return error.exit_code
 
     def _close(self) -> None:
@@ -312,18 +314,18 @@ class Node:
             os.close(self._pidfd)
 
     def _listen_to(self, *fds: int) -> None:
-        """Set the descriptors that wake the loop, beside the transport."""
+        """Set the descriptors that wake the loop in addition to those of the transport."""
         self._wake = tuple(fd for fd in fds if fd >= 0)
         self._local = select.poll()
         for fd in self._wake:
             self._local.register(fd, select.POLLIN)
 
-    # --- a turn -----------------------------------------------------------------------------------
+    # --- one iteration ----------------------------------------------------------------------------
 
     def _turn(self) -> None:
         clock = time.monotonic
         now = clock()
-        late_s = self._stall_detector.measure_delay(now)  # the last turn took too long
+        late_s = self._stall_detector.measure_delay(now)  # the previous iteration took too long
         next_at = self._alarms.next_at()
         timeout_s = POLL_S if next_at is None else min(POLL_S, max(0.0, next_at - now))
         self._stall_detector.expect(now + timeout_s)
@@ -352,20 +354,21 @@ class Node:
         self._hurried = self._settle(now) and not self._hurried
         if self._hurried:
             # The trainer's reply is the most urgent work, but may delay other work by only one
-            # turn.
+            # iteration.
             return
         now = clock()
         for token in self._alarms.due(now):
             self._handle(events.TimerFired(token), now)
-        self._settle(now)  # messages for the trainer have priority over other work
+        self._settle(now)  # messages to the trainer have priority over other work
         self._chores(now)
         self._settle(now)
 
     def _stop_alone(self, reason: str, now: float) -> None:
-        """Leave after a signal to the node alone: a scheduler also sends it to the trainer."""
+        """Leave after a signal that only the node received. A scheduler also sends it to the
+        trainer."""
         if not self._stopped_alone:
             self._stopped_alone = True
-            message = f"the node of peer {self.spec.peer} was sent {reason} and its trainer was not"
+            message = f"only the node of peer {self.spec.peer} received {reason}, not its trainer"
             self._journal.event(
                 "notice",
                 message=f"{message}: the peer leaves the run",
@@ -387,14 +390,14 @@ class Node:
             self._handle(arrival, now)
 
     def _receive(self, now: float, everything: bool) -> None:
-        """Receive from the worker and the trainer: one packet, or everything."""
+        """Receive from the worker and the trainer: one packet of each, or everything."""
         while ready := self._local.poll(0):
             for fd, _ in ready:
                 if fd == self._worker.fd:
                     self._worker.finish()
                 elif fd == self._pidfd:
-                    # A forked child of the trainer may hold its end of the channel open: then there
-                    # is no end of file.
+                    # A forked child of the trainer may hold the trainer's end of the channel open.
+                    # The channel then has no end of file.
                     self._lose_trainer("its process has ended", now)
                 elif not self._trainer_gone:
                     try:
@@ -408,15 +411,15 @@ class Node:
         self._trainer_gone = True
         self._listen_to(self._worker.fd)
         if self.trainer.closed:
-            # it no longer waits for the node, and has no state for other peers
+            # The trainer no longer waits for the node, and has no state for other peers.
             self._inbox.append(events.Stop(reason))
         else:
             self._lost_deadline = now + ANNOUNCE_S
             self._inbox.append(events.TrainerLost(reason))
 
     def _settle(self, now: float) -> bool:
-        """Deliver queued events to the core until there are no more, then send messages to the
-        trainer. Return whether there were any."""
+        """Deliver queued events to the core until the queue is empty, then send messages to the
+        trainer. Return whether any message was sent."""
         while self._inbox:
             self._handle(self._inbox.popleft(), now)
         if not self._trainer_gone:
@@ -470,7 +473,7 @@ class Node:
             self.trainer.queue(effect)
 
     def _prepare(self, trainer: events.Prepared) -> None:
-        """Prepare the aggregations, and then deliver ``Prepared`` to the core."""
+        """Prepare the aggregations, and deliver ``Prepared`` to the core afterwards."""
         peers = self.spec.config.peers_alike(self.spec.peer)
         self._aggregation.prepare(
             peers, self.trainer.shard_elements, lambda: self._inbox.append(trainer)
@@ -521,18 +524,18 @@ class Node:
 
 
 def main() -> int:
-    """Run a node in its own process (``python -m gossip.node``), described by ``GOSSIP_*``
-    variables."""
+    """Run a node in its own process (``python -m gossip.node``). The ``GOSSIP_*`` environment
+    variables describe the node."""
     torch.set_num_threads(1)
     keep_freed_memory()
     dump_stacks_on_signal("node")
     node = Node(spec_from(os.environ), socket.socket(fileno=int(os.environ["GOSSIP_NODE_FD"])))
-    # Ctrl-C goes to the whole group, and the trainer decides about it.
+    # Ctrl-C goes to the whole process group, and the trainer decides how to handle it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # A scheduler sends this to the whole group, and then the trainer completes its step.
+    # A scheduler sends SIGTERM to the whole process group. The trainer then completes its step.
     signal.signal(signal.SIGTERM, lambda number, frame: node.stop("SIGTERM", TERMINATION_GRACE_S))
     gc.collect()
-    gc.freeze()  # Modules stay forever, so collections can skip them.
+    gc.freeze()  # modules stay forever, so collections can skip them
     return node.run()
 
 

@@ -1,4 +1,4 @@
-"""Queue of messages from a node to its trainer."""
+"""Queue of messages from the node to its trainer."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from .worker import Worker
 
 PACKET_MESSAGES = 16
 LONG_BYTES = 1024
-"""Length of a message beyond which it ends its packet, because packets are bounded."""
+"""Length of a message above which the message ends its packet, because packets are bounded."""
 BACKLOG_ROUNDS = 4096
 BACKLOG_BYTES = 2**29
 
 
 @dataclass(slots=True)
 class QueuedMessage:
-    """A message to the trainer. Messages after one that is not ``ready`` wait, because their order
-    is part of the contract."""
+    """A message to the trainer. Later messages wait until it is ``ready``, because their order is
+    part of the contract."""
 
     what: events.Apply | events.StartRound | events.CollectUpdate | control.FromNode
     fd: int | None = None
-    """Descriptor that is sent with the message, and closed after that."""
+    """Descriptor that is sent with the message and closed afterwards."""
     ready: bool = True
-    # of an Apply whose result is being copied, or is in its slot
+    # message of an ``Apply`` with a slot; the result is in the slot or being copied there
     placed: control.ApplyCommand | None = None
 
 
@@ -40,7 +40,7 @@ class TrainerOutbox:
     """Messages to the trainer in order, including the backlog of rounds.
 
     Args:
-        place: Returns a message with its slot; None while there is no slot for it.
+        place: Returns a message with its slot; None while no slot is available for it.
     """
 
     def __init__(
@@ -65,20 +65,20 @@ class TrainerOutbox:
         ):
             raise LocalError(
                 f"the trainer has not read {self._backlog_rounds} committed rounds "
-                f"({self._backlog_bytes >> 20} MiB): no more are kept for it, it must fetch the "
-                "state when it is back"
+                f"({self._backlog_bytes >> 20} MiB): the node stores no more of them, so the "
+                "trainer must fetch the state when it runs again"
             )
         self._backlog_rounds += 1
         self._backlog_bytes += nbytes
         self._queue.append(QueuedMessage(effect))
 
     def end_backlog(self, effect: events.Apply) -> None:
-        """Record that a round has its slot."""
+        """Record that a round has its slot, so that it no longer counts towards the backlog."""
         self._backlog_rounds -= 1
         self._backlog_bytes -= apply_bytes(effect)
 
     def add_payload(self, message: control.FromNode, payload: Payload) -> None:
-        """Queue a message with memory that holds a copy of the payload."""
+        """Queue a message together with shared memory that has a copy of the payload."""
         data = payload.data
         state = data if isinstance(data, tuple) else (data,)
         outgoing = QueuedMessage(message, ready=False)
@@ -90,8 +90,8 @@ class TrainerOutbox:
         self._worker.run(lambda: _filled(state), copied, payload.nbytes)
 
     def flush(self) -> bool:
-        """Send all messages that are ready, several in a packet. Return whether any was sent.
-        Raises ChannelClosed."""
+        """Send all messages that are ready, several in a packet. Return whether any message was
+        sent. Raises ChannelClosed."""
         any_sent = False
         while packet := self._next_packet():
             any_sent = True
@@ -113,13 +113,13 @@ class TrainerOutbox:
             self._queue.popleft()
             packet.append((outgoing, message))
             if outgoing.fd is not None or _is_long(message):
-                break  # one descriptor for each packet needs no count
+                break  # with at most one descriptor in a packet, no count is needed
         return packet
 
     def _yield_turn(self, outgoing: QueuedMessage) -> bool:
-        """Move the start of a round without a slot behind the other messages, because a trainer
-        that has left its loop may hold all slots. Drop it if the round is over. Return whether
-        other messages are queued."""
+        """Move the start of a round without a slot behind the other messages. This is needed
+        because a trainer that has left its loop may hold all slots. If the round is over, drop the
+        message. Return whether other messages are queued."""
         if len(self._queue) == 1:
             return False
         self._queue.popleft()
@@ -139,7 +139,7 @@ class TrainerOutbox:
 
 
 def apply_bytes(effect: events.Apply) -> int:
-    """Return the bytes of an ``Apply`` in memory."""
+    """Return the number of bytes of an ``Apply`` in memory."""
     mix = () if effect.mix is None else (effect.mix,)
     return sum([bytes_for(len(payload.data)) for payload in (*effect.payloads, *mix)])
 
@@ -152,7 +152,7 @@ def _is_long(message: control.FromNode) -> bool:
 
 
 def _filled(state: Sequence[np.ndarray]) -> int:
-    """Return a descriptor of shared memory with a copy of all pieces in order."""
+    """Return a descriptor of shared memory with a copy of all arrays in order."""
     fd = allocate(nbytes := sum([piece.nbytes for piece in state]))
     room, at = np.frombuffer(map_bytes(fd, nbytes), np.uint8), 0
     for piece in state:

@@ -1,5 +1,5 @@
-"""Aggregation of the updates that the core has collected, by the node, or by the trainer if the
-rule needs its loss."""
+"""Aggregation of the updates that the core has collected. It runs in the node, or in the trainer if
+the rule needs the trainer's loss."""
 
 from __future__ import annotations
 
@@ -45,38 +45,38 @@ from .weighing import by_pull
 from .worker import Worker
 
 INLINE_ELEMENTS = 2**20
-"""Largest input (n * d numbers) that is aggregated in the loop: a few milliseconds."""
+"""Largest input (n * d numbers) that the loop aggregates itself, which takes a few milliseconds."""
 
 PREPARE_S = 30.0
-"""Timeout of the compilation of kernels, in seconds; afterwards the node works without them. It is
-half of the default time for peers to join."""
+"""Timeout of the compilation of kernels, in seconds, which is half of the default time for peers to
+join. After the timeout, the node works without kernels."""
 
 BLOCK_BYTES = 2**19
-"""Bytes of a large result to process at once: this much stays in the processor's cache until it is
-hashed."""
+"""Number of bytes of a large result to process at a time. This amount stays in the processor's
+cache until it is hashed."""
 
 QUICK_ELEMENTS = 2**22
-"""Largest input of a rule that reads the updates once, for aggregation in the loop: about three
-milliseconds."""
+"""Largest input that the loop aggregates itself with a rule that reads the updates only once, which
+takes about three milliseconds."""
 
 LENT_BYTES = 2**17
 """Size of a result in bytes above which other peers read it in shared memory."""
 
 
 RowRule: TypeAlias = Callable[[Sequence[np.ndarray], np.ndarray], bool]
-"""A rule that treats each coordinate alone, on separate rows. Returns whether the second argument
-has its finite aggregate; False if it gives up."""
+"""A rule that treats each coordinate separately, on separate rows. Returns True if it has written
+its finite aggregate to the second argument, and False if it gives up."""
 
 BlockMaker: TypeAlias = Callable[[int, int, np.ndarray], bool]
-"""Function that writes a range of a result into its place. Returns whether all numbers are
-finite."""
+"""Function that writes a range of a result to its place. Returns whether all numbers are finite."""
 
 Describe: TypeAlias = Callable[[np.ndarray], Payload]
 """Function that returns the payload of a finite result."""
 
 
 def as_vector(aggregate: torch.Tensor) -> np.ndarray:
-    """Return a rule's result as a contiguous float32 array, copied only if necessary."""
+    """Return the result of a rule as a contiguous float32 array, which is copied only if
+    necessary."""
     if aggregate.requires_grad or aggregate.dtype != torch.float32:
         aggregate = aggregate.detach().to(torch.float32)
     return np.ascontiguousarray(aggregate.numpy())
@@ -89,8 +89,8 @@ def as_payload(vector: np.ndarray) -> Payload:
 
 
 def as_encoded(wire: WireFormat, work: Aggregate, vector: np.ndarray) -> Payload:
-    """Return the payload of an encoded finite result. Like the others, this peer applies the
-    decoded numbers."""
+    """Return the payload of an encoded finite result. Like all other peers, the local peer applies
+    the decoded numbers."""
     content = wire.encode(vector, "result", work.round_id, work.shard)
     decoded = wire.decode(content, "result", work.round_id, work.shard)
     return Payload(decoded, len(content), True, payload_digest(content), encoded=content)
@@ -98,11 +98,12 @@ def as_encoded(wire: WireFormat, work: Aggregate, vector: np.ndarray) -> Payload
 
 @dataclass(frozen=True, slots=True)
 class ResultMaker:
-    """Makes the payload of a rule's result.
+    """Builds the payload of a rule's result.
 
     Attributes:
         room: Memory for the result, which avoids further copies; None allows any memory.
-        encode: Encodes the result, if the run has an encoding; None if it is sent as it is.
+        encode: Encodes the result, if the run has an encoding; None if the result is sent
+            unencoded.
     """
 
     room: NDArray[np.uint8] | None = None
@@ -116,7 +117,7 @@ class ResultMaker:
         outlyingness: tuple[float, ...],
         outside: tuple[float, ...] = (),
     ) -> Aggregated:
-        """Return the event of this result for the core. A result that is not finite counts as no
+        """Return the event of this result for the core. A non-finite result is reported as no
         result."""
         payload = self.payload(vector)
         if payload is None:
@@ -125,7 +126,7 @@ class ResultMaker:
         return Aggregated(ticket, payload, *judged, outside=scores(outside))
 
     def payload(self, vector: np.ndarray) -> Payload | None:
-        """Return the payload of a result; None if it is not finite."""
+        """Return the payload of a result; None if the result is not finite."""
         if self.room is not None:
             return _in_blocks(partial(_copy_block, vector), self.room)
         if not is_finite(vector):
@@ -133,8 +134,8 @@ class ResultMaker:
         return as_payload(vector) if self.encode is None else self.encode(vector)
 
     def from_rows(self, rule: RowRule, rows: Sequence[np.ndarray]) -> Payload | None:
-        """Return the result of a rule that treats each coordinate alone; None if the rule gives
-        up."""
+        """Return the result of a rule that treats each coordinate separately; None if the rule
+        gives up."""
         if self.room is not None:
             return _in_blocks(
                 lambda start, stop, place: rule([row[start:stop] for row in rows], place), self.room
@@ -146,8 +147,8 @@ class ResultMaker:
 
 
 def _in_blocks(make: BlockMaker, room: NDArray[np.uint8]) -> Payload | None:
-    """Make each block in its place, and hash it while it is in the processor's cache. Return None
-    if a block fails."""
+    """Compute each block in its place, and hash it while it is in the processor's cache. Return
+    None if a block fails."""
     result, digest = from_bytes(room), PayloadDigest()
     step = BLOCK_BYTES // result.itemsize
     for start in range(0, len(result), step):
@@ -174,8 +175,8 @@ class ResultWriter:
 
     Attributes:
         room: Returns memory for large results, which other peers read in place. An encoded result
-            needs no such memory: other peers receive its bytes.
-        wire: Returns the format of results; None if they are sent as they are.
+            needs no memory there, because other peers receive its bytes.
+        wire: Returns the format of results; None if they are sent unencoded.
     """
 
     room: ResultRoom | None = None
@@ -183,12 +184,12 @@ class ResultWriter:
 
     @property
     def encoding(self) -> WireFormat | None:
-        """Format of encoded results; None if they are sent as they are."""
+        """Format of encoded results; None if results are sent unencoded."""
         wire = self.wire()
         return None if wire is None or wire.is_plain else wire
 
     def of(self, work: Aggregate) -> ResultMaker:
-        """Return the maker of the payload for the result of ``work``."""
+        """Return the builder of the payload for the result of ``work``."""
         wire, nbytes = self.encoding, bytes_for(len(work.rows[0].payload.data))
         if wire is not None:
             return ResultMaker(encode=partial(as_encoded, wire, work))
@@ -205,8 +206,8 @@ class Reducer:
     """Runs a rule in the node: small inputs at once, large ones in the worker.
 
     Args:
-        centered: Whether the rule may get this peer's row as ``center``: in gossip rounds, where a
-            peer aggregates only for itself.
+        centered: Whether the rule may get the local row as ``center``. This is so in gossip rounds,
+            where each peer aggregates only for itself.
         results: Form and place of results.
     """
 
@@ -228,16 +229,17 @@ class Reducer:
 
     @property
     def only_adds_up(self) -> bool:
-        """Whether updates may stay in memory that other peers can change. The result then shows
-        numbers that are no longer finite, and an update cannot affect the others."""
+        """Whether updates may stay in memory that other peers can change. With such a rule, an
+        update that is changed to non-finite numbers is visible in the result, and cannot affect
+        other updates."""
         return self._from_rows is not None
 
     def prepare(self, n: int, d: int, then: Callable[[dict[str, Any]], None]) -> None:
-        """Load the kernels for n rows of d numbers, in the worker, so that no round waits for a
+        """Load the kernels for n rows of d numbers in the worker, so that no round waits for a
         compiler.
 
-        ``then`` is called with the outcome, or with {} if there was no work: now or from
-        ``Worker.finish``.
+        ``then`` is called with the outcome, or with {} if there was no work. It is called at once
+        or from ``Worker.finish``.
         """
         if self._from_rows is not None or kernels.is_prepared(n, d):
             then({})
@@ -245,11 +247,11 @@ class Reducer:
             self._worker.submit(lambda: _prepared(n, d), then)
 
     def reduce(self, work: Aggregate, gradient: np.ndarray | None = None) -> None:
-        """Call ``done`` with the answer, now or from ``Worker.finish``.
+        """Call ``done`` with the reply, at once or from ``Worker.finish``.
 
         Args:
-            gradient: The judge's gradient, in the columns of ``work``, for a step of a rule that
-                needs it.
+            gradient: The judge's gradient, restricted to the columns of ``work``, for a step of a
+                rule that needs it.
         """
         in_loop = _is_small(work) or (self._results.encoding is None and self._is_quick(work))
         maker = self._results.of(work)
@@ -304,15 +306,15 @@ class Reducer:
         given: Updates
         if self._rule.by_pointer and not work.mix and not _is_small(work):
             given = [row.payload.data for row in work.rows]
-        else:  # One copy of small rows takes less time than many short ones.
+        else:  # one copy of small rows takes less time than many short ones
             given = rows.stack(work, own if work.mix else None)
         try:
-            # no input requires a gradient, so autograd records none
+            # No input requires a gradient, so autograd records nothing.
             verdict = self._rule.explain(given, **options)
         except ConfigError as error:
             return Aggregated(work.ticket, None, reason=str(error))
         except Exception as error:  # noqa: BLE001
-            # the update of a Byzantine peer may break the rule, and must not end the server
+            # An update of a Byzantine peer may make the rule fail, which must not end the server.
             return Aggregated(
                 work.ticket,
                 None,
@@ -322,7 +324,7 @@ class Reducer:
         if rows.holds(aggregate) or any(
             np.may_share_memory(aggregate, row.payload.data) for row in work.rows
         ):
-            # The result is a row, as with Krum, and the row's memory will be reused.
+            # The result is one of the rows, as with Krum, and the memory of the row will be reused.
             aggregate = aggregate.copy()
         aggregate = with_own_share(aggregate, work)
         weights, outlyingness = verdict.weights.tolist(), verdict.outlyingness.tolist()
@@ -333,8 +335,8 @@ class Reducer:
     def _options(self, work: Aggregate, own: np.ndarray | None) -> dict[str, Any]:
         options: dict[str, Any] = {"f": work.f, "round_id": work.round_id}
         if self._centered and own is not None and "center" in self._rule.needs:
-            # A copy of the row, because a rule must not write to the row. In a mix the differences
-            # to the own row have their centre at zero.
+            # A copy, because a rule must not write to the row. In a mix, rows are differences from
+            # the local row, so their centre is zero.
             options["center"] = torch.zeros(len(own)) if work.mix else tensor_of(own).clone()
         if work.previous is not None and "previous" in self._rule.needs:
             options["previous"] = tensor_of(work.previous.data)
@@ -343,7 +345,8 @@ class Reducer:
         return options
 
     def _measure_outside(self, work: Aggregate, options: dict[str, Any]) -> tuple[float, ...]:
-        """Return the outlyingness of the rows outside, as if the rule had received all rows."""
+        """Return the outlyingness of the rows in ``outside``, as if the rule had received all
+        rows."""
         if not work.outside:
             return ()
         vectors = [row.payload.data for row in (*work.rows, *work.outside)]
@@ -352,8 +355,8 @@ class Reducer:
     def _add_up(
         self, rule: RowRule, work: Aggregate, rows: _Rows, maker: ResultMaker
     ) -> Aggregated | None:
-        """Return the answer of a rule that treats each coordinate alone, or that weighs by lengths
-        and clips no update. None if the rule gives up."""
+        """Return the reply of a rule that treats each coordinate separately, or that weighs updates
+        by length and clips none of them. Return None if the rule gives up."""
         n, ones = len(work.rows), (1.0,) * len(work.outside)
         updates = [row.payload.data for row in work.rows]
         if self._by_length is not None:
@@ -369,12 +372,12 @@ class Reducer:
     def _average(
         self, rule: LengthRule, work: Aggregate, updates: list[np.ndarray], maker: ResultMaker
     ) -> Aggregated | None:
-        """Return the mean of updates of usual lengths. None if one of them is longer, or not
+        """Return the mean of updates of usual length. Return None if an update is longer or not
         finite."""
         n, squares, result = len(updates), [0.0] * len(updates), None
         if maker.encode is None:
             result = maker.from_rows(partial(mean_of_rows, squares=squares), updates)
-        else:  # encoding is costly, so the result is made only if no update is clipped
+        else:  # encoding is costly, so the result is computed only if no update is clipped
             squares = _squares_of(updates)
         beside = _squares_of([row.payload.data for row in work.outside])
         lengths = [math.sqrt(square) for square in squares + beside]
@@ -390,8 +393,8 @@ class Reducer:
         return Aggregated(work.ticket, result, even, (1.0,) * n, outside=outside, length=length)
 
     def _run_on_copies(self, work: Aggregate, rows: _Rows, maker: ResultMaker) -> Aggregated:
-        """Run the rule on copies, without updates that are no longer finite: these were changed
-        since their arrival, and get the weight 0."""
+        """Run the rule on copies of the updates. An update that is no longer finite was changed
+        after its arrival; it is left out and gets the weight 0."""
         copies = [own_copy(row) for row in work.rows]
         counted = [copy is not None for copy in copies]
         if not any(counted):
@@ -416,7 +419,7 @@ def lies_elsewhere(row: Row) -> bool:
 
 
 def own_copy(row: Row) -> Row | None:
-    """Return an update that no other peer can change; None if it is no longer finite."""
+    """Return an update that no other peer can change; None if the update is no longer finite."""
     if not lies_elsewhere(row):
         return row
     data = row.payload.data.copy()
@@ -424,7 +427,7 @@ def own_copy(row: Row) -> Row | None:
 
 
 def with_own_share(aggregate: np.ndarray, work: Aggregate) -> np.ndarray:
-    """Return the aggregate, mixed with this peer's row if ``work`` has a share for it."""
+    """Return the aggregate, mixed with the local row if ``work`` has a share for the local row."""
     if not work.own_share:
         return aggregate
     assert work.own is not None, "a share of the own row, and there is none"
@@ -439,8 +442,8 @@ def _is_small(work: Aggregate) -> bool:
 
 
 def _prepared(n: int, d: int) -> dict[str, Any]:
-    """Prepare the kernels. Compile them in a separate process: in a thread that would keep the loop
-    from answering probes."""
+    """Prepare the kernels, after they were compiled in a separate process. A compilation in a
+    thread would delay the loop's replies to probes."""
     began = time.monotonic()
     if kernels.compile_apart(n, d, PREPARE_S):
         kernels.prepare(n, d)
@@ -450,8 +453,7 @@ def _prepared(n: int, d: int) -> dict[str, Any]:
 
 
 class _Rows:
-    """Stacked ``(n, d)`` input of a rule, in memory that is reused while the shape stays the
-    same."""
+    """Stacked ``(n, d)`` input of a rule, in memory that is reused while the shape is unchanged."""
 
     def __init__(self) -> None:
         self._memory = np.empty((0, 0), dtype=np.float32)
@@ -474,13 +476,14 @@ class _Rows:
 
 
 class TrainerJudge:
-    """Lets the trainer judge updates by its loss: rows go into shared memory, and the trainer
-    writes the aggregate into the next row.
+    """Lets the trainer judge updates by its loss. The rows are in shared memory, and the trainer
+    writes the aggregate to the row after them.
 
-    If shards decide together, updates stay in the node. The trainer computes the gradient of its
-    loss once per round, and ``step`` gets the columns of the shard.
+    With cross-shard decisions, the updates stay in the node. The trainer computes the gradient of
+    its loss once per round, and ``step`` gets the columns of the shard.
 
-    One question is open at a time, because there is one memory; the others wait in order.
+    Only one question is open at a time, because there is one memory. Further questions wait in
+    order.
     """
 
     def __init__(
@@ -497,7 +500,7 @@ class TrainerJudge:
         self._open: Aggregate | None = None
         self._memory = np.empty((0, 0), dtype=np.float32)
         self._fd = -1
-        self._bounds: list[int] = []  # start of each shard, and end of the last
+        self._bounds: list[int] = []  # start of each shard, and end of the last shard
         self._gradient_of = -1  # round of the gradient in the memory
 
     def prepare(self, sizes: Sequence[int]) -> None:
@@ -505,11 +508,11 @@ class TrainerJudge:
         self._bounds = [0, *itertools.accumulate(sizes)]
 
     def forget(self) -> None:
-        """Drop the gradient: the trainer has restored another state."""
+        """Drop the gradient, because the trainer has restored another state."""
         self._gradient_of = -1
 
     def reduce(self, work: Aggregate) -> None:
-        """Send the work to the trainer once earlier questions are answered."""
+        """Send the work to the trainer after earlier questions were answered."""
         if work.step in ("decide", "combine"):
             self._step(work, self._columns(work))
             return
@@ -568,7 +571,7 @@ class TrainerJudge:
             self._worker.submit(lambda: self._copy(work, rows), lambda _: self._ask(question, fd))
 
     def _columns(self, work: Aggregate) -> np.ndarray | None:
-        """Return the shard's columns of the gradient; None if this peer has not measured it in the
+        """Return the shard's columns of the gradient; None if this peer has no gradient of the
         round."""
         if work.round_id != self._gradient_of:
             return None

@@ -1,5 +1,5 @@
-"""Place of the result of a round in the arena. The result is received or computed there, so that it
-is not copied for the trainer, and other peers on the host can read it; otherwise it is copied
+"""Memory for the results of rounds in the arena. If a result is received or computed there, it is
+not copied for the trainer, and other peers on the host can read it in place. Otherwise it is copied
 there."""
 
 from __future__ import annotations
@@ -17,32 +17,32 @@ from gossip.transport import Buffer
 
 @dataclass(slots=True)
 class _Landing:
-    """A slot that results are received or made in."""
+    """A slot in which results are received or computed."""
 
     at: int
     whole: NDArray[np.float32]
     shards: tuple[Buffer, ...]
     round_id: int = -1
-    told: bool = False  # the trainer is reading it
+    told: bool = False  # whether the trainer is reading it
 
 
 class ResultSlots:
-    """The result slots of one arena: first slots for copied results, then slots that results land
-    in.
+    """The result slots of one arena. The first ones are for copied results. The others are landing
+    slots, in which results are received or computed.
 
-    A landing slot is free if the trainer has read it and there is no reference to its content.
-    References exist while other peers may request the result, so the slots are used in turn. An
-    unused slot takes no memory, so it is used only if no other is free.
+    A landing slot is free if the trainer has read it and no reference to its content exists.
+    References exist while other peers may request the result, so the slots are used in rotation. A
+    slot that was never used takes no memory, so it is used only if no other slot is free.
 
-    A result that is ``lent`` stays in the trainer's gradients after it is applied, so its slot is
-    free once the next result is applied.
+    A result that is ``lent`` stays in the trainer's gradients after it is applied. Its slot is free
+    after the next result is applied.
 
     Args:
-        results: The slots, ``(elements,)`` each.
+        results: The slots, each of shape ``(elements,)``.
         copied: Number of slots for copied results.
         bounds: Start and stop of each shard.
-        in_flight: Whether the transport still reads an array.
-        lent: Whether results are (``Arena.lends_results``).
+        in_flight: Returns whether the transport still reads an array.
+        lent: Whether results are lent (``Arena.lends_results``).
     """
 
     def __init__(
@@ -66,14 +66,15 @@ class ResultSlots:
             if at >= copied
         )
         self._landings: deque[_Landing] = deque()
-        self._lent, self._in_gradients = lent, -1  # whether; which slot
+        # whether results are lent; slot of the result in the gradients
+        self._lent, self._in_gradients = lent, -1
         self._of_round: dict[int, _Landing] = {}
         self._told: dict[int, _Landing] = {}
         self._in_flight = in_flight
 
     def room(self, round_id: int, shard: int, nbytes: int) -> NDArray[np.uint8] | None:
-        """Return memory for the result of a shard. None if there is no free slot, or if it has
-        another result of this shard."""
+        """Return memory for the result of a shard. Return None if no slot is free, or if the slot
+        of the round already has a result of this shard."""
         landing = self._of_round.get(round_id) or self._next(round_id)
         if landing is None or landing.told or shard >= len(landing.shards):
             return None
@@ -83,7 +84,7 @@ class ResultSlots:
         return buffer.lend(nbytes)
 
     def _next(self, round_id: int) -> _Landing | None:
-        """Return the least recently used slot if it is free, else an unused one."""
+        """Return the least recently used slot if it is free, otherwise an unused slot or None."""
         if self._landings and not self._is_used(self._landings[0]):
             landing = self._landings.popleft()
         elif self._unused:
@@ -104,18 +105,18 @@ class ResultSlots:
         )
 
     def place(self, effect: Apply) -> tuple[int, bool] | None:
-        """Return the slot for a round that the trainer applies, and whether it has the result
-        already. None if the result must be copied, and no slot is free for that."""
+        """Return the slot for a round that the trainer applies, and whether the slot already has
+        the result. Return None if the result must be copied and no slot is free for the copy."""
         landing = self._of_round.get(effect.round_id)
         if landing is not None and not landing.told and _lies_in(effect, landing.whole):
             landing.told = True
             self._told[landing.at] = landing
             return landing.at, True
-        # the slot that was freed last is in the cache
+        # the slot that was freed last is still in the cache
         return (self._free.pop(), False) if self._free else None
 
     def applied(self, slot: int) -> None:
-        """Record that the trainer has applied a slot, and has no other in its gradients."""
+        """Record that the trainer has applied a slot, and has no other slot in its gradients."""
         if self._lent:
             slot, self._in_gradients = self._in_gradients, slot
         if 0 <= slot < self._copied:
@@ -125,7 +126,7 @@ class ResultSlots:
 
 
 def _lies_in(effect: Apply, whole: NDArray[np.float32]) -> bool:
-    """Whether the slot has the whole result, each shard in its place, and there is no mix."""
+    """Whether the slot has the whole result, with each shard in its place, and there is no mix."""
     at = 0
     for payload in effect.payloads:
         if _address(payload.data) != _address(whole) + at:

@@ -1,4 +1,4 @@
-"""Addresses of peers in the run's folder, as events for the core."""
+"""Addresses of peers in the folder of the run, as events for the core."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from .spec import NodeSpec
 
 
 class SeedWatch:
-    """Announces the addresses of a peer in the folder, and reads those of the others.
+    """Announces the addresses of the local peer in the folder, and reads those of the other peers.
 
     Args:
-        addresses: Addresses of this peer: of its control lane and its bulk lane.
-        now: In seconds; the first announcement is attempted at once.
+        addresses: Addresses of the control and of the bulk connection of the local peer.
+        now: Time in seconds. The first announcement is attempted at once.
     """
 
     def __init__(
@@ -35,10 +35,10 @@ class SeedWatch:
         self._announcement.attempt(now)
 
     def poll(self, now: float, *, all_linked: bool) -> Iterator[Event]:
-        """Repeat the announcement if it is due, and yield the news about other peers.
+        """Repeat the announcement if it is due, and yield news about other peers.
 
         Args:
-            all_linked: Whether every peer has a link, so that the folder is read less often.
+            all_linked: Whether all other peers have a link. If so, the folder is read less often.
         """
         self._announcement.tick(now)
         for seed in self._folder.poll_seeds(now, all_linked):
@@ -50,7 +50,8 @@ class SeedWatch:
                 yield events.AddressLearned(seed.peer, seed.control, seed.bulk, seed.incarnation)
 
     def check_later_life(self) -> None:
-        """Report a later incarnation of this peer, which replaces this one on the other peers."""
+        """Report a later incarnation of the local peer, which replaces this one for the other
+        peers."""
         own = self._spec.incarnation
         later = None if self._reported_later_life else self._folder.later_life(own)
         if later is None:
@@ -58,8 +59,8 @@ class SeedWatch:
         self._reported_later_life = True
         self._journal.event(
             "notice",
-            message=f"peer {self._spec.peer} was started once more, as incarnation {later}, while "
-            f"this one of incarnation {own} runs: the others accept only the later one",
-            hint="end this one; if both were meant, give each a number of its own",
+            message=f"peer {self._spec.peer} was started again, as incarnation {later}, while this "
+            f"process of incarnation {own} runs: the other peers accept only the later one",
+            hint="end this process; if both were intended, give each peer its own number",
             about=None,
         )

@@ -1,4 +1,4 @@
-"""Steps of a rule with shards that decide together, at the core's request: measure, decide,
+"""Steps of a rule with cross-shard decisions, at the request of the core: measure, decide,
 combine."""
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ _LARGEST = float(np.finfo(np.float32).max)
 
 
 def scores(numbers: Sequence[float]) -> tuple[float, ...]:
-    """Return the numbers, clipped to finite ones: commits carry them, and a message has only finite
-    numbers."""
+    """Return the numbers, limited to finite values. Commits carry them, and a message has only
+    finite numbers."""
     # NaN differs from itself
     return tuple([min(number, _LARGEST) if number == number else _LARGEST for number in numbers])
 
@@ -30,13 +30,13 @@ def run_step(
     points: Mapping[str, Tensor],
     payload_of: Callable[[Tensor], Payload | None],
 ) -> Aggregated:
-    """Return the answer to ``ask``; malformed updates of other peers raise no exception.
+    """Return the reply to ``ask``. Malformed updates of other peers raise no exception.
 
     Args:
         updates: Updates of ``ask.rows``.
         points: Further inputs of the rule, if known: the last aggregate of the shard
             (``previous``), and the judge's ``gradient``.
-        payload_of: Describes a result; None if the result is not finite.
+        payload_of: Returns the payload of a result; None if the result is not finite.
     """
     inside = _inside(ask)
     try:
@@ -52,7 +52,7 @@ def run_step(
     except ConfigError as error:
         return Aggregated(ask.ticket, None, reason=str(error))
     except Exception as error:  # noqa: BLE001
-        # the update of a Byzantine peer may break the rule, and must not end the server
+        # An update of a Byzantine peer may make the rule fail, which must not end the server.
         return Aggregated(
             ask.ticket,
             None,
@@ -90,7 +90,7 @@ def _decide(
 
 
 def _inside(ask: Aggregate) -> list[int] | None:
-    """Return the rows that are not outside; None means all."""
+    """Return the indices of the rows that are not in ``outside``; None means all rows."""
     if not ask.outside:
         return None
     outside = {row.peer for row in ask.outside}
@@ -98,20 +98,21 @@ def _inside(ask: Aggregate) -> list[int] | None:
 
 
 def _measure_outside(rule: ShardedRule, ask: Aggregate) -> tuple[float, ...]:
-    """Return the outlyingness of the rows outside, as if the rule had received all rows."""
+    """Return the outlyingness of the rows in ``outside``, as if the rule had received all rows."""
     if not ask.outside:
         return ()
     peers = (*ask.peers, *[row.peer for row in ask.outside])
     try:
         decision = _decision_on(rule, ask, peers)
     except Exception:  # noqa: BLE001
-        return ()  # the decision on the others remains valid
+        return ()  # the decision on the other rows remains valid
     assert decision.outlyingness is not None
     return scores(decision.outlyingness[len(ask.peers) :].tolist())
 
 
 def _decision_on(rule: ShardedRule, ask: Aggregate, peers: Sequence[PeerId]) -> Decision:
-    """Return the rule's decision on the updates of ``peers``, by the measurements of all shards."""
+    """Return the rule's decision on the updates of ``peers``, from the measurements of all
+    shards."""
     parts = [_measured(part, peers) for part in ask.parts]
     return rule.decide(parts, f=ask.f, round_id=ask.round_id)
 

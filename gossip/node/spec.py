@@ -1,4 +1,4 @@
-"""Parts of a node: its description, its core and its transport. A test may replace each of them."""
+"""Parts of a node: its description, its core and its transport. A test may replace each part."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ class NodeSpec:
     """Description of a node.
 
     Attributes:
-        run_dir: Folder of the run's files, where peers find each other; None if there is none.
-        status_fd: A connected stream socket to the launcher, or None. The node duplicates it.
-        listen: Address of this machine for the other peers; "" means the run's ``host``.
-        key_file: File of this peer's key, in a run with keys; "" if the node makes one.
-        keys: This peer's key and those of the others, in a run with keys; the node loads them at
-            its start.
+        run_dir: Folder for the files of the run, in which peers find each other; None if there is
+        none. status_fd: Connected stream socket to the launcher, or None. The node duplicates it.
+        listen: Address of this machine for the other peers; "" means the ``host`` of the run.
+        key_file: File of this peer's key, in a run with keys; "" if the node creates a key. keys:
+        Keys of this peer and of the others, in a run with keys. The node loads them when it
+            starts.
     """
 
     config: RunConfig
@@ -55,7 +55,7 @@ class NodeSpec:
 
 
 def spec_from(given: Mapping[str, str]) -> NodeSpec:
-    """Return the description in the ``GOSSIP_*`` variables of a node process."""
+    """Return the description in the ``GOSSIP_*`` environment variables of a node process."""
     run_dir, status_fd = given.get("GOSSIP_RUN_DIR"), given.get("GOSSIP_STATUS_FD")
     return NodeSpec(
         RunConfig.load(given["GOSSIP_CONFIG"]),
@@ -70,13 +70,13 @@ def spec_from(given: Mapping[str, str]) -> NodeSpec:
 
 def wire_of(config: RunConfig, peer: PeerId) -> Callable[[int, int, tuple[Shape, ...]], WireFormat]:
     """Return the function ``(elements, marks, shapes) -> format`` for the updates of a peer's
-    model. It is the same in a trainer and in every node."""
+    model. It is the same in the trainer and in every node."""
     rule = aggregators.load(config.aggregator)
     rolling = topologies.load(config.weighted_topology).rolling
     encoding = load_encoding(config.encoding)
     whole = rule.whole_vector or not rolling
     together = shards_decide_together(config, rule, rolling=rolling)
-    # without keys all peers are on one host, unless the run is explicitly insecure
+    # Without keys all peers are on one host, unless the run is explicitly insecure.
     one_host = not config.keyed and not config.insecure
     summed_here = one_host and isinstance(encoding, Float32) and rule.from_rows is not None
 
@@ -89,25 +89,25 @@ def wire_of(config: RunConfig, peer: PeerId) -> Callable[[int, int, tuple[Shape,
 
 
 def shards_decide_together(config: RunConfig, rule: BoundRule, *, rolling: bool) -> bool:
-    """Whether a vector is cut in shards although the rule needs the whole vector."""
+    """Whether a vector is cut into shards although the rule needs the whole vector."""
     together = rule.cross_shard and rolling and config.peers_max <= CROSS_SHARD_PEERS_MAX
     return together and config.pipeline is None
 
 
 def keys_of(spec: NodeSpec, folder: SeedFolder) -> Keyring:
-    """Return this peer's key and those of the others, in a run with keys. Raises ConfigError."""
+    """Return the keys of this peer and of the others, in a run with keys. Raises ConfigError."""
     allowed = allow_list(spec.config.allowed)
     return Keyring(listed_pair(spec.key_file, spec.peer, allowed), folder, allowed)
 
 
 CoreMaker: TypeAlias = Callable[[NodeSpec, CoreSettings, Topology, str, str], NodeCore]
 TransportMaker: TypeAlias = Callable[[NodeSpec, Callable[[], int], PayloadLimit], Transport]
-"""Function of the spec, a function that returns the present incarnation, and the required sizes of
-payloads."""
+"""Function that creates a transport. Its arguments are the spec, a function that returns the
+present incarnation, and a function that returns the required size of a payload."""
 
 
 def peer_class(settings: CoreSettings) -> type[Peer]:
-    """Return the class of the cores of a run. The maker for a run with stages is in
+    """Return the class of the cores of a run. The class for runs with stages is in
     gossip-pipelines."""
     if settings.pipeline is None:
         return Peer
@@ -116,7 +116,7 @@ def peer_class(settings: CoreSettings) -> type[Peer]:
 
 
 def real_core(seeds: Mapping[PeerId, tuple[str, str]]) -> CoreMaker:
-    """Return the maker of cores for all nodes except those of tests."""
+    """Return the function that creates the cores of all nodes, except in tests."""
 
     def make(
         spec: NodeSpec, settings: CoreSettings, topology: Topology, control: str, bulk: str
@@ -132,7 +132,7 @@ def real_core(seeds: Mapping[PeerId, tuple[str, str]]) -> CoreMaker:
 def over_zeromq(
     spec: NodeSpec, incarnation: Callable[[], int], payload_limit: PayloadLimit
 ) -> Transport:
-    """Return the transport of a node."""
+    """Return the ZeroMQ transport of a node."""
     config, host = spec.config, spec.listen or spec.config.host
     # If peers may be on several hosts, payloads go over TCP to all of them.
     same_host = is_loopback(host.strip("[]"))
@@ -151,7 +151,7 @@ def over_zeromq(
 def with_encoding(
     config: RunConfig, make_transport: TransportMaker, wire: Callable[[], WireFormat | None]
 ) -> TransportMaker:
-    """Return the maker; if the run encodes its updates, return one that adds the encoding."""
+    """Return ``make_transport``, wrapped to encode updates if the run has an encoding."""
     if isinstance(load_encoding(config.encoding), Float32):
         return make_transport
 
@@ -165,7 +165,7 @@ def with_faults(
     make_core: CoreMaker,
     wire: Callable[[], WireFormat | None],
 ) -> tuple[TransportMaker, CoreMaker]:
-    """Return the makers; if the run has faults for this peer, return makers that add them."""
+    """Return both functions, wrapped to inject faults if the run has faults for this peer."""
     config = spec.config
     if not (config.drills or config.plan.disturbs(spec.peer)):
         return make_transport, make_core

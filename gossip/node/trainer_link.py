@@ -1,5 +1,5 @@
-"""The node's side of the channel to its trainer: sends the core's effects in order and within the
-arena's slots, and receives the replies."""
+"""The node's end of the channel to its trainer. It sends the core's effects in order, as slots of
+the arena become available, and receives the replies."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ from .worker import Worker
 
 LOTS_BYTES = 16
 UNANSWERED_MAX = 32
-"""Largest number of rounds that were sent to the trainer and are not applied; further rounds wait
-in the node."""
+"""Largest number of rounds that were sent to the trainer and were not applied yet. Further rounds
+wait in the node."""
 _numbers_of: Callable[[EpochReport], tuple[int, ...]] = attrgetter(
     *[each.name for each in fields(EpochReport) if each.name != "given_up_ranges"]
 )
-"""``dataclasses.astuple`` without its copy of every number, because it runs in each round."""
+"""``dataclasses.astuple`` without a copy of each number, because it runs in each round."""
 _NO_SAMPLES = events.DataSlice(0, ())
 ForTrainer: TypeAlias = (
     events.Apply
@@ -72,9 +72,9 @@ class RosterPlace:
     """Place of this peer among the others, sent to the trainer with each round.
 
     Attributes:
-        peer: Number of this peer.
-        peers, rank: Size of the roster, and place of this peer in it.
-        alive: Number of peers that are alive.
+        peer: Id of this peer.
+        peers, rank: Size of the roster, and index of this peer in it.
+        alive: Number of live peers.
         left: Peers that have left and have not returned.
     """
 
@@ -89,15 +89,16 @@ class TrainerLink:
     """Communication with the trainer over the channel and the arena.
 
     Args:
-        emit: Takes the events for the core, except ``Prepared``.
-        prepared: Takes ``Prepared``.
-        judged: Takes the answers to ``JudgeCommand``.
-        in_flight: Whether the transport still reads an array (``Transport.in_flight``).
-        share: Lets peers of this host read the arena (``Transport.share``).
-        wire_of: Elements of the flat vector, the number of marks among them, and the shapes of its
-            tensors -> its shards.
-        mixes: Whether parameters are exchanged rather than results.
-        sketch_seed: Seed of sketches, the same on all peers.
+        emit: Receives the events for the core, except ``Prepared``.
+        prepared: Receives ``Prepared``.
+        judged: Receives the replies to ``JudgeCommand``.
+        in_flight: Returns whether the transport still reads an array (``Transport.in_flight``).
+        share: Lets peers on this host read the arena (``Transport.share``).
+        wire_of: Returns the format of the shards, from the number of elements of the flat vector,
+        the
+            number of marks among them, and the shapes of the tensors.
+        mixes: Whether parameters are exchanged instead of results.
+        sketch_seed: Seed of the sketches, equal on all peers.
     """
 
     # The node creates it in one place, with most arguments by name.
@@ -126,7 +127,7 @@ class TrainerLink:
         )
         self._share, self.roster_place = share, roster_place
         self._wire_of, self._mixes, self._sketch_seed = wire_of, mixes, sketch_seed
-        self.wire: WireFormat | None = None  # of the trainer's model
+        self.wire: WireFormat | None = None  # format of the trainer's model
         self._arena: Arena | None = None
         self._bounds: list[tuple[int, int]] = []  # start and stop of each shard
         self._outbox = TrainerOutbox(channel, worker, self._placed)
@@ -135,23 +136,22 @@ class TrainerLink:
         self._updates = UpdateSlots(0, in_flight)
         self._in_stage = False
         self.closed = False  # whether the trainer has sent ``Close``
-        self.ended_with: dict[str, int | str | None] = {}  # the fields of ``Close``
-        self.round_id = -1  # last round that the trainer received to compute
-        # time of the update that it waits for; 0.0 if the trainer is busy
+        self.ended_with: dict[str, int | str | None] = {}  # fields of the ``Close``
+        self.round_id = -1  # last round that the trainer was requested to compute
+        # time since which the trainer has waited after its update; 0.0 if it is busy
         self.waits_since = 0.0
 
     def fileno(self) -> int:
         return self._channel.fileno()
 
     def room(self, round_id: int, shard: int, nbytes: int) -> NDArray[np.uint8] | None:
-        """Return memory of the trainer for a result that is made in the node (``ResultRoom``)."""
+        """Return memory of the trainer for a result that the node computes (``ResultRoom``)."""
         return self._results.room(round_id, shard, nbytes)
 
     # --- effects of the core ----------------------------------------------------------------------
 
     def queue(self, effect: ForTrainer) -> None:
-        """Queue an effect of the core. Raises LocalError: As
-        ``TrainerOutbox.add_round``."""
+        """Queue an effect of the core. Raises the errors of ``TrainerOutbox.add_round``."""
         match effect:
             case events.Apply():
                 self._outbox.add_round(effect)
@@ -183,12 +183,12 @@ class TrainerLink:
             self._outbox.add_payload(command, effect.payload)
 
     def ask(self, question: control.JudgeCommand, fd: int | None) -> None:
-        """Send a question at once, before rounds without a slot, because they may wait for its
-        answer."""
+        """Send a question at once, before rounds that wait for a slot, because these may depend on
+        the reply."""
         self._channel.send(question, fds=() if fd is None else (fd,))
 
     def send_halt(self, halt: events.Halt) -> None:
-        """Send the halt at once, and drop rounds that wait for a slot."""
+        """Send the halt at once, and drop the rounds that wait for a slot."""
         self.flush()
         self._outbox.clear()
         self._channel.send(halt)
@@ -201,7 +201,7 @@ class TrainerLink:
         return any_sent
 
     def _placed(self, outgoing: QueuedMessage) -> control.FromNode | None:
-        """Return the message with its slot, or None while there is no slot for it."""
+        """Return the message with its slot; None while no slot is available for it."""
         what = outgoing.what
         if isinstance(what, events.Apply):
             if outgoing.placed is None:
@@ -212,8 +212,8 @@ class TrainerLink:
         return what if outgoing.ready else None
 
     def _place_apply(self, outgoing: QueuedMessage, effect: events.Apply) -> None:
-        """Put the result into a slot, if one is free. The worker copies a large result: the first
-        touch of the memory alone takes a third of a second for 100 MB."""
+        """Put the result into a slot, if one is free. The worker copies a large result, because for
+        100 MB the first touch of the memory alone takes a third of a second."""
         changes = bool(effect.payloads) or effect.mix is not None
         if self._unanswered >= UNANSWERED_MAX:
             return
@@ -249,7 +249,7 @@ class TrainerLink:
     def _place_go(
         self, effect: events.StartRound | events.CollectUpdate
     ) -> control.StartRoundCommand | control.CollectCommand | None:
-        # Other peers may still read an earlier update, so the slot is another one.
+        # Other peers may still read an earlier update, so the slot must be another one.
         slot = self._updates.assign(effect.round_id)
         if slot is None:
             return None
@@ -257,7 +257,7 @@ class TrainerLink:
             return control.CollectCommand(effect.round_id, slot, effect.micro_batches)
         self.round_id = effect.round_id
         samples, roster, own = effect.samples or _NO_SAMPLES, effect.roster, self.roster_place
-        if own.peer in roster and not self._mixes:  # otherwise peers do not agree on the roster
+        if own.peer in roster and not self._mixes:  # gossip rounds have no agreed roster
             own.peers, own.rank = len(roster), roster.index(own.peer)
         last = samples.last
         return control.StartRoundCommand(
@@ -285,8 +285,8 @@ class TrainerLink:
     # --- messages of the trainer ------------------------------------------------------------------
 
     def receive(self) -> None:
-        """Process the next packet, if one has come. Raises ChannelClosed: The trainer has closed
-        the channel, and all packets are read."""
+        """Process the next packet, if one has arrived. Raises ChannelClosed: The trainer has closed
+        the channel and all packets were read."""
         messages, fds = self._channel.receive(0)
         waiting = deque(fds)
         for message in messages:
@@ -332,7 +332,7 @@ class TrainerLink:
     def _applied(self, said: control.AppliedReply) -> None:
         self._unanswered -= 1
         if self._in_stage:
-            # A member is not asked for an update that no peer needs, or no longer answers.
+            # A member of a stage is not requested to send an update that no peer needs any more.
             self._updates.release_until(said.round_id)
         if said.slot >= 0:
             self._results.applied(said.slot)
@@ -364,7 +364,7 @@ class TrainerLink:
             lent=self._arena.lends_results,
         )
         if wire.is_plain and not self._mixes:
-            # slots that are in use at the same time if no peer is behind
+            # the slots that are in use at the same time if no peer is behind
             first, count = control.RESULT_SLOTS, landing_slots(said.elements) - 2
             self._worker.submit(
                 partial(self._arena.populate, range(first, first + count)), lambda _: None
@@ -388,7 +388,8 @@ class TrainerLink:
         )
 
     def _pass_done(self, said: control.PassReply, fds: deque[int]) -> None:
-        """Report a micro-batch of a pipeline to the core, with the payload for another stage."""
+        """Report a processed micro-batch of a pipeline to the core, with the payload for another
+        stage."""
 
         def done(payload: Payload | None) -> None:
             about = said.round_id, said.micro_batch, said.attempt, payload
@@ -408,7 +409,7 @@ class TrainerLink:
 
     @property
     def shard_elements(self) -> tuple[int, ...]:
-        """Elements of each shard, once the trainer has its model."""
+        """Number of elements of each shard, after the trainer has built its model."""
         return tuple([stop - start for start, stop in self._bounds])
 
     def _contribute(self, said: control.Contribute) -> None:
@@ -448,7 +449,8 @@ class TrainerLink:
         self._emit(event)
 
     def _contributed(self, said: control.Contribute, copy: bool) -> events.Contributed:
-        """Return the core's event of an update; with ``copy``, of a copy."""
+        """Return the event of an update for the core. With ``copy``, the event has a copy of the
+        update."""
         assert self._arena is not None
         slot = said.slot
         payloads: tuple[Payload, ...] = ()
@@ -465,7 +467,7 @@ class TrainerLink:
             told = _buffer_of(self._arena.parameters[slot], copy)
             parameters = _payload(told)
             digest = sketch(told, self._sketch_seed)
-        # A message has only finite numbers, and another loss has no information.
+        # A message has only finite numbers, and a non-finite loss carries no information.
         is_loss = said.loss is not None and math.isfinite(said.loss)
         return events.Contributed(
             said.round_id,
@@ -508,8 +510,8 @@ class TrainerLink:
         self._worker.run(describe, emit_snapshot, said.nbytes)
 
     def progress(self) -> events.TrainerProgress | None:
-        """Return the trainer's progress, from shared memory and without its help. None before it
-        has a model."""
+        """Return the progress of the trainer, which is read from shared memory without its help.
+        Return None until the trainer has a model."""
         if self._arena is None:
             return None
         return events.TrainerProgress(*self._arena.progress(), self._arena.compiles)
@@ -548,7 +550,7 @@ def _payload(vector: np.ndarray, known_finite: bool = False) -> Payload:
 def _encoded(
     payloads: Sequence[Payload], wire: WireFormat, written: np.ndarray
 ) -> tuple[Payload, ...]:
-    """Return the payloads with the bytes that the trainer has encoded, shard by shard."""
+    """Return the payloads with the bytes that the trainer has encoded, one shard after another."""
     bounds = pairwise(accumulate(wire.update_bytes, initial=0))
     return tuple(
         [
@@ -559,7 +561,7 @@ def _encoded(
 
 
 def pid_behind(channel: Channel) -> int:
-    """Return the process that created the channel: the trainer's."""
+    """Return the id of the process that created the channel, which is the trainer."""
     with socket.socket(fileno=os.dup(channel.fileno())) as same:
         credentials = same.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     pid: int = struct.unpack("3i", credentials)[0]

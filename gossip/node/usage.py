@@ -1,5 +1,5 @@
-"""Machine usage of a peer's two processes, and the free resources of the machine. It is reported
-every ``EVERY_S`` seconds, for monitoring a run."""
+"""Resource usage of a peer's two processes, and free resources of the machine. The node reports
+them every ``EVERY_S`` seconds, for monitoring."""
 
 from __future__ import annotations
 
@@ -16,15 +16,16 @@ from .gpus import GpuMeter
 
 EVERY_S = 5.0
 FIRST_S = 1.0
-"""Time of the first report after the start, in seconds: so that a short run also has figures."""
+"""Time of the first report after the start, in seconds. It is short, so that a short run also has
+figures."""
 
 
 class UsageMeter:
-    """Usage of the node, which is this process, and of its trainer.
+    """Usage of the node, which runs in this process, and of its trainer.
 
     Args:
-        trainer_pid: Process of the trainer; this process if the node is a thread of the trainer.
-        folder: Folder on the disk to measure; None if no disk is measured.
+        trainer_pid: Process of the trainer. It is this process if the node is a thread of the
+        trainer. folder: Folder on the disk to measure, or None to measure no disk.
     """
 
     def __init__(self, trainer_pid: int, folder: Path | None, now: float) -> None:
@@ -33,20 +34,20 @@ class UsageMeter:
         self._gpus = GpuMeter(trainer_pid)
 
     def due(self, now: float) -> bool:
-        """Whether a report is due; if so, schedule the next."""
+        """Whether a report is due. If True, the next report is scheduled."""
         if now < self._next_at:
             return False
         self._next_at = now + EVERY_S
         return True
 
     def close(self) -> None:
-        """End a running query of GPUs."""
+        """End a query of the GPUs that is running."""
         self._gpus.close()
 
     def measure(self) -> dict[str, Any]:
-        """Return the fields of an event ``usage``. For the running processes: processor time in
-        seconds, memory in bytes. For the machine: load, available bytes, free bytes of the disk,
-        state of the trainer's GPUs. Unknown figures are omitted."""
+        """Return the fields of an event ``usage``, without unknown figures. For the running
+        processes: processor time in seconds and memory in bytes. For the machine: load, available
+        memory and free disk space in bytes, and the state of the trainer's GPUs."""
         cpu_s, memory = used_by(self._pids)
         found: dict[str, Any] = {"cpu_s": round(cpu_s, 2), "memory": memory}
         found["load"] = round(os.getloadavg()[0], 2)
@@ -60,7 +61,7 @@ class UsageMeter:
 
 
 class RuleClock:
-    """Duration of the rule in a round that this peer serves: from the end of the collection to the
+    """Duration of the rule in a round that this peer serves, from the close of the attempt to the
     commit. With several shards it includes the exchange between their servers."""
 
     def __init__(self) -> None:
@@ -68,20 +69,20 @@ class RuleClock:
         self._asked: dict[int, float] = {}  # by shard, in that round
 
     def asked(self, round_id: int, shard: int) -> None:
-        """Record the begin of the aggregation."""
+        """Record the start of the aggregation."""
         if round_id != self._round:
             self._round, self._asked = round_id, {}
         self._asked[shard] = time.monotonic()
 
     def rule_time_s(self, round_id: int, shard: int) -> float | None:
-        """Return the seconds since the begin; None if there was no report."""
+        """Return the seconds since the start of the aggregation; None if no start was recorded."""
         asked_at = self._asked.get(shard) if round_id == self._round else None
         return None if asked_at is None else time.monotonic() - asked_at
 
 
 def used_by(pids: Iterable[int]) -> tuple[float, int]:
-    """Return processor time in seconds and memory in bytes of the running processes among
-    ``pids``."""
+    """Return the processor time in seconds and the memory in bytes of those processes of ``pids``
+    that still run."""
     cpu_s, memory = 0.0, 0
     for pid in pids:
         with suppress(psutil.NoSuchProcess):

@@ -1,5 +1,6 @@
-"""Weights of rows, which rules do not have: of a stage's members by their samples, because each has
-a different part of a step, and of neighbours by the plan."""
+"""Weights of rows, which rules do not support. In a pipeline, members of a stage are weighed by
+their samples, because each has a different part of a step. In gossip rounds, neighbours are weighed
+by the plan."""
 
 from __future__ import annotations
 
@@ -12,9 +13,9 @@ from gossip.vectors import is_finite
 
 
 def by_samples(work: Aggregate) -> Aggregate:
-    """Return the work with scaled rows: their mean is the mean over all samples. The factor of a
-    row is the number of rows times its share of the samples. Rules themselves do not weigh rows by
-    samples."""
+    """Return the work with scaled rows, so that the mean of the rows is the mean over all samples.
+    The factor of a row is the number of rows times its share of the samples. Rules themselves do
+    not weigh rows by samples."""
     total = sum(row.samples for row in work.rows)
     if not total or all(row.samples * len(work.rows) == total for row in work.rows):
         return work
@@ -29,8 +30,8 @@ def _scaled(row: Row, factor: float) -> Row:
 
 
 def by_pull(work: Aggregate) -> Aggregate:
-    """Return the work with the vectors of neighbours moved towards the own one by ``Row.pull``. A
-    vector that is not finite stays: the rule finds it."""
+    """Return the work with the vectors of neighbours moved towards the local one by ``Row.pull``. A
+    non-finite vector is not moved, so that the rule detects it."""
     if work.own is None or all(row.pull == 1.0 for row in (*work.rows, *work.outside)):
         return work
     own = work.rows[work.own].payload.data

@@ -1,5 +1,5 @@
-"""One thread for work that would keep the node's loop from answering probes: large aggregations,
-copies, digests."""
+"""Thread for work that would delay the node's replies to probes: large aggregations, copies and
+digests."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from queue import SimpleQueue
 from typing import Any, TypeAlias, TypeVar
 
 INLINE_BYTES = 2**23
-"""Largest size of states and updates that are copied and hashed at once in the loop."""
+"""Largest size of a state or update that the loop copies and hashes itself, in bytes."""
 Result = TypeVar("Result")
 _Job: TypeAlias = tuple[Callable[[], Any], Callable[[Any], None]]
 
 
 class Worker:
-    """Runs jobs one after the other in a thread, which the first job starts, and returns results to
-    the loop.
+    """Runs jobs one after another in a thread, and returns the results to the loop. The first job
+    starts the thread.
 
-    ``fd`` becomes readable when a result waits, or when ``wake`` was called (from any thread or
-    signal handler). An exception in a job is raised again from ``finish``, in the loop's thread.
+    ``fd`` becomes readable when a result is ready, or after a call of ``wake``, which any thread or
+    signal handler may make. ``finish`` raises an exception of a job again, in the loop's thread.
     """
 
     def __init__(self) -> None:
@@ -30,19 +30,20 @@ class Worker:
             SimpleQueue()
         )
         self._thread: threading.Thread | None = None
-        # of the wake descriptor; a signal handler may interrupt its own thread in it
+        # Lock of the wake descriptor. It is reentrant, as a signal handler may interrupt its
+        # holder.
         self._lock = threading.RLock()
 
     def run(self, job: Callable[[], Result], then: Callable[[Result], None], nbytes: int) -> None:
-        """Run a job on ``nbytes`` bytes: at once if it takes a few milliseconds at most, else in
-        the thread."""
+        """Run a job on ``nbytes`` bytes: at once if it takes at most a few milliseconds, otherwise
+        in the thread."""
         if nbytes <= INLINE_BYTES:
             then(job())
         else:
             self.submit(job, then)
 
     def submit(self, job: Callable[[], Result], then: Callable[[Result], None]) -> None:
-        """Run ``job`` in the thread, and later ``then(its result)`` within ``finish``."""
+        """Run ``job`` in the thread. ``finish`` later calls ``then`` with the result."""
         if self._thread is None:
             self._thread = threading.Thread(
                 target=self._run, name="gossip-node-worker", daemon=True
@@ -51,7 +52,7 @@ class Worker:
         self._jobs.put((job, then))
 
     def finish(self) -> None:
-        """Call ``then`` with each result that waits."""
+        """Call ``then`` for each result that is ready."""
         try:
             os.read(self.fd, 4096)
         except BlockingIOError:
@@ -63,18 +64,18 @@ class Worker:
             then(result)
 
     def wake(self) -> None:
-        """Make ``fd`` readable. Does nothing once closed."""
+        """Make ``fd`` readable. After ``close`` this has no effect."""
         with self._lock:
             if self._wake_fd < 0:
                 return
             try:
                 os.write(self._wake_fd, b".")
             except BlockingIOError:
-                return  # the pipe is full already
+                return  # the pipe is already full, so ``fd`` is readable
 
     def close(self) -> None:
-        """Close the worker. A running job ends by itself: the thread is a daemon, and the job uses
-        only memory that it holds."""
+        """Close the worker without waiting for a running job. The job ends by itself, because the
+        thread is a daemon and the job uses only memory that it holds."""
         if self._thread is not None:
             self._jobs.put(None)
             self._thread.join(timeout=0.5)
@@ -88,8 +89,8 @@ class Worker:
             self.wake()
 
     def _run_next(self) -> bool:
-        """Run the next job, and return whether there was one. A separate function, so that no
-        variable refers to a job and its memory while the thread waits."""
+        """Run the next job, and return whether there was one. This is a separate function, so that
+        no variable refers to the memory of a job while the thread waits for the next."""
         if (work := self._jobs.get()) is None:
             return False
         job, then = work
