@@ -1,4 +1,4 @@
-"""Bytes between peers: the contract, the codec, and the transports."""
+"""Transport of bytes between peers: the interface, the codec, and the implementations."""
 
 from __future__ import annotations
 

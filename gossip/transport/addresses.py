@@ -1,5 +1,5 @@
-"""Checks of host addresses, and choice of a host's own address. The host's own name is never looked
-up, as that yields loopback."""
+"""Checks of host addresses, and choice of the address of this host. The name of this host is never
+resolved, because that yields loopback."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ def is_loopback(host: str) -> bool:
 
 
 def is_one_host(host: str) -> bool:
-    """Whether ``host`` is the IP address of one host, and neither 0.0.0.0 nor a multicast group."""
+    """Whether ``host`` is the IP address of a single host, so neither 0.0.0.0 nor a multicast
+    group."""
     try:
         address = ipaddress.ip_address(host)
     except ValueError:
@@ -24,7 +25,7 @@ def is_one_host(host: str) -> bool:
 
 
 def source_towards(host: str) -> str:
-    """Return the local address from which packets to ``host`` leave; "" if there is no route.
+    """Return the local address that packets to ``host`` are sent from; "" if there is no route.
     Nothing is sent."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)[0]

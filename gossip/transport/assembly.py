@@ -1,5 +1,5 @@
 """Incoming messages: each header is checked before anything is stored, and payloads are assembled
-in memory that this peer sizes."""
+in memory that the receiver allocates."""
 
 from __future__ import annotations
 
@@ -43,30 +43,30 @@ from .chunks import (
 from .codec import HEADER_BYTES_MAX, decode
 from .lending import BufferPool, MappedMemory, watched_view
 
-UNFINISHED_MAX = 2  # for one sender: a running one, and one that its former connection left behind
+UNFINISHED_MAX = 2  # for one sender: one in transfer, and one from its former connection
 ANYBODY: PeerId = -1
-"""Owner of a connection of an unknown peer. Any sender that its messages name is accepted."""
+"""Owner of a connection from an unknown peer. Its messages may name any sender."""
 STALLED_S = 10.0
-"""Time without growth after which an unfinished payload is dropped, in seconds."""
+"""Time without progress after which an unfinished payload is dropped, in seconds."""
 TOLD_EVERY_S = 0.1
-"""Interval of the reports of a payload that is being received, in seconds."""
+"""Interval of progress reports of a payload in transfer, in seconds."""
 BLOCK_BYTES = 2**19
-"""Bytes to copy at once of a payload in shared memory. They stay in the cache until their facts
-are computed."""
+"""Number of bytes to copy at a time from a payload in shared memory. They stay in the cache until
+they are hashed and checked."""
 POOLED_BYTES = 2**17
-"""Payloads of vectors of at least this size arrive in memory that is reused."""
+"""Minimum size of a vector, in bytes, that is received in reusable memory."""
 ORPHANED_S = 1.0
-"""The same time if the sender has gone: bytes that the kernel still has arrive earlier."""
+"""The same time after the sender has gone. Bytes that are still in the kernel arrive earlier."""
 
 _BULK = frozenset(BULK_MESSAGES)
 _DIGESTED = (Commit, StateOffer, Activation, ActivationGradient, AuditReply)
 _BYTES = (StateOffer, Activation, ActivationGradient, AuditReply)
-"""Messages with payloads that are not vectors of float32."""
+"""Messages with payloads that are not float32 vectors."""
 
 
 @dataclass(frozen=True, slots=True)
 class Loan:
-    """Payload that is copied from shared memory. ``transfer``: its number at the lender."""
+    """Payload that is copied from shared memory. ``transfer`` is its number at the sender."""
 
     transfer: int
     incoming: IncomingPayload
@@ -75,7 +75,7 @@ class Loan:
 
 @dataclass(slots=True)
 class HeaderFilter:
-    """Admission of headers. Rejected ones are counted by reason."""
+    """Admission of headers. Rejected headers are counted by reason."""
 
     run: bytes
     local: PeerId
@@ -91,8 +91,8 @@ class HeaderFilter:
     def bulk(
         self, data: bytes | memoryview, nbytes: int | None, owner: PeerId = ANYBODY
     ) -> Envelope | None:
-        """Return the envelope of a header of the bulk lane; None if it is rejected. ``nbytes``:
-        size of the payload according to the sender; None without one."""
+        """Return the envelope of a header of the bulk lane; None if the header is rejected.
+        ``nbytes`` is the size of the payload as announced by the sender; None without a payload."""
         envelope = self._open(data, owner)
         if envelope is None:
             return None
@@ -122,8 +122,8 @@ class HeaderFilter:
         if owner not in (ANYBODY, envelope.sender):
             self.traffic.note(
                 ("wrong_name", owner),
-                f"peer {owner} speaks in the name of peer {envelope.sender}",
-                "it is refused: it is Byzantine or broken",
+                f"peer {owner} sends messages in the name of peer {envelope.sender}",
+                f"they are rejected: peer {owner} is Byzantine or broken",
             )
             return self._refuse("wrong_name")
         return envelope
@@ -134,8 +134,8 @@ class HeaderFilter:
 
 
 class IncomingPayload:
-    """A payload that is being received. Its facts are computed chunk by chunk,
-    so that no chunk takes long."""
+    """A payload in transfer. It is hashed and checked chunk by chunk, so that no step takes
+    long."""
 
     __slots__ = (
         "_digest",
@@ -160,14 +160,14 @@ class IncomingPayload:
         now: float = 0.0,
         chunk_bytes: int = CHUNK_BYTES,
     ) -> None:
-        """Args: ``chunk_bytes``: Largest chunk of the lane."""
+        """Create a payload without data. ``chunk_bytes``: Largest chunk of the lane."""
         self.envelope, self.nbytes = envelope, nbytes
         self.chunk_bytes = chunk_of(nbytes, chunk_bytes)
         self.index = self.filled = 0
         self.dropped = False
         self.patience_s = STALLED_S
         self.deadline = now + self.patience_s
-        self.tell_at = now + TOLD_EVERY_S  # faster payloads need no report
+        self.tell_at = now + TOLD_EVERY_S  # faster payloads need no progress report
         self._finite = True
         self._raw: NDArray[np.uint8] = np.empty(nbytes, np.uint8)
         kind = type(envelope.message)
@@ -175,26 +175,26 @@ class IncomingPayload:
         self._digest = PartsDigest(_parts_of(envelope.message)) if kind in _DIGESTED else None
 
     def receive_in(self, memory: NDArray[np.uint8]) -> None:
-        """Receive the payload in this memory, ``(nbytes,)``. Called before its first chunk
-        comes."""
+        """Use this memory, ``(nbytes,)``, for the payload. Called before the first chunk
+        arrives."""
         assert len(memory) == self.nbytes
         assert not self.filled
         self._raw = memory
 
     def drop(self) -> None:
-        """Release the memory, although its connection still refers to the payload."""
+        """Release the memory, although the connection still refers to the payload."""
         self.dropped, self._raw = True, np.empty(0, np.uint8)
 
     def stay_in(self, source: NDArray[np.uint8]) -> None:
-        """It is not copied: its facts are those of ``source``, ``(nbytes,)``, at the time of their
-        computation."""
+        """Leave the payload in ``source``, ``(nbytes,)``, without a copy. The checks are valid for
+        the time at which they are computed."""
         self.receive_in(source)
 
     def stays_in(self, source: NDArray[np.uint8]) -> bool:
         return self._raw is source
 
     def room(self) -> memoryview:
-        """Return the memory of the next chunk, which must fill it."""
+        """Return the memory of the next chunk, which must fill it completely."""
         view = view_of(self._raw)
         return (
             view
@@ -203,8 +203,8 @@ class IncomingPayload:
         )
 
     def copy_from(self, source: NDArray[np.uint8]) -> bool:
-        """Copy the next chunk of a payload in ``source``, unless it stays in place. Its facts are
-        those of the copy, because the source may change at any time. Return whether it was the last
+        """Copy the next chunk of a payload in ``source``, unless the payload stays there. The copy
+        is checked, because the source may change at any time. Return whether this was the last
         chunk."""
         if not self.stays_in(source):
             stop = self.filled + self.chunk_bytes
@@ -225,7 +225,7 @@ class IncomingPayload:
         return self.filled == self.nbytes
 
     def news(self, now: float) -> tuple[Arriving, ...]:
-        """Return the report of the received bytes, at most every ``TOLD_EVERY_S``."""
+        """Return a progress report, at most once in ``TOLD_EVERY_S``."""
         if now < self.tell_at:
             return ()
         self.tell_at = now + TOLD_EVERY_S
@@ -247,12 +247,12 @@ def _parts_of(message: Message) -> tuple[int, ...]:
 
 
 class Assembly:
-    """Unfinished payloads by connection, so that no peer can add to a payload on the connection of
-    another.
+    """Unfinished payloads by connection. So no peer can add data to a payload on the connection of
+    another peer.
 
-    A connection sends one payload at a time. ``UNFINISHED_MAX`` bounds them for each named sender.
-    Newer payloads replace older ones, since a sender does not continue the payloads of its former
-    connection.
+    A connection sends one payload at a time. ``UNFINISHED_MAX`` limits the number of payloads for
+    each claimed sender. Newer payloads replace older ones, because a sender does not continue the
+    payloads of its former connection.
     """
 
     def __init__(self, traffic: Traffic) -> None:
@@ -282,7 +282,8 @@ class Assembly:
     def expect(
         self, connection: Hashable, transfer: int, index: int, now: float
     ) -> IncomingPayload | None:
-        """Return the payload that this chunk continues, or None, counted."""
+        """Return the payload that this chunk continues. If there is none, count the chunk and
+        return None."""
         found = self._open.get(connection)
         if found is None or found[0] != transfer:
             self._traffic.drop("unknown_transfer")
@@ -294,17 +295,17 @@ class Assembly:
         return found[1]
 
     def done(self, connection: Hashable) -> None:
-        """Drop a payload that is complete, or has received an invalid chunk."""
+        """Drop a payload that is complete or has received an invalid chunk."""
         self._open.pop(connection, None)
 
     def closed(self, connection: Hashable) -> None:
-        """Handle the end of a connection."""
+        """Handle the end of a connection: drop its unfinished payload."""
         if connection in self._open:
             self._forget(connection, "gap")
 
     def orphan(self, sender: PeerId, now: float) -> None:
         """Handle the closed link of a sender. Its last bytes may still be in transit
-        (docs/design_notes.md N16), so it gets a short time."""
+        (docs/design_notes.md N16), so its payload expires only after a short time."""
         for _, incoming in self._open.values():
             if incoming.envelope.sender == sender:
                 incoming.patience_s = ORPHANED_S
@@ -323,7 +324,7 @@ class Assembly:
 
 
 class Reception:
-    """Receiver of the bytes of inbound bulk lanes: it checks headers and assembles payloads.
+    """Receiver of the bytes of the inbound bulk lane. It checks headers and assembles payloads.
 
     Args:
         chunk_bytes: Largest chunk of the lane.
@@ -334,12 +335,13 @@ class Reception:
         self.assembly = Assembly(gate.traffic)
         self.room: ResultRoom | None = None
         self.updates_stay = False
-        # connection and transfer of payloads that no array refers to anymore
+        # connection and transfer of each payload that no array refers to any more
         self.let_go: deque[tuple[tuple[int, int], int]] = deque()
         self._pool = BufferPool()
 
     def plain(self, header: bytes | memoryview, owner: PeerId = ANYBODY) -> Received | None:
-        """Return a message without a payload; None, counted, if the header is rejected."""
+        """Return a message without a payload. If the header is rejected, it is counted, and None
+        returned."""
         envelope = self.gate.bulk(header, None, owner)
         return (
             None
@@ -350,8 +352,8 @@ class Reception:
     def chunk(
         self, connection: Hashable, header: bytes | memoryview, now: float, owner: PeerId = ANYBODY
     ) -> IncomingPayload | None:
-        """Return the payload that the chunk after this header belongs to; None, and a count, if it
-        belongs to no payload."""
+        """Return the payload of the chunk that follows this header. If there is none, the header is
+        counted, and None returned."""
         mark = header[0] if header else 0
         if mark == FIRST_MARK and FIRST.size < len(header) <= FIRST.size + HEADER_BYTES_MAX:
             _, transfer, nbytes = FIRST.unpack_from(header)
@@ -370,7 +372,7 @@ class Reception:
         return None
 
     def _place(self, incoming: IncomingPayload) -> None:
-        """Allocate memory for an admitted payload."""
+        """Choose the memory for an admitted payload."""
         message, nbytes = incoming.envelope.message, incoming.nbytes
         if nbytes < POOLED_BYTES or isinstance(message, StateOffer):
             return
@@ -386,13 +388,13 @@ class Reception:
         mapped: tuple[int, MappedMemory] | None,
         now: float,
     ) -> tuple[int, Loan | None]:
-        """Return the sender's number of a payload in its shared memory, and the loan of that
-        payload. The loan is None, counted, if the message is not admitted, or if the payload is
-        not in that memory.
+        """Return the sender's number of a payload in shared memory, and the loan of this payload.
+        If the message is not admitted, or the payload is not in that memory, the message is counted
+        and the loan is None.
 
         Args:
             connection: Name of the connection in ``let_go``.
-            mapped: Number and memory of the last mapping that arrived on this connection.
+            mapped: Number and memory of the last mapping on this connection.
         """
         _, transfer, region, offset, nbytes = LENT.unpack_from(header)
         envelope = self.gate.bulk(header[LENT.size :], nbytes)

@@ -1,20 +1,20 @@
-"""A payload on the wire: a first header with its size, then numbered chunks.
+"""A payload on the wire: a first header with the size, then numbered chunks.
 
     first  [FIRST: 0xC1, transfer, nbytes] + envelope    followed by chunk 0
     next   [NEXT: 0xC3, transfer, index]                 followed by chunk ``index``
     plain  envelope alone (begins with 0x96, msgpack's array of six)
 
-On one host, a large payload in memory that can be shared is not sent (``lending``). Its receiver
-maps the memory and reports when it has copied the payload:
+On one host, a large payload in shareable memory is not sent (``lending``). Its receiver maps the
+memory and reports when it has copied the payload:
 
-    map      [NEXT: 0xC9, region, 0]             with the descriptor of the memory
-    lent     [LENT: 0xCB, transfer, region, offset, nbytes] + envelope              alone
-    returned [NEXT: 0xCD, transfer, 0]           the other way; 1 in place of 0: it was not copied,
-                                                 since that memory is not mapped there
+    map      [NEXT: 0xC9, region, 0]             with the descriptor of the memory lent     [LENT:
+    0xCB, transfer, region, offset, nbytes] + envelope              alone returned [NEXT: 0xCD,
+    transfer, 0]           in reply; 1 instead of 0 if the payload was not
+                                                 copied, because the memory is not mapped
 
-Between hosts each header and each chunk is a sealed record (``sessions``).
+Between hosts, each header and each chunk is a sealed record (``sessions``).
 
-Chunks are received in place, and a ping does not wait behind a whole payload.
+Chunks are received in place, and a ping need not wait behind a whole payload.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from numpy.typing import NDArray
 
 CHUNK_BYTES = 2**20
 CHUNKS, CHUNK_BYTES_LEAST = 16, 2**16
-"""Number of chunks of a payload that is shorter than as many chunks of a MiB, and their least size,
-64 KiB. Over a slow link, the chunks show that the payload moves. Otherwise nothing would explain
-why a ping that waits behind it is not answered."""
+"""Number of chunks of a payload that is shorter than this many chunks of 1 MiB, and their minimum
+size, 64 KiB. Over a slow link, the arriving chunks show that a payload is in transfer. Without
+them, nothing would explain why a ping behind the payload gets no reply."""
 _ALIGNED_BYTES = 2**12
 
 FIRST_MARK = 0xC1  # msgpack never uses it
@@ -38,7 +38,7 @@ NEXT_MARK = 0xC3
 MAP_MARK = 0xC9
 LENT_MARK = 0xCB
 RETURNED_MARK = 0xCD
-OFFER_MARK = 0xCF  # on the control lane: ``sessions``
+OFFER_MARK = 0xCF  # used on the control lane (``sessions``)
 COPIED, UNMAPPED = 0, 1
 FIRST = struct.Struct("<BxxxIQ")
 NEXT = struct.Struct("<BxxxII")
@@ -48,11 +48,11 @@ _transfers = count(1)
 
 
 def chunk_of(nbytes: int, most: int = CHUNK_BYTES) -> int:
-    """Return the bytes of each chunk of a payload except the last. Both ends compute it from the
-    length of the payload.
+    """Return the length of each chunk of a payload, except the last, in bytes. Both ends compute it
+    from the length of the payload.
 
     Args:
-        most: Largest chunk of the lane. If it is less than a MiB, as within a host, all chunks have
+        most: Largest chunk of the lane. If it is below 1 MiB, as within a host, all chunks have
             this length.
     """
     if most < CHUNK_BYTES:
@@ -62,13 +62,13 @@ def chunk_of(nbytes: int, most: int = CHUNK_BYTES) -> int:
 
 
 def bytes_of(data: Any) -> NDArray[np.uint8]:
-    """Return the memory of an array as bytes, without a copy. Raise ValueError if it is not
+    """Return the memory of an array as bytes, without a copy. Raise ValueError if the memory is not
     contiguous."""
     return np.frombuffer(data, dtype=np.uint8)
 
 
 def view_of(memory: NDArray[np.uint8]) -> memoryview:
-    """Return the same memory as a memoryview, writable if the array is."""
+    """Return the same memory as a memoryview, which is writable if the array is."""
     view: memoryview = memory.data
     return view
 
@@ -79,8 +79,8 @@ def new_transfer() -> int:
 
 
 class Outgoing:
-    """Outgoing message of the bulk lane, cut into headers and chunks. ``view`` is None without a
-    payload."""
+    """Outgoing message of the bulk lane, cut into headers and chunks. ``view`` is None if there is
+    no payload."""
 
     __slots__ = (
         "chunk_bytes",
@@ -102,7 +102,7 @@ class Outgoing:
         chunk_bytes: int = CHUNK_BYTES,
     ) -> None:
         self.lent = False
-        # a separate array object, which lives exactly as long as a chunk of it is being sent
+        # a separate array object, which exists exactly as long as a chunk of it is being sent
         self.holder = holder
         self.sent = self.index = self.header_bytes = 0
         if holder is None:
@@ -117,8 +117,8 @@ class Outgoing:
     def lending(
         cls, envelope: bytes, holder: NDArray[np.uint8], region: int, offset: int
     ) -> Outgoing:
-        """Return a message with a payload that is not sent: it is at ``offset`` in the shared
-        memory with the number ``region``."""
+        """Return a message with a payload that is not sent. The payload is at ``offset`` in the
+        shared memory with the number ``region``."""
         lent = cls(envelope, None)
         lent.lent, lent.holder, lent.transfer = True, holder, new_transfer()
         lent.nbytes = lent.chunk_bytes = len(holder)
@@ -126,7 +126,7 @@ class Outgoing:
         return lent
 
     def frames(self) -> tuple[bytes, memoryview | None]:
-        """Return the next header and chunk. Call ``advance`` after they were sent."""
+        """Return the next header and chunk. Call ``advance`` after both were sent."""
         header = self.plain if self.index == 0 else NEXT.pack(NEXT_MARK, self.transfer, self.index)
         self.header_bytes = len(header)
         return header, None if self.view is None else self.view[
@@ -134,7 +134,7 @@ class Outgoing:
         ]
 
     def advance(self) -> bool:
-        """Move to the next chunk. Return whether that was the last one."""
+        """Advance to the next chunk. Return whether the previous one was the last."""
         self.index += 1
         self.sent += self.chunk_bytes
         return self.sent >= self.nbytes

@@ -1,22 +1,20 @@
-"""Codec of messages. Every type and every bound is checked when a message is read. It uses no
+"""Codec of messages. It checks every type and every bound when it reads a message. It uses no
 pickle and executes no code.
 
 A wire message is one msgpack array, ``[PROTOCOL_VERSION, run, sender, incarnation, tag, [field,
-...]]``, and its CRC-32. The fields are in the order of the dataclass. Without the CRC, a flipped
-bit in an incarnation or a score would be accepted. Readers and writers of a dataclass follow from
-its annotations. A ``Codec`` builds them once, as a tree of closures, so that a call does no
-reflection.
+...]]``, followed by its CRC-32. The fields are in the order of the dataclass. Without the CRC, a
+flipped bit in an incarnation or a score would be accepted. Readers and writers of a dataclass
+follow from its annotations. A ``Codec`` builds them once, as a tree of closures, so that a call
+needs no reflection. reflection.
 
 Values that an annotation allows, within ``Limits``:
 
     int                         ``int_min`` .. ``int_max``; a bool is not an int
     float                       finite
     bytes, str                  at most ``bytes_max`` bytes, ``str_max`` characters
-    bool, Literal["a", "b"]     just that
-    X | None                    what X allows, or None
-    tuple[X, ...]               at most ``items_max`` entries
-    tuple[X, Y]                 exactly these
-    a dataclass                 its fields
+        bool, Literal["a", "b"]     exactly these values X | None                    the values of
+        X, or None tuple[X, ...]               at most ``items_max`` entries tuple[X, Y] exactly
+        these entries a dataclass                 its fields
 """
 
 from __future__ import annotations
@@ -62,16 +60,16 @@ from gossip.errors import Malformed
 
 PROTOCOL_VERSION = 1
 HEADER_BYTES_MAX = 64 * 1024
-# of ``StateOffer.outline``: three numbers, and a digest for each piece
+# of ``StateOffer.outline``: three numbers and a digest for each piece
 OUTLINE_BYTES_MAX = (PIECES_MAX + 2) * DIGEST_BYTES
-ID_BYTES_MAX = 64  # of a run's name on the wire
+ID_BYTES_MAX = 64  # length of a run's name on the wire
 
 Reader: TypeAlias = Callable[[Any], Any]
 Writer: TypeAlias = Callable[[Any], Any] | None  # None if msgpack accepts the value unchanged
 M = TypeVar("M")
 
-# The parser's own errors, and those that a hostile size or depth can raise
-# (docs/design_notes.md N17).
+# Errors of the parser, and errors that a hostile size or depth can cause (docs/design_notes.md
+# N17).
 PARSER_ERRORS = (
     ValueError,
     TypeError,
@@ -85,7 +83,7 @@ PARSER_ERRORS = (
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Bounds on the input. ``larger`` names single fields of bytes or str that may be longer, by
+    """Bounds on the input. ``larger`` has larger bounds for single fields of type bytes or str, by
     ``(class, "field")``."""
 
     message_bytes: int = HEADER_BYTES_MAX
@@ -98,8 +96,8 @@ class Limits:
 
 
 class Codec(Generic[M]):
-    """Packs the dataclasses it was built with. The order of ``types`` is part of the protocol: a
-    type's place is its tag.
+    """Packs the dataclasses of ``types``. Their order is part of the protocol, because the tag of a
+    type is its index.
 
     >>> codec: Codec[FromNode] = Codec(get_args(FromNode), Limits(int_min=-1))
     >>> codec.decode_many(codec.encode_many([Halted("finished", 0)]))
@@ -112,9 +110,10 @@ class Codec(Generic[M]):
         """Build the readers and writers of ``types``.
 
         Args:
-            trusting: Count the fields of a message, but do not check them, which takes a third of
-                the time. For processes that run the same code on one host. No field may hold a
-                dataclass then.
+            trusting: Check the number of fields of a message, but not the fields, which takes a
+            third of
+                the time. For processes that run the same code on one host. No field may then
+                contain a dataclass.
         """
         self.limits = limits or Limits()
         self.types = tuple(types)
@@ -125,7 +124,7 @@ class Codec(Generic[M]):
             self._writers[cls] = (tag, shapes.writer_of(cls))
             self._readers.append(_read_flat(cls) if trusting else shapes.reader_of(cls))
         longest = max([self.limits.bytes_max, *self.limits.larger.values()])
-        # A message may hold a whole table, and ``decode_many`` two entries a message.
+        # A message may contain a whole table. ``decode_many`` has two entries for each message.
         self._parser_limits = {
             "raw": False,
             "use_list": False,
@@ -140,19 +139,19 @@ class Codec(Generic[M]):
         self._pack = msgpack.Packer(use_bin_type=True, autoreset=True).pack
 
     def encode(self, message: M) -> bytes:
-        """Return the bytes of a message. Raise ValueError if it is larger than other peers accept:
-        that is a bug, not bad input."""
+        """Return the bytes of a message. Raise ValueError if they exceed the limit of other peers,
+        which is a bug and not bad input."""
         return self.encode_many((message,))
 
     def decode(self, data: bytes | memoryview) -> M:
-        """Return the one message in ``data``. Raise Malformed if there is not exactly one."""
+        """Return the single message in ``data``. Raise Malformed unless there is exactly one."""
         messages = self.decode_many(data)
         if len(messages) != 1:
             raise Malformed(f"{len(messages)} messages, expected one")
         return messages[0]
 
     def encode_many(self, messages: Iterable[M]) -> bytes:
-        """Return the packet of several messages: ``[PROTOCOL_VERSION, tag, fields, tag, fields,
+        """Return a packet of several messages: ``[PROTOCOL_VERSION, tag, fields, tag, fields,
         ...]``."""
         items: list[Any] = [PROTOCOL_VERSION]
         for message in messages:
@@ -160,13 +159,13 @@ class Codec(Generic[M]):
         return self.pack(items)
 
     def decode_many(self, data: bytes | memoryview) -> list[M]:
-        """Return all messages of a packet, in order. Raise Malformed if it is invalid."""
+        """Return all messages of a packet, in order. Raise Malformed if the packet is invalid."""
         items = self.parse(data)
         if len(items) % 2 != 1 or items[0] != PROTOCOL_VERSION or type(items[0]) is not int:
             raise Malformed("not a packet of this protocol version")
         return [self.from_plain(items[at], items[at + 1]) for at in range(1, len(items), 2)]
 
-    # The four steps, for callers that add a frame around a message.
+    # The four steps, for callers that put a frame around a message.
 
     def to_plain(self, message: M) -> tuple[int, Any]:
         """Return the tag and the fields, for msgpack."""
@@ -174,7 +173,7 @@ class Codec(Generic[M]):
         return tag, write(message)
 
     def from_plain(self, tag: Any, fields: Any) -> M:
-        """Return the message, with all fields checked. Raise Malformed if one is invalid."""
+        """Return the message after a check of all fields. Raise Malformed if a field is invalid."""
         if type(tag) is not int or not 0 <= tag < len(self._readers):
             raise Malformed(f"unknown message tag {tag!r}"[:100])
         message: M = self._readers[tag](fields)
@@ -190,11 +189,13 @@ class Codec(Generic[M]):
         return data
 
     def parse(self, data: bytes | memoryview) -> tuple[Any, ...]:
-        """Return nested tuples of plain values. Raise Malformed if the bytes are invalid."""
+        """Return the data as nested tuples of plain values. Raise Malformed if the bytes are
+        invalid."""
         if len(data) > self.limits.message_bytes:
             raise Malformed(f"{len(data)} bytes, at most {self.limits.message_bytes} are allowed")
         try:
-            # One-shot: a reused Unpacker that has failed before is not safe (GHSA-6v7p-g79w-8964).
+            # Parsed in one call: a reused Unpacker is not safe after a failure
+            # (GHSA-6v7p-g79w-8964).
             plain = msgpack.unpackb(data, **self._parser_limits)
         except PARSER_ERRORS as error:
             raise Malformed(f"not msgpack within limits: {error}"[:200]) from None
@@ -204,7 +205,7 @@ class Codec(Generic[M]):
 
 
 class _Shapes:
-    """Works out readers and writers from annotations."""
+    """Builds readers and writers from annotations."""
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
@@ -214,7 +215,7 @@ class _Shapes:
     # Readers of plain values. A reader checks each value.
 
     def reader_of(self, cls: type) -> Reader:
-        """Return the reader from a tuple of plain fields to a ``cls``."""
+        """Return a reader that converts a tuple of plain fields to a ``cls``."""
         if cls not in self._readers:
             hints = get_type_hints(cls)
             fields = [(hints[f.name], f.name) for f in dataclasses.fields(cls)]
@@ -263,7 +264,7 @@ class _Shapes:
             (cls, name), self.limits.bytes_max if hint is bytes else self.limits.str_max
         )
 
-    # Writing: local objects, which are not checked against their annotations.
+    # Writers of local objects, which are not checked against their annotations.
 
     def writer_of(self, cls: type) -> Callable[[Any], Any]:
         if cls not in self._writers:
@@ -300,9 +301,9 @@ def _read_dataclass(
 ) -> Reader:
     """Return the reader of a dataclass.
 
-    Most fields are integers, bytes and strings, at the places ``wholes`` and ``sized``. They are
-    checked inline, because a call for each field would take half of the time. An invalid field goes
-    to its own reader, which raises the error.
+    Most fields are integers, bytes or strings, at the indices ``wholes`` and ``sized``. They are
+    checked inline, because a call for each field would take half of the total time. If a field is
+    invalid, its own reader is called, which raises the error.
     """
     count, name, least, most = len(readers), cls.__name__, limits.int_min, limits.int_max
     others = [
@@ -335,7 +336,7 @@ def _read_dataclass(
 
 
 def _read_flat(cls: type) -> Reader:
-    """Return a reader that does not check the fields."""
+    """Return a reader that checks only the number of fields."""
     count = len(dataclasses.fields(cls))
     if any(
         dataclasses.is_dataclass(part)
@@ -366,7 +367,8 @@ def _read_int(where: str, least: int, most: int) -> Reader:
 
 def _read_float(where: str) -> Reader:
     def read(value: Any) -> float:
-        # Whole numbers may have been written as integers; those of msgpack always fit a float.
+        # A whole number may have been written as an integer. Integers of msgpack always fit in a
+        # float.
         if (type(value) is float and isfinite(value)) or type(value) is int:
             return float(value)
         raise Malformed(f"{where} is not a finite number")
@@ -394,7 +396,7 @@ def _read_sized(where: str, cls: type[bytes] | type[str], most: int) -> Reader:
 
 def _read_literal(where: str, allowed: tuple[Any, ...]) -> Reader:
     def read(value: Any) -> Any:
-        # Compared by type too: 1 == True.
+        # The types are compared as well, because 1 == True.
         for choice in allowed:
             if value == choice and type(value) is type(choice):
                 return choice
@@ -459,7 +461,7 @@ def _write_dataclass(names: list[str], writers: list[Writer]) -> Callable[[Any],
     return write
 
 
-# --- what peers say to each other -----------------------------------------------------------------
+# --- messages between peers -----------------------------------------------------------------------
 
 _SEAL = struct.Struct("<I")
 
@@ -481,8 +483,8 @@ _read_incarnation = _read_int("incarnation", 0, ROUND_MAX)
 
 
 def encode(envelope: Envelope) -> bytes:
-    """At most ``HEADER_BYTES_MAX`` bytes; raises ValueError when the message is larger: a bug of
-    ours, not input."""
+    """Return the bytes of an envelope, at most ``HEADER_BYTES_MAX``. Raises ValueError if the
+    message is larger, which is a bug and not bad input."""
     tag, fields = MESSAGES.to_plain(envelope.message)
     return seal(
         MESSAGES.pack(
@@ -492,14 +494,14 @@ def encode(envelope: Envelope) -> bytes:
 
 
 def seal(packed: bytes) -> bytes:
-    """Return the bytes with their checksum after them. It detects accidental damage; keys protect
-    against intent."""
+    """Return the bytes, followed by their checksum. It detects accidental damage; only keys protect
+    against intentional changes."""
     return packed + _SEAL.pack(zlib.crc32(packed))
 
 
 def decode(data: bytes | memoryview) -> Envelope:
-    """Return the envelope in ``data``. Raise Malformed, and no other error, unless ``encode`` makes
-    these bytes of a message within its bounds."""
+    """Return the envelope in ``data``. Raise Malformed, and no other error, unless ``data`` is what
+    ``encode`` returns for a message within its bounds."""
     most = len(data) - _SEAL.size
     if most < 0 or len(data) > HEADER_BYTES_MAX:
         raise Malformed("not a message, or damaged on its way")

@@ -1,9 +1,9 @@
-"""CURVE: keys authenticate connections, and everything is encrypted (docs/design_notes.md N11).
+"""CURVE: keys authenticate connections, and all data is encrypted (docs/design_notes.md N11).
 
-A listening socket is made with ``as_server``, a connecting one with ``as_client``. The
-``Authenticator`` of a server's context decides which keys are admitted. Without one every handshake
-fails, because the domain is enforced. libzmq's own defaults admit every key if there is no domain,
-or if the handler is dead and the domain is not enforced.
+``as_server`` prepares a listening socket, and ``as_client`` a connecting one. The ``Authenticator``
+of a server's context decides which keys are admitted. Without an authenticator every handshake
+fails, because the domain is enforced. With libzmq's own defaults, every key is admitted if there is
+no domain, or if the handler is dead and the domain is not enforced.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .lending import BufferPool
 
 KEY_CHARS = 40  # 32 bytes as text
 DOMAIN = "gossip"
-SELF_TEST_S = 15.0  # it takes milliseconds, unless many nodes start on few processors
+SELF_TEST_S = 15.0  # takes milliseconds, unless many nodes start on few processors
 STATUS_REFUSED = 400
 
 _HANDLER = "inproc://zeromq.zap.01"
@@ -34,7 +34,7 @@ _MONITOR_EVENT = struct.Struct("=Hi")
 
 @dataclass(frozen=True, slots=True)
 class KeyPair:
-    """Public and secret key as text of 40 characters. The secret key is never shown."""
+    """Public and secret key, each as text of 40 characters. The secret key is never shown."""
 
     public: str
     secret: str = field(repr=False)
@@ -45,10 +45,10 @@ class LinkParties:
     """Both ends of a link to one peer.
 
     Attributes:
-        incarnation: Returns the present incarnation of this peer.
-        rooms: Buffers in which payloads are sealed, one chunk at a time for each peer without
-            room.
-        pair: Key pair of this peer; None in a run without keys.
+        incarnation: Returns the present incarnation of the local peer.
+        rooms: Buffers in which payloads are sealed. At most one chunk of each peer without room is
+            stored at a time.
+        pair: Key pair of the local peer; None in a run without keys.
         other: Public key of the other side; "" in a run without keys.
     """
 
@@ -59,7 +59,8 @@ class LinkParties:
 
 
 def new_pair() -> KeyPair:
-    """Raises: ConfigError: The libzmq of this machine was built without CURVE."""
+    """Return a new key pair. Raises: ConfigError: The libzmq of this machine was built without
+    CURVE."""
     require_curve()
     public, secret = zmq.curve_keypair()
     return KeyPair(public.decode("ascii"), secret.decode("ascii"))
@@ -71,7 +72,7 @@ def public_of(secret: str) -> str:
 
 
 def is_key(text: object) -> bool:
-    """Whether ``text`` has the form of a key. It may come from a peer."""
+    """Whether ``text`` has the form of a key. It may come from another peer."""
     if not isinstance(text, str) or len(text) != KEY_CHARS or not text.isascii():
         return False
     try:
@@ -81,7 +82,7 @@ def is_key(text: object) -> bool:
 
 
 def require_curve() -> None:
-    """Raises: ConfigError: The libzmq of this machine was built without CURVE."""
+    """Check that keys can be used. Raises: ConfigError: libzmq was built without CURVE."""
     if not zmq.has("curve"):
         raise ConfigError(
             "the ZeroMQ library on this machine was built without CURVE, so keys cannot be used",
@@ -90,16 +91,16 @@ def require_curve() -> None:
 
 
 def as_server(socket: zmq.Socket[Any], pair: KeyPair, domain: str = DOMAIN) -> None:
-    """Make a socket admit only keys that the ``Authenticator`` of its context admits. Called before
-    the socket is bound."""
+    """Make a socket admit only keys that the ``Authenticator`` of its context admits. Call this
+    before the socket is bound."""
     socket.set(zmq.CURVE_SERVER, 1)
     socket.set(zmq.CURVE_SECRETKEY, pair.secret.encode("ascii"))
     socket.set(zmq.ZAP_DOMAIN, domain.encode("ascii"))
-    socket.set(zmq.ZAP_ENFORCE_DOMAIN, 1)  # no keys without a handler
+    socket.set(zmq.ZAP_ENFORCE_DOMAIN, 1)  # without a handler, no key is admitted
 
 
 def as_client(socket: zmq.Socket[Any], pair: KeyPair, server_key: str) -> None:
-    """Make a socket use ``pair``, and connect only to the owner of ``server_key``. Called before
+    """Make a socket use ``pair`` and connect only to the owner of ``server_key``. Call this before
     the socket connects."""
     socket.set(zmq.CURVE_SERVERKEY, server_key.encode("ascii"))
     socket.set(zmq.CURVE_PUBLICKEY, pair.public.encode("ascii"))
@@ -107,7 +108,7 @@ def as_client(socket: zmq.Socket[Any], pair: KeyPair, server_key: str) -> None:
 
 
 class Keys(Protocol):
-    """Key pair of this peer, and the keys of the others, which may change at any time."""
+    """Key pair of the local peer, and keys of the other peers, which may change at any time."""
 
     @property
     def pair(self) -> KeyPair: ...
@@ -122,22 +123,24 @@ class Keys(Protocol):
     def peer_of(self, key: str) -> PeerId | None: ...
 
     def not_allowed(self, key: str) -> tuple[str, str] | None:
-        """Return the reason why a key is on no list of allowed keys, as text that follows the key
-        in a message, and a hint; None if there is no reason to show."""
+        """Return the reason for which a key is not on the list of allowed keys, and a hint. The
+        reason is text that follows the key in a message. Return None if there is no reason to
+        show."""
         ...
 
     def outside(self) -> Mapping[PeerId, str]:
-        """Return the keys of known peers that are not admitted because the keys are not allowed."""
+        """Return the keys of known peers that are not admitted because their keys are not
+        allowed."""
         ...
 
     def refresh(self) -> None:
-        """Read the keys again, after a request with an unknown key or a key that does not fit."""
+        """Read the keys again, after a request with an unknown key or a key that does not match."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class AuthRequest:
-    """Request for admission by a client that has proved to have the secret key of ``key``."""
+    """Request for admission from a client that has proved to have the secret key of ``key``."""
 
     domain: str
     address: str
@@ -146,30 +149,30 @@ class AuthRequest:
 
 
 class Authenticator:
-    """Admission of clients to the servers of a context. Each context has one handler, created
+    """Admission of clients to the servers of a context. Each context has one authenticator, created
     before the first server is bound.
 
-    It has no thread: its owner calls ``answer`` when ``fd`` is readable, and regularly besides (the
-    descriptor of a ZeroMQ socket is edge-triggered). In an asyncio loop use
-    ``loop.add_reader(authenticator.fd, authenticator.answer)``. A handshake waits for the answer,
-    up to ``HANDSHAKE_IVL``. In every message of an admitted connection, ``frame.get("User-Id")`` is
+    It has no thread. Its owner calls ``answer`` when ``fd`` is readable, and also periodically,
+    because the descriptor of a ZeroMQ socket is edge-triggered. In an asyncio loop, use
+    ``loop.add_reader(authenticator.fd, authenticator.answer)``. A handshake waits for the reply, up
+    to ``HANDSHAKE_IVL``. In every message of an admitted connection, ``frame.get("User-Id")`` is
     the public key of the sender.
 
     Args:
-        admit: Whether to admit a client. It is called at every connection, so its list may change
-            at any time.
+        admit: Returns whether to admit a client. It is called for every connection, so its decision
+            may change at any time.
     """
 
     def __init__(self, context: zmq.Context[Any], admit: Callable[[AuthRequest], bool]) -> None:
         self._admit = admit
-        # The sockets of an asyncio context cannot be used without its loop.
+        # The sockets of an asyncio context cannot be used without its event loop.
         self._socket = zmq.Context(shadow=context.underlying).socket(zmq.REP)
         self._socket.set(zmq.LINGER, 0)
         self._socket.bind(_HANDLER)
         self.fd: int = self._socket.FD
 
     def answer(self) -> None:
-        """Answer all requests, without blocking."""
+        """Reply to all requests, without blocking."""
         while not self._socket.closed:
             try:
                 request = self._socket.recv_multipart(_DONTWAIT)
@@ -203,9 +206,9 @@ def prove_closed(
     server_key: str,
     authenticator: Authenticator,
 ) -> None:
-    """Connect to servers of this peer with an unknown key.
+    """Connect to the servers of this peer with an unknown key, to prove that they reject it.
 
-    Raises: LocalError: A server admits the key, or does not answer.
+    Raises: LocalError: A server admits the key, or does not reply.
     """
     stranger = new_pair()
     plain = zmq.Context(shadow=context.underlying)
@@ -225,11 +228,11 @@ def prove_closed(
             monitor.close(linger=0)
             socket.close(linger=0)
         if how != (zmq.EVENT_HANDSHAKE_FAILED_AUTH, STATUS_REFUSED):
-            said = "does not answer"
+            said = "does not reply"
             if how is not None:
-                said = "lets anybody in" if how[0] == zmq.EVENT_HANDSHAKE_SUCCEEDED else "fails"
+                said = "admits it" if how[0] == zmq.EVENT_HANDSHAKE_SUCCEEDED else "fails"
             raise LocalError(
-                f"self-test of the keys: {address} {said} when an unknown key connects, so "
+                f"self-test of the keys: an unknown key connects to {address}, which {said}, so "
                 "nothing is started"
             )
 

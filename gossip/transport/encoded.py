@@ -1,4 +1,4 @@
-"""Transport that encodes updates and results for the transport below it. Above it, payloads are
+"""Transport that encodes updates and results for an inner transport. Above it, payloads are
 vectors."""
 
 from __future__ import annotations
@@ -16,18 +16,19 @@ from gossip.vectors import PayloadKind, WireFormat, to_bytes
 from .base import Arrival, ResultRoom, Transport
 
 SENT_KEPT = 8
-"""Number of payloads with a kept encoding: a payload often goes to many peers in a row."""
+"""Number of encoded payloads that are kept, because a payload is often sent to many peers in a
+row."""
 
 
 class EncodedTransport:
-    """Transport around another one, for which a payload is bytes.
+    """Transport around an inner one. For the inner transport, a payload is bytes.
 
-    An update or result that cannot be decoded is forwarded as a non-finite one, and counted
-    as ``undecodable``. So its sender is treated like one that sends non-finite numbers.
+    An update or result that cannot be decoded is delivered as a non-finite one, and counted as
+    ``undecodable``. So its sender is treated like a sender of non-finite numbers.
 
     Args:
-        wire: Returns the format of payloads; None while the trainer has not shown its model. Then
-            no message has a payload.
+        wire: Returns the format of payloads; None until the trainer has its model. Until then, no
+            message has a payload.
     """
 
     def __init__(self, inner: Transport, wire: Callable[[], WireFormat | None]) -> None:
@@ -50,7 +51,7 @@ class EncodedTransport:
     def share(
         self, fd: int, memory: NDArray[np.uint8], room: ResultRoom, *, updates_stay: bool = False
     ) -> None:
-        """Share nothing: the payloads of the transport below are encoded bytes, and no digest
+        """Share nothing. The payloads of the inner transport are encoded bytes, and no digest
         covers the vectors in ``memory``."""
 
     def poll(
@@ -72,7 +73,7 @@ class EncodedTransport:
         self._inner.close(linger_s)
 
     def _below(self, message: Message, payload: Payload) -> Payload:
-        """Return the encoded payload, the same object for the same ``payload``."""
+        """Return the encoded payload. Equal payload objects give the same encoded object."""
         for known, below in self._sent:
             if known is payload:
                 return below
@@ -84,12 +85,12 @@ class EncodedTransport:
         return below
 
     def _encoded(self, message: Message, vector: NDArray[np.float32]) -> NDArray[np.uint8]:
-        """Return the bytes of a vector that was not encoded before, which comes from a faulty
-        peer."""
+        """Return the bytes of a vector that the trainer has not encoded, as that of a peer with an
+        injected fault."""
         kind, round_id, shard = _place_of(message) or ("update", 0, 0)
         wire = self._wire()
         if wire is None or shard >= len(wire.sizes) or len(vector) != wire.sizes[shard]:
-            return to_bytes(vector)  # a false size
+            return to_bytes(vector)  # a vector of invalid size
         return wire.encode(vector, kind, round_id, shard)
 
     def _decoded(self, arrival: Received, payload: Payload) -> Received:
@@ -108,8 +109,8 @@ class EncodedTransport:
 
 
 def _place_of(message: Message) -> tuple[PayloadKind, int, int] | None:
-    """Return the kind, round and shard of its payload. None if that is not encoded: parameters, and
-    packed states."""
+    """Return the kind, round and shard of a payload. Return None if the payload is not encoded, as
+    parameters and packed states are not."""
     match message:
         case Update():
             return "update", message.round_id, message.shard

@@ -1,5 +1,5 @@
-"""Access control of a transport with keys: which keys may connect, which peer a connection belongs
-to, and which connections are closed."""
+"""Access control of a transport with keys: the keys that may connect, the peer of each connection,
+and the connections to close."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ NOBODY: PeerId = -2
 """Owner of a connection with a revoked key."""
 SILENT_S = 5.0
 """Longest silence of a new connection, in seconds. A client sends ``GREETING`` at once, because
-only messages show the key of a connection."""
+only messages reveal the key of a connection."""
 GREETING = b""
 OUTSIDE_TOLD_MAX = 16
-"""Largest number of notices about rejected peers: a fraction of all notices, so that there is room
-for others."""
-UNLISTED = "is in no seed file here"
+"""Largest number of notices about rejected peers. It is a fraction of all notices, so that there is
+room for other ones."""
+UNLISTED = "is in no seed file on this host"
 LIST_IT = (
-    "if it is a peer of this run: its seed file has to get here, by the shared folder or by its "
-    "launcher's join server"
+    "if it is a peer of this run, its seed file must reach this host, through the shared folder or "
+    "the join server of its launcher"
 )
 
 _DONTWAIT = int(zmq.DONTWAIT)
@@ -38,8 +38,8 @@ _SRCFD = int(zmq.SRCFD)
 _MONITOR_EVENT = struct.Struct("=Hi")
 _GONE = zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED
 _BY_PROTOCOL = int(zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL)
-# If a monitor watches failures by protocol, libzmq keeps such a connection and does not read it any
-# more. Heartbeats end it (docs/design_notes.md N23).
+# If a monitor observes protocol failures, libzmq keeps a failed connection without reading it.
+# Heartbeats end the connection (docs/design_notes.md N23).
 _WATCHED = (
     zmq.EVENT_ACCEPTED
     | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
@@ -53,8 +53,8 @@ _WHY = {
 
 
 class Guard:
-    """Access control of the inbound socket of a context, made before it. The thread of the
-    transport drives it.
+    """Access control of the inbound socket of a context. It is created before the socket. The
+    thread of the transport drives it.
 
     Attributes:
         fd: Readable if there are events for ``poll_events``.
@@ -75,7 +75,7 @@ class Guard:
         self._proving = False
 
     def socket_of(self, socket: zmq.Socket[bytes]) -> GuardedSocket:
-        """Admit only connections with a key to ``socket``, which is not bound yet."""
+        """Admit only connections with a valid key to ``socket``, which must not be bound yet."""
         as_server(socket, self.keys.pair)
         self._guarded = GuardedSocket(socket, self.keys, self._traffic)
         self._epoll.register(self._guarded.fd, select.EPOLLIN)
@@ -101,25 +101,25 @@ class Guard:
         return False
 
     def poll_events(self, now: float) -> None:
-        """Answer requests for admission, and handle the events of the sockets."""
+        """Reply to requests for admission, and handle the events of the socket."""
         self._authenticator.answer()
         if self._guarded is not None:
             self._guarded.poll_events(now)
         for address in self._strangers.settled(now):
             self._traffic.settled(("unknown_key", address))
-        outside = set(self.keys.outside().values())  # notices about these name the peer
+        outside = set(self.keys.outside().values())  # the notices about these keys name their peer
         for key, address in self._strangers.keys_to_report(
             now, lambda key: key in outside or self.keys.peer_of(key) is not None
         ):
             why, hint = self.keys.not_allowed(key) or (UNLISTED, LIST_IT)
             self._traffic.note(
                 ("unknown_key", address),
-                f"refused somebody at {address} whose key {key[:8]}... {why}",
+                f"rejected a connection from {address}: its key {key[:8]}... {why}",
                 hint,
             )
 
     def sweep(self) -> None:
-        """Close connections with revoked keys, and leave notices about known peers that are not
+        """Close the connections with revoked keys, and add notices about known peers that are not
         admitted."""
         if self._guarded is not None:
             self._guarded.sweep()
@@ -132,11 +132,11 @@ class Guard:
                 self._told_outside
             ) < OUTSIDE_TOLD_MAX:
                 self._told_outside.add(peer)
-                message = f"peer {peer} is kept out: its key {key[:8]}... {said[0]}"
+                message = f"peer {peer} is not admitted: its key {key[:8]}... {said[0]}"
                 self._traffic.note(("not_allowed", peer), message, said[1], about=peer)
 
     def close(self) -> None:
-        """Close the guard, before the sockets. New connections are rejected from now on."""
+        """Close the guard before the sockets. From then on, new connections are rejected."""
         if self._guarded is not None:
             self._epoll.unregister(self._guarded.fd)
             self._guarded.close()
@@ -145,19 +145,19 @@ class Guard:
 
 
 class GuardedSocket:
-    """A bound socket, and the connections that it has accepted."""
+    """A bound socket and the connections that it has accepted."""
 
     def __init__(self, socket: zmq.Socket[bytes], keys: Keys, traffic: Traffic) -> None:
         self._socket, self._keys, self._traffic = socket, keys, traffic
         self._monitor = socket.get_monitor_socket(_WATCHED)
         self.fd: int = self._monitor.FD
-        self._monitor.get(zmq.EVENTS)  # see ``links.ControlLane``
-        self._connections: dict[int, float] = {}  # start of the connection, by descriptor
-        self._owners: dict[int, str] = {}  # key of the sender of its messages, by descriptor
+        self._monitor.get(zmq.EVENTS)  # needed as in ``links.ControlLane``
+        self._connections: dict[int, float] = {}  # start of each connection, by descriptor
+        self._owners: dict[int, str] = {}  # key of the sender of messages, by descriptor
 
     def owner_of(self, frame: zmq.Frame) -> PeerId:
-        """Return the owner of the connection of ``frame``. If its key is revoked, count this, close
-        the connection, and return ``NOBODY``."""
+        """Return the owner of the connection of ``frame``. If the key is revoked, count the frame,
+        close the connection, and return ``NOBODY``."""
         key, fd = cast(str, frame.get("User-Id")), frame.get(_SRCFD)
         peer = self._keys.peer_of(key)
         if peer is None:
@@ -194,8 +194,8 @@ class GuardedSocket:
         if why == "no_key":
             self._traffic.note(
                 why,
-                "refused a connection without a key",
-                "peers of one run are started either all with keys or all without",
+                "rejected a connection without a key",
+                "start all peers of a run with keys, or all without keys",
             )
 
     def sweep(self) -> None:
@@ -203,8 +203,8 @@ class GuardedSocket:
             self._cut(fd)
 
     def _cut(self, fd: int) -> None:
-        """Shut down a connection. libzmq has no call for that, but notices the end. The descriptor
-        may belong to another connection by now."""
+        """Shut down a connection. libzmq has no call for it, but notices the shutdown. The
+        descriptor may belong to another connection by now."""
         if fd not in self._connections:
             return
         port = int(
@@ -222,7 +222,7 @@ class GuardedSocket:
                 ):
                     end.shutdown(sockets.SHUT_RDWR)
             except OSError:
-                return  # it has just ended by itself
+                return  # the connection has just ended by itself
 
     def close(self) -> None:
         self._socket.disable_monitor()

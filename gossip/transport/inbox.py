@@ -1,6 +1,6 @@
-"""Inbox of the control lane: one bound ROUTER, which never sends.
+"""Inbox of the control lane: one bound ROUTER socket, which never sends.
 
-The descriptor of a ROUTER is edge-triggered: it signals new messages only, not those that are left.
+The descriptor of a ROUTER is edge-triggered: it signals new messages, but not the remaining ones.
 So ``read`` returns whether it has read everything.
 """
 
@@ -20,8 +20,8 @@ from .chunks import OFFER_MARK
 from .guard import GREETING, NOBODY, Guard
 from .sockets import bind, new_socket
 
-BURST_MESSAGES = 256  # messages before the other lane is served
-DISCARD_FRAMES = 4096  # frames of a message with too many, before other sockets are served
+BURST_MESSAGES = 256  # messages to read before the bulk lane is served
+DISCARD_FRAMES = 4096  # frames of an oversized message to drop before other sockets are served
 
 _DONTWAIT = int(zmq.DONTWAIT)
 _RCVMORE = int(zmq.RCVMORE)
@@ -37,7 +37,7 @@ class ListenAddress:
 
     Attributes:
         anywhere: Whether the address may be other than loopback.
-        guard: Guard that admits only peers with a key; None if every connection is admitted.
+        guard: Guard that admits only connections with a valid key; None to admit every connection.
     """
 
     context: zmq.Context[zmq.Socket[bytes]]
@@ -48,7 +48,7 @@ class ListenAddress:
 
 
 class ControlInbox:
-    """Control messages of all peers, each of one frame."""
+    """Control messages of all peers. Each has a single frame."""
 
     def __init__(self, where: ListenAddress, gate: HeaderFilter) -> None:
         """Raises: ConfigError, AddressInUse."""
@@ -57,12 +57,13 @@ class ControlInbox:
         self.address = bind(self.socket, where.host, where.port, where.anywhere)
         self.fd: int = self.socket.FD
         self._gate, self._traffic = gate, gate.traffic
-        self._discarding = False  # in the middle of a rejected message
+        self._discarding = False  # whether the rest of a rejected message is being dropped
         self.on_offer: Callable[[PeerId, bytes], None] | None = None
-        """Stores the sessions for payloads that peers offer; None if no session is accepted."""
+        """Stores the sessions that peers offer for payloads; None if no session is accepted."""
 
     def read(self, arrivals: list[Arrival]) -> bool:
-        """Read the received data, within bounds. Return whether ``fd`` reports all that is left."""
+        """Read received messages, within bounds. Return whether ``fd`` will signal all remaining
+        ones."""
         if not self._discard():
             return False
         for _ in range(BURST_MESSAGES):
@@ -85,7 +86,7 @@ class ControlInbox:
         return self._guarded.owner_of(self.socket.recv(_DONTWAIT, copy=False))
 
     def _read_message(self, owner: PeerId, arrivals: list[Arrival]) -> bool:
-        """Return False if the rest of the message is still to be dropped."""
+        """Read one message. Return False if a part of a rejected message must still be dropped."""
         if owner == NOBODY:
             return self._refuse_rest()
         frame = self.socket.recv(_DONTWAIT)
@@ -106,8 +107,8 @@ class ControlInbox:
         return True
 
     def _refuse_rest(self) -> bool:
-        """Drop the rest of this message. Return False if some is left: the message has very many
-        frames."""
+        """Drop the rest of this message. Return False if a part is left, because the message has
+        very many frames."""
         self._discarding = True
         return self._discard()
 
@@ -122,7 +123,8 @@ class ControlInbox:
         return True
 
     def _is_empty(self) -> bool:
-        """Whether there is no further message. This takes half the time of an exception."""
+        """Whether no further message is available. This check takes half the time of an
+        exception."""
         return not cast(int, self.socket.get(_EVENTS)) & _POLLIN
 
     def close(self) -> None:

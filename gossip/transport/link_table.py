@@ -1,4 +1,5 @@
-"""Links to all peers: connections that are opened, retried and renewed, and their queues."""
+"""Links to all peers: their connections, which are opened, retried and renewed, and their
+queues."""
 
 from __future__ import annotations
 
@@ -26,16 +27,17 @@ DRAIN_POLL_S = 0.1
 
 
 class LinkTable:
-    """Links by peer, behind one descriptor.
+    """Links by peer, behind a single descriptor.
 
     Args:
-        reception: Its unfinished payloads are dropped soon after their link is closed.
+        reception: Receiver of payloads. Its unfinished payloads are dropped soon after their link
+            is closed.
         keys: Keys of the run; None if it has none.
         anywhere: Whether peers may be on other hosts.
 
     Attributes:
-        links: By peer.
-        fd: Readable if there is news of a lane, or room in one that has waited for it.
+        links: Links by peer.
+        fd: Readable if a lane has news, or if a full lane may have room again.
         retry_at: Time of the next ``retry``.
     """
 
@@ -52,23 +54,24 @@ class LinkTable:
         self._assembly, self._traffic = reception.assembly, reception.traffic
         self._parties = LinkParties(incarnation, BufferPool())
         self._keys, self._anywhere = keys, anywhere
-        self._lender: Lender | None = None  # lender of the memory that others may read
+        self._lender: Lender | None = None  # memory that other peers may read
         self.links: dict[PeerId, Link] = {}
         self._flights = BuffersInFlight()
-        # Rarely readable descriptors (monitors, full lanes) are behind one epoll, so that a wait
-        # polls few.
+        # Descriptors that are rarely readable (monitors, full lanes) are behind one epoll, so that
+        # each wait polls only a few.
         self._epoll = select.epoll()
         self.fd = self._epoll.fileno()
-        # None means the bulk lane, which waits for room
+        # The lane is None for the descriptor that signals room in the bulk lane.
         self._by_fd: dict[int, tuple[Link, ControlLane | BulkLane | None]] = {}
-        # lanes to be reconnected, and when
+        # time of the next attempt for each lane that must be reconnected
         self._closed_lanes: dict[int, tuple[float, ControlLane | BulkLane]] = {}
         self.retry_at = float("inf")
-        # addresses of peers to connect to as soon as their keys are known
+        # addresses of peers without a known key, to which the local peer connects when the key is
+        # known
         self._keyless: dict[PeerId, tuple[str, str]] = {}
 
     def connect(self, peer: PeerId, control: str, bulk: str) -> None:
-        """Open a link; see ``Transport.connect``."""
+        """Open a link, as ``Transport.connect``."""
         known = self.links.get(peer)
         if (known is not None and known.addresses == (control, bulk)) or self._keyless.get(
             peer
@@ -92,7 +95,7 @@ class LinkTable:
             link.bulk.share(self._lender)
         for lane in link.lanes:
             self._add_lane(link, lane)
-        # No frame may come there. If one does, it is handled at once.
+        # No frame may arrive on this socket. If one does, it is handled at once.
         self._by_fd[link.control.room_fd] = (link, link.control)
         self._epoll.register(link.control.room_fd, select.EPOLLIN)
 
@@ -111,7 +114,7 @@ class LinkTable:
         self._add_lane(link, link.bulk)
 
     def disconnect(self, peer: PeerId) -> None:
-        """Close a link; see ``Transport.disconnect``."""
+        """Close a link, as ``Transport.disconnect``."""
         self._keyless.pop(peer, None)
         link = self.links.pop(peer, None)
         if link is not None:
@@ -137,7 +140,7 @@ class LinkTable:
         self.retry_at = min(self.retry_at, at)
 
     def retry(self, now: float) -> None:
-        """Connect the lanes whose time has come."""
+        """Connect the lanes that are due for another attempt."""
         if now >= self.retry_at:
             self.retry_at = float("inf")
             for fd, (at, lane) in list(self._closed_lanes.items()):
@@ -148,20 +151,20 @@ class LinkTable:
                     self._open(lane, now)
 
     def follow_keys(self, keys: Keys, arrivals: list[Arrival], now: float) -> None:
-        """Connect to peers whose keys are known by now, and drop links with revoked keys."""
+        """Connect to peers with keys that are now known, and drop links with revoked keys."""
         for link in list(self.links.values()):
             if link.parties.other != keys.key_of(link.peer):
                 self.disconnect(link.peer)
                 self._keyless[link.peer] = link.addresses
                 if link.up:
-                    arrivals.append(LinkDown(link.peer, "its key counts no more"))
+                    arrivals.append(LinkDown(link.peer, "its key was revoked"))
                     self._assembly.orphan(link.peer, now)
         for peer in [peer for peer in self._keyless if keys.key_of(peer) is not None]:
             self.connect(peer, *self._keyless.pop(peer))
 
     def _on_rejected(self, link: Link, lane: ControlLane) -> None:
         if self._keys is not None:
-            self._keys.refresh()  # its key may be another one by now
+            self._keys.refresh()  # the key of the peer may have changed
         if lane.is_persistently_rejected:
             self._traffic.note(
                 ("rejections", link.peer), *why_not(link.peer, lane, self._keys), about=link.peer
@@ -173,7 +176,8 @@ class LinkTable:
         news = lane.news()
         if isinstance(lane, ControlLane) and lane.spoken_to and False in news:
             self._traffic.drop("spoken_to")
-            told = f"peer {link.peer} at {lane.address} speaks where it is to listen: hung up on it"
+            sent = "sends data where it may only receive: its connection was closed"
+            told = f"peer {link.peer} at {lane.address} {sent}"
             self._traffic.note(
                 ("spoken_to", link.peer), told, "it is no peer of gossip, or a Byzantine one"
             )
@@ -204,7 +208,7 @@ class LinkTable:
                     self._renew_bulk(link)
                 link.cut_at = float("inf") if up else min(link.cut_at, now)
                 if up and self._closed_lanes.pop(link.bulk.news_fd, None) is not None:
-                    self._open(link.bulk, now)  # it may have waited for exactly this
+                    self._open(link.bulk, now)  # it may have waited for the control lane
             if up:
                 if link.control.up and link.bulk.up and not link.up:
                     link.up = True
@@ -226,14 +230,14 @@ class LinkTable:
     # --- payloads ---------------------------------------------------------------------------------
 
     def share(self, lender: Lender) -> None:
-        """Let peers of this host read payloads in this memory, from now on."""
+        """Let peers on this host read payloads in this memory, from now on."""
         self._lender = lender
         for link in self.links.values():
             if isinstance(link.bulk, UnixLane):
                 link.bulk.share(lender)
 
     def hand_over(self, link: Link, outgoing: Outgoing) -> bool:
-        """Send a message of the bulk lane, or queue it. Return False if it was dropped."""
+        """Send a message of the bulk lane, or queue it. Return False if the message was dropped."""
         if link.queue:
             self._enqueue(link, outgoing)
         elif not self._push(link, outgoing):
@@ -250,7 +254,7 @@ class LinkTable:
             self._flights.add(outgoing.holder)
 
     def _push(self, link: Link, outgoing: Outgoing) -> bool:
-        """Send chunks until all are sent or the lane has no room. Return whether all are sent."""
+        """Send chunks until all are sent or the lane has no room. Return whether all were sent."""
         lane = link.bulk
         if outgoing.lent and outgoing.holder is not None:
             self._flights.add(outgoing.holder)
@@ -288,18 +292,18 @@ class LinkTable:
             self._epoll.unregister(fd)
 
     def read_all(self, arrivals: list[Arrival]) -> None:
-        """Handle the news of all lanes, independent of the descriptors."""
+        """Handle the news of all lanes, whether or not their descriptors are readable."""
         self._read_fds(arrivals, list(self._by_fd))
 
     def read(self, arrivals: list[Arrival]) -> None:
-        """Handle the news of the lanes that have some."""
+        """Handle the news of the lanes with a readable descriptor."""
         self._read_fds(arrivals, [fd for fd, _ in self._epoll.poll(0)])
 
     def _read_fds(self, arrivals: list[Arrival], fds: list[int]) -> None:
         for fd in fds:
             link, lane = self._by_fd.get(fd, (None, None))
             if link is None:
-                continue  # an earlier event has closed this lane, which waited for room
+                continue  # an earlier event has closed this lane, which was waiting for room
             if lane is None:
                 self._flush(link)
             else:
@@ -308,10 +312,10 @@ class LinkTable:
     def in_flight(self, data: object) -> bool:
         return self._flights.touch(data)
 
-    # --- the end ----------------------------------------------------------------------------------
+    # --- end --------------------------------------------------------------------------------------
 
     def drain(self, deadline: float) -> None:
-        """Send the queued messages, until the deadline."""
+        """Send the queued messages until the deadline."""
         while any(link.queue for link in self.links.values()):
             remaining = deadline - time.monotonic()
             if remaining <= 0:
@@ -319,7 +323,7 @@ class LinkTable:
             self._read_fds([], [fd for fd, _ in self._epoll.poll(min(remaining, DRAIN_POLL_S))])
 
     def close_control(self, linger_ms: int) -> list[BulkLane]:
-        """Close the control lanes. Return the bulk lanes, which the caller closes."""
+        """Close the control lanes. Return the bulk lanes, which the caller must close."""
         lanes = [self._unregister(link) for link in self.links.values()]
         self.links.clear()
         for control, _ in lanes:

@@ -23,17 +23,18 @@ from .guard import GREETING
 from .sockets import allow_ipv6, is_far, new_socket
 from .unix import UnixLane, name_of
 
-QUEUE_PAYLOADS = 64  # bulk messages that wait for one peer
-QUEUE_BYTES = 256 * 2**20  # and their memory, which is only referred to; two messages always fit
+QUEUE_PAYLOADS = 64  # largest number of bulk messages in the queue of one peer
+QUEUE_BYTES = 256 * 2**20  # largest memory that they refer to; two messages always fit
 PATIENCE_S = 2.0
-"""Time in seconds for which a lane is rejected before users are notified: keys may be on their
-way."""
+"""Time for which a lane must be rejected before users are notified, in seconds. Keys may be in
+transit."""
 CUT_S = 1.0
-"""After a longer cut between hosts payloads get a new connection. The old one has resent without
-effect, each time after a pause twice as long (docs/design_notes.md N24)."""
-DISCARD_FRAMES = 4096  # before others get their turn
+"""Duration of a cut between hosts, in seconds, after which payloads get a new connection. The old
+connection retransmits without effect, each time after twice the delay (docs/design_notes.md
+N24)."""
+DISCARD_FRAMES = 4096  # frames to drop before other sockets are served
 REFUSED = zmq.EVENT_HANDSHAKE_FAILED_AUTH | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
-"""After these events libzmq does not always retry (docs/design_notes.md N12)."""
+"""After these events, libzmq does not always retry (docs/design_notes.md N12)."""
 MONITORED = (
     zmq.EVENT_HANDSHAKE_SUCCEEDED
     | zmq.EVENT_DISCONNECTED
@@ -49,7 +50,7 @@ _HUNG_UP = frozenset((errno.EPIPE, errno.ECONNRESET))
 
 
 class ControlLane:
-    """Control lane to one peer: a DEALER, with its monitor."""
+    """Control lane to one peer: a DEALER socket with its monitor."""
 
     def __init__(
         self,
@@ -58,11 +59,11 @@ class ControlLane:
         parties: LinkParties,
     ) -> None:
         self.address, self.up = address, False
-        self.rejections = 0  # times in a row
+        self.rejections = 0  # number of consecutive rejections
         self.rejected_by, self._rejected_since = 0, 0.0
-        self.hung_up = False  # the other side closed one of those connections
+        self.hung_up = False  # whether the other side closed one of the rejected connections
         self._refused = self._owes_greeting = False
-        # the connection was closed because the other side has sent a frame, which it may not
+        # The connection was closed because the other side sent a frame on it, which is not allowed.
         self.spoken_to = False
         self._greets = parties.pair is not None
         self.socket = new_socket(context, zmq.DEALER, far=is_far(address))
@@ -72,7 +73,7 @@ class ControlLane:
         self._monitor = self.socket.get_monitor_socket(MONITORED)
         self.news_fd: int = self._monitor.FD
         # The descriptor of a pipe signals nothing before its events were read once. So they are
-        # read while it is empty.
+        # read now, while the pipe is empty.
         self._monitor.get(zmq.EVENTS)
         allow_ipv6(self.socket, address)
         self.socket.connect(address)
@@ -95,7 +96,7 @@ class ControlLane:
                 self.rejections = 0
                 self._owes_greeting = self._greets
             news.append(self.up)
-        # Always called, as ``room_fd`` stays readable until then.
+        # This is always called, because ``room_fd`` stays readable until then.
         if self._is_spoken_to():
             if not self.spoken_to:
                 self._hang_up()
@@ -106,8 +107,8 @@ class ControlLane:
         return news
 
     def _hang_up(self) -> None:
-        """Close the connection. Its incoming frames are not read, and until it is closed they are
-        stored without bound."""
+        """Close the connection. Frames that arrive on it are not read, and would be stored without
+        bound until it is closed."""
         self.spoken_to, self.up, self._owes_greeting = True, False, False
         self.socket.disconnect(self.address)
 
@@ -115,19 +116,19 @@ class ControlLane:
         return bool(cast(int, self.socket.get(_EVENTS)) & _POLLIN)
 
     def _discard(self) -> None:
-        """Receive and drop frames that came before the end of the connection and are queued."""
+        """Drop the queued frames that arrived before the connection was closed."""
         with contextlib.suppress(zmq.Again):
             for _ in range(DISCARD_FRAMES):
                 self.socket.recv(_DONTWAIT)
 
     def _greet(self) -> None:
-        """Send the first message, which shows the other side the key of the connection
+        """Send the first message, which reveals the key of the connection to the other side
         (``guard``)."""
         # If the connection is not ready, the next call of ``news`` tries again.
         self._owes_greeting = not self.send_frame(GREETING)
 
     def send_frame(self, frame: bytes) -> bool:
-        """Send a message of one frame. Return False if there is no connection, or no room."""
+        """Send a message of one frame. Return False if there is no connection or no room."""
         try:
             self.socket.send(frame, _DONTWAIT)
         except zmq.Again:
@@ -138,7 +139,8 @@ class ControlLane:
         if not self.rejections:
             self._rejected_since, self.rejected_by, self.hung_up = time.monotonic(), event, hung_up
         elif event & REFUSED:
-            # A refusal is a better reason than the end of the connection, which may come first.
+            # A rejection is a better reason than the end of the connection, which may be reported
+            # first.
             self.rejected_by = event
         self.hung_up = self.hung_up or hung_up
         self.rejections += 1
@@ -146,7 +148,7 @@ class ControlLane:
 
     @property
     def is_persistently_rejected(self) -> bool:
-        """Whether the lane was rejected so often, for so long, that users should be notified."""
+        """Whether the lane was rejected often enough, for long enough, to notify users."""
         return self.rejections >= 3 and time.monotonic() - self._rejected_since >= PATIENCE_S
 
     @property
@@ -181,11 +183,11 @@ class BulkLane(Protocol):
 
     chunk_bytes: int
     up: bool
-    """Whether the lane is connected, according to ``news``."""
+    """Whether the lane is connected, as of the last ``news``."""
     news_fd: int
     """File descriptor that is readable if there are ``news``."""
     room_fd: int
-    """File descriptor that is readable if there may be room again."""
+    """File descriptor that is readable if the lane may have room again."""
 
     def news(self) -> list[bool]:
         """Return an entry for each connect (True) and each disconnect (False) since the last
@@ -194,17 +196,17 @@ class BulkLane(Protocol):
 
     @property
     def again_s(self) -> float | None:
-        """Seconds until ``retry``, after a disconnect; None if the lane reconnects by itself."""
+        """Seconds from a disconnect to ``retry``; None if the lane reconnects by itself."""
         ...
 
     def retry(self) -> bool:
-        """Try to connect again, if the lane does not do so by itself. Return whether no further
+        """Try to connect again, if the lane does not reconnect by itself. Return whether no further
         call is needed until the next disconnect."""
         ...
 
     def push(self, outgoing: Outgoing) -> bool:
-        """Send the next chunk, without advancing. Return False if there is no room or no
-        connection."""
+        """Send the next chunk, without advancing ``outgoing``. Return False if there is no room or
+        no connection."""
         ...
 
     def close(self, linger_ms: int = 0) -> None: ...
@@ -224,9 +226,9 @@ class Link:
         self.peer, self.addresses, self.parties = peer, (control, bulk), parties
         self.control = ControlLane(context, control, parties)
         self.bulk = self._new_bulk()
-        self.cut_at = float("inf")  # when the control lane broke; inf while it is connected
-        self.up = False  # both lanes are connected, and ``LinkUp`` was reported
-        self.watched = False  # a message waits for room in the bulk lane
+        self.cut_at = float("inf")  # time since which the control lane is cut; inf while connected
+        self.up = False  # whether both lanes are connected and ``LinkUp`` was reported
+        self.watched = False  # whether a message waits for room in the bulk lane
         self.queue: deque[Outgoing] = deque()
         self._queued_bytes = 0
 
@@ -235,8 +237,9 @@ class Link:
         return self.control, self.bulk
 
     def lacks_bulk(self, now: float) -> bool:
-        """Whether the reconnected control lane was cut for so long that payloads need another
-        connection. On one host the network is not the reason: that peer did not read."""
+        """Whether the control lane was cut for so long before it reconnected that payloads need a
+        new connection. Within one host this is never needed: the other peer did not read, and the
+        network is not the cause."""
         return now - self.cut_at > CUT_S and self.bulk.up and is_far(self.addresses[1])
 
     def renew_bulk(self) -> None:
@@ -266,8 +269,8 @@ class Link:
         self._queued_bytes -= self.queue.popleft().nbytes
 
     def forget(self) -> None:
-        """Drop the queue. It is worthless on the next connection, as its beginning went over this
-        one."""
+        """Drop the queue. It cannot continue on the next connection, because its first message
+        began on this one."""
         self.queue.clear()
         self._queued_bytes = 0
 
@@ -275,8 +278,9 @@ class Link:
 class BuffersInFlight:
     """Memory that is still being sent.
 
-    Every queued or lent message refers to a ``holder``: an array object over the payload's memory
-    that has no other reference. It is freed when they are, which a weak reference shows.
+    Every queued or lent message refers to a ``holder``: an array object over the memory of the
+    payload that has no other reference. The holder is freed together with these messages, which a
+    weak reference shows.
     """
 
     def __init__(self) -> None:
@@ -305,25 +309,25 @@ def _span(memory: NDArray[np.uint8]) -> tuple[int, int]:
 
 
 def why_not(peer: PeerId, lane: ControlLane, keys: Keys | None) -> tuple[str, str]:
-    """Return a message for the user, and a hint, for a lane that is rejected repeatedly."""
+    """Return a message to users, and a hint, about a lane that is rejected repeatedly."""
     where = f"peer {peer} at {lane.address}"
     if lane.rejected_by == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
         shown = "" if keys is None else f" {keys.pair.public[:8]}..."
         if keys is not None and (said := keys.not_allowed(keys.pair.public)) is not None:
-            return f"{where} does not let us in: our key{shown} {said[0]}", said[1]
+            return f"{where} does not admit this peer: the local key{shown} {said[0]}", said[1]
         return (
-            f"{where} does not know our key{shown}",
+            f"{where} does not know the local key{shown}",
             (
-                "our seed file has to get there, by the shared folder or by its launcher's join "
-                "server; "
-                "and our key onto its allow-list (--allowed), if it has one"
+                "the seed file of this peer must reach that host, through the shared folder or "
+                "the join server of its launcher; if that host has an allow-list (--allowed), "
+                "add the key to it"
             ),
         )
-    start = "peers of one run are started either all with keys or all without"
-    # Otherwise the handshake failed. A peer that closes a connection at once may also reset it
-    # before the reason was read here.
+    start = "start all peers of a run with keys, or all without keys"
+    # Otherwise the handshake has failed. If the other peer closes a connection at once, the reset
+    # may arrive before the reason was read here.
     refused = bool(lane.rejected_by & REFUSED)
-    look = "look at its process, and at its log"
+    look = "check its process and its log"
     if not refused and not lane.hung_up:
         return (
             (

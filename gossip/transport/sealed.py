@@ -1,18 +1,18 @@
-"""The payload lane between hosts, and of every run with keys: TCP connections with sealed records
+"""The bulk lane between hosts, and in every run with keys: TCP connections with sealed records
 (``sessions``).
 
 Any host that reaches the port can open a connection. So only 44 bytes are read from a connection
-that has not proved a session, and it is closed after ``HANDSHAKE_S``. At most ``UNPROVEN_MAX`` of
-them are open at a time: then the host with most of them loses its oldest one. This lane does not
-use ZeroMQ: a peer could abort a process that reads payloads over it, or fill its memory
-(docs/design_notes.md N26).
+that has not proved a session, and the connection is closed after ``HANDSHAKE_S``. At most
+``UNPROVEN_MAX`` of them are open at a time. If there are more, the host with most of them loses its
+oldest one. This lane does not use ZeroMQ, because a peer could abort a process that reads payloads
+over it, or fill its memory (docs/design_notes.md N26).
 
-Without keys, any host that reaches the control lane can offer a session. Records then detect
-damage, and keep nothing secret, and at most ``KEYLESS_MAX`` connections are open at a time.
+Without keys, any host that reaches the control lane can offer a session. Records then detect damage
+but keep nothing secret, and at most ``KEYLESS_MAX`` connections are open at a time.
 
-A connection carries payloads one way. A chunk is sent as two records: its header, and its data. The
-sender writes a sealed record to the socket at once, so its payload is never in flight. The receiver
-opens a record directly into its place in the payload, in a single pass.
+A connection carries payloads in one direction. A chunk is sent as two records: its header and its
+data. The sender writes a sealed record to the socket at once, so no payload is in flight after
+that. The receiver opens a record directly into its place in the payload, in a single pass.
 """
 
 from __future__ import annotations
@@ -54,14 +54,15 @@ from .sockets import HANDSHAKE_S, address_of, bulk_options, host_and_port, liste
 
 UNPROVEN_MAX = 128
 OF_A_PEER_MAX = 2
-"""Number of connections of a peer with a key: one in use, and one left by a former incarnation or a
-cut."""
+"""Number of connections of a peer with a key: one in use, and one that remains from a former
+incarnation or a cut."""
 KEYLESS_MAX = 1024
-"""Number of connections in a run without keys, where a session shows no peer. At most a quarter of
-the open files that this process may have: each linked peer takes nine."""
+"""Number of connections in a run without keys, in which a session does not identify a peer. It is
+at most a quarter of the open files that this process may have, because each linked peer uses
+nine."""
 OFFERS_MAX = 1024
-ACCEPTS = 64  # connections accepted before other work
-BURST_BYTES = 2**20  # bytes before the control lane is served
+ACCEPTS = 64  # connections to accept before other work
+BURST_BYTES = 2**20  # bytes to read before the control lane is served
 BURST_READS = 256
 
 _HEADER_MAX = FIRST.size + HEADER_BYTES_MAX
@@ -72,11 +73,11 @@ _SEND = int(socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
 
 
 class SealedLane:
-    """The way out to one peer: a ``links.BulkLane``.
+    """Outgoing bulk lane to one peer, a ``links.BulkLane``.
 
     Args:
-        offer: Sends a frame over the control lane to the same peer. False if that does not stand,
-            and so this lane does not connect yet.
+        offer: Sends a frame over the control lane to the same peer. It returns False if the control
+            lane is not connected; this lane does not connect then.
     """
 
     def __init__(self, address: str, parties: LinkParties, offer: Callable[[bytes], bool]) -> None:
@@ -88,9 +89,9 @@ class SealedLane:
         self._socket: socket.socket | None = None
         self._session: OpeningSession | None = None
         self._sealer: RecordSealer | None = None
-        self._opened = False  # the connection has named its session
+        self._opened = False  # whether the connection has named its session
         self._welcome = b""
-        self._unsent: memoryview | None = None  # of the chunk that is being pushed
+        self._unsent: memoryview | None = None  # unsent part of the chunk that is being pushed
         self._failures, self._not_before, self._give_up_at = 0, 0.0, 0.0
 
     # --- the connection ---------------------------------------------------------------------------
@@ -110,7 +111,8 @@ class SealedLane:
         return False
 
     def _begin(self, now: float) -> None:
-        """Begin a session for each new connection, so that a record of one opens on no other."""
+        """Begin a new session for each connection, so that a record is valid on one connection
+        only."""
         parties = self._parties
         public = "" if parties.pair is None else parties.pair.public
         session = OpeningSession(public, parties.other, parties.incarnation())
@@ -123,9 +125,9 @@ class SealedLane:
                 socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC,
             )
         except OSError:
-            return  # no descriptor left: one may become free
+            return  # no descriptor is left, but one may become free
         bulk_options(end)
-        end.connect_ex((host, port))  # ``news`` finds the outcome
+        end.connect_ex((host, port))  # ``news`` detects the outcome
         self._socket, self._session = end, session
         self._opened, self._welcome = False, b""
         self._give_up_at = now + HANDSHAKE_S
@@ -182,8 +184,8 @@ class SealedLane:
     # --- payloads ---------------------------------------------------------------------------------
 
     def push(self, outgoing: Outgoing) -> bool:
-        """Send the next chunk. If the kernel has not accepted all of it, return False: the next
-        call continues with it, for the same message."""
+        """Send the next chunk. If the kernel has not accepted all of it, return False. The next
+        call, which must be for the same message, continues with it."""
         end = self._socket
         if end is None or self._sealer is None:
             return False
@@ -193,7 +195,7 @@ class SealedLane:
         try:
             while unsent:
                 unsent = unsent[end.send(unsent, _SEND) :]
-        except OSError:  # no room, or the peer has gone, which ``news`` will report
+        except OSError:  # there is no room, or the peer has gone, which ``news`` will report
             self._unsent = unsent
             return False
         self._unsent = None
@@ -209,13 +211,14 @@ class SealedLane:
 
 
 def _send_all(end: socket.socket, data: bytes) -> None:
-    """Send a few bytes, for which a new connection has room. Raises: OSError."""
+    """Send a few bytes on a new connection, which has room for them. Raises: OSError."""
     if end.send(data, _SEND) != len(data):
         raise ConnectionError("it has no room")
 
 
 class SealedStream:
-    """Data of one connection that has proved its session: bytes to messages, without a socket.
+    """Data of one connection that has proved its session. It converts bytes to messages, without a
+    socket.
 
     Args:
         connection, owner: The connection and its peer, for ``reception``.
@@ -236,14 +239,14 @@ class SealedStream:
         self._small = self._view = memoryview(bytearray(_SMALL_BYTES))
         self._filled, self._need = 0, RECORD.size
         self._awaits_chunk = False
-        self._incoming: IncomingPayload | None = None  # None if the chunk is rejected
+        self._incoming: IncomingPayload | None = None  # None if the next chunk is rejected
 
     def room(self) -> memoryview:
         """Return the memory for the next bytes."""
         return self._view[self._filled : self._need]
 
     def grow(self, nbytes: int, now: float) -> list[Arrival]:
-        """Process ``nbytes`` more bytes in that memory. Raises: Malformed: The bytes are not
+        """Process the next ``nbytes`` bytes in ``room``. Raises: Malformed: The bytes are not
         authentic, and the connection must be closed."""
         self._filled += nbytes
         if self._filled < self._need:
@@ -263,8 +266,9 @@ class SealedStream:
         return arrivals
 
     def _make_room(self, kind: int, length: int) -> None:
-        """Allocate memory for a record after its head. The head is not authenticated yet, but only
-        its kind and size are used, and these must be the expected ones or within bounds."""
+        """Allocate memory for the record that this head announces. The head is not authenticated
+        yet. Only its kind and its length are used, and they must be the expected ones or within
+        bounds."""
         if self._awaits_chunk:
             wanted = self._wanted()
             right = kind == CHUNK and (
@@ -280,14 +284,14 @@ class SealedStream:
             self._view[: RECORD.size] = self._small[: RECORD.size]
 
     def _wanted(self) -> IncomingPayload | None:
-        """Return the payload of the next chunk; None if it was rejected, or dropped since."""
+        """Return the payload of the next chunk; None if it was rejected, or was dropped since."""
         incoming = self._incoming
         return None if incoming is None or incoming.dropped else incoming
 
     def _read_header(self, record: memoryview, kind: int, length: int, now: float) -> list[Arrival]:
         header = memoryview(bytearray(length))
         self._opener.open_into(record[: RECORD.size], record[RECORD.size :], header)
-        # a payload's later chunks are not messages
+        # The later chunks of a payload do not count as messages.
         self._traffic.received_messages += kind == MESSAGE or header[0] == FIRST_MARK
         if kind == HEADER:
             self._incoming = self._reception.chunk(self._connection, header, now, self._owner)
@@ -308,7 +312,7 @@ class SealedStream:
 
 
 class _Connection:
-    """Accepted connection. The connection has no owner at first, then a session, then a peer."""
+    """Accepted connection. It has no owner at first, then a session, and then a peer."""
 
     def __init__(self, end: socket.socket, serial: int, host: str, until: float) -> None:
         self.end, self.serial, self.host, self.until = end, serial, host, until
@@ -326,21 +330,21 @@ class _Connection:
 
 
 def _oldest_of_most(connections: list[_Connection]) -> _Connection:
-    """Return the oldest connection of the host with most of them, among equal hosts the oldest of
-    the host with the latest."""
+    """Return the oldest connection of the host with most connections. If several hosts have as
+    many, use the host of the latest connection."""
     counts = Counter(one.host for one in connections)
     most = max((one.host for one in reversed(connections)), key=counts.__getitem__)
     return next(one for one in connections if one.host == most)
 
 
 class SealedInbox:
-    """The way in from all peers: a listener, the sessions that peers have offered, and the
-    connections, behind one epoll descriptor."""
+    """Inbox of payloads from all peers: a listening socket, the sessions that peers have offered,
+    and the connections, behind one epoll descriptor."""
 
     def __init__(
         self, where: ListenAddress, reception: Reception, incarnation: Callable[[], int]
     ) -> None:
-        """Raises: ConfigError, AddressInUse."""
+        """Listen at ``where``. Raises: ConfigError, AddressInUse."""
         self._keys = None if where.guard is None else where.guard.keys
         self._incarnation = incarnation
         self.reception, self._traffic = reception, reception.traffic
@@ -352,15 +356,15 @@ class SealedInbox:
         self.fd: int = self._epoll.fileno()
         self._offers: dict[bytes, tuple[PeerId, str, SessionOffer]] = {}
         self._connections: dict[int, _Connection] = {}
-        # connections that have not proved their session, the oldest first
+        # connections that have not proved their session, oldest first
         self._unproven: dict[int, _Connection] = {}
         self._serial = 0
         files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         self._keyless_max = KEYLESS_MAX if files < 0 else min(KEYLESS_MAX, files // 4)
 
     def offered(self, owner: PeerId, frame: bytes) -> None:
-        """Store the offer of ``owner``, sent on the control lane, for its next connection here. The
-        new offer of a peer with a key replaces an older one."""
+        """Store an offer of ``owner`` from the control lane, for the owner's next connection. A new
+        offer of a peer with a key replaces an older one."""
         try:
             offer = SessionOffer.decode(frame)
         except Malformed:
@@ -368,7 +372,7 @@ class SealedInbox:
             return
         key = "" if self._keys is None else self._keys.key_of(owner)
         if key is None:
-            return  # struck off just now
+            return  # the key has just been revoked
         if owner != ANYBODY:
             self._forget_offers(lambda known, _: known == owner)
         elif len(self._offers) >= OFFERS_MAX:
@@ -384,8 +388,8 @@ class SealedInbox:
                 del self._offers[session]
 
     def read(self, arrivals: list[Arrival], now: float) -> bool:
-        """Read arrivals, at most so many that other lanes do not wait too long. The descriptor
-        stays readable for the other ones."""
+        """Read arrivals, up to a limit, so that other lanes do not wait too long. For the remaining
+        data, the descriptor stays readable."""
         stop_at = self._traffic.received_bytes + BURST_BYTES
         for fd, _ in self._epoll.poll(0):
             connection = self._connections.get(fd)
@@ -404,7 +408,7 @@ class SealedInbox:
             try:
                 end, address = self._listener.accept()
             except OSError:
-                return  # no further connection, or the connection is already closed
+                return  # there is no further connection, or it was already closed
             end.setblocking(False)
             bulk_options(end)
             self._serial += 1
@@ -415,8 +419,8 @@ class SealedInbox:
 
     def _make_way(self) -> None:
         """Close a connection if too many have named no offered session. A connection with an
-        offered session does not count: its peer is known. Without keys the peer is unknown, and
-        each connection counts."""
+        offered session does not count, because its peer is known. Without keys the peer is unknown,
+        so each connection counts."""
         strangers = [one for one in self._unproven.values() if one.opener is None]
         if len(strangers) > UNPROVEN_MAX:
             self._turn_away(_oldest_of_most(strangers))
@@ -429,11 +433,11 @@ class SealedInbox:
         connection.session = session_of(connection.begun)
         if connection.session in self._offers:
             self._welcome(connection)
-        else:  # The offer may be in transit. Nothing is read until it comes.
+        else:  # the offer may be in transit, and nothing is read until it arrives
             self._epoll.modify(connection.end.fileno(), 0)
 
     def _welcome(self, connection: _Connection) -> None:
-        """Send the welcome for an offered session, which is used once."""
+        """Send the welcome for an offered session, which can be used only once."""
         assert connection.session is not None
         owner, key, offer = self._offers.pop(connection.session)
         public = "" if self._keys is None else self._keys.pair.public
@@ -447,7 +451,7 @@ class SealedInbox:
             self._turn_away(connection)
 
     def _admit(self, connection: _Connection) -> None:
-        """Admit a connection that sends the proof of its session."""
+        """Admit a connection that has sent the proof of its session."""
         assert connection.opener is not None
         assert connection.owner is not None
         connection.opener.open_proof(memoryview(connection.begun))
@@ -469,7 +473,7 @@ class SealedInbox:
         self._traffic.drop("bad_handshake")
         self._close(connection)
 
-    # --- what comes -------------------------------------------------------------------------------
+    # --- incoming data ----------------------------------------------------------------------------
 
     def _drain(
         self, connection: _Connection, arrivals: list[Arrival], now: float, stop_at: int
@@ -494,8 +498,8 @@ class SealedInbox:
                 return
 
     def _read_some(self, connection: _Connection, arrivals: list[Arrival], now: float) -> bool:
-        """Whether there may be more to read. Raises: BlockingIOError: Nothing is there. OSError:
-        It has ended. Malformed."""
+        """Read some bytes. Return whether more may be available. Raises: BlockingIOError: Nothing
+        has arrived. OSError: The connection has ended. Malformed."""
         stream = connection.stream
         room = (
             memoryview(connection.begun)[connection.filled :] if stream is None else stream.room()
@@ -516,10 +520,10 @@ class SealedInbox:
             self._admit(connection)
         return True
 
-    # --- the end ----------------------------------------------------------------------------------
+    # --- end --------------------------------------------------------------------------------------
 
     def sweep(self) -> None:
-        """Close the connections with revoked keys, in a run with keys."""
+        """Close the connections with revoked keys. Only in a run with keys."""
         keys = self._keys
         assert keys is not None
         self._forget_offers(lambda owner, key: keys.peer_of(key) != owner)

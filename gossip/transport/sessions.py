@@ -1,9 +1,9 @@
 """Sessions of the sealed payload lane: the keys of a connection, and its sealed records.
 
-CURVE would carry payloads at a third of the speed. So they have their own connections, sealed with
-AES-256-GCM, for which processors have instructions. CURVE still carries the secrets of these
-connections; without keys they travel in the clear. One session is for one connection, and has one
-direction:
+CURVE would carry payloads at a third of the speed. So payloads have their own connections, which
+are sealed with AES-256-GCM, because processors have instructions for it. CURVE still carries the
+secrets of these connections; in a run without keys the secrets are sent in the clear. Each session
+is for one connection and one direction:
 
     control lane                [OFFER: mark, session, secret, incarnation]     sender to receiver
     payload lane                [OPEN: magic, session]                          sender to receiver
@@ -11,18 +11,18 @@ direction:
                                 record 0, record 1, ...                         sender to receiver
     record                      [RECORD: kind, length] sealed data, tag of 16 bytes
 
-Both sides derive a secret for each direction with HKDF, from the secret of the sender. The salt is
-the session and the random bytes of the receiver; the info has both public keys, both incarnations
-and the direction. So each connection has new keys, after a restart of either side. Record 0 is
-empty.
-It proves that its sender has the key: before that, nothing is stored or allocated.
+Both sides derive a secret for each direction with HKDF, from the secret of the sender. The salt
+consists of the session and the random bytes of the receiver. The info has both public keys, both
+incarnations and the direction. So each connection has new keys, and so has a connection after a
+restart of either side. Record 0 is empty. It proves that its sender has the key; before that,
+nothing is stored or allocated.
 
-A record's nonce is its number, which is not sent. So a repeated or moved record fails to decrypt,
-and none can be omitted; its head is authenticated with it. After ``RECORDS_A_KEY`` records both
-sides take the next key of the chain.
+The nonce of a record is its number, which is not sent. So a repeated or moved record fails to
+decrypt, and no record can be omitted. The head of a record is authenticated together with it. After
+``RECORDS_A_KEY`` records, both sides use the next key of the chain.
 
 Sources: NIST SP 800-38D (GCM); RFC 5869 (HKDF); RFC 8446, 5.2, 5.3, 5.5 and 7.2 (records, nonces
-and key updates of TLS 1.3, which these follow).
+and key updates of TLS 1.3, on which these are modelled).
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ NONCE_BYTES = 12
 MAGIC = b"gsl1"
 
 PROOF, MESSAGE, HEADER, CHUNK = 1, 2, 3, 4
-"""Kinds of records: an empty one, a message without a payload, the header of a chunk, and the chunk
-after it."""
+"""Kinds of records: an empty record, a message without a payload, the header of a chunk, and the
+chunk that follows it."""
 RECORDS_A_KEY = 2**19
-"""Number of records under one key. Each has at most 1 MiB, and every other one is small. The
-advantage of distinguishing 2**34 blocks of AES under one key from a random function is at most
-2**-61. GCM itself bounds records at 2**32."""
+"""Number of records under one key. Each record has at most 1 MiB, and every other one is small. An
+attacker can distinguish 2**34 blocks of AES under one key from a random function with an advantage
+of at most 2**-61. GCM itself limits the number of records to 2**32."""
 
 OFFER = struct.Struct(f"<Bxxx{SESSION_BYTES}s{SECRET_BYTES}sQ")
 OPEN = struct.Struct(f"<4s{SESSION_BYTES}s")
@@ -69,13 +69,13 @@ _INCARNATIONS = struct.Struct("<QQ")
 
 @dataclass(frozen=True, slots=True)
 class SessionOffer:
-    """Offer of a session, which the sender of payloads sends to the receiver over the control lane,
+    """Offer of a session. The sender of payloads sends it to the receiver over the control lane,
     once for each connection.
 
     Attributes:
-        session: Name of the session, by which a connection shows its peer. An observer can also
-            name it, but has no key.
-        secret: ``SECRET_BYTES`` bytes, drawn for this session only. It is never shown.
+        session: Name of the session, by which a connection identifies its peer. An observer can
+            send the name as well, but has no key.
+        secret: ``SECRET_BYTES`` random bytes for this session only. It is never shown.
         incarnation: Incarnation of the sender.
     """
 
@@ -92,7 +92,7 @@ class SessionOffer:
 
     @classmethod
     def decode(cls, frame: bytes) -> SessionOffer:
-        """Return the offer in ``frame``. Raises: Malformed: There is none."""
+        """Return the offer in ``frame``. Raises: Malformed: ``frame`` is not an offer."""
         if len(frame) != OFFER.size or frame[0] != OFFER_MARK:
             raise Malformed("not an offer of a session")
         return cls(*OFFER.unpack(frame)[1:])
@@ -103,8 +103,8 @@ class SessionParties:
     """Both sides of a session.
 
     Attributes:
-        sender, receiver: Their public keys, as text.
-        sender_incarnation, receiver_incarnation: Incarnations at its start.
+        sender, receiver: Public keys of both sides, as text.
+        sender_incarnation, receiver_incarnation: Incarnations of both sides at the start.
     """
 
     sender: str
@@ -116,11 +116,11 @@ class SessionParties:
 def derive_secrets(
     offer: SessionOffer, random: bytes, parties: SessionParties
 ) -> tuple[bytes, bytes]:
-    """Return two secrets of ``SECRET_BYTES``: for the direction from the sender to the receiver,
-    and for the opposite one.
+    """Return two secrets of ``SECRET_BYTES``: the secret for the direction from sender to receiver,
+    and the secret for the opposite direction.
 
     Args:
-        random: Random bytes of the receiver, ``SECRET_BYTES`` of them; it need not be secret.
+        random: ``SECRET_BYTES`` random bytes of the receiver, which need not be secret.
     """
     between = b"".join(
         (
@@ -139,7 +139,7 @@ def derive_secrets(
 
 
 class _KeyChain:
-    """The keys of one direction, one after the other, and the number of the next record."""
+    """Successive keys of one direction, and the number of the next record."""
 
     def __init__(self, secret: bytes) -> None:
         self._secret = secret
@@ -151,8 +151,8 @@ class _KeyChain:
         self._secret = _expand(self._secret, b"next secret")
 
     def nonce(self) -> bytes:
-        """Return the nonce of the next record, once; From now on ``key`` is its key. Numbers
-        continue with the next key, so no nonce repeats."""
+        """Return the nonce of the next record, which must be used once. ``key`` is the key of this
+        record from now on. Numbers continue across keys, so no nonce repeats."""
         number = self.number
         if number and number % RECORDS_A_KEY == 0:
             self._use()
@@ -168,15 +168,15 @@ class RecordSealer:
     """Sealer of the records of one direction.
 
     Args:
-        secret: Secret of this direction of this session. No other sealer has it.
+        secret: Secret of this direction of this session. No other sealer may have it.
     """
 
     def __init__(self, secret: bytes) -> None:
         self._chain = _KeyChain(secret)
 
     def seal_into(self, kind: int, data: bytes | memoryview, room: memoryview) -> int:
-        """Write the next record to the beginning of ``room``. Return its size, ``len(data) +
-        OVERHEAD``."""
+        """Write the next record to the start of ``room``. Return the size of the record, which is
+        ``len(data) + OVERHEAD``."""
         end = RECORD.size + len(data) + TAG_BYTES
         RECORD.pack_into(room, 0, kind, len(data))
         nonce = self._chain.nonce()
@@ -191,21 +191,22 @@ class RecordSealer:
 
 
 class RecordOpener:
-    """Opener of the records of one direction, in the order of sealing. After the first invalid
-    record it opens no more."""
+    """Opener of the records of one direction, in the order in which they were sealed. After the
+    first invalid record, it opens no further record."""
 
     def __init__(self, secret: bytes) -> None:
         self._chain = _KeyChain(secret)
         self._broken = False
 
     def open_into(self, head: bytes | memoryview, sealed: memoryview, room: memoryview) -> None:
-        """Open the next record into ``room``, which has the size of its data.
+        """Open the next record into ``room``, which has the size of the record's data.
 
         Args:
             head: Head of the record, ``RECORD.size`` bytes.
-            sealed: Data and tag.
-        Raises: Malformed: It is not the next record of this session. Then the content of ``room``
-            must not be used.
+            sealed: Sealed data and tag.
+        Raises: Malformed: It is not the next record of this session. The content of ``room`` must
+        not be
+            used then.
         """
         if self._broken or len(sealed) != len(room) + TAG_BYTES:
             self._broken = True
@@ -218,29 +219,30 @@ class RecordOpener:
             raise Malformed("not the next record of this session") from None
 
     def pass_over(self) -> None:
-        """Skip the next record, which is not needed."""
+        """Skip the next record. Its content is not needed."""
         self._chain.nonce()
 
     def open_proof(self, record: memoryview) -> None:
-        """Open an empty record. Raises: Malformed: It is not empty, or not the next one of this
-        session."""
+        """Open an empty record. Raises: Malformed: The record is not empty, or is not the next one
+        of this session."""
         if len(record) != PROOF_BYTES or RECORD.unpack_from(record) != (PROOF, 0):
             raise Malformed("not an empty record")
         self.open_into(record[: RECORD.size], record[RECORD.size :], memoryview(bytearray()))
 
 
 class OpeningSession:
-    """The sender's side of a session, until the welcome of the receiver."""
+    """Sender's side of a session, until the receiver sends its welcome."""
 
     def __init__(self, sender: str, receiver: str, incarnation: int) -> None:
-        """Args: ``sender``, ``receiver``: Public keys. ``incarnation``: The sender's."""
+        """Args: ``sender``, ``receiver``: Public keys. ``incarnation``: Incarnation of the
+        sender."""
         self._sender, self._receiver = sender, receiver
         self.offer = SessionOffer.draw(incarnation)
         self.opening = OPEN.pack(MAGIC, self.offer.session)
 
     def welcomed(self, welcome: bytes) -> RecordSealer:
-        """Return the sealer of the session. Raises: Malformed: The welcome is not from the receiver
-        of the offer."""
+        """Return the sealer of the session. Raises: Malformed: The welcome does not come from the
+        receiver of the offer."""
         if len(welcome) != WELCOME_BYTES:
             raise Malformed("not a welcome")
         random, incarnation = WELCOME.unpack_from(welcome)
@@ -253,12 +255,12 @@ class OpeningSession:
 def make_welcome(
     offer: SessionOffer, sender: str, receiver: str, incarnation: int
 ) -> tuple[bytes, RecordOpener]:
-    """Return the receiver's reply to a connection that names the session, and the opener of its
-    records.
+    """Return the receiver's reply to a connection that names the session, and the opener of the
+    connection's records.
 
     Args:
         sender, receiver: Public keys.
-        incarnation: The receiver's.
+        incarnation: Incarnation of the receiver.
     """
     random = os.urandom(SECRET_BYTES)
     parties = SessionParties(sender, receiver, offer.incarnation, incarnation)

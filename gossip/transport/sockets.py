@@ -1,4 +1,4 @@
-"""ZeroMQ sockets with safe values for every unsafe default, and the addresses that they may have
+"""ZeroMQ sockets, with safe values in place of unsafe defaults, and the addresses that they may use
 (docs/design_notes.md N9)."""
 
 from __future__ import annotations
@@ -18,44 +18,45 @@ from .codec import HEADER_BYTES_MAX
 
 _ENDPOINT = re.compile(r"tcp://(\[[0-9a-fA-F:]+\]|[0-9.]+):([0-9]{1,5})", re.ASCII)
 
-BACKLOG = 256  # connections that wait to be accepted
+BACKLOG = 256  # number of connections that may wait to be accepted
 SEGMENT_BYTES_MAX = 1200
-"""Between hosts, both ways, since a listener's connections inherit it. Every path of IPv6 carries
-packets of 1,280 bytes. Some routers drop larger ones without a message, although the devices at
-both ends send them (RFC 2923, 2.1)."""
+"""Segment size between hosts, in both directions, because the connections of a listener inherit it.
+Every path of IPv6 carries packets of 1,280 bytes. Some routers drop larger packets without a
+message, although the devices at both ends send them (RFC 2923, 2.1)."""
 HANDSHAKE_S = 5.0
-"""Time in seconds for a connection to prove that it belongs to a peer. After that it is closed.
-CURVE takes four round trips: 2 s by satellite."""
-# on an outbound connection: CURVE's longest command has 168 bytes, the text of an error 256
+"""Time in which a connection must prove that it belongs to a peer, in seconds. After that it is
+closed. CURVE takes four round trips, which are 2 s by satellite."""
+# on an outbound connection: the longest CURVE command has 168 bytes, the text of an error 256
 HANDSHAKE_BYTES_MAX = 512
 _BOTH_WAYS: dict[zmq.SocketOption, int] = {
-    zmq.LINGER: 0,  # with the default, forever, the end of the context hangs
+    zmq.LINGER: 0,  # the default is forever, which blocks the end of the context
     zmq.HANDSHAKE_IVL: round(1000 * HANDSHAKE_S),
-    zmq.RECONNECT_IVL: 50,  # ms, doubling up to
+    zmq.RECONNECT_IVL: 50,  # ms, doubled for each attempt up to the next value
     zmq.RECONNECT_IVL_MAX: 1000,
     zmq.CONNECT_TIMEOUT: 2000,
-    # an idle connection to a host that vanished is closed after half a minute
+    # An idle connection to a host that vanished is closed after half a minute.
     zmq.TCP_KEEPALIVE: 1,
     zmq.TCP_KEEPALIVE_IDLE: 10,
     zmq.TCP_KEEPALIVE_INTVL: 5,
     zmq.TCP_KEEPALIVE_CNT: 4,
     zmq.BACKLOG: BACKLOG,
-    zmq.RCVHWM: 0,  # unbounded: see below
-    # The time in which a full reader receives nothing also counts.
+    zmq.RCVHWM: 0,  # unbounded; the reason is below
+    # The time in which a full reader receives nothing counts as well.
     zmq.TCP_MAXRT: 5000,
 }
 # A socket that sends heartbeats can abort its process when a connection ends. This happens if the
 # input of the connection has stopped because its queue is full (libzmq 4.3.5, #4364: the timer
 # writes to it, "Assertion failed: !_io_error"). A peer can cause that: it sends a little more than
-# is read and disconnects, or dies while this process sleeps. Replies to heartbeats that arrived
-# before can also cause it. So the queues of the control lane are unbounded: inbound ones store
-# every frame, and outbound ones must not receive a frame (``links.ControlLane`` disconnects a peer
-# that sends one).
+# is read, and disconnects, or dies while this process sleeps. Replies to earlier heartbeats can
+# cause it as well. So the queues of the control lane are unbounded: inbound sockets store every
+# frame, and outbound ones must not receive any frame (``links.ControlLane`` disconnects a peer that
+# sends one).
 #
-# A stopped process or a cut link shows within 300..400 ms on one host (default: never). Between
-# hosts a heartbeat may be lost behind payloads: TCP sends it again after 0.2 s, then after 0.4 s
-# more, and queues on the way add their delay. There the failure detector is faster, because it
-# observes whether payloads move. The state of the control lane counts for both.
+# A stopped process or a cut link is noticed within 300..400 ms on one host (default: never).
+# Between hosts, a heartbeat may be lost behind payloads. TCP sends it again after 0.2 s, then after
+# another 0.4 s, and queues on the path add their delay. There the failure detector is faster,
+# because it observes whether payloads are in transfer. The state of the control lane counts for
+# both lanes.
 _NEAR_MS, _FAR_MS = round(1000 * LINK_TIMEOUT_S), round(1000 * FAR_LINK_TIMEOUT_S)
 _HEARTBEAT = {zmq.HEARTBEAT_IVL: 100, zmq.HEARTBEAT_TIMEOUT: _NEAR_MS, zmq.HEARTBEAT_TTL: _NEAR_MS}
 _HEARTBEAT_FAR = {
@@ -65,8 +66,8 @@ _HEARTBEAT_FAR = {
 }
 _OUT = {zmq.MAXMSGSIZE: HANDSHAKE_BYTES_MAX, zmq.SNDHWM: 256}
 _IN = {zmq.MAXMSGSIZE: HEADER_BYTES_MAX}
-# The kernel sizes the buffers by the round trip and the rate of their link, within tcp_wmem. Fixed
-# ones of 512 KiB carried a fifth of the rate of a link of 200 Mbit/s and 100 ms
+# The kernel adapts the buffers to the round trip and the rate of their link, within tcp_wmem. Fixed
+# buffers of 512 KiB carried a fifth of the rate of a link with 200 Mbit/s and 100 ms
 # (distant_payloads.py).
 _BULK_TCP = (
     (tcp.SOL_SOCKET, tcp.SO_KEEPALIVE, 1),
@@ -81,8 +82,9 @@ _BULK_TCP = (
 def new_socket(
     context: zmq.Context[zmq.Socket[bytes]], kind: int, *, far: bool = False
 ) -> zmq.Socket[bytes]:
-    """Return a new socket of the control lane: a ROUTER, to be bound, or a DEALER, to be connected,
-    to another host if ``far``. No routing id is ever set: libzmq draws them."""
+    """Return a new socket of the control lane: a ROUTER to be bound, or a DEALER to be connected.
+    ``far``: the DEALER connects to another host. No routing id is set, because libzmq must choose
+    it."""
     socket = context.socket(kind)
     inbound = kind == zmq.ROUTER
     own = _IN if inbound else _OUT | (_HEARTBEAT_FAR if far else _HEARTBEAT)
@@ -92,7 +94,7 @@ def new_socket(
         socket.set(zmq.ROUTER_MANDATORY, 1)
         socket.set(zmq.ROUTER_HANDOVER, 0)
     else:
-        # Otherwise messages wait for dead peers and arrive a round late.
+        # Otherwise messages would wait for dead peers and arrive a round late.
         socket.set(zmq.IMMEDIATE, 1)
     return socket
 
@@ -104,8 +106,8 @@ def is_far(address: str) -> bool:
 
 
 def endpoint(address: str, anywhere: bool = False) -> bool:
-    """Whether ``address`` is that of a lane: TCP, on loopback or, if ``anywhere``, on any one host.
-    It may come from a peer."""
+    """Whether ``address`` is a valid address of a lane: TCP, on loopback or, if ``anywhere``, on
+    any single host. It may come from another peer."""
     match = _ENDPOINT.fullmatch(address)
     if match is None or not 0 < int(match[2]) < 65536:
         return False
@@ -114,21 +116,21 @@ def endpoint(address: str, anywhere: bool = False) -> bool:
 
 
 def host_and_port(address: str) -> tuple[str, int]:
-    """Return the host and the port of an ``endpoint``."""
+    """Return the host and the port of a valid address (``endpoint``)."""
     match = _ENDPOINT.fullmatch(address)
     assert match is not None, address
     return match[1].strip("[]"), int(match[2])
 
 
 def bulk_options(connection: tcp.socket) -> None:
-    """Set the options of a TCP connection of the payload lane."""
+    """Set the options of a TCP connection of the bulk lane."""
     for level, option, value in _BULK_TCP:
         connection.setsockopt(level, option, value)
 
 
 def bind(socket: zmq.Socket[bytes], host: str, port: int, anywhere: bool = False) -> str:
-    """Bind a ZeroMQ socket to the socket that ``listen`` returns, and return its address. Raise the
-    same errors."""
+    """Bind a ZeroMQ socket to the socket from ``listen``, and return its address. Raise the errors
+    of ``listen``."""
     listener = listen(host, port, anywhere)
     address = address_of(listener)
     allow_ipv6(socket, address)
@@ -145,8 +147,8 @@ def bind(socket: zmq.Socket[bytes], host: str, port: int, anywhere: bool = False
 def listen(host: str, port: int, anywhere: bool = False) -> tcp.socket:
     """Return a non-blocking socket that accepts connections.
 
-    Raises: ConfigError: ``host`` is not a loopback address, and not ``anywhere`` either; or no
-    address of one host. AddressInUse.
+    Raises: ConfigError: ``host`` is not a loopback address and ``anywhere`` is False, or it is no
+        address of a single host. AddressInUse.
     """
     host = _allowed(host, port, anywhere)
     listener = tcp.socket(tcp.AF_INET6 if ":" in host else tcp.AF_INET, tcp.SOCK_STREAM)
@@ -194,20 +196,20 @@ def _cannot_listen(
 
 
 def find_listener(port: int) -> str | None:
-    """Return the process that listens on a TCP port of this machine; None if it is not known."""
+    """Return the process that listens on a TCP port of this machine; None if it is unknown."""
     try:
         for found in psutil.net_connections(kind="tcp"):
             listens = found.status == psutil.CONN_LISTEN and found.laddr.port == port
             if listens and found.pid:
                 return f"pid {found.pid} ({psutil.Process(found.pid).name()})"
     except psutil.Error:
-        return None  # the process of another user, or one that has ended
+        return None  # the process belongs to another user, or has ended
     return None
 
 
 def allow_ipv6(socket: zmq.Socket[bytes], address: str) -> None:
-    """Enable IPv6 on a socket if ``address`` needs it. Otherwise IPv4 addresses would be shown as
-    IPv6 ones."""
+    """Enable IPv6 on a socket if ``address`` needs it. Otherwise IPv4 addresses would be reported
+    as IPv6 addresses."""
     if "[" in address:
         socket.set(zmq.IPV6, 1)
 

@@ -1,5 +1,5 @@
-"""Unknown keys that were rejected lately. Their number is bounded, and no host can use up the bound
-alone."""
+"""Unknown keys that were rejected recently. Their number is bounded, and no single host can use up
+the bound."""
 
 from __future__ import annotations
 
@@ -7,21 +7,22 @@ from collections.abc import Callable, Iterator
 
 STRANGERS_MAX = 64
 OF_AN_ADDRESS_MAX = 4
-"""Largest number of keys of one address. A host has few peers of a run, but any number of keys."""
+"""Largest number of stored keys of one address. A host has few peers of a run, but can invent
+keys."""
 TOLD_MAX = 16
-"""Largest number of addresses with a notice: a fraction of all notices, so that there is room for
-others."""
+"""Largest number of addresses with a notice. It is a fraction of all notices, so that there is room
+for other ones."""
 NOTICE_S = 2.0
-"""Time in seconds before users are notified of an unknown key: that of a newcomer may be in
-transit."""
+"""Time before users are notified of an unknown key, in seconds. The key of a newcomer may still be
+in transit."""
 FORGET_S = 60.0
 
 
 class RefusedKeys:
-    """Rejected keys, with their addresses."""
+    """Rejected keys and their addresses."""
 
     def __init__(self) -> None:
-        # time of the first check, 0.0 before it, and address, by key
+        # by key: time of the first check, which is 0.0 before it, and address
         self._since: dict[str, tuple[float, str]] = {}
         self._told: dict[str, float] = {}  # time of the notice, by address
 
@@ -38,8 +39,8 @@ class RefusedKeys:
     def keys_to_report(
         self, now: float, is_known: Callable[[str], bool]
     ) -> Iterator[tuple[str, str]]:
-        """Yield the keys and addresses for notices: one key for each address, once, and again if
-        the address returns later."""
+        """Yield keys and addresses for notices. Each address gets one notice, with one key, and
+        another one if it returns later."""
         for key, (since, address) in list(self._since.items()):
             if is_known(key) or (since and now - since >= FORGET_S):
                 del self._since[key]
@@ -52,7 +53,7 @@ class RefusedKeys:
                 yield key, address
 
     def settled(self, now: float) -> list[str]:
-        """Return the addresses with a notice older than ``FORGET_S``, and drop them."""
+        """Return the addresses with a notice older than ``FORGET_S``, and drop these addresses."""
         over = [address for address, since in self._told.items() if now - since >= FORGET_S]
         for address in over:
             del self._told[address]

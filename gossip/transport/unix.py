@@ -1,11 +1,11 @@
 """The bulk lane between peers on one host: unix sockets, which pass packets between two processes
 without a thread between them.
 
-A packet is ``[length of the header][header][chunk]``, with the headers of ``chunks``. Names are
-abstract, so no file is left behind. The kernel reports the user at the other end, and other users
-are rejected. A large payload in memory that its sender shares
-is not sent (``lending``): the receiver maps the memory, copies the payload block by block, and
-reports that. These reports are all that a receiver sends on a connection.
+A packet is ``[length of the header][header][chunk]``, with the headers of ``chunks``. Socket names
+are abstract, so no file remains. The kernel reports the user at the other end, and other users are
+rejected. A large payload in shared memory of its sender is not sent (``lending``): the receiver
+maps the memory, copies the payload block by block, and reports when it is done. These reports are
+all that a receiver sends on a connection.
 """
 
 from __future__ import annotations
@@ -44,23 +44,23 @@ from .codec import HEADER_BYTES_MAX
 from .lending import Lender, MappedMemory
 
 CHUNK_BYTES = 128 * 1024
-"""Bytes of a chunk. A packet must fit the socket's buffer, which the system bounds at 208 KiB by
-default."""
+"""Length of a chunk in bytes. A packet must fit in the buffer of the socket, which the system
+limits to 208 KiB by default."""
 BUFFER_BYTES = 212_992
 CONNECTIONS_MAX = 4096
 BACKLOG = 1024
-BURST_BYTES = 2**20  # bytes before the control lane is served
+BURST_BYTES = 2**20  # bytes to read before the control lane is served
 BURST_PACKETS = 256
-LOAN_BURST_BYTES = 2**22  # bytes copied from shared memory before that: a millisecond
+LOAN_BURST_BYTES = 2**22  # bytes to copy from shared memory before that: a millisecond
 
 _LENGTH = struct.Struct("<I")
 _HEADER_MAX = _LENGTH.size + max(FIRST.size, LENT.size) + HEADER_BYTES_MAX
-RETURNS_MAX = 256  # returns of one lane before others get their turn
-_PEEK_BYTES = 1024  # holds the header of nearly every message
+RETURNS_MAX = 256  # reports of one lane to read before other lanes are served
+_PEEK_BYTES = 1024  # long enough for the header of nearly every message
 _ADDRESS = re.compile(r"unix://@(gossip-[0-9a-f]{8,64})", re.ASCII)
 _KIND = socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
 _CREDENTIALS = struct.Struct("3i")
-# As plain numbers: a flag of ``socket`` is an enum's, and each ``|`` and ``&`` of those costs 2 us.
+# Plain numbers, because flags of ``socket`` are enums, and each ``|`` or ``&`` of enums takes 2 us.
 _SEND = int(socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
 _PEEK = int(socket.MSG_PEEK)
 _TRUNCATED = int(socket.MSG_TRUNC)
@@ -71,8 +71,8 @@ _RETURN_LENGTH = _LENGTH.pack(NEXT.size)
 
 
 def name_of(address: str) -> str | None:
-    """Return the abstract name in an address of this lane; None if it is not such an address. It
-    may come from a peer."""
+    """Return the abstract name in an address of this lane. Return None if it is no such address,
+    because it may come from another peer."""
     match = _ADDRESS.fullmatch(address)
     return None if match is None else match[1]
 
@@ -85,10 +85,10 @@ def _user_at(other_end: socket.socket) -> int:
 
 
 class UnixLane:
-    """The way out to one peer: a ``links.BulkLane``.
+    """Outgoing bulk lane to one peer, a ``links.BulkLane``.
 
-    A connection that breaks has to be opened again, with ``retry``.
-    The descriptors of the two epolls stay the same.
+    A broken connection must be opened again with ``retry``. The descriptors of both epolls stay the
+    same.
     """
 
     def __init__(self, address: str) -> None:
@@ -101,24 +101,24 @@ class UnixLane:
         self.chunk_bytes, self.up = CHUNK_BYTES, False
         self._lender: Lender | None = None
         self._region, self._shown = 0, False
-        # transfer -> the message, and the memory that the other side has not copied yet
+        # by transfer: the envelope, and the memory that the other side has not copied yet
         self._lent: dict[int, tuple[bytes, NDArray[np.uint8]]] = {}
         self._declined: list[Outgoing] = []
 
     def share(self, lender: Lender) -> None:
-        """Share the memory of the lender: payloads in it need not be sent from now on."""
+        """Share the memory of the lender. From now on, payloads in it need not be sent."""
         self._lender, self._shown = lender, False
         self._region += 1
 
     def declined(self) -> list[Outgoing]:
-        """Return the messages to be sent again, by value: the other side cannot map the memory that
-        their payloads lie in. No memory is lent on this connection anymore."""
+        """Return the messages that must be sent again by value, because the other side cannot map
+        the memory of their payloads. No memory is lent on this connection any more."""
         declined, self._declined = self._declined, []
         return declined
 
     def lend(self, envelope: bytes, holder: NDArray[np.uint8]) -> Outgoing | None:
-        """Return a message for a payload in shared memory; None if the payload is not there, or is
-        so small that it is sent faster."""
+        """Return a message for a payload in shared memory. Return None if the payload is not in it,
+        or is so small that sending it is faster."""
         if self._lender is None or len(holder) <= CHUNK_BYTES:
             return None
         offset = self._lender.offset_of(holder)
@@ -129,8 +129,8 @@ class UnixLane:
         return 0.0 if self._socket is None else None
 
     def retry(self) -> bool:
-        """Connect. Return False if the peer does not listen yet, if another user does, or if no
-        descriptor is free: a later call may succeed."""
+        """Connect. Return False if the peer does not listen yet, if another user listens, or if no
+        descriptor is free. A later call may succeed."""
         try:
             end = socket.socket(socket.AF_UNIX, _KIND)
         except OSError:
@@ -146,7 +146,7 @@ class UnixLane:
             return False
         self._socket = end
         self._room.register(end.fileno(), select.EPOLLOUT)
-        # The socket has room, so ``news`` reports it as connected.
+        # The socket has room, so it is readable at once, and ``news`` reports the connection.
         self._news.register(end.fileno(), select.EPOLLIN | select.EPOLLOUT)
         return True
 
@@ -168,11 +168,11 @@ class UnixLane:
         return news
 
     def _read_returns(self, end: socket.socket) -> bool:
-        """Read which payloads the other side has copied. Return whether it has closed the
+        """Read the reports about copied payloads. Return whether the other side has closed the
         connection.
 
-        The other side can only return a lent payload or decline it. If it does so too soon, it
-        damages only its own payloads.
+        The other side can only return a lent payload or decline it. If it returns a payload too
+        early, it damages only the payloads that it receives itself.
         """
         for _ in range(RETURNS_MAX):
             try:
@@ -192,8 +192,8 @@ class UnixLane:
         return False
 
     def _show(self, end: socket.socket) -> None:
-        """Send the descriptor of the shared memory to the other side, once. Raises: OSError: As in
-        ``push``."""
+        """Send the descriptor of the shared memory to the other side, once. Raises OSError as
+        ``push`` does."""
         if self._lender is not None and not self._shown:
             header = NEXT.pack(MAP_MARK, self._region, 0)
             rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [self._lender.fd]))
@@ -213,14 +213,14 @@ class UnixLane:
             if outgoing.lent:
                 self._show(self._socket)
             self._socket.sendmsg(parts, (), _SEND)
-        except OSError:  # no room, or the peer has gone, which ``news`` will report
+        except OSError:  # there is no room, or the peer has gone, which ``news`` will report
             return False
         if outgoing.lent and outgoing.holder is not None:
             self._lent[outgoing.transfer] = header[LENT.size :], outgoing.holder
         return True
 
     def close(self, linger_ms: int = 0) -> None:
-        """Close the link. The other side can still read the bytes that were sent."""
+        """Close the lane. The other side can still read the bytes that were sent."""
         if self._socket is not None:
             self._socket.close()
         self._news.close()
@@ -228,11 +228,11 @@ class UnixLane:
 
 
 class UnixInbox:
-    """Inbox for all peers: a listener, and the accepted connections, behind one epoll
+    """Inbox for all peers: a listening socket and the accepted connections, behind one epoll
     descriptor."""
 
     def __init__(self, reception: Reception, name: str = "") -> None:
-        """Listen under ``name``, or under a random one. Raises: AddressInUse, ConfigError."""
+        """Listen under ``name``, or under a random name. Raises: AddressInUse, ConfigError."""
         self.reception, self._traffic = reception, reception.traffic
         name = name or f"gossip-{secrets.token_hex(16)}"
         self.address = f"unix://@{name}"
@@ -252,7 +252,7 @@ class UnixInbox:
         self.fd = self._epoll.fileno()
         # serial number and socket, by descriptor
         self._connections: dict[int, tuple[int, socket.socket]] = {}
-        # number and mapping of the memory that the sender shares, by descriptor; current copies
+        # by descriptor: number and mapping of the sender's shared memory; and payloads being copied
         self._mapped: dict[int, tuple[int, MappedMemory]] = {}
         self._loans: dict[int, Loan] = {}
         self._serial = 0
@@ -261,8 +261,8 @@ class UnixInbox:
         self._beyond = bytearray(_HEADER_MAX + 1)
 
     def read(self, arrivals: list[Arrival], now: float) -> bool:
-        """Read arrivals, at most so many that other lanes do not wait too long. The descriptor
-        stays readable for the other ones."""
+        """Read arrivals, up to a limit, so that other lanes do not wait too long. For the remaining
+        data, the descriptor stays readable."""
         stop_at = self._traffic.received_bytes + BURST_BYTES
         for fd in list(self._loans):
             self._copy(fd, arrivals, now)
@@ -278,7 +278,7 @@ class UnixInbox:
             try:
                 connection, _ = self._listener.accept()
             except OSError:
-                return  # no further connection, or the connection is already closed
+                return  # there is no further connection, or it was already closed
             if _user_at(connection) != os.getuid() or len(self._connections) >= CONNECTIONS_MAX:
                 self._traffic.drop("stranger")
                 connection.close()
@@ -312,7 +312,7 @@ class UnixInbox:
     def _read_packet(
         self, serial: int, connection: socket.socket, seen: int, now: float, arrivals: list[Arrival]
     ) -> Received | None:
-        """Read one packet. Its first bytes are in the scratch buffer."""
+        """Read one packet. Its first bytes are already in the scratch buffer."""
         end = _LENGTH.size + (
             _LENGTH.unpack_from(self._scratch)[0] if seen >= _LENGTH.size else _HEADER_MAX
         )
@@ -339,7 +339,7 @@ class UnixInbox:
                 self._traffic.drop("malformed")
                 return None
             return received
-        # a payload's later chunks are not messages
+        # The later chunks of a payload do not count as messages.
         self._traffic.received_messages += mark == FIRST_MARK
         incoming = self.reception.chunk(serial, header, now)
         if incoming is None:
@@ -356,7 +356,7 @@ class UnixInbox:
         return received
 
     def _map(self, connection: socket.socket, header: memoryview) -> None:
-        """Read the packet of a descriptor, which replaces the previous one on this connection."""
+        """Read the packet with a descriptor, which replaces the previous one on this connection."""
         right = len(header) == NEXT.size
         region = NEXT.unpack(header)[1] if right else 0
         _, ancillary, flags, _ = connection.recvmsg_into([self._beyond], _ANCILLARY_BYTES, _RECEIVE)
@@ -365,7 +365,8 @@ class UnixInbox:
             if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
                 fds.frombytes(data[: len(data) - len(data) % _DESCRIPTOR_BYTES])
         try:
-            # MSG_CTRUNC: more than one arrived, and the kernel has kept none for us
+            # MSG_CTRUNC means that several descriptors arrived, and that the kernel has dropped
+            # them.
             if not right or len(fds) != 1 or flags & socket.MSG_CTRUNC:
                 raise OSError("expected one descriptor")
             self._mapped[connection.fileno()] = region, MappedMemory(fds[0])
@@ -377,8 +378,8 @@ class UnixInbox:
                 os.close(fd)
 
     def _borrow(self, connection: socket.socket, header: memoryview, end: int, now: float) -> None:
-        """Read a message with a payload in its sender's shared memory. If it cannot be copied,
-        return it at once."""
+        """Read a message with a payload in the shared memory of its sender. If the payload cannot
+        be copied, return it at once."""
         self._traffic.received_messages += 1
         if not LENT.size < len(header) <= LENT.size + HEADER_BYTES_MAX:
             self._traffic.drop("malformed")
@@ -398,7 +399,7 @@ class UnixInbox:
             self._loans[fd] = loan
 
     def _copy(self, fd: int, arrivals: list[Arrival], now: float) -> None:
-        """Copy the next part of a payload in the memory of a sender."""
+        """Copy the next part of a payload in the shared memory of its sender."""
         loan = self._loans[fd]
         incoming, stop_at = loan.incoming, loan.incoming.filled + LOAN_BURST_BYTES
         while incoming.filled < stop_at:
@@ -414,8 +415,8 @@ class UnixInbox:
         arrivals += incoming.news(now)
 
     def return_released(self) -> None:
-        """Return the payloads that no array refers to any more. Their connections may have
-        ended."""
+        """Return the payloads that no array refers to any more. Their connections may have ended by
+        now."""
         let_go = self.reception.let_go
         while let_go:
             (fd, serial), transfer = let_go.popleft()
@@ -424,7 +425,7 @@ class UnixInbox:
                 _return(known[1], transfer, COPIED)
 
     def _throw_away(self, connection: socket.socket) -> None:
-        """Drop a packet: the rest of it goes with its first byte."""
+        """Drop a packet. Reading its first byte discards the rest of it."""
         connection.recv_into(self._beyond, 1)
 
     def _close(self, fd: int) -> None:
@@ -443,7 +444,7 @@ class UnixInbox:
 
 
 def _return(connection: socket.socket, transfer: int, how: int) -> None:
-    """Report to the sender whether its payload was copied. This never waits: if the sender does not
+    """Report to the sender whether its payload was copied. This never waits. If the sender does not
     read the report, its memory stays in use until the connection ends."""
     with contextlib.suppress(OSError):
         connection.sendmsg((_RETURN_LENGTH, NEXT.pack(RETURNED_MARK, transfer, how)), (), _SEND)

@@ -1,4 +1,4 @@
-"""Wait for readable descriptors."""
+"""Wait for readable file descriptors."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ import select
 import time
 
 YIELDED_S = 0.001
-"""Duration of a yield, in seconds, beyond which other threads need the processor."""
+"""Duration of a yield above which other threads need the processor, in seconds."""
 CROWDED_S = 0.1
-"""Time in seconds for which waits sleep after that. A sleeping thread runs at once when a message
-arrives. A yielding one waits for whole time slices of the others: a short round took twice as
-long."""
+"""Time after such a yield for which waits sleep, in seconds. A sleeping thread runs at once when a
+message arrives. A yielding thread waits for whole time slices of other threads, which made a short
+round take twice as long."""
 
 
 class Waiter:
-    """A poll over descriptors, of which some change with each call."""
+    """A poll over file descriptors. Some of the descriptors may change with each call."""
 
     def __init__(self, *fds: int) -> None:
         self._poller = select.poll()
         for fd in fds:
             self._poller.register(fd, select.POLLIN)
         self.wake: frozenset[int] = frozenset()
-        self._awake_from = 0.0  # other threads need the processor: until then waits sleep
+        self._awake_from = 0.0  # until then waits sleep, because other threads need the processor
 
     def set_wake(self, wanted: frozenset[int]) -> None:
         """Set the descriptors that are polled in addition to those of the constructor."""
@@ -34,7 +34,7 @@ class Waiter:
 
     def wait(self, wait_s: float, awake_s: float) -> list[tuple[int, int]]:
         """Return the readable descriptors, after at most ``wait_s``. For the first ``awake_s`` the
-        wait yields instead of sleeping."""
+        wait yields the processor instead of sleeping."""
         look = self._poller.poll
         clock = time.monotonic
         if wait_s > 0.0 and awake_s > 0.0 and (now := clock()) >= self._awake_from:
@@ -42,7 +42,7 @@ class Waiter:
             while now < until:
                 if ready := look(0):
                     return ready
-                # Other threads may wait for this processor, perhaps the local trainer.
+                # Other threads may wait for this processor, for example the local trainer.
                 asked = clock()
                 os.sched_yield()
                 now = clock()

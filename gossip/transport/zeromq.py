@@ -1,20 +1,20 @@
-"""The transport: a control lane over ZeroMQ, and a bulk lane. The bulk lane uses shared memory and
-unix sockets on one host without keys, and sealed TCP connections otherwise.
+"""The transport: a control lane over ZeroMQ, and a bulk lane. On one host without keys, the bulk
+lane uses shared memory and unix sockets. Otherwise it uses sealed TCP connections.
 
-There is one inbound socket for each lane (``inbox``, ``sealed``, ``unix``), and one outbound socket
-for each peer and lane (``links``). Those of ZeroMQ go one way: inbound ones never send, and
-outbound ones never receive. The envelope names the sender, never a ZeroMQ identity. libzmq chooses
-the identities, so that no peer can use that of another, or abort this process with one
-(docs/design_notes.md N13, N14).
+Each lane has one inbound socket (``inbox``, ``sealed``, ``unix``), and one outbound socket for each
+peer (``links``). The sockets of ZeroMQ are unidirectional: inbound ones never send, and outbound
+ones never receive. The envelope names the sender; identities of ZeroMQ are not used for that.
+libzmq chooses the identities, so that no peer can use that of another, or abort this process with
+one (docs/design_notes.md N13, N14).
 
 Waits use the file descriptors of the sockets. Those of ZeroMQ are edge-triggered: they signal only
-new messages, not unread ones. So after a signal an inbox is read until it is empty, or kept in
-``_unread``. A poll over n sockets with ``zmq.Poller`` costs 13 us at 16 peers, this one 1 us at any
-number.
+new messages, not unread ones. So after a signal an inbox is read until it is empty; otherwise it
+stays in ``_unread``. A poll with ``zmq.Poller`` takes 13 us for 16 peers, and this one 1 us for any
+number of peers.
 
-No option covers one attack: an endless multipart message grows libzmq's memory before any of it can
-be read (libzmq counts whole messages: docs/design_notes.md N10). So addresses other than loopback
-need keys, unless ``insecure`` is set: with keys only known peers can send a message.
+No option prevents one attack: an endless multipart message grows the memory of libzmq before any of
+it can be read, because libzmq counts whole messages (docs/design_notes.md N10). So addresses other
+than loopback need keys, unless ``insecure`` is set. With keys, only known peers can send a message.
 """
 
 from __future__ import annotations
@@ -56,16 +56,16 @@ if TYPE_CHECKING:
     from .sealed import SealedInbox
 
 SAFETY_POLL_S = 0.1
-"""Interval of the checks of every socket, independent of the descriptors, in seconds."""
+"""Interval of the check of all sockets, whatever their descriptors signal, in seconds."""
 
 _DONTWAIT = int(zmq.DONTWAIT)
 _BULK = frozenset(BULK_MESSAGES)
 
 
 class ZeroMQTransport:
-    """Transport as described in the module. One thread drives it."""
+    """Transport as described in the module. A single thread drives it."""
 
-    _sealed_in: SealedInbox | None = None  # the same object as ``_bulk_in``, if it is one
+    _sealed_in: SealedInbox | None = None  # the object ``_bulk_in``, if it is a sealed inbox
 
     def __init__(
         self,
@@ -82,18 +82,19 @@ class ZeroMQTransport:
         insecure: bool = False,
         keys: Keys | None = None,
     ) -> None:
-        """Bind both lanes; port 0 chooses a free one.
+        """Bind both lanes. Port 0 means a free port.
 
         Args:
             same_host: All peers are on this host. Payloads are received over unix sockets, unless
-                there are keys. They are sent as the address of the other side requires.
+                there are keys. How they are sent depends on the address of the other side.
             bulk_name: Abstract name to listen under with ``same_host``; random by default.
-            insecure: Allow other addresses than loopback without keys. Any host that reaches them
-                can join.
+            insecure: Allow addresses other than loopback without keys. Any host that reaches the
+                address can then join.
             keys: Admit only peers with a known key, each under its own name, and encrypt all
                 messages.
 
-        Raises: ConfigError: ``host`` is not loopback, or no address of this machine. AddressInUse:
+        Raises: ConfigError: ``host`` is not loopback, or is no address of this machine.
+        AddressInUse:
             The port is in use. LocalError: An unknown key is admitted.
         """
         self.traffic = Traffic()
@@ -135,7 +136,7 @@ class ZeroMQTransport:
         guard_fds = () if self._guard is None else (self._guard.fd,)
         self._waiter = Waiter(self._control_fd, self._bulk_fd, self._table.fd, *guard_fds)
         self._unread = {self._control_fd, self._bulk_fd}
-        # last message, its incarnation, and its envelope
+        # last encoded message, its incarnation, and its envelope
         self._said: tuple[Message, int, bytes] | None = None
         self._look_at = 0.0
         self._keys_seen = -1
@@ -143,7 +144,8 @@ class ZeroMQTransport:
     def _bulk_inbox(
         self, where: ListenAddress, gate: HeaderFilter, unix_name: str | None
     ) -> UnixInbox | SealedInbox:
-        """``unix_name``: None if peers may be on other hosts."""
+        """Return the inbox of the bulk lane. ``unix_name`` is None if peers may be on other
+        hosts."""
         if unix_name is not None and where.guard is None:
             return UnixInbox(Reception(gate, UNIX_CHUNK_BYTES), unix_name)
         from .sealed import SealedInbox  # a slow import, needed only between hosts and with keys
@@ -171,7 +173,7 @@ class ZeroMQTransport:
         if self._sealed_in is not None:
             self._sealed_in.sweep()
 
-    # --- out --------------------------------------------------------------------------------------
+    # --- outgoing ---------------------------------------------------------------------------------
 
     def send(self, peer: PeerId, message: Message, payload: Payload | None = None) -> bool:
         link = self._table.links.get(peer)
@@ -191,7 +193,7 @@ class ZeroMQTransport:
         return True
 
     def _envelope_of(self, message: Message) -> bytes:
-        """Return the envelope of a message. It is encoded once for consecutive receivers."""
+        """Return the envelope of a message. It is encoded only once for consecutive receivers."""
         incarnation, said = self._incarnation(), self._said
         if said is None or said[0] is not message or said[1] != incarnation:
             said = self._said = (
@@ -230,7 +232,7 @@ class ZeroMQTransport:
     def in_flight(self, data: object) -> bool:
         return self._table.in_flight(data)
 
-    # --- in ---------------------------------------------------------------------------------------
+    # --- incoming ---------------------------------------------------------------------------------
 
     def poll(
         self, timeout_s: float, wake: Sequence[int] = (), awake_s: float = 0.0
@@ -269,14 +271,14 @@ class ZeroMQTransport:
             self._unread |= heard - wanted
             self._read_unread(arrivals, now)
             if look_everywhere and self._bulk_fd not in self._unread:
-                # Payloads do not expire while this peer itself is behind with reading.
+                # Payloads do not expire while this peer itself has not read everything.
                 self._reception.assembly.expire(now)
             self.woken = not wanted.isdisjoint(heard)
             if arrivals or now >= deadline or self.woken:
                 return arrivals
 
     def _read_unread(self, arrivals: list[Arrival], now: float) -> None:
-        """Read a burst from each readable descriptor, the control lane first."""
+        """Read a burst from each readable descriptor. The control lane is read first."""
         if self._control_fd in self._unread and self._control_in.read(arrivals):
             self._unread.discard(self._control_fd)
         if self._table.fd in self._unread:
@@ -285,7 +287,7 @@ class ZeroMQTransport:
         if self._bulk_fd in self._unread and self._bulk_in.read(arrivals, now):
             self._unread.discard(self._bulk_fd)
 
-    # --- the end ----------------------------------------------------------------------------------
+    # --- end --------------------------------------------------------------------------------------
 
     def close(self, linger_s: float = 0.0) -> None:
         if self._closed:
@@ -300,6 +302,7 @@ class ZeroMQTransport:
         try:
             self._context.term()  # waits for unsent messages
         finally:
-            # Peers learn of the end of these sockets at once. That must not overtake the farewell.
+            # Peers notice at once that these sockets are closed. The messages above must arrive
+            # earlier.
             for end in (*lanes, self._bulk_in):
                 end.close()

@@ -70,7 +70,7 @@ def test_who_is_not_on_the_list_is_told_of_by_peer_once_and_let_in_when_it_is_ad
     drive(watched, 1.0)
     assert notices(one) == [
         (
-            f"peer {number} is kept out: its key {pair.public[:8]}... (fingerprint "
+            f"peer {number} is not admitted: its key {pair.public[:8]}... (fingerprint "
             f"{fingerprint(pair.public)}) is not on the allow-list {path}"
         )
         for number, pair in ((1, PAIRS[1]), (2, PAIRS[2]))
@@ -103,9 +103,9 @@ def test_who_is_struck_off_while_it_runs_is_told_as_that_on_both_sides(peer, tmp
         f"{PAIRS[1].public[:8]}... (fingerprint {fingerprint(PAIRS[1].public)}) was struck off "
         f"the allow-list {path}"
     )
-    assert notices(one) == [f"peer 1 is kept out: its key {struck}"]
-    assert [line.partition(" does not let us in: ")[2] for line in notices(other)] == [
-        f"our key {struck}"
+    assert notices(one) == [f"peer 1 is not admitted: its key {struck}"]
+    assert [line.partition(" does not admit this peer: ")[2] for line in notices(other)] == [
+        f"the local key {struck}"
     ]
 
 
@@ -119,6 +119,6 @@ def test_a_stranger_with_a_key_that_is_on_no_list_is_told_as_that(peer, tmp_path
     watched = WatchedTransport(one, other)
     watched.until(lambda: bool(notices(one)), "a line")
     assert notices(one)[0].startswith(
-        f"refused somebody at 127.0.0.1 whose key {PAIRS[1].public[:8]}... (fingerprint "
+        f"rejected a connection from 127.0.0.1: its key {PAIRS[1].public[:8]}... (fingerprint "
     )
     assert notices(one)[0].endswith(f"is not on the allow-list {path}")

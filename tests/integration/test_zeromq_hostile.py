@@ -345,7 +345,7 @@ def test_who_speaks_where_it_is_to_listen_is_hung_up_on_and_does_not_abort_us(sm
         watched.until(lambda: len(watched.heard[small]) > 1, "LinkDown")
         assert watched.heard[small] == [LinkUp(5), LinkDown(5, "control connection closed")]
         assert small.traffic.dropped == {"spoken_to": 1}
-        assert "speaks where it is to listen" in small.traffic.notices[0].message
+        assert "sends data where it may only receive" in small.traffic.notices[0].message
         watched.serves(small)
         watched.until(lambda: watched.heard[small].count(LinkUp(5)) == 2, "another try")
     finally:

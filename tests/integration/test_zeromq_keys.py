@@ -271,7 +271,7 @@ def test_when_nobody_answers_for_the_keys_nobody_is_let_in(peer, known: Known):
 def test_an_open_door_is_found_before_anything_starts(known: Known, monkeypatch):
     """The self-test, as if everybody were admitted."""
     monkeypatch.setattr(guard.Guard, "_admit", lambda self, join_request: True)
-    with pytest.raises(LocalError, match="lets anybody in when an unknown key connects"):
+    with pytest.raises(LocalError, match="which admits it, so nothing is started"):
         transport(keys=known.of(1)).close()
 
 
@@ -328,7 +328,7 @@ def test_nobody_speaks_in_anothers_name(peer, known: Known, lane: str):
     assert [arrival.sender for arrival in watched.received(victim)] == [3]
     assert victim.traffic.dropped == {"wrong_name": 1}
     assert [notice.message for notice in victim.traffic.notices] == [
-        "peer 3 speaks in the name of peer 0"
+        "peer 3 sends messages in the name of peer 0"
     ]
 
 
@@ -413,7 +413,7 @@ def test_who_is_struck_off_the_list_is_cut_off(peer, known: Known, speaks: bool,
         "the end of its link",
     )
     watched.until(
-        lambda: LinkDown(0, "its key counts no more") in watched.heard[other], "our end of it"
+        lambda: LinkDown(0, "its key was revoked") in watched.heard[other], "our end of it"
     )
     assert third.send(1, update(9), floats(8))
     watched.until(lambda: len(watched.received(other)) == 3, "another one that is still listed")
@@ -484,12 +484,13 @@ def test_an_unknown_key_is_told_on_both_sides_once(peer, known: Known, monkeypat
     refused = other.traffic.dropped["unknown_key"]
     watched.until(lambda: other.traffic.dropped["unknown_key"] > refused + 2, "more refusals")
     assert notices(one) == [
-        f"peer 1 at {one._table.links[1].control.address} does not know our key {key[:8]}..."
+        f"peer 1 at {one._table.links[1].control.address} does not know the local key {key[:8]}..."
     ] or notices(one) == [
-        f"peer 1 at {one._table.links[1].bulk.address} does not know our key {key[:8]}..."
+        f"peer 1 at {one._table.links[1].bulk.address} does not know the local key {key[:8]}..."
     ]
     assert notices(other) == [
-        f"refused somebody at 127.0.0.1 whose key {key[:8]}... is in no seed file here"
+        f"rejected a connection from 127.0.0.1: its key {key[:8]}... is in no seed file on this "
+        "host"
     ]
 
 
