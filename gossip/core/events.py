@@ -20,8 +20,8 @@ class EpochReport:
     twice: int
     left: int  # unused samples of this and earlier epochs, which the next epoch reads first
     rounds: int
-    skipped: int = 0  # samples for which a script made no step
-    # samples that two rounds left unused, or that remained at the end of the data
+    skipped: int = 0  # Samples for which a script made no step.
+    # Samples that two rounds left unused, or that remained at the end of the data.
     given_up: int = 0
     # the first of the given up samples, as ``start``/``stop`` pairs
     given_up_ranges: tuple[tuple[int, int], ...] = field(default=(), kw_only=True)
@@ -42,8 +42,8 @@ class Payload:
     data: Any
     nbytes: int
     finite: bool = True
-    digest: bytes = b""  # digest of the bytes; only for commits and states
-    # digests of the parts of a packed state; if set, ``digest`` is the digest of ``parts``
+    digest: bytes = b""  # Digest of the bytes; only for commits and states.
+    # Digests of the parts of a packed state; if set, ``digest`` is the digest of ``parts``.
     parts: tuple[bytes, ...] = ()
     # bytes to send in place of ``data``; if set, ``nbytes`` and ``digest`` describe them
     encoded: Any = None
@@ -144,7 +144,7 @@ class Prepared:
     layout: bytes
     state: bytes
     shard_bytes: tuple[int, ...]
-    state_bytes: int = 0  # length of the packed state, which limits what a donor may send
+    state_bytes: int = 0  # Length of the packed state, which limits what a donor may send.
     # The next round. It is above 0 if the node was restarted while its trainer ran, or if the
     # trainer has loaded a checkpoint.
     round_id: int = 0
@@ -200,10 +200,10 @@ class Contributed:
     steps: tuple[int, int] = (1, 1)  # Number of local steps made, and number planned for a round.
     # Duration of these steps in microseconds if this peer began the round late; otherwise 0.
     lasted_us: int = 0
-    micro_batches: tuple[int, ...] = ()  # in a pipeline: those of the ``CollectUpdate``
-    pass_us: int = 0  # forward and backward time of a micro-batch; set by the pipeline
-    replica: bytes = b""  # digests of the replica before the round, if replicas are compared
-    kind: int = 0  # kind of the step (``messages.is_further``)
+    micro_batches: tuple[int, ...] = ()  # In a pipeline: those of the ``CollectUpdate``.
+    pass_us: int = 0  # Forward and backward time of a micro-batch; set by the pipeline.
+    replica: bytes = b""  # Digests of the replica before the round, if replicas are compared.
+    kind: int = 0  # Kind of the step (``messages.is_further``).
 
 
 @record
@@ -223,8 +223,8 @@ class Aggregated:
     weights: tuple[float, ...] = ()
     outlyingness: tuple[float, ...] = ()
     reason: str = ""
-    statistics: bytes = b""  # measurements, after step ``measure``
-    # after step ``decide``: weights of the rows that count, followed by those of the rule's points
+    statistics: bytes = b""  # Measurements, after step ``measure``.
+    # After step ``decide``: weights of the rows that count, followed by those of the rule's points.
     decision: tuple[float, ...] = ()
     # outlyingness of the rows in ``outside``, as if they were among the rule's rows; empty if
     # unknown
@@ -334,8 +334,8 @@ class BackwardDone:
     attempt: int
     payload: Payload | None
     samples: int
-    loss: float | None = None  # set by the last stage
-    audit: bool = False  # ``audit`` of the ``RunBackward``; the sum is unchanged then
+    loss: float | None = None  # Set by the last stage.
+    audit: bool = False  # ``audit`` of the ``RunBackward``; the sum is unchanged then.
     took_us: int = 0
 
 
@@ -578,8 +578,8 @@ class StartRound:
     samples: DataSlice | None
     want_parameters: bool = False  # the round mixes parameters (gossip rounds)
     main: PeerId = 0
-    collectives: int = 0  # number of earlier rounds that made no step
-    # time after which the trainer starts no further local step, in microseconds; 0 means no limit
+    collectives: int = 0  # Number of earlier rounds that made no step.
+    # Time after which the trainer starts no further local step, in microseconds; 0 means no limit.
     deadline_us: int = 0
     # start of the round at this peer, which is before now if the trainer was busy
     began_at: float = 0.0
@@ -722,12 +722,12 @@ class Committed:
     commit: Any  # messages.Commit
     chain: bytes
     made: bool
-    trust: dict[PeerId, float] = field(default_factory=dict)  # after this commit
-    # planned samples of each peer, as in ``DataSlice``; None if the data is not sharded
+    trust: dict[PeerId, float] = field(default_factory=dict)  # After this commit.
+    # Planned samples of each peer, as in ``DataSlice``; None if the data is not sharded.
     slices: dict[PeerId, list[tuple[int, int]]] | None = None
-    epoch: int = 0  # epoch of the round
-    samples_total: int = 0  # samples of an epoch; 0 if the data is not sharded
-    steps_per_epoch: int = 0  # planned steps of an epoch; 0 if the data is not sharded
+    epoch: int = 0  # Epoch of the round.
+    samples_total: int = 0  # Samples of an epoch; 0 if the data is not sharded.
+    steps_per_epoch: int = 0  # Planned steps of an epoch; 0 if the data is not sharded.
 
 
 @record

@@ -62,8 +62,8 @@ class Progress:
     """Progress of a peer's trainer. Every ack carries it, so that a peer with a hung trainer is
     skipped even if its node replies to probes."""
 
-    step: int  # number of rounds that the trainer has applied
-    age_ms: int  # time since it applied the last of them
+    step: int  # Number of rounds that the trainer has applied.
+    age_ms: int  # Time since it applied the last of them.
 
 
 @record
@@ -128,16 +128,16 @@ class Update:
     parent: bytes  # H of the previous round; another value means a fork
     samples: int
     loss: float | None
-    rates: tuple[float, ...] = ()  # learning rates of the sender's trainer; in the first shard only
+    rates: tuple[float, ...] = ()  # Learning rates of the sender's trainer; in the first shard only
     # Time from the start of the round at the sender until its update was ready. With a time limit
     # for local steps, this is the estimated time for all planned steps.
     took_us: int = 0
-    collective: bytes = b""  # value for a collective operation; in the first shard only
+    collective: bytes = b""  # Value for a collective operation; in the first shard only.
     # The script skipped its samples: it made no step, or the gradients overflowed. In the first
     # shard only.
     skipped: bool = False
     micro_batches: tuple[int, ...] = ()  # In a pipeline: micro-batches in this mean, ascending.
-    pass_us: int = 0  # in a pipeline: time of both passes of one micro-batch; 0 if unknown
+    pass_us: int = 0  # In a pipeline: time of both passes of one micro-batch; 0 if unknown.
     replica: bytes = b""  # Digests of the sender's replica; in the first shard only.
     kind: int = 0  # Kind of the step (``is_further``).
 
@@ -163,9 +163,9 @@ class Contribution:
     samples: int
     weight: float
     outlyingness: float
-    took_us: int = 0  # as reported
-    micro_batches: tuple[int, ...] = ()  # in a pipeline, as reported
-    pass_us: int = 0  # in a pipeline: reported time of both passes of one micro-batch
+    took_us: int = 0  # As reported.
+    micro_batches: tuple[int, ...] = ()  # In a pipeline, as reported.
+    pass_us: int = 0  # In a pipeline: reported time of both passes of one micro-batch.
 
 
 @record
@@ -234,10 +234,10 @@ class Commit:
     round_id: int
     shard: int
     attempt: int
-    made_at: int  # attempt under which it was aggregated
-    server: PeerId  # server that aggregated it
-    parent: bytes  # H of the previous round
-    digest: bytes  # of the payload (blake2b); empty without an aggregate
+    made_at: int  # Attempt under which it was aggregated.
+    server: PeerId  # Server that aggregated it.
+    parent: bytes  # H of the previous round.
+    digest: bytes  # Of the payload (blake2b); empty without an aggregate.
     contributors: tuple[Contribution, ...]
     rejected: tuple[Rejection, ...]
     roster: tuple[PeerId, ...]  # Roster of the next round. Only that of the first shard is used.
@@ -249,19 +249,19 @@ class Commit:
     # computed from.
     decision: tuple[float, ...] = ()
     measured: tuple[bytes, ...] = ()
-    rates: tuple[float, ...] = ()  # learning rates of the step; of the first shard only
-    accusations: tuple[Accusation, ...] = ()  # made by the server
+    rates: tuple[float, ...] = ()  # Learning rates of the step; of the first shard only.
+    accusations: tuple[Accusation, ...] = ()  # Made by the server.
     # Values of a collective operation, ascending by peer, in the first shard only. With more than f
     # values, the round is a collective operation: it aggregates nothing and is no step of the
     # training.
     collected: tuple[Collected, ...] = ()
-    audits: tuple[AuditVote, ...] = ()  # in a pipeline: votes of the server
+    audits: tuple[AuditVote, ...] = ()  # In a pipeline: votes of the server.
     # In the first shard only: the replica digests that most peers have sent, and the peers that
     # sent other digests, ascending.
     replica: bytes = b""
     diverged: tuple[PeerId, ...] = ()
-    kind: int = 0  # of the aggregated updates
-    length: float = 0.0  # typical length of an update, computed by the rule; 0.0 if unknown
+    kind: int = 0  # Of the aggregated updates.
+    length: float = 0.0  # Typical length of an update, computed by the rule; 0.0 if unknown.
 
 
 @record
@@ -310,8 +310,8 @@ class PartialOverdue:
     round_id: int
     shard: int
     attempt: int
-    parent: bytes  # H of the previous round
-    decides: int  # the attempt of the first shard that the sender serves
+    parent: bytes  # H of the previous round.
+    decides: int  # The attempt of the first shard that the sender serves.
     time_is_up: bool
 
 
@@ -321,8 +321,8 @@ class ReceivingPayload:
     sender broadcasts it, and repeats it while payloads arrive."""
 
     lineage: bytes
-    received: int  # bytes of these payloads since the start of this incarnation
-    pause_s: float  # longest pause within a transfer that links of this speed cause
+    received: int  # Bytes of these payloads since the start of this incarnation.
+    pause_s: float  # Longest pause within a transfer that links of this speed cause.
 
 
 @record
@@ -434,7 +434,7 @@ class Counted:
     round_id: int
     stage: int
     number: int
-    micro_batches: tuple[int, ...]  # ascending
+    micro_batches: tuple[int, ...]  # Ascending
     again: bool  # Nothing has changed; a receiver that has the commit of the round must send it.
     # With audits: two digests for each micro-batch, of the data exchanged with the previous stage
     # and of the data exchanged with the next stage.
@@ -448,8 +448,8 @@ class MicroBatchesMissing:
 
     lineage: bytes
     round_id: int
-    stage: int  # stage of the receiver
-    micro_batches: tuple[int, ...]  # ascending
+    stage: int  # Stage of the receiver.
+    micro_batches: tuple[int, ...]  # Ascending
 
 
 @record
@@ -463,8 +463,8 @@ class StageDone:
     round_id: int
     committed: int
     roster: tuple[PeerId, ...]
-    asks: bool  # requests the progress of the receiver's stage
-    # quarantined peers of the sender's stage, which get no micro-batches; ascending
+    asks: bool  # Requests the progress of the receiver's stage.
+    # Quarantined peers of the sender's stage, which get no micro-batches; ascending.
     locked: tuple[PeerId, ...] = ()
     pass_us: tuple[int, ...] = ()  # for each peer of ``roster``: its time for one micro-batch
 
@@ -528,8 +528,8 @@ class Hello:
     stage: Stage
     address: str
     bulk: str
-    chain: bytes = b""  # H of the previous round; empty in gossip rounds
-    # contributors of the latest commits; empty if two branches cannot both make rounds
+    chain: bytes = b""  # H of the previous round; empty in gossip rounds.
+    # Contributors of the latest commits; empty if two branches cannot both make rounds.
     side: tuple[PeerId, ...] = ()
     # its trainer has completed all rounds, and waits for the comparison of states
     asks: bool = False
@@ -560,9 +560,9 @@ class StateAttestation:
     lineage: bytes
     nonce: int
     round_id: int
-    chain: bytes  # H_{round_id - 1}
-    digest: bytes  # of the part that all peers share: ``donor.attested_digest``
-    # digest of the second part of the state: learning rates and other settings of the script
+    chain: bytes  # H_{round_id - 1}.
+    digest: bytes  # Of the part that all peers share: ``donor.attested_digest``.
+    # Digest of the second part of the state: learning rates and other settings of the script.
     settings: bytes
     reason: str
 
@@ -580,9 +580,9 @@ class StateOffer:
 
     lineage: bytes
     nonce: int
-    round_id: int  # the next round to run from this state
-    chain: bytes  # H_{round_id - 1}
-    digest: bytes  # digest of the payload
+    round_id: int  # The next round to run from this state.
+    chain: bytes  # H_{round_id - 1}.
+    digest: bytes  # Digest of the payload.
     nbytes: int
     core: bytes  # roster, trust and data cursor, packed
     reason: str

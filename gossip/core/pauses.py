@@ -26,8 +26,8 @@ class PauseDetector:
         self._loaded_tolerance_s = max(
             self.tolerance_s, min(LOADED_PAUSE_TOLERANCE_S, settings.link_timeout_s / 2)
         )
-        self.handled_at = float("inf")  # time of the last event
-        self._found_at = float("-inf")  # the pauses before this time were handled
+        self.handled_at = float("inf")  # Time of the last event.
+        self._found_at = float("-inf")  # The pauses before this time were handled.
 
     def on_event(self, event: Event, running: bool, now: float) -> list[Effect]:
         """Handle a pause that ended before ``event``, unless the peer is not ``running``.

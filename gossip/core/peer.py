@@ -220,8 +220,8 @@ class Peer:
         )
         self.phase: Phase = "unprepared"
         self._seeds = {peer: at for peer, at in (seeds or {}).items() if peer != local}
-        self._fell_behind = 0  # number of consecutive recoveries without a round in between
-        self._recover_at: float | None = None  # time of the next recovery, while it is delayed
+        self._fell_behind = 0  # Number of consecutive recoveries without a round in between.
+        self._recover_at: float | None = None  # Time of the next recovery, while it is delayed.
         self._data: tuple[int, int, int, int] | None = None
         self._stop_reason, self._stop_code = "", 0
 

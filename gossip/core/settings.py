@@ -399,8 +399,8 @@ class MembershipSettings:
 
 @dataclass(frozen=True, slots=True)
 class RoundSettings:
-    quorum: Quorum = "majority"  # with fewer than 3 peers, "available" applies
-    # "continue" has the effect of "available" once the other peers are dead
+    quorum: Quorum = "majority"  # With fewer than 3 peers, "available" applies.
+    # "continue" has the effect of "available" once the other peers are dead.
     on_minority: Literal["pause", "continue"] = "pause"
     # Reaction of a peer to a divergent replica. "stop": adopt the state of another peer, and stop
     # if the replica diverges again. "heal": adopt a state each time. "warn": continue.
@@ -413,8 +413,8 @@ class RoundSettings:
     min_peers: int = 0
     patience_s: float = 10.0
     quorum_timeout_s: float = 60.0
-    grace_mads: float = 4.0  # k in median + k * MAD of past arrivals
-    # lower bound of the grace period, so that delays of a busy machine exclude no peer
+    grace_mads: float = 4.0  # K in median + k * MAD of past arrivals.
+    # Lower bound of the grace period, so that delays of a busy machine exclude no peer.
     grace_floor_s: float = 0.05
     # Delay until a server of a later attempt requests missing updates.
     query_after_s: float = 0.003
@@ -429,7 +429,7 @@ class RoundSettings:
 
 @dataclass(frozen=True, slots=True)
 class GossipSettings:
-    mix_every: int = 4  # m: parameters are exchanged in every m-th round
+    mix_every: int = 4  # M: parameters are exchanged in every m-th round.
     mixing: float = 0.5  # Factor of the move towards the other peers, at most k/(k+1).
     staleness_max: int = 4  # Rounds. Older pushes are dropped.
     # Ratio of consensus distance and parameter norm above which mixing is raised.
@@ -581,16 +581,16 @@ class CoreSettings:
     run: bytes
     lineage: bytes
     seed: int
-    peers: tuple[PeerId, ...]  # the roster of round 0
-    f: int = 0  # Byzantine peers to tolerate
-    updates_for: tuple[int, ...] = (1,)  # updates that the rule needs to tolerate 0, 1, ... f
-    judged: bool = False  # the rule judges updates by a gradient, not by distance
+    peers: tuple[PeerId, ...]  # The roster of round 0.
+    f: int = 0  # Byzantine peers to tolerate.
+    updates_for: tuple[int, ...] = (1,)  # Updates that the rule needs to tolerate 0, 1, ... f.
+    judged: bool = False  # The rule judges updates by a gradient, not by distance.
     batch_policy: BatchPolicy = "fixed_local"
     slices: Slices = "speed"
     # Peers make local steps. A slow peer makes fewer of them, so its slices are not cut.
     local_steps: bool = False
-    room: int = 0  # peers with an id below this may join later; with 0, only ``peers``
-    # latest round of the run that is known from before this incarnation; 0 means none
+    room: int = 0  # Peers with an id below this may join later; with 0, only ``peers``.
+    # Latest round of the run that is known from before this incarnation; 0 means none.
     had_round: int = 0
     # The servers of all shards decide together, from the statistics of all shards.
     cross_shard: bool = False

@@ -1,7 +1,9 @@
-"""Shared memory of a trainer and its node: vectors in both directions, and the trainer's progress.
+"""Shared memory of a trainer and its node: vectors in both directions, and the progress of the
+trainer.
 
-It is anonymous (``memfd``) and is sent as a file descriptor, so a crash of either side leaves no
-file. Unwritten pages take no memory, so the slots of a topology that is not in use are free.
+The memory is anonymous (``memfd``) and is sent as a file descriptor, so a crash of either side
+leaves no file. Unwritten pages take no memory, so the slots that the topology does not use cost
+nothing.
 """
 
 from __future__ import annotations
@@ -23,13 +25,13 @@ from .messages import RESULT_SLOTS, UPDATE_SLOTS
 HEADER_BYTES = 4096
 ALIGNMENT = 64
 LENT_ELEMENTS = 2**18
-"""Smallest size in elements of a result that the script receives as a view instead of a copy. For a
-shorter result a copy takes less time than the views."""
+"""Minimum size of a result, in elements, that the script receives as a view instead of a copy. For
+a shorter result, a copy takes less time than the views."""
 PAGED_ELEMENTS = 2**18
-"""Smallest size in elements of a slot with its own pages, which can be pinned for a GPU."""
+"""Minimum size of a slot, in elements, with its own pages, which can be pinned for a GPU."""
 POPULATED_BYTES = 2**20
-_POPULATE_WRITE = 23  # MADV_POPULATE_WRITE: Python has no name for it
-_MAGIC = 0x676F737369700001  # "gossip", version 1
+_POPULATE_WRITE = 23  # MADV_POPULATE_WRITE: Python has no name for it.
+_MAGIC = 0x676F737369700001  # "gossip", version 1.
 _WORD_MAGIC, _WORD_ELEMENTS, _WORD_STEP, _WORD_TIME_NS, _WORD_COMPILES, _WORD_COMPILED = range(6)
 
 Vector = NDArray[np.float32]
@@ -37,11 +39,11 @@ Vector = NDArray[np.float32]
 
 def allocate(nbytes: int) -> int:
     """Return a new descriptor of ``nbytes`` zero bytes of shareable memory, close-on-exec. The
-    caller closes it."""
+    caller must close it."""
     fd = os.memfd_create("gossip", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
         os.ftruncate(fd, nbytes)
-        # Neither side can shrink it, which would be a SIGBUS on the other side.
+        # Neither side can shrink the memory, which would cause a SIGBUS on the other side.
         fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
     except OSError as error:
         os.close(fd)
@@ -63,12 +65,12 @@ def map_memory(fd: int, nbytes: int) -> mmap.mmap:
 
 
 def map_bytes(fd: int, nbytes: int) -> memoryview:
-    """Map the first ``nbytes`` of ``fd`` without a copy; the mapping lives as long as the view."""
+    """Map the first ``nbytes`` of ``fd`` without a copy. The mapping exists as long as the view."""
     return memoryview(map_memory(fd, nbytes))
 
 
 def map_received(fd: int, nbytes: int) -> memoryview:
-    """Map a descriptor from the other side like ``map_bytes``, and close it."""
+    """Map a descriptor from the other side as ``map_bytes`` does, and close the descriptor."""
     try:
         return map_bytes(fd, nbytes)
     finally:
@@ -76,27 +78,26 @@ def map_received(fd: int, nbytes: int) -> memoryview:
 
 
 def map_rows(fd: int, rows: int, elements: int) -> Vector:
-    """Map ``(rows, elements)`` float32 of ``fd`` without a copy; the mapping lives as long as the
+    """Map ``(rows, elements)`` float32 of ``fd`` without a copy. The mapping exists as long as the
     array."""
     return np.frombuffer(map_memory(fd, 4 * rows * elements), np.float32).reshape(rows, elements)
 
 
 class Arena:
-    """Slots of ``elements`` float32 each, with 64-byte alignment; from ``PAGED_ELEMENTS`` on each
-    begins at a page.
+    """Slots of ``elements`` float32 each, with 64-byte alignment. Slots of ``PAGED_ELEMENTS`` or
+    more begin at a page.
 
     Attributes:
         memory: The whole arena, as bytes.
         updates: ``UPDATE_SLOTS`` vectors, the trainer's updates.
-        parameters: ``UPDATE_SLOTS`` vectors, the trainer's parameters if a gossip round mixes them.
-        results: ``RESULT_SLOTS`` vectors, results of rounds, and after them the slots that results
-            land in.
-        mixes: ``RESULT_SLOTS`` vectors, parameter differences to add.
-        encoded: ``UPDATE_SLOTS`` times ``encoded_bytes``, the encoded updates.
+        parameters: ``UPDATE_SLOTS`` vectors, the trainer's parameters in gossip rounds that mix
+        them. results: ``RESULT_SLOTS`` vectors, copied results of rounds, followed by the slots in
+        which results are received or computed. mixes: ``RESULT_SLOTS`` vectors, parameter
+        differences to add. encoded: ``UPDATE_SLOTS`` times ``encoded_bytes``, the encoded updates.
     """
 
     def __init__(self, fd: int, elements: int, encoded_bytes: int, *, new: bool) -> None:
-        """Use ``create`` or ``attach``. The arena owns ``fd``."""
+        """Callers use ``create`` or ``attach``. The arena owns ``fd``."""
         self.fd = fd
         self.elements = elements
         stride = _stride(elements)
@@ -131,38 +132,38 @@ class Arena:
 
     @classmethod
     def create(cls, elements: int, encoded_bytes: int = 0) -> Arena:
-        """Create an arena of zeros. Its ``fd`` may be sent to the other side at any time until
-        ``close``."""
+        """Create an arena of zeros. Its ``fd`` may be sent to the other side until ``close``."""
         assert elements > 0
         fd = allocate(_size(elements, encoded_bytes))
         return cls(fd, elements, encoded_bytes, new=True)
 
     @classmethod
     def attach(cls, fd: int, elements: int, encoded_bytes: int = 0) -> Arena:
-        """Open the arena of a descriptor from the other side. The arena owns ``fd``.
+        """Open the arena of a descriptor from the other side. The arena then owns ``fd``.
 
-        Raises: LocalError: The descriptor is not an arena of that many elements.
+        Raises: LocalError: The descriptor is not an arena with this number of elements.
         """
         return cls(fd, elements, encoded_bytes, new=False)
 
     @property
     def lends_results(self) -> bool:
-        """Whether the trainer leaves a result in its slot until it applies the next one."""
+        """Whether the trainer leaves a result in its slot until it applies the next result."""
         return self.elements >= LENT_ELEMENTS
 
     def lent_result(self, slot: int) -> Vector:
-        """Return ``results[slot]`` for a caller that may write to it. Writes change only
-        these views, until this slot is lent again. The call is free until the memory is read."""
+        """Return ``results[slot]`` for a caller that may write to it. Writes change only these
+        views, and last until this slot is lent again. The call costs nothing until the memory is
+        read."""
         if self._private is None:
-            # a written page becomes private to this mapping
+            # A page that is written becomes private to this mapping.
             self._private = mmap.mmap(self.fd, _size(self.elements), flags=mmap.MAP_PRIVATE)
-        # drop the pages that were written since the last loan
+        # Drop the pages that were written since the slot was lent before.
         first, end = self._pages_of(slot)
         self._private.madvise(mmap.MADV_DONTNEED, first, end - first)
         return np.frombuffer(self._private, np.float32, self.elements, end - 4 * self.elements)
 
     def renew_lent_memory(self) -> None:
-        """Leave the lent memory to the script: From now on ``lent_result`` lends other memory."""
+        """Leave the lent memory to the script. From now on, ``lent_result`` lends other memory."""
         self._private = None
 
     def _pages_of(self, slot: int) -> tuple[int, int]:
@@ -171,11 +172,11 @@ class Arena:
         return at // mmap.PAGESIZE * mmap.PAGESIZE, at + 4 * self.elements
 
     def populate(self, slots: Iterable[int]) -> None:
-        """Allocate the pages of these ``results``, because first writes to unallocated pages take
-        several times as long. A kernel before Linux 5.14 leaves them as they are.
+        """Allocate the pages of these ``results`` in advance, because first writes to unallocated
+        pages take several times as long. Before Linux 5.14 this has no effect.
 
-        The pages are allocated in parts, because no other thread of the interpreter runs during a
-        call.
+        The pages are allocated in parts, because a call blocks all other threads of the
+        interpreter.
         """
         if (memory := self._memory) is None:
             return
@@ -188,13 +189,13 @@ class Arena:
                     return
 
     def note_progress(self, step: int) -> None:
-        """Record that the trainer has now applied ``step`` rounds."""
+        """Record that the trainer has applied ``step`` rounds by now."""
         self._words[_WORD_STEP] = step
         self._words[_WORD_TIME_NS] = time.monotonic_ns()
 
     def progress(self) -> tuple[int, float]:
-        """Return the number of rounds that the trainer has applied, and the seconds since its last
-        progress; 0.0 while it compiles."""
+        """Return the number of rounds that the trainer has applied, and the seconds since the last
+        of them. The seconds are 0.0 while it compiles."""
         if self.compiles:
             return int(self._words[_WORD_STEP]), 0.0
         age_s = (time.monotonic_ns() - int(self._words[_WORD_TIME_NS])) / 1e9
@@ -207,7 +208,7 @@ class Arena:
 
     @property
     def compiles(self) -> bool:
-        """Whether the trainer compiles now."""
+        """Whether the trainer compiles at present."""
         return bool(self._words[_WORD_COMPILES])
 
     @property
@@ -216,8 +217,8 @@ class Arena:
         return bool(self._words[_WORD_COMPILED])
 
     def close(self) -> None:
-        """Release the memory. Referenced vectors stay valid, and the memory is freed with the last
-        of them."""
+        """Release the memory. Vectors that are still referenced stay valid, and the memory is freed
+        with the last of them."""
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1
@@ -231,7 +232,7 @@ def _aligned(nbytes: int, alignment: int = ALIGNMENT) -> int:
 
 
 def _stride(elements: int) -> int:
-    """Return the distance between the beginnings of two slots, in bytes."""
+    """Return the distance between the starts of two slots, in bytes."""
     return _aligned(4 * elements, mmap.PAGESIZE if elements >= PAGED_ELEMENTS else ALIGNMENT)
 
 
@@ -242,10 +243,10 @@ def _size(elements: int, encoded_bytes: int = 0) -> int:
 
 
 def landing_slots(elements: int) -> int:
-    """Return the number of slots for results that are received or made in place.
+    """Return the number of slots for results that are received or computed in place.
 
     There are slots for the rounds that the core stores for other peers, for the present and the
-    next round, and for one result that is still read.
+    next round, and for one result that is still being read.
     """
     kept = RoundSettings()
     rounds = min(kept.commit_log, kept.commit_log_bytes // (4 * elements))

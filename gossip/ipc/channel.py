@@ -1,5 +1,5 @@
-"""One end of the local socket between a trainer and its node, with whole messages and descriptors.
-The other side's death is an end of file."""
+"""One end of the local socket between a trainer and its node, for whole messages and descriptors.
+The death of the other side is an end of file."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ METRICS_MAX = 16 * 1024
 PATH_MAX = 4096
 REASON_MAX = 2048
 SHAPES_BYTES_MAX = 24 * 1024
-"""Room for 3,072 tensors, with 8 bytes each."""
+"""Room for the shapes of 3,072 tensors, in 8 bytes each."""
 DESCRIPTORS_MAX = 8
 SEND_PATIENCE_S = 5.0
 _ANCILLARY_BYTES = socket.CMSG_SPACE(DESCRIPTORS_MAX * array.array("i").itemsize)
@@ -54,7 +54,7 @@ _CODEC: Codec[control.FromTrainer | control.FromNode] = Codec(
 
 
 def clip(text: str, most: int = TEXT_MAX) -> str:
-    """Return the text, cut to the length of a message's field."""
+    """Return the text, shortened to the length of a message field."""
     return text if len(text) <= most else text[: most - 3] + "..."
 
 
@@ -63,10 +63,10 @@ class ChannelClosed(LocalError):
 
 
 class Channel:
-    """Sends and receives the messages of ``gossip.ipc.messages``. Each ``send`` is one packet, and
-    each ``receive`` returns one.
+    """Sends and receives the messages of ``gossip.ipc.messages``. Each ``send`` sends one packet,
+    and each ``receive`` returns the messages of one packet.
 
-    ``send`` may be called from any thread; ``receive`` from one. The channel owns its end of
+    Any thread may call ``send``, but only one thread ``receive``. The channel owns its end of
     ``Channel.pair()``.
     """
 
@@ -79,12 +79,12 @@ class Channel:
 
     @staticmethod
     def pair() -> tuple[socket.socket, socket.socket]:
-        """Return two connected ends. Neither end survives an exec, unless it is inherited
+        """Return two connected ends. Neither end survives an exec unless it is inherited
         explicitly."""
         return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 
     def fileno(self) -> int:
-        """Return the descriptor, to poll for packets."""
+        """Return the descriptor that can be polled for packets."""
         return self._socket.fileno()
 
     def send(self, *messages: Any, fds: tuple[int, ...] = ()) -> None:
@@ -118,13 +118,13 @@ class Channel:
                 raise ChannelClosed(f"cannot send: {error}") from error
 
     def receive(self, timeout_s: float | None = None) -> tuple[list[Any], list[int]]:
-        """Return the messages of the next packet and its descriptors, which the caller closes.
+        """Return the messages of the next packet, and its descriptors, which the caller must close.
 
         Args:
-            timeout_s: Seconds to wait for a packet; 0 does not wait, None waits forever.
+            timeout_s: Seconds to wait for a packet; 0 means no wait, None an unlimited wait.
         Returns: two empty lists if no packet arrived in time.
         Raises:
-            ChannelClosed: The other side has closed the channel and all its packets have been read.
+            ChannelClosed: The other side has closed the channel, and all its packets were read.
         """
         try:
             if timeout_s not in (0, self._patience_s):
@@ -132,8 +132,8 @@ class Channel:
             try:
                 size, ancillary, flags, _ = self._read_packet(timeout_s)
             except ConnectionResetError:
-                # The other side closed its end with unread packets. Linux reports that once, before
-                # the packets that it had sent, and these may have the reason.
+                # The other side closed its end with unread packets. Linux reports this once, before
+                # the packets that the other side sent, and those may contain the reason.
                 size, ancillary, flags, _ = self._read_packet(timeout_s)
         except BlockingIOError:
             return [], []
@@ -152,8 +152,8 @@ class Channel:
         try:
             return _CODEC.decode_many(self._view[:size]), list(fds)
         except Malformed as error:
-            # Both ends run the same code and trust each other, so the cause is another version of
-            # gossip.
+            # Both ends trust each other and should run the same code, so the cause is another
+            # version of gossip.
             raise LocalError(
                 f"the other end of the channel has another version of gossip: {error}"
             ) from error
@@ -163,9 +163,9 @@ class Channel:
         return self._socket.recvmsg_into([self._buffer], _ANCILLARY_BYTES, how)
 
     def _wait_for(self, timeout_s: float | None) -> None:
-        """Set the kernel's timeout of a read. A poll before the read would need a second
+        """Set the kernel's timeout of a read. A poll before each read would need a second
         wake-up."""
-        # 0 waits forever
+        # a timeout of 0 waits forever
         microseconds = 0 if timeout_s is None else max(1, round(timeout_s * 1e6))
         self._socket.setsockopt(
             socket.SOL_SOCKET, socket.SO_RCVTIMEO, _TIMEVAL.pack(*divmod(microseconds, 1_000_000))
@@ -173,8 +173,8 @@ class Channel:
         self._patience_s = timeout_s
 
     def close(self) -> None:
-        """Close this end; the other side reads the sent packets, then end of file. A second call
-        does nothing."""
+        """Close this end. The other side reads the sent packets, and then the end of file. A second
+        call has no effect."""
         self._socket.close()
 
 

@@ -1,45 +1,47 @@
-"""Messages between a trainer and its node over their one local socket. They are plain data, packed
-by ``transport.codec``. Events and effects of the core that have no payload travel as they are.
+"""Messages between a trainer and its node over their local socket. They are plain data, packed by
+``transport.codec``. Events and effects of the core without a payload are sent as they are.
 
-The socket is a Unix SOCK_SEQPACKET pair, which keeps message boundaries. Memory is sent as a file
-descriptor beside a message (SCM_RIGHTS). Either side detects the other's death at once, as end of
-file. Several messages may share one packet.
+The socket is a Unix SOCK_SEQPACKET pair, which preserves message boundaries. Memory is sent as a
+file descriptor together with a message (SCM_RIGHTS). If one side dies, the other detects it at once
+as end of file. Several messages may share one packet.
 
-One incarnation, as seen by the trainer:
+The messages of one incarnation, seen from the trainer:
 
-    Prepare  ->           the model is known; the arena's memory comes along
-             <- Restore?  the swarm's state, when it is ahead or began with other weights
-    Restored ->
-             <- Go(r)     compute round r into update slot ``slot``
-    DataConfigured ->     (once) data is read through the node: Go(r) comes again, with this
-                          peer's samples
-    Contribute(r) ->
-             <- Judge*    (rules that need the loss) rate these updates
-    Judged   ->
-             <- Apply(r)  the aggregate is in result slot ``slot``; also rounds that were committed
-                          without this peer
-    Applied(r) ->
-             <- Go(r + 1)
-    ConfirmState(r + 1) -> (with f > 0, in rolling rounds) the script has had all its rounds
-             <- Restore?  this peer holds another result of the last one than most
-    Restored ->
-             <- StateConfirmed
-    LedgerRequest ->      (at any time) a checkpoint is to be saved
-             <- LedgerReply(r)  its part beside the trainer's state
-    Close    ->           polite end; the node drains and replies with Halt
+        Prepare  ->           the model is ready; the memory of the arena is sent with it
+                 <- Restore?  the state of the run, if it is ahead or began with other weights
+        Restored ->
+                 <- Go(r)     compute round r and write the update to update slot ``slot``
+        DataConfigured ->     (once) data is read through the node; Go(r) is sent again, with the
+                              samples of this peer
+        Contribute(r) ->
+                 <- Judge*    (rules that need the loss) judge these updates
+        Judged   ->
+                 <- Apply(r)  the aggregate is in result slot ``slot``; also sent for rounds that
+                 were
+                              committed without this peer
+        Applied(r) ->
+                 <- Go(r + 1)
+        ConfirmState(r + 1) -> (with f > 0, in rolling rounds) the script has completed its rounds
+                 <- Restore?  if most peers have another result of the last round
+        Restored ->
+                 <- StateConfirmed
+        LedgerRequest ->      (at any time) a checkpoint will be saved
+                 <- LedgerReply(r)  the part of the checkpoint beside the state of the trainer
+        Close    ->           the trainer ends; the node drains and replies with Halt
 
 If a pipeline has lost the state of a stage, before the first round:
 
-             <- Beside*, Rebuild(r)  make a state to go on with from round r
-    StateRebuilt ->       it is made; or what is needed for that, and then they come again
+             <- Beside*, Rebuild(r)  create a state to continue with from round r
+    StateRebuilt ->       it was created, or names states that are needed first; Beside and Rebuild
+                          are then sent again
 
-In a pipeline, a round has instead of one Contribute:
+In a pipeline, a round has the following messages in place of one Contribute:
 
-             <- Pass(r)*  compute a forward or a backward pass of a micro-batch
+             <- Pass(r)*  compute the forward or the backward pass of a micro-batch
     PassReply(r) ->       its output
-             <- DropForward(r)*, ResetSum(r)*  drop one pass, or all
-             <- Collect(r)  the update of the micro-batches so far into update slot ``slot``
-    Contribute(r) ->      Collect may come again
+             <- DropForward(r)*, ResetSum(r)*  drop one pass, or all passes <- Collect(r)  write the
+             update of the micro-batches so far to update slot ``slot``
+    Contribute(r) ->      Collect may be sent again
 
 ``Go`` is ``StartRoundCommand``, ``Judged`` is ``JudgeReply``. The other names omit ``Command`` and
 ``Reply``.
@@ -54,8 +56,9 @@ from gossip.errors import ConfigError, Refused, ReplicasDiverged, StateLost, Swa
 
 UPDATE_SLOTS = 4
 RESULT_SLOTS = 4
-"""Number of slots that results are copied to. Results may also be in further slots after these."""
-EXIT_SIGTERM = 143  # of a peer that has left after a stop signal
+"""Number of slots that results are copied to. Results may also be in the further slots after
+these."""
+EXIT_SIGTERM = 143  # exit code of a peer that has left after a stop signal
 
 
 # --- trainer to node ------------------------------------------------------------------------------
@@ -65,47 +68,47 @@ EXIT_SIGTERM = 143  # of a peer that has left after a stop signal
 class Prepare:
     """Description of the trainer's model. The descriptor of the arena is sent with it."""
 
-    elements: int  # float32 elements of the flat vector
+    elements: int  # Float32 elements of the flat vector.
     layout: bytes
-    state: bytes  # digest of the packed state
-    state_bytes: int  # size of the packed state
-    # the next round on this state: not 0 after a restart of the node or from a checkpoint
+    state: bytes  # Digest of the packed state.
+    state_bytes: int  # Size of the packed state.
+    # Next round to run from this state; above 0 after a restart of the node or from a checkpoint.
     round_id: int = 0
-    ledger: bytes = b""  # of the checkpoint
-    collectives: int = 0  # number of rounds before ``round_id`` that were no steps
-    marks: int = 0  # number of elements after the parameters' numbers
-    shapes: bytes = b""  # ``pack_shapes`` of the parameters', where the encoding writes tensors
-    # bytes of a micro-batch that a stage receives and sends
+    ledger: bytes = b""  # Ledger of the checkpoint.
+    collectives: int = 0  # Number of rounds before ``round_id`` that made no step.
+    marks: int = 0  # Number of elements after the numbers of the parameters.
+    shapes: bytes = b""  # ``pack_shapes`` of the parameters, if the encoding needs shapes.
+    # Numbers of bytes that a stage receives and sends for a micro-batch.
     activation_bytes: tuple[int, int] = (0, 0)
 
 
 @record
 class Contribute:
-    """The update is in update slot ``slot``; with ``parameters`` the arena's parameter slot of the
-    same number is filled too."""
+    """The update is in update slot ``slot``. With ``parameters``, the parameter slot with the same
+    number is filled as well."""
 
     round_id: int
     slot: int
-    samples: int  # 0: no update, only taking part
+    samples: int  # 0 means participation without an update.
     loss: float | None = None
     parameters: bool = False
-    # whether the whole update is finite; False if it is not, or that is not checked
+    # Whether the whole update is known to be finite; False also if it was not checked.
     finite: bool = False
-    rates: tuple[float, ...] = ()  # of the optimizer's next step
-    collective: bytes = b""  # data of a collective operation; then there are no samples
-    skipped: bool = False  # whether the script had the samples and skipped them
-    steps: tuple[int, int] = (1, 1)  # local steps taken, and of a round
-    micro_batches: tuple[int, ...] = ()  # in a pipeline: those in the update
-    lasted_us: int = 0  # duration of the local steps; 0: since the round began
-    replica: bytes = b""  # digests of the replica before the round; b"": it is not compared
-    kind: int = 0  # of its step (``gossip.core.is_further``)
+    rates: tuple[float, ...] = ()  # Learning rates of the optimizer's next step.
+    collective: bytes = b""  # Data of a collective operation; there are no samples then.
+    skipped: bool = False  # Whether the script received the samples and skipped them.
+    steps: tuple[int, int] = (1, 1)  # Number of local steps made, and number planned for a round.
+    micro_batches: tuple[int, ...] = ()  # In a pipeline: micro-batches in the update.
+    lasted_us: int = 0  # Duration of the local steps; 0 means since the round began.
+    replica: bytes = b""  # Digests of the replica before the round; b"" if it is not compared.
+    kind: int = 0  # Kind of the step (``gossip.core.is_further``).
 
 
 @record
 class PassReply:
-    """Reply to ``PassCommand``, with the memory for the next stage: the output of a forward pass,
-    or the gradient of the input. There is no output from the last stage forward, from the first
-    stage backward, and for a finished round."""
+    """Reply to ``PassCommand``. The memory for the other stage is sent with it: the output of a
+    forward pass, or the gradient of the input. There is no output for a finished round, from a
+    forward pass of the last stage, and from a backward pass of the first stage."""
 
     round_id: int
     micro_batch: int
@@ -113,22 +116,22 @@ class PassReply:
     backward: bool
     nbytes: int
     samples: int = 0
-    loss: float | None = None  # of the micro-batch, from the last stage's backward pass
+    loss: float | None = None  # Loss of the micro-batch, from a backward pass of the last stage.
     audit: bool = False
-    took_us: int = 0  # duration of the computation
+    took_us: int = 0  # Duration of the computation.
 
 
 @record
 class AppliedReply:
     round_id: int
-    slot: int  # free again; -1 if the round changed nothing
+    slot: int  # Slot that is free again; -1 if the round changed nothing.
 
 
 @record
 class JudgeReply:
-    """Reply to ``JudgeCommand``. The aggregate is in the judging memory's last row; ``reason``:
-    reason why there is none. ``outlyingness`` is of all rows; rows outside come after the
-    others."""
+    """Reply to ``JudgeCommand``. The aggregate is in the last row of the judging memory.
+    ``reason``: reason for a missing aggregate. ``outlyingness`` is that of all rows; rows in
+    ``outside`` come last."""
 
     ticket: int
     weights: tuple[float, ...]
@@ -138,40 +141,41 @@ class JudgeReply:
 
 @record
 class Snapshot:
-    """The packed state before ``round_id``; its memory is sent with it. ``error``: reason why there
-    is none."""
+    """The packed state before ``round_id``. Its memory is sent with it. ``error``: reason for a
+    missing state."""
 
     round_id: int
     nbytes: int
     error: str
-    parts: tuple[int, ...] = ()  # lengths
-    base: int = 0  # bytes at the front of the first part that rarely change
+    parts: tuple[int, ...] = ()  # Lengths of the parts.
+    base: int = 0  # Bytes at the front of the first part that rarely change.
 
 
 @record
 class Log:
-    """A line for metrics.jsonl: a JSON object of numbers and short strings."""
+    """A line of metrics.jsonl: a JSON object of numbers and short strings."""
 
     metrics: str
 
 
 @record
 class ScriptPlan:
-    """Plan of the script, as announced so far, for monitoring."""
+    """Plan of the script, as announced so far. It is used for monitoring."""
 
-    steps: int | None  # of the whole run; None: unknown
-    folder: str = ""  # of its checkpoints; "" if it saves none
-    every: int | None = None  # steps between two of them; None means only at the end
+    steps: int | None  # Steps of the whole run; None if unknown.
+    folder: str = ""  # Folder of the checkpoints; "" if the script saves none.
+    every: int | None = None  # Steps between two checkpoints; None means only at the end.
 
 
 @record
 class DivergenceReport:
-    """Difference of this peer's replica from that of most peers before ``round_id``.
+    """Difference of the local replica from those of most peers before ``round_id``.
 
     Attributes:
-        peers_differ: Whether replicas differ. False if they would differ after a missed round.
-        replaced: Whether the replica of most peers has replaced this one.
-        tensors: Some tensors that differ, of ``count``.
+        peers_differ: Whether replicas differ already. If False, they would differ after a missed
+            round.
+        replaced: Whether the replica of most peers has replaced the local one.
+        tensors: Names of some differing tensors, of ``count`` in total.
         largest: Largest difference of two numbers; -1.0 if unknown.
     """
 
@@ -187,13 +191,13 @@ class DivergenceReport:
 
 @record
 class Close:
-    """The trainer leaves. ``digest`` is that of the parameters after all rounds before
+    """The trainer ends. ``digest`` is the digest of the parameters after all rounds before
     ``round_id``; b"" if there was no time to compute it."""
 
-    reason: str  # "finished", "stopped", "raised"
+    reason: str  # "finished", "stopped", "raised".
     round_id: int = 0
     digest: bytes = b""
-    not_saved: str = ""  # why the last checkpoint is missing; "" if it is not
+    not_saved: str = ""  # Reason for a missing last checkpoint; "" if it was saved.
 
 
 # --- node to trainer ------------------------------------------------------------------------------
@@ -202,47 +206,46 @@ class Close:
 @record
 class StartRoundCommand:
     round_id: int
-    slot: int  # update slot to write to
-    sharded: bool  # whether ``epoch`` and ``ranges`` are set
+    slot: int  # Update slot for the update.
+    sharded: bool  # Whether ``epoch`` and ``ranges`` are set.
     epoch: int
     ranges: tuple[tuple[int, int], ...]
     want_parameters: bool
-    peers: int  # number of shares of a stream
+    peers: int  # Number of shares of a stream.
     alive: int
-    rank: int = 0  # this peer's share
-    # predicted epoch and ranges of the next rounds
+    rank: int = 0  # Share of this peer.
+    # Predicted epoch and ranges of the next rounds.
     coming: tuple[tuple[int, tuple[tuple[int, int], ...]], ...] = ()
-    # the numbers of the ``EpochReport`` of the last completed epoch, if there is one
+    # Numbers of the ``EpochReport`` of the last completed epoch; empty without one.
     last: tuple[int, ...] = ()
-    main: int = 0  # the peer for work that is done once
-    collectives: int = 0  # number of earlier rounds that were no steps
-    deadline_us: int = 0  # time limit of its local steps; 0: none
-    # begin of the round at the node, by the host's monotonic clock; 0.0: unknown
+    main: int = 0  # Peer for work that exactly one peer must do.
+    collectives: int = 0  # Number of earlier rounds that made no step.
+    deadline_us: int = 0  # Time limit of the local steps; 0 means no limit.
+    # Start of the round at the node, by the host's monotonic clock; 0.0 if unknown.
     began_at: float = 0.0
-    compares: bool = False  # whether the update needs digests of the replica
-    given_up_ranges: tuple[tuple[int, int], ...] = ()  # of the same report
+    compares: bool = False  # Whether the update needs digests of the replica.
+    given_up_ranges: tuple[tuple[int, int], ...] = ()  # From the same ``EpochReport``.
     roster: tuple[int, ...] = ()
-    left: tuple[int, ...] = ()  # peers that have announced their leave
+    left: tuple[int, ...] = ()  # Peers that have announced their departure.
 
 
 @record
 class PassCommand:
     """Compute a pass of a micro-batch through this stage. The memory from another stage is sent
-    with
-    it: the input, or backward the gradient of the output."""
+    with it: the input for a forward pass, or the gradient of the output for a backward pass."""
 
     round_id: int
     micro_batch: int
     attempt: int
     backward: bool
     nbytes: int
-    audit: bool = False  # of another member's micro-batch, which is not in the update
+    audit: bool = False  # Whether to recompute a micro-batch of another member, without the update.
 
 
 @record
 class CollectCommand:
-    """Put the update of these micro-batches, which have had their backward pass, into ``slot``, and
-    reply with ``Contribute``. The gradients stay until the round is applied."""
+    """Write the update of these micro-batches to ``slot`` and reply with ``Contribute``. Their
+    backward passes are complete. The gradients are kept until the round is applied."""
 
     round_id: int
     slot: int
@@ -251,35 +254,34 @@ class CollectCommand:
 
 @record
 class ApplyCommand:
-    """Apply the result of a round. ``slot`` is -1 if the round changes nothing. With ``mix_scale !=
-    0`` mix slot ``slot`` holds a parameter difference."""
+    """Apply the result of a round. ``slot`` is -1 if the round changes nothing. If ``mix_scale`` is
+    not 0, mix slot ``slot`` has a parameter difference."""
 
     round_id: int
     slot: int
     mix_scale: float
-    rates: tuple[float, ...] = ()  # that all peers step with; none: each peer with its own
-    # peers, and their data of a collective operation
+    rates: tuple[float, ...] = ()  # Learning rates of all peers; if empty, each peer uses its own.
+    # Values of a collective operation, by peer.
     collected: tuple[tuple[int, bytes], ...] = ()
-    is_step: bool = True  # False: a collective operation, or a further step
-    taken: tuple[bool, ...] = ()  # for each shard, whether this peer's update is in the result
-    collectives: int = 0  # number of earlier rounds that were no steps
-    # digests of most replicas before the round, if this one differed; a state follows
+    is_step: bool = True  # False for a collective operation and for a further step.
+    taken: tuple[bool, ...] = ()  # For each shard, whether this peer's update is in the result.
+    collectives: int = 0  # Number of earlier rounds that made no step.
+    # Digests of most replicas before the round, if the local one differed; a state will follow.
     replica: bytes = b""
-    kind: int = 0  # of the step that the round makes
+    kind: int = 0  # Kind of the step that the round makes.
 
 
 @record
 class JudgeCommand:
-    """Run the rule over the first ``rows`` rows of the judging memory,
-    write the aggregate into row ``rows``.
+    """Run the rule on the first ``rows`` rows of the judging memory, and write the aggregate to row
+    ``rows``.
 
-    If ``capacity`` is not zero, the descriptor of that memory, float32 ``(capacity, elements)``,
-    is sent with it and replaces the previous one. ``own`` is the row of this peer; -1 if there is
-    none.
-    With ``mix`` the rows are parameters: the trainer runs the rule over their differences to row
-    ``own``, and the aggregate is a difference too. Without rows there is no rule to run: row 0 gets
-    the gradient of the judge's loss. The last ``outside`` of the rows are not in the aggregate;
-    only their outlyingness is needed.
+    If ``capacity`` is not zero, the descriptor of that memory, float32 ``(capacity, elements)``, is
+    sent with the command and replaces the previous one. ``own`` is the row of the local peer; -1 if
+    there is none. With ``mix`` the rows are parameters: the trainer runs the rule on their
+    differences from row ``own``, and the aggregate is a difference as well. Without rows no rule is
+    run, and row 0 gets the gradient of the judge's loss. The last ``outside`` rows do not enter the
+    aggregate; only their outlyingness is needed.
     """
 
     ticket: int
@@ -294,8 +296,8 @@ class JudgeCommand:
 
 @record
 class RestoreCommand:
-    """A packed state to restore; its memory is sent with it. Without ``settings`` the trainer keeps
-    the settings of its script."""
+    """Restore a packed state. Its memory is sent with the command. Without ``settings``, the
+    trainer keeps the settings of its script."""
 
     round_id: int
     nbytes: int
@@ -304,7 +306,7 @@ class RestoreCommand:
 
 @record
 class BesideCommand:
-    """The packed state of another stage of a pipeline, for the ``RebuildCommand`` that follows; its
+    """The packed state of another stage of a pipeline, for the following ``RebuildCommand``. Its
     memory is sent with it."""
 
     stage: int
@@ -313,15 +315,15 @@ class BesideCommand:
 
 @record
 class RebuildCommand:
-    """Make a state of this peer's stage to continue with from round ``round_id``, because no peer
-    has one. ``is_last``: no more states of other stages can be requested."""
+    """Create a state of the local stage to continue with from round ``round_id``, because no peer
+    has one. ``is_last``: no further states of other stages can be requested."""
 
     round_id: int
     is_last: bool
 
 
 StageCommand: TypeAlias = PassCommand | events.DropForward | events.ResetSum | CollectCommand
-"""Commands for a member of a stage, which it carries out in the order of arrival."""
+"""Commands for a member of a stage. It carries them out in the order of arrival."""
 StageMessage: TypeAlias = StageCommand | BesideCommand | RebuildCommand
 """Messages for a member of a stage."""
 

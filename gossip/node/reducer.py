@@ -500,8 +500,8 @@ class TrainerJudge:
         self._open: Aggregate | None = None
         self._memory = np.empty((0, 0), dtype=np.float32)
         self._fd = -1
-        self._bounds: list[int] = []  # start of each shard, and end of the last shard
-        self._gradient_of = -1  # round of the gradient in the memory
+        self._bounds: list[int] = []  # Start of each shard, and end of the last shard.
+        self._gradient_of = -1  # Round of the gradient in the memory.
 
     def prepare(self, sizes: Sequence[int]) -> None:
         """Set the lengths of the trainer's shards."""

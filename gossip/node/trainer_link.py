@@ -135,10 +135,10 @@ class TrainerLink:
         self._results = ResultSlots((), 0, (), in_flight, lent=False)
         self._updates = UpdateSlots(0, in_flight)
         self._in_stage = False
-        self.closed = False  # whether the trainer has sent ``Close``
-        self.ended_with: dict[str, int | str | None] = {}  # fields of the ``Close``
-        self.round_id = -1  # last round that the trainer was requested to compute
-        # time since which the trainer has waited after its update; 0.0 if it is busy
+        self.closed = False  # Whether the trainer has sent ``Close``.
+        self.ended_with: dict[str, int | str | None] = {}  # Fields of the ``Close``.
+        self.round_id = -1  # Last round that the trainer was requested to compute.
+        # Time since which the trainer has waited after its update; 0.0 if it is busy.
         self.waits_since = 0.0
 
     def fileno(self) -> int:

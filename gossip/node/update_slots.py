@@ -21,8 +21,8 @@ class UpdateSlots:
 
     def __init__(self, count: int, in_flight: Callable[[object], bool]) -> None:
         self._in_flight = in_flight
-        self._order = list(range(count))  # last used slot first, because it is in the cache
-        self._rounds: dict[int, int] = {}  # by slot: round that the trainer computes in it
+        self._order = list(range(count))  # Last used slot first, because it is in the cache.
+        self._rounds: dict[int, int] = {}  # By slot: round that the trainer computes in it.
         self._inspected: set[int] = set()
         self._offered: dict[int, Sequence[NDArray[np.generic]]] = {}
 

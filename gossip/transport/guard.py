@@ -151,9 +151,9 @@ class GuardedSocket:
         self._socket, self._keys, self._traffic = socket, keys, traffic
         self._monitor = socket.get_monitor_socket(_WATCHED)
         self.fd: int = self._monitor.FD
-        self._monitor.get(zmq.EVENTS)  # needed as in ``links.ControlLane``
-        self._connections: dict[int, float] = {}  # start of each connection, by descriptor
-        self._owners: dict[int, str] = {}  # key of the sender of messages, by descriptor
+        self._monitor.get(zmq.EVENTS)  # Needed as in ``links.ControlLane``.
+        self._connections: dict[int, float] = {}  # Start of each connection, by descriptor.
+        self._owners: dict[int, str] = {}  # Key of the sender of messages, by descriptor.
 
     def owner_of(self, frame: zmq.Frame) -> PeerId:
         """Return the owner of the connection of ``frame``. If the key is revoked, count the frame,

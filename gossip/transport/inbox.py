@@ -20,8 +20,8 @@ from .chunks import OFFER_MARK
 from .guard import GREETING, NOBODY, Guard
 from .sockets import bind, new_socket
 
-BURST_MESSAGES = 256  # messages to read before the bulk lane is served
-DISCARD_FRAMES = 4096  # frames of an oversized message to drop before other sockets are served
+BURST_MESSAGES = 256  # Messages to read before the bulk lane is served.
+DISCARD_FRAMES = 4096  # Frames of an oversized message to drop before other sockets are served.
 
 _DONTWAIT = int(zmq.DONTWAIT)
 _RCVMORE = int(zmq.RCVMORE)

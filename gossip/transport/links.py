@@ -23,8 +23,8 @@ from .guard import GREETING
 from .sockets import allow_ipv6, is_far, new_socket
 from .unix import UnixLane, name_of
 
-QUEUE_PAYLOADS = 64  # largest number of bulk messages in the queue of one peer
-QUEUE_BYTES = 256 * 2**20  # largest memory that they refer to; two messages always fit
+QUEUE_PAYLOADS = 64  # Largest number of bulk messages in the queue of one peer.
+QUEUE_BYTES = 256 * 2**20  # Largest memory that they refer to; two messages always fit.
 PATIENCE_S = 2.0
 """Time for which a lane must be rejected before users are notified, in seconds. Keys may be in
 transit."""
@@ -226,9 +226,9 @@ class Link:
         self.peer, self.addresses, self.parties = peer, (control, bulk), parties
         self.control = ControlLane(context, control, parties)
         self.bulk = self._new_bulk()
-        self.cut_at = float("inf")  # time since which the control lane is cut; inf while connected
-        self.up = False  # whether both lanes are connected and ``LinkUp`` was reported
-        self.watched = False  # whether a message waits for room in the bulk lane
+        self.cut_at = float("inf")  # Time since which the control lane is cut; inf while connected.
+        self.up = False  # Whether both lanes are connected and ``LinkUp`` was reported.
+        self.watched = False  # Whether a message waits for room in the bulk lane.
         self.queue: deque[Outgoing] = deque()
         self._queued_bytes = 0
 

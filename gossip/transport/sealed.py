@@ -61,8 +61,8 @@ KEYLESS_MAX = 1024
 at most a quarter of the open files that this process may have, because each linked peer uses
 nine."""
 OFFERS_MAX = 1024
-ACCEPTS = 64  # connections to accept before other work
-BURST_BYTES = 2**20  # bytes to read before the control lane is served
+ACCEPTS = 64  # Connections to accept before other work.
+BURST_BYTES = 2**20  # Bytes to read before the control lane is served.
 BURST_READS = 256
 
 _HEADER_MAX = FIRST.size + HEADER_BYTES_MAX

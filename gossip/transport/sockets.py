@@ -40,7 +40,7 @@ _BOTH_WAYS: dict[zmq.SocketOption, int] = {
     zmq.TCP_KEEPALIVE_INTVL: 5,
     zmq.TCP_KEEPALIVE_CNT: 4,
     zmq.BACKLOG: BACKLOG,
-    zmq.RCVHWM: 0,  # unbounded; the reason is below
+    zmq.RCVHWM: 0,  # Unbounded; the reason is below.
     # The time in which a full reader receives nothing counts as well.
     zmq.TCP_MAXRT: 5000,
 }

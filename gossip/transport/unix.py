@@ -55,8 +55,8 @@ LOAN_BURST_BYTES = 2**22  # bytes to copy from shared memory before that: a mill
 
 _LENGTH = struct.Struct("<I")
 _HEADER_MAX = _LENGTH.size + max(FIRST.size, LENT.size) + HEADER_BYTES_MAX
-RETURNS_MAX = 256  # reports of one lane to read before other lanes are served
-_PEEK_BYTES = 1024  # long enough for the header of nearly every message
+RETURNS_MAX = 256  # Reports of one lane to read before other lanes are served.
+_PEEK_BYTES = 1024  # Long enough for the header of nearly every message.
 _ADDRESS = re.compile(r"unix://@(gossip-[0-9a-f]{8,64})", re.ASCII)
 _KIND = socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
 _CREDENTIALS = struct.Struct("3i")

@@ -1,5 +1,5 @@
-"""Bytes of an update. Only this package defines the division, comparison and summation of
-vectors."""
+"""Vectors of updates, and their bytes. Only this package defines how vectors are divided, compared
+and encoded."""
 
 from .count_sketch import sketch
 from .digest import (

@@ -1,12 +1,12 @@
-"""Whole numbers of 8 or 4 bits, with a scale for each block of numbers that follow each other.
+"""Integers of 8 or 4 bits, with a scale for each block of consecutive numbers.
 
-    scales   bfloat16, one a block
-    codes    one a number; the last block is filled up with zeros
+    scales   bfloat16, one for each block codes    one for each number; the last block is padded
+    with zeros
 
 A number is its code times the scale of its block. A scale has 8 bits of precision and a code at
-most 7, so the product is exact, and the same on every machine. The largest number of the block sets
-the scale and gets the largest code. So decoded numbers encode to the same bytes again. Numbers that
-are too small for a scale are sent as zeros.
+most 7, so the product is exact, and equal on every machine. The largest number of a block
+determines the scale and gets the largest code. So decoded numbers are encoded to the same bytes
+again. Numbers that are too small for a scale are sent as zeros.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 PIECE_NUMBERS = 2**17
-"""Numbers to process at a time: they stay in the cache."""
+"""Number of values to process at a time, which stay in the cache."""
 SMALLEST_SCALE = 2.0**-126
 SCALE_BYTES = 2
 
@@ -37,9 +37,9 @@ class Blocks(Encoding):
     """Base of the encodings with 8 and 4 bits.
 
     Attributes:
-        block: Numbers that share a scale.
-        largest: The largest code; the smallest is its negative.
-        bits: Bits of a code.
+        block: Number of values that share a scale.
+        largest: Largest code. The smallest code is its negative.
+        bits: Number of bits of a code.
     """
 
     block: int
@@ -48,11 +48,11 @@ class Blocks(Encoding):
 
     @abstractmethod
     def _pack(self, codes: Tensor) -> Tensor:
-        """Return the bytes of the codes of whole numbers in float32, one dimension."""
+        """Return the codes of integers in a float32 tensor of one dimension, as bytes."""
 
     @abstractmethod
     def _unpack(self, packed: Tensor) -> Tensor:
-        """Return whole numbers in float32, one dimension, from the bytes of their codes."""
+        """Return integers in a float32 tensor of one dimension, from the bytes of their codes."""
 
     def nbytes(self, elements: int) -> int:
         blocks = self._blocks(elements)
@@ -79,7 +79,7 @@ class Blocks(Encoding):
 
         blocks = self._blocks(len(vector))
         written = raw[: SCALE_BYTES * blocks].view(np.uint16)
-        # Negative, infinite and NaN values also have more bits set than the largest scale.
+        # Negative, infinite and NaN scales also have larger bit patterns than the largest scale.
         if int(written.max(initial=0)) > self._largest_scale_bits:
             raise Malformed("a scale is not a value that an encoder writes")
         scales, codes = self._parts(raw, blocks)
@@ -97,13 +97,13 @@ class Blocks(Encoding):
 
     @property
     def _code_bytes(self) -> int:
-        """Length of the codes of a block, in bytes."""
+        """Length of the codes of one block, in bytes."""
         return self.block * self.bits // 8
 
     @property
     def _largest_scale(self) -> float:
-        """With it even the code below the smallest is a finite number: 2 - 2**-7 is the largest
-        bfloat16 below 2, and the largest power of two in float32 is 2**127."""
+        """Largest scale. With it, even the code below the smallest one is a finite number: 2 -
+        2**-7 is the largest bfloat16 below 2, and 2**127 is the largest power of two in float32."""
         return float((2 - 2.0**-7) * 2.0**127 / (self.largest + 1))
 
     @property
@@ -117,7 +117,7 @@ class Blocks(Encoding):
         return -(-SCALE_BYTES * blocks // WORD_BYTES) * WORD_BYTES
 
     def _parts(self, raw: NDArray[np.uint8], blocks: int) -> tuple[Tensor, Tensor]:
-        """Return the scales as int16, and ``(blocks, bytes)`` codes; both in the memory of
+        """Return the scales as int16 and the codes as ``(blocks, bytes)``, both in the memory of
         ``raw``."""
         import torch
 
@@ -131,7 +131,7 @@ class Blocks(Encoding):
             yield start, min(start + step, blocks)
 
     def _filled(self, vector: NDArray[np.float32]) -> Iterator[tuple[tuple[int, int], Tensor]]:
-        """Yield ranges of blocks, and their numbers, a row each."""
+        """Yield ranges of blocks with their numbers, one row for each block."""
         import torch
 
         for start, stop in self._pieces(self._blocks(len(vector))):
@@ -141,9 +141,9 @@ class Blocks(Encoding):
             yield (start, stop), given.view(-1, self.block)
 
     def _scales_of(self, most: Tensor) -> Tensor:
-        """Return the scales of blocks with largest absolute values ``most``, as bfloat16; NaN for a
-        block with a non-finite number. The rounding error is at most 2**-9, so that the largest
-        number gets the largest code."""
+        """Return the scales of blocks with the largest magnitudes ``most``, as bfloat16; NaN for a
+        block with a non-finite number. The rounding error is at most 2**-9, so the largest number
+        gets the largest code."""
         import torch
 
         scale = (most / self.largest).clamp_(max=self._largest_scale)
@@ -158,7 +158,7 @@ def _whole_words(block: int) -> None:
 
 @dataclass(frozen=True)
 class Int8(Blocks):
-    """8 bits a number and 16 a block: 1.01 bytes a number in blocks of 256."""
+    """8 bits for each number and 16 for each block: 1.01 bytes a number with blocks of 256."""
 
     largest: ClassVar[int] = 127
     bits: ClassVar[int] = 8
@@ -181,10 +181,10 @@ class Int8(Blocks):
 
 @dataclass(frozen=True)
 class Int4(Blocks):
-    """4 bits a number and 16 a block: 0.53 bytes a number in blocks of 64.
+    """4 bits for each number and 16 for each block: 0.53 bytes a number with blocks of 64.
 
-    A result of these updates is written as ``int8``: its server has no error feedback, as another
-    peer serves the next round.
+    The result of these updates is encoded as ``int8``. Its server has no error feedback, because
+    another peer serves the next round.
     """
 
     largest: ClassVar[int] = 7

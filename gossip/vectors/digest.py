@@ -1,9 +1,9 @@
-"""Digest of a payload in commits and offers: 16 bytes of its BLAKE3.
+"""Digest of a payload in commits and offers: the first 16 bytes of its BLAKE3.
 
-A tree hash: long data is hashed three times as fast as by SHA-256 with the instructions that
-processors have for it (4.8 GB/s against 1.7 on one core, 64 MiB), and each block while it is in the
-cache. Data of the core itself, and chains of commits, are short: their digest needs only the
-standard library (``gossip.core.digest_of``).
+BLAKE3 is a tree hash. For long data it is three times as fast as SHA-256 with the instructions that
+processors have for SHA-256 (4.8 GB/s and 1.7 GB/s on one core, 64 MiB). It hashes each block while
+the block is in the cache. Data of the core itself and chains of commits are short, so their digest
+uses only the standard library (``gossip.core.digest_of``).
 
 Source: O'Connor, Aumasson, Neves, Wilcox-O'Hearn 2020, "BLAKE3: one function, fast everywhere".
 """
@@ -22,7 +22,8 @@ from gossip.core import DIGEST_BYTES, PIECE_BYTES, PIECES_MAX, PieceManifest, di
 
 
 def payload_digest(data: Any) -> bytes:
-    """Return the digest of ``data``, which has contiguous memory. It has ``DIGEST_BYTES`` bytes."""
+    """Return the digest of ``data``, ``DIGEST_BYTES`` long. The memory of ``data`` must be
+    contiguous."""
     return blake3(_bytes_of(data)).digest(DIGEST_BYTES)
 
 
@@ -42,17 +43,18 @@ class PayloadDigest:
 
 
 class PartsDigest:
-    """Digest of data that arrives in blocks, and consists of parts of the given ``lengths``. The
-    last part has the remaining bytes.
+    """Digest of data that arrives in blocks and consists of parts with the given ``lengths``. The
+    last part has all remaining bytes.
 
-    Without lengths, the data is one part.
+    Without lengths, the data is a single part.
     """
 
     __slots__ = ("_done", "_several", "_to_come")
 
     def __init__(self, lengths: Sequence[int] = ()) -> None:
         self._several = bool(lengths)
-        # missing bytes of the present part, and the lengths of the next ones except the last
+        # number of missing bytes of the present part, then the lengths of later parts except the
+        # last
         self._to_come = deque(lengths[:-1])
         self._done = [PayloadDigest()]
 
@@ -68,14 +70,14 @@ class PartsDigest:
         self._done[-1].update(view)
 
     def digests(self) -> tuple[bytes, tuple[bytes, ...]]:
-        """Return the digests of the whole and of the parts. With several parts, the first is
+        """Return the digest of the whole and the digests of the parts. With lengths, the first is
         the core's digest (``digest_of``) of the others. Without lengths, there are no others."""
         parts = tuple([part.digest() for part in self._done])
         return (digest_of(b"".join(parts)), parts) if self._several else (parts[0], ())
 
 
 def digests_of(data: Any, lengths: Sequence[int] = ()) -> tuple[bytes, tuple[bytes, ...]]:
-    """Return the digests of ``data`` as ``PartsDigest`` does."""
+    """Return the digests of ``data`` in the form of ``PartsDigest.digests``."""
     found = PartsDigest(lengths)
     found.update(data)
     return found.digests()
@@ -84,10 +86,10 @@ def digests_of(data: Any, lengths: Sequence[int] = ()) -> tuple[bytes, tuple[byt
 def described(
     data: Any, lengths: Sequence[int], piece_bytes: int = PIECE_BYTES, base: int = 0
 ) -> tuple[bytes, tuple[bytes, ...]]:
-    """Return the digest of a packed state in parts of ``lengths``, and the digest or outline of
-    each part.
+    """Return the digest of a packed state with parts of the given ``lengths``, and the digest or
+    outline of each part.
 
-    If the first part is no larger than a piece, this is ``digests_of``. ``base``: as in
+    If the first part is no larger than a piece, this is ``digests_of``. ``base``: see
     ``PieceManifest``.
     """
     if len(lengths) < 2 or lengths[0] <= piece_bytes:

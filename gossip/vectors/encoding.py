@@ -1,16 +1,16 @@
-"""Encodings between the numbers of an update and the bytes of a payload.
+"""Encodings that convert the numbers of an update to the bytes of a payload, and back.
 
     encoding = load_encoding("topk:ratio=0.05")
     raw = encoding.encode(vector, place)
     vector = encoding.decode(raw, len(vector), place)
 
-An encoding is a frozen dataclass: its fields are its options. Only this package interprets its
-bytes. Their number follows from the number of numbers, or from the shapes of their tensors. So a
-receiver computes sizes from its own layout, never from a message. The names are available without
-torch.
+An encoding is a frozen dataclass; its fields are its options. Only this package interprets its
+bytes. The number of bytes follows from the number of elements, or from the shapes of their tensors.
+So a receiver computes sizes from its own layout, and never from a message. The names of encodings
+are available without torch.
 
-A packed state consists of bytes already. It and the parameters of gossip rounds are sent as they
-are in memory (``to_bytes``).
+A packed state already consists of bytes. Packed states, and the parameters in gossip rounds, are
+sent as they are in memory (``to_bytes``).
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ BUILT_IN = {
     "topk": "sparse:TopK",
     "powersgd": "low_rank:PowerSGD",
 }
-"""Name -> module of this package, and the class in it."""
+"""Module of this package and class in it, by name of the encoding."""
 
 
 Shape: TypeAlias = tuple[int, ...]
-"""The lengths of a tensor, at least one."""
+"""Lengths of the dimensions of a tensor. There is at least one dimension."""
 
 
 def bytes_for(elements: int) -> int:
@@ -58,18 +58,18 @@ def to_bytes(vector: NDArray[Any]) -> NDArray[np.uint8]:
 
 
 def from_bytes(raw: NDArray[np.uint8]) -> NDArray[np.float32]:
-    """Return the vector of float32 numbers in these bytes, without a copy."""
+    """Return the float32 vector in these bytes, without a copy."""
     return raw.view(np.float32)
 
 
 def are_finite(raw: NDArray[np.uint8]) -> bool:
-    """Whether these bytes are whole numbers, and each of them is finite."""
+    """Whether the length of these bytes is valid for float32, and all numbers are finite."""
     return len(raw) % NUMBER_BYTES == 0 and is_finite(from_bytes(raw))
 
 
 class Place(NamedTuple):
-    """Round and shard of a payload, with a seed. All peers have it, so the numbers that an encoding
-    draws from it are never sent."""
+    """Seed, round and shard of a payload. All peers have them, so the numbers that an encoding
+    draws from them are never sent."""
 
     seed: int
     round_id: int
@@ -77,14 +77,14 @@ class Place(NamedTuple):
 
 
 class Encoding(ABC):
-    """Encoding of numbers. The number of its bytes is a multiple of 4, so that every lane accepts
+    """Encoding of numbers. The length of its bytes is a multiple of 4, so that every lane accepts
     them.
 
     Attributes:
-        sparse: Only some numbers are sent; the others are decoded as zeros.
-        low_rank: Each peer sends another part of each matrix.
-        shaped: It encodes tensors: ``for_shapes`` makes another encoding of it.
-        feedback: The loss of an update is added to the peer's next one.
+        sparse: Whether only some numbers are sent, and the others decoded as zeros.
+        low_rank: Whether each peer sends another part of each matrix.
+        shaped: Whether it encodes tensors, for which ``for_shapes`` returns an encoding.
+        feedback: Whether the encoding error of an update is added to the next update of its peer.
     """
 
     sparse: ClassVar[bool] = False
@@ -94,16 +94,17 @@ class Encoding(ABC):
 
     @abstractmethod
     def nbytes(self, elements: int) -> int:
-        """Return the length of a vector of ``elements`` numbers, at least one, in bytes: a multiple
-        of 4."""
+        """Return the length of an encoded vector of ``elements`` numbers in bytes, a multiple of 4.
+        There is at least one number."""
 
     def encode(
         self, vector: NDArray[np.float32], place: Place, into: NDArray[np.uint8] | None = None
     ) -> NDArray[np.uint8]:
-        """Return the bytes of a vector, ``(nbytes,)``. A non-finite number does not become finite.
+        """Return the bytes of a vector, ``(nbytes,)``. A non-finite number is not encoded as a
+        finite one.
 
         Args:
-            into: Writable memory for the bytes, of any content; None if it is allocated.
+            into: Writable memory for the bytes, with any content; None to allocate it.
         """
         raw = np.empty(self.nbytes(len(vector)), np.uint8) if into is None else into
         self._write(vector, place, raw)
@@ -116,14 +117,14 @@ class Encoding(ABC):
         place: Place,
         into: NDArray[np.float32] | None = None,
     ) -> NDArray[np.float32]:
-        """Return the vector, ``(elements,)``, of finite numbers. It is the same to the last bit on
+        """Return the vector, ``(elements,)``, of finite numbers. It is equal to the last bit on
         every machine.
 
         Args:
             raw: ``nbytes(elements)`` bytes, from any sender.
-            into: Writable memory for the vector; None if it is allocated.
-        Raises: Malformed: A number is not finite, or no encoder writes these bytes. Then the
-            content of ``into`` is undefined.
+            into: Writable memory for the vector; None to allocate it.
+        Raises: Malformed: A number is not finite, or no encoder writes these bytes. The content of
+            ``into`` is undefined then.
         """
         vector = np.empty(elements, np.float32) if into is None else into
         self._read(raw, place, vector)
@@ -131,24 +132,24 @@ class Encoding(ABC):
 
     @abstractmethod
     def _write(self, vector: NDArray[np.float32], place: Place, raw: NDArray[np.uint8]) -> None:
-        """Fill all of ``raw``, as documented in ``encode``."""
+        """Fill all of ``raw``, as documented for ``encode``."""
 
     @abstractmethod
     def _read(self, raw: NDArray[np.uint8], place: Place, vector: NDArray[np.float32]) -> None:
-        """Fill ``vector``, as documented in ``decode``."""
+        """Fill ``vector``, as documented for ``decode``."""
 
     def for_shapes(self, shapes: tuple[Shape, ...]) -> Encoding:
-        """Return the encoding for tensors of these shapes, one tensor after the other."""
+        """Return the encoding for tensors of these shapes, one after another."""
         return self
 
     def for_results(self, peers: int) -> Encoding:
-        """Return the encoding of the result of at most ``peers`` updates in this encoding."""
+        """Return the encoding for the result of at most ``peers`` updates in this encoding."""
         return self
 
 
 @dataclass(frozen=True)
 class Float32(Encoding):
-    """float32, as in memory: 4 bytes a number."""
+    """float32, as in memory: 4 bytes for each number."""
 
     def nbytes(self, elements: int) -> int:
         return bytes_for(elements)
@@ -168,7 +169,8 @@ def finite(vector: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def within(default: Any, low: float, high: float) -> Any:
-    """Return a field of an encoding: an option from ``low`` to ``high``, both included."""
+    """Return a dataclass field for an option with values from ``low`` to ``high``, both
+    included."""
     return field(default=default, metadata={"low": low, "high": high})
 
 
@@ -176,10 +178,12 @@ def load_encoding(spec: str) -> Encoding:
     """Return the encoding that ``spec`` names: ``bf16``, ``topk:0.05``,
     ``int4:block=32,feedback=off``.
 
-    Options follow a colon, separated by commas; the first may be given without its name.
+    Options follow a colon and are separated by commas. The first option may be given without its
+    name.
 
-    Raises: UnknownName: No such encoding or option. ConfigError: A value cannot be read or is out
-        of range.
+    Raises: UnknownName: There is no such encoding or option. ConfigError: A value cannot be parsed
+    or
+        is out of range.
     """
     name, _, written = spec.strip().partition(":")
     plain = name.strip().replace("-", "").replace("_", "").lower()

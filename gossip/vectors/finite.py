@@ -1,4 +1,4 @@
-"""Whether every number of a vector is finite."""
+"""Check that every number of a vector is finite."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ import numpy as np
 def is_finite(vector: np.ndarray) -> bool:
     """Whether all numbers are finite.
 
-    The sum of their squares is finite only if all numbers are. It takes one pass and no memory. If
-    it is not finite, the numbers may still be finite, but large: then each is checked.
+    The sum of their squares is finite only if all numbers are. The sum takes one pass and no
+    memory. If it is not finite, the numbers may still be finite but large, so each number is then
+    checked.
     """
     with np.errstate(over="ignore", invalid="ignore"):
         squares = np.dot(vector, vector) if vector.ndim == 1 else np.nan

@@ -1,9 +1,9 @@
-"""Choice of the part of a model that a round of local steps exchanges, if the model is cut into
-fragments (Streaming DiLoCo, Douillard et al. 2025, arXiv:2501.18512).
+"""Choice of the fragment of a model that a round of local steps exchanges (Streaming DiLoCo,
+Douillard et al. 2025, arXiv:2501.18512).
 
-Fragments take turns by the number of steps of the parameters. Collective operations take
-a round and are not steps, so no fragment loses its turn. That number is part of the committed
-history, so no message has to name the fragment of an update.
+The fragments are exchanged in rotation, by the number of parameter steps. A collective operation
+uses a round but is not a step, so it skips no fragment. The number of steps is part of the
+committed history, so no message needs to name the fragment of an update.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ def fragment_of(round_id: int, collectives: int, fragments: int) -> int:
 
     Args:
         round_id: Number of the round.
-        collectives: Number of earlier rounds that were not steps.
+        collectives: Number of earlier rounds that made no step.
         fragments: Number of fragments.
     """
     return (round_id - collectives) % fragments
@@ -25,19 +25,20 @@ def fragment_of(round_id: int, collectives: int, fragments: int) -> int:
 def cut_layers(sizes: Sequence[int], fragments: int) -> tuple[tuple[int, ...], ...]:
     """Distribute layers over fragments of about equal size.
 
-    The largest remaining layer goes to the fragment that has the fewest numbers (Graham 1969:
-    the largest fragment is at most 4/3 of the smallest possible largest one). Layers of one size go
-    to fragments in turn: the strided pattern of the paper.
+    The largest remaining layer goes to the fragment with the fewest numbers (Graham 1969: the
+    largest fragment is at most 4/3 of the smallest possible maximum). Layers of equal size go to
+    the fragments in rotation, which is the strided pattern of the paper.
 
     Args:
-        sizes: Numbers of each layer, in the model's order; at least as many as fragments.
-    Returns: The layers of each fragment, ascending; none is empty.
+        sizes: Number of elements of each layer, in the order of the model. There must be at least
+            as many layers as fragments.
+    Returns: The layers of each fragment, ascending. No fragment is empty.
     """
     assert 1 <= fragments <= len(sizes)
     loads, dealt = [0] * fragments, [list[int]() for _ in range(fragments)]
     for layer in sorted(range(len(sizes)), key=lambda at: (-sizes[at], at)):
-        # Among fragments with equally many numbers, the one with the fewest layers is chosen,
-        # because layers may be empty.
+        # Of fragments with equally many numbers, the one with the fewest layers is chosen, because
+        # layers may be empty.
         to = min(range(fragments), key=lambda at: (loads[at], len(dealt[at]), at))
         loads[to] += sizes[layer]
         dealt[to].append(layer)

@@ -1,4 +1,4 @@
-"""Numbers of 16 bits: half the bytes, no scales, no state."""
+"""Numbers of 16 bits: half the bytes of float32, without scales and without state."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     import torch
 
 PIECE_NUMBERS = 2**16
-"""Numbers to process at a time: they stay in the cache."""
+"""Number of values to process at a time, which stay in the cache."""
 
 
 class Halves(Encoding):
-    """Base of the two encodings with 16 bits. ``largest``: size to which larger finite numbers are
-    clamped."""
+    """Base of both encodings with 16 bits. ``largest``: magnitude to which larger finite numbers
+    are clamped."""
 
     largest: ClassVar[float]
 
@@ -48,7 +48,7 @@ class Halves(Encoding):
 
 @dataclass(frozen=True)
 class BFloat16(Halves):
-    """bfloat16, 2 bytes a number: the range of float32, 8 bits of precision."""
+    """bfloat16, 2 bytes for each number: the range of float32 with 8 bits of precision."""
 
     largest: ClassVar[float] = (2 - 2.0**-7) * 2.0**127
     feedback: bool = False
@@ -61,8 +61,8 @@ class BFloat16(Halves):
 
 @dataclass(frozen=True)
 class Float16(Halves):
-    """IEEE half precision, 2 bytes a number: 11 bits of precision. Numbers beyond 65,504 become
-    65,504, and numbers below 3e-8 become zero."""
+    """IEEE half precision, 2 bytes for each number: 11 bits of precision. Numbers above 65,504
+    become 65,504, and numbers below 3e-8 become zero."""
 
     largest: ClassVar[float] = 65504.0
     feedback: bool = False

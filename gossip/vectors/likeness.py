@@ -1,5 +1,5 @@
-"""Comparison of a server's result with the local update: the arithmetic behind
-``gossip.core.rounds.validation``."""
+"""Comparison of a server's result with the local update, which ``gossip.core.rounds.validation``
+uses."""
 
 from __future__ import annotations
 
@@ -13,18 +13,19 @@ import numpy as np
 from gossip.core import Admission, Message, Payload, PeerId, Received, ResultSimilarity
 
 BLOCK_NUMBERS = 2**16
-"""Numbers of each vector to process at once: they are in the cache when they are used again."""
+"""Number of values of each vector to process at a time. They are still in the cache when they are
+used again."""
 
 Admit: TypeAlias = Callable[[PeerId, Message], Admission]
 """``Peer.admit``."""
 
 
 def similarity_of(result: Payload, others: tuple[Payload, ...]) -> ResultSimilarity:
-    """Return the similarity of float32 vectors. ``others`` is the local update, or empty: first the
-    part that is as long as the result, then the other parts."""
+    """Return the similarity of float32 vectors. ``others`` is the local update, or empty. It begins
+    with the shard that is as long as the result, followed by the other shards."""
     vector, own = result.data, others[0].data if others else None
     squares = own_squares = product = 0.0
-    with np.errstate(over="ignore", invalid="ignore"):  # a length that is too large is infinite
+    with np.errstate(over="ignore", invalid="ignore"):  # a length that overflows is infinite
         for start in range(0, len(vector), BLOCK_NUMBERS):
             block = vector[start : start + BLOCK_NUMBERS]
             squares += float(np.dot(block, block))
@@ -39,8 +40,9 @@ def similarity_of(result: Payload, others: tuple[Payload, ...]) -> ResultSimilar
 
 
 def _even(elements: int, squares: float, rest: tuple[Payload, ...]) -> float:
-    """Return the length of a part of ``elements`` numbers if the numbers in all parts had the same
-    size. ``squares``: of that part. 0.0 where there is no other, or one is not finite."""
+    """Return the length that a shard of ``elements`` numbers would have if the numbers of all
+    shards had the same size. ``squares``: squared length of this shard. Return 0.0 if there is no
+    other shard, or if a number is not finite."""
     if not rest:
         return 0.0
     with np.errstate(over="ignore", invalid="ignore"):
@@ -50,7 +52,8 @@ def _even(elements: int, squares: float, rest: tuple[Payload, ...]) -> float:
 
 
 def compared(arrival: Received, admit: Admit) -> Received:
-    """Return the arrival with the similarity of its payload, if the core compares it."""
+    """Return the arrival with the similarity of its payload, if the core requests the
+    comparison."""
     payload = arrival.payload
     others = admit(arrival.sender, arrival.message).compare_with if payload is not None else None
     return (

@@ -1,22 +1,23 @@
-"""Matrices as the product of two thin ones, and all other numbers unchanged.
+"""Matrices as the product of two thin matrices, and all other numbers unchanged.
 
     for each tensor of the shard, in order:
-        P^T, (rank, rows), then Q, (rank, columns), where this is less than the matrix
-        else its numbers
+        P^T, (rank, rows), then Q, (rank, columns), if they are smaller than the matrix otherwise
+        the numbers of the tensor
 
-A gradient of a layer is close to a matrix of low rank. PowerSGD (Vogels, Karimireddy, Jaggi 2019,
-arXiv:1905.13727) uses that with two all-reduces a round: of P, which all peers then make
-orthonormal, and of Q. So all peers have the same P. It is a mean, which a single Byzantine peer can
-set at will before any rule has seen an update. So in this encoding each peer factors its own
-update, a decoder multiplies, and the rule gets whole updates. This needs one message, like other
-encodings.
+The gradient of a layer is close to a matrix of low rank. PowerSGD (Vogels, Karimireddy, Jaggi 2019,
+arXiv:1905.13727) uses this with two all-reduces a round. The first is of P, which all peers then
+orthonormalize, and the second of Q, so all peers have the same P. But P is a mean, which a single
+Byzantine peer can set to any value before a rule has received an update. In this encoding, each
+peer therefore factors its own update, a decoder multiplies the factors, and the rule gets whole
+updates. Like other encodings, this needs one message.
 
-Without messages in between, an iteration costs only arithmetic. So a peer makes several, from a
-start drawn anew each round (Halko, Martinsson, Tropp 2011, arXiv:0909.4061). It keeps no factor of
-its last update: the bytes follow only from the update, also in a resumed run.
+Without messages in between, an iteration costs only arithmetic. So a peer makes several iterations,
+from a start that is drawn anew in each round (Halko, Martinsson, Tropp 2011, arXiv:0909.4061). It
+stores no factor of its last update: the bytes follow only from the update, also in a resumed run.
 
-To decode is ``rank`` products and sums a number. Each is one operation of IEEE 754 by itself, in a
-fixed order, so it is the same on every machine. A matrix product of a library is not.
+A decoder computes ``rank`` products and sums for each number. Each of them is a single IEEE 754
+operation, in a fixed order, so the result is equal on every machine. A matrix product of a library
+is not.
 """
 
 from __future__ import annotations
@@ -45,25 +46,27 @@ if TYPE_CHECKING:
 Vector: TypeAlias = NDArray[np.float32]
 
 PIECE_NUMBERS = 2**14
-"""Numbers of a matrix to process at a time: they stay in the cache."""
+"""Number of values of a matrix to process at a time, which stay in the cache."""
 LARGEST_NUMBER = 2.0**96
-"""Size to which larger numbers are clamped. Then no factor and no sum of a decoder is infinite, in
-matrices of up to 2**40 numbers."""
+"""Magnitude to which larger numbers are clamped. Then no factor, and no sum in a decoder, is
+infinite in matrices of up to 2**40 numbers."""
 SMALLEST_FACTOR, LARGEST_FACTOR_P, LARGEST_FACTOR_Q = 2.0**-63, 2.0, 2.0**117
-"""Other factors are zero. So each product is zero or a normal number, which a processor multiplies
-at full speed, and the sum of the 256 of the highest rank is finite."""
+"""Bounds of the factors; factors outside them are zero. So each product is zero or a normal number,
+which a processor multiplies at full speed. The sum of 256 products, for the highest rank, is
+finite."""
 
 
 @dataclass(frozen=True)
 class PowerSGD(Encoding):
     """Matrices as a product of ``rank`` columns and rows: ``4 * rank * (rows + columns)`` bytes.
 
-    A result of these updates is written as ``int8``. The encoding of a result has the sum of the
-    ranks of all updates, and no error feedback, because another peer serves the next round.
+    The result of these updates is encoded as ``int8``. As a factored matrix, it would need the sum
+    of the ranks of all updates. It has no error feedback, because another peer serves the next
+    round.
 
     Attributes:
-        steps: Times that the columns are multiplied with the matrix. More iterations come closer to
-            the best approximation of that rank.
+        steps: Number of times that the columns are multiplied by the matrix. With more iterations,
+            the product is closer to the best approximation of this rank.
     """
 
     low_rank: ClassVar[bool] = True
@@ -79,7 +82,7 @@ class PowerSGD(Encoding):
         return Int8()
 
     def nbytes(self, elements: int) -> int:
-        """Return the length of a vector without known shapes, in bytes: it is sent as it is."""
+        """Return the length of a vector without known shapes, in bytes. It is sent unchanged."""
         return bytes_for(elements)
 
     def _write(self, vector: Vector, place: Place, raw: NDArray[np.uint8]) -> None:
@@ -91,8 +94,8 @@ class PowerSGD(Encoding):
 
 @dataclass(frozen=True)
 class Factored(Encoding):
-    """The numbers of tensors of these shapes, one behind the other, each as its ``matrix_of``. One
-    row is never worth factors."""
+    """The numbers of tensors with these shapes, one after another, each as its ``matrix_of``. A
+    single row is never factored."""
 
     rank: int
     steps: int
@@ -136,7 +139,7 @@ class Factored(Encoding):
         return min(self.rank * (rows + columns), rows * columns)
 
     def _parts(self, vector: Vector, numbers: Vector) -> Iterator[tuple[Shape, Vector, Vector]]:
-        """Yield the shape of each tensor, its numbers, and the numbers that are sent of it."""
+        """Yield for each tensor: its shape, its numbers, and the numbers that are sent for it."""
         taken = pairwise(accumulate(map(prod, self.shapes), initial=0))
         sent = pairwise(accumulate(map(self._written, self.shapes), initial=0))
         for shape, (start, stop), (first, last) in zip(self.shapes, taken, sent, strict=True):
@@ -144,8 +147,8 @@ class Factored(Encoding):
 
 
 def _drawn(place: Place, tensor: int, rank: int, columns: int) -> Vector:
-    """Return a random start, ``(columns, rank)``, from -1 to 1. Philox's raw stream is the same in
-    every version."""
+    """Return a random start, ``(columns, rank)``, with values from -1 to 1. The raw stream of
+    Philox is equal in every version of numpy."""
     name = f"powersgd/{place.seed}/{place.round_id}/{place.shard}/{tensor}"
     key = int.from_bytes(blake2b(name.encode(), digest_size=16).digest(), "little")
     drawn = np.random.Philox(key=key).random_raw(columns * rank)
@@ -154,11 +157,11 @@ def _drawn(place: Place, tensor: int, rank: int, columns: int) -> Vector:
 
 def _factors(matrix: Tensor, start: Tensor, steps: int) -> tuple[Tensor, Tensor]:
     """Return P with orthonormal columns, ``(rows, rank)``, and Q, ``(rank, columns)``. Their
-    product is the projection of the matrix on the span of these columns. Its norm is at most that
-    of the matrix."""
+    product is the projection of the matrix onto the span of these columns, so its norm is at most
+    that of the matrix."""
     import torch
 
-    scale = float(matrix.abs().amax()) or 1.0  # its square may be no number of this type
+    scale = float(matrix.abs().amax()) or 1.0  # because its square may overflow
     matrix, q = matrix / scale, start.T
     for _ in range(steps):
         p = torch.linalg.qr(matrix @ q.T).Q
@@ -167,7 +170,7 @@ def _factors(matrix: Tensor, start: Tensor, steps: int) -> tuple[Tensor, Tensor]
 
 
 def _checked(factors: Vector, largest: float) -> Vector:
-    """Return the same factors. Raises: Malformed: No encoder writes a factor of this size."""
+    """Return the same factors. Raises: Malformed: An encoder writes no factor of this size."""
     sizes = np.abs(factors)
     if not bool(((sizes == 0) | ((sizes >= SMALLEST_FACTOR) & (sizes <= largest))).all()):
         raise Malformed("a factor is not a value that an encoder writes")
@@ -175,7 +178,7 @@ def _checked(factors: Vector, largest: float) -> Vector:
 
 
 def _multiply(p: Vector, q: Vector, out: Vector) -> None:
-    """Compute the sum over the rank of ``p[i, row] * q[i, column]``, in this order."""
+    """Compute the sum over the rank of ``p[i, row] * q[i, column]``, in ascending order of i."""
     rows, columns = out.shape
     step = max(1, PIECE_NUMBERS // columns)
     product = np.empty((min(step, rows), columns), np.float32)

@@ -11,8 +11,8 @@ if TYPE_CHECKING:
 
 
 def tensor_of(array: NDArray[Any]) -> Tensor:
-    """Return the same memory as a tensor. Memory that numpy guards against writes is copied,
-    because torch has no guard: so a tensor for writing needs a writable array."""
+    """Return the memory of an array as a tensor. Memory that numpy protects against writes is
+    copied, because torch has no such protection. So a tensor for writing needs a writable array."""
     import torch
 
     return torch.from_numpy(array if array.flags.writeable else array.copy())

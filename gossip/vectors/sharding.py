@@ -1,4 +1,4 @@
-"""How the flat vector is cut in shards."""
+"""Division of the flat vector into shards."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ import numpy as np
 from .encoding import Shape, bytes_for
 
 SHARD_BYTES = 2**20
-"""Size in bytes from which on a vector has several servers, which work at the same time. A shard
-needs a message each way between a server and its clients; a megabyte of four updates takes as long
-to average."""
+"""Size in bytes above which a vector has several servers, which work in parallel. A shard needs a
+message in each direction between its server and each client. That takes about as long as the
+average of four updates of one megabyte."""
 
 SUMMED_SHARD_BYTES = 4 * 2**20
-"""The same on one host, for a rule that adds up. No link is shared there. A further shard takes
-each peer about as long as adding up four megabytes less saves (``gossip bench exchange``). Two
-peers use ``SHARD_BYTES``: if both serve, neither waits for the other."""
+"""The same size on one host, for a rule that adds up updates. No link is shared there. For each
+peer, a further shard takes about as long as it saves by adding up four megabytes less (``gossip
+bench exchange``). Two peers use ``SHARD_BYTES``: if both serve, neither waits for the other."""
 
 CROSS_SHARD_BYTES = 4 * 2**20
-"""The same if shards decide together, which takes another message each way."""
+"""The same size for cross-shard decisions, which need another message in each direction."""
 
 SHARD_ALIGNMENT = 16  # elements: 64 bytes
 
@@ -35,17 +35,18 @@ def shard_sizes(
     summed_here: bool = False,
 ) -> tuple[int, ...]:
     """Return the sizes of the shards of the flat vector. They depend only on the settings of the
-    run and the model, so they are the same on every peer.
+    run and on the model, so they are equal on every peer.
 
     Args:
-        peers: The run's configured number of peers, dead or alive.
-        whole_vector: The rule needs the vector in one piece.
-        cross_shard: The shards decide together, so ``whole_vector`` does not count. The first
-            shard, which all peers wait for, is as short as possible.
-        summed_here: The rule adds up, and peers of one host read each other's memory.
-    Returns: Lengths in elements, all but the last multiples of 16. There is one shard up to 1 MiB,
-        else as many as keep each at about 1 MiB, but at most ``peers``. The size is 4 MiB if shards
-        decide together, or are ``summed_here`` by more than two.
+        peers: Configured number of peers of the run, whether dead or alive.
+        whole_vector: The rule needs the whole vector.
+        cross_shard: The shards decide together, so ``whole_vector`` is ignored. The first shard,
+            which all peers wait for, is as short as possible.
+        summed_here: The rule adds up updates, and peers on one host read each other's memory.
+    Returns: Lengths in elements; all but the last are multiples of 16. Up to 1 MiB there is one
+    shard.
+        Otherwise there are at most ``peers`` shards of about 1 MiB or more. The size is 4 MiB
+        instead for cross-shard decisions, and if more than two peers are ``summed_here``.
     """
     assert elements > 0
     if not cross_shard:
@@ -58,7 +59,8 @@ def shard_sizes(
 
 
 def _even(elements: int, peers: int, shard_bytes: int) -> tuple[int, ...]:
-    """Return the sizes of parts of about ``shard_bytes`` or more, at most ``peers`` of them."""
+    """Return the sizes of parts of about ``shard_bytes`` or more. There are at most ``peers``
+    parts."""
     count = min(peers, -(-bytes_for(elements) // shard_bytes))
     size = -(-elements // (count * SHARD_ALIGNMENT)) * SHARD_ALIGNMENT
     full, rest = divmod(elements, size)
@@ -66,26 +68,27 @@ def _even(elements: int, peers: int, shard_bytes: int) -> tuple[int, ...]:
 
 
 def matrix_of(shape: Shape) -> tuple[int, int]:
-    """Return rows and columns. A shape with one dimension is one row. If there are more than two,
-    the first one has the rows: a convolution kernel has one for each output channel."""
+    """Return the numbers of rows and columns of a tensor as a matrix. A tensor of one dimension is
+    one row. With more than two dimensions, the first one has the rows: a convolution kernel has a
+    row for each output channel."""
     return (shape[0], prod(shape[1:])) if len(shape) > 1 else (1, prod(shape))
 
 
 def pack_shapes(shapes: tuple[Shape, ...]) -> bytes:
-    """Return the shapes as matrices, for ``unpack_shapes``: 8 bytes a tensor."""
+    """Return the shapes as matrices, in 8 bytes for each tensor, for ``unpack_shapes``."""
     return np.array([matrix_of(shape) for shape in shapes], np.uint32).tobytes()
 
 
 def unpack_shapes(packed: bytes) -> tuple[Shape, ...]:
-    """Return the shapes that ``pack_shapes`` has packed, each tensor as a matrix."""
+    """Return the shapes from ``pack_shapes``, each of them as a matrix."""
     numbers = np.frombuffer(packed, np.uint32).tolist()
     return tuple(zip(numbers[::2], numbers[1::2], strict=True))
 
 
 def shapes_within(shapes: tuple[Shape, ...], start: int, stop: int) -> tuple[Shape, ...]:
-    """Return the shapes of the parts of tensors that lie from ``start`` to ``stop`` in the flat
-    vector; ``shapes`` are those of the whole tensors. A tensor that is cut leaves its whole rows,
-    which are a tensor of fewer rows, and the rest of a row before and behind them."""
+    """Return the shapes of the parts of tensors from ``start`` to ``stop`` in the flat vector.
+    ``shapes`` are those of the whole tensors. A tensor that is cut is divided into its whole rows,
+    which form a tensor of fewer rows, and the incomplete rows before and after them."""
     bounds = pairwise(accumulate(map(prod, shapes), initial=0))
     found = []
     for shape, (first, last) in zip(shapes, bounds, strict=True):
@@ -96,7 +99,7 @@ def shapes_within(shapes: tuple[Shape, ...], start: int, stop: int) -> tuple[Sha
 
 
 def _cut(shape: Shape, start: int, stop: int) -> Iterator[Shape]:
-    """Return the parts of a tensor between two of its numbers."""
+    """Yield the shapes of the parts of a tensor between two of its numbers."""
     row = prod(shape[1:])
     whole_from, whole_to = -(-start // row), stop // row
     if whole_from >= whole_to or len(shape) == 1:

@@ -1,6 +1,6 @@
-"""Some of the numbers, as they are; the others are decoded as zeros.
+"""Sparse encodings: some of the numbers are sent unchanged, and the others are decoded as zeros.
 
-What is not sent stays with its peer, which adds it to its next update (``feedback``).
+A peer stores the numbers that it does not send, and adds them to its next update (``feedback``).
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from .encoding import NUMBER_BYTES, Encoding, Float32, Place, finite, within
 
 INDEX_BYTES = 4
 SAMPLE, SAMPLE_MORE, SAMPLE_LEAST = 2**14, 1.3, 32
-"""Size of a sample, and by what factor and minimum its selection exceeds a fair share."""
+"""Size of a sample, and the factor and the minimum by which its selection exceeds a proportional
+share."""
 
 
 def _count(ratio: float, elements: int) -> int:
@@ -26,14 +27,14 @@ def _count(ratio: float, elements: int) -> int:
 
 
 class Listed(Encoding):
-    """Encoding of some of the numbers: their places, ascending, in 4 bytes each, and then the
-    numbers in 4 bytes each."""
+    """Encoding of some of the numbers. It has their indices, ascending, in 4 bytes each, and then
+    the numbers in 4 bytes each."""
 
     sparse: ClassVar[bool] = True
 
     @abstractmethod
     def count(self, elements: int) -> int:
-        """Return how many of ``elements`` numbers are sent."""
+        """Return the number of values that are sent for a vector of ``elements`` numbers."""
 
     def nbytes(self, elements: int) -> int:
         return (INDEX_BYTES + NUMBER_BYTES) * self.count(elements)
@@ -54,13 +55,13 @@ class Listed(Encoding):
 
 
 def _farthest(vector: NDArray[np.float32], count: int) -> NDArray[np.int64]:
-    """Return the places of the ``count`` numbers that are farthest from zero, ascending. NaN counts
-    as the farthest.
+    """Return the indices of the ``count`` numbers that are farthest from zero, ascending. NaN
+    counts as the farthest.
 
-    A sample gives a threshold, and only numbers beyond it are compared, about ten times as fast as
-    comparing all. If too few are beyond it, all are compared.
+    A sample gives a threshold, and only numbers beyond the threshold are compared. This is about
+    ten times as fast as comparing all numbers. If too few are beyond it, all numbers are compared.
     """
-    # without its sign, a float32 has the order of its bits, and NaN comes last
+    # Without the sign, float32 numbers are ordered like their bits, and NaN comes last.
     sizes = vector.view(np.uint32) & np.uint32(0x7FFFFFFF)
     among: NDArray[np.int64] | None = None
     sample = sizes[:: len(sizes) // SAMPLE or 1]
@@ -79,8 +80,8 @@ def _farthest(vector: NDArray[np.float32], count: int) -> NDArray[np.int64]:
 
 @dataclass(frozen=True)
 class TopK(Listed):
-    """The ``ratio`` of the numbers that are farthest from zero: 8 bytes for each. A result has room
-    for the numbers of all its updates, so a weighted sum of them loses nothing."""
+    """The ``ratio`` of the numbers that are farthest from zero, in 8 bytes each. A result has room
+    for the numbers of all its updates, so a weighted sum of them is exact."""
 
     ratio: float = within(0.01, 1e-6, 0.5)
     feedback: bool = True
@@ -94,8 +95,8 @@ class TopK(Listed):
 
 @dataclass(frozen=True)
 class SumOfTopK(Listed):
-    """Sum of the updates of ``peers`` peers in ``part``, with room for all their places
-    together."""
+    """Sum of the updates of ``peers`` peers in the encoding ``part``, with room for all their
+    indices."""
 
     part: TopK
     peers: int

@@ -1,8 +1,8 @@
-"""The payloads of one run: the format of the shards of its updates and results.
+"""Payloads of one run: the format of the shards of its updates and results.
 
-Behind the parameters' numbers an update has a mark for each parameter (``training/layout.py``).
-Those are few and mean something each, so they travel as they are, behind the encoded numbers of
-their shard.
+After the numbers of the parameters, an update has a mark for each parameter
+(``training/layout.py``). There are few marks, and each has a meaning. So they are sent unchanged,
+after the encoded numbers of their shard.
 """
 
 from __future__ import annotations
@@ -25,15 +25,16 @@ PayloadKind: TypeAlias = Literal["update", "result"]
 
 @dataclass(frozen=True)
 class WireFormat:
-    """Format of the payloads of a run, which all its peers have before the first payload arrives.
+    """Format of the payloads of a run. All peers have it before the first payload arrives.
 
     Attributes:
         encoding: Encoding of updates.
-        seed: Seed of the random numbers of encodings; the run's.
-        sizes: Elements of each shard, with marks.
-        trained: Elements of the flat vector before the first mark.
-        peers: Most updates in a result.
-        shapes: Shapes of the tensors in those elements, in order; (): of one dimension.
+        seed: Seed of the run, for the random numbers of encodings.
+        sizes: Number of elements of each shard, including marks.
+        trained: Number of elements of the flat vector before the first mark.
+        peers: Largest number of updates in a result.
+        shapes: Shapes of the tensors in those elements, in order. () means one tensor of one
+            dimension.
     """
 
     encoding: Encoding
@@ -45,17 +46,17 @@ class WireFormat:
 
     @property
     def is_plain(self) -> bool:
-        """Whether payloads are vectors as they lie in memory."""
+        """Whether payloads are the vectors as they are in memory."""
         return isinstance(self.encoding, Float32)
 
     @property
     def packed_shapes(self) -> bytes:
-        """Packed shapes (``pack_shapes``) for the node; b"" if it needs none."""
+        """Packed shapes (``pack_shapes``) for the node; b"" if the encoding needs none."""
         return pack_shapes(self.shapes) if self.encoding.shaped else b""
 
     @property
     def arena_bytes(self) -> int:
-        """Length of an encoded update, in bytes; 0 if a vector is its own payload."""
+        """Length of an encoded update in bytes; 0 if vectors are sent unencoded."""
         return 0 if self.is_plain else sum(self.update_bytes)
 
     @cached_property
@@ -76,10 +77,10 @@ class WireFormat:
         shard: int,
         into: NDArray[np.uint8] | None = None,
     ) -> NDArray[np.uint8]:
-        """Return the bytes of a shard, which may be its memory.
+        """Return the bytes of a shard, which may share its memory.
 
         Args:
-            into: Memory for them; None if they get their own.
+            into: Memory for the bytes; None to allocate it.
         """
         if self.is_plain and into is None:
             return to_bytes(vector)
@@ -103,8 +104,8 @@ class WireFormat:
         """Return the numbers of a shard from its bytes, which may come from any sender.
 
         Args:
-            into: Memory for them; None if they get their own.
-        Raises: Malformed: Their number is wrong, or no encoder writes them.
+            into: Memory for the numbers; None to allocate it.
+        Raises: Malformed: The number of bytes is wrong, or no encoder writes these bytes.
         """
         if not 0 <= shard < len(self.sizes):
             raise Malformed(f"there is no shard {shard}")
@@ -121,8 +122,8 @@ class WireFormat:
 
     @cached_property
     def _encodings(self) -> dict[PayloadKind, tuple[Encoding, ...]]:
-        """Return the encodings of each shard, by kind of payload. An encoding of tensors gets the
-        shapes of those that the shard has parts of."""
+        """Encodings of each shard, by kind of payload. An encoding of tensors gets the shapes of
+        the tensors that are partly or fully in the shard."""
         updates: tuple[Encoding, ...] = (self.encoding,) * len(self.sizes)
         if self.encoding.shaped:
             starts = accumulate(self.sizes, initial=0)
@@ -138,7 +139,7 @@ class WireFormat:
 
     @cached_property
     def _numbers(self) -> tuple[int, ...]:
-        """Return the number of elements of each shard before the marks."""
+        """Number of elements of each shard before the marks."""
         starts = accumulate(self.sizes, initial=0)
         return tuple(
             [

@@ -44,8 +44,8 @@ class AuditTable:
 
     def __init__(self, needed: int) -> None:
         self.needed = needed
-        self._votes: dict[PeerId, dict[Answer, Sides]] = {}  # by voter
-        # convicted peers, with the round of the last conviction
+        self._votes: dict[PeerId, dict[Answer, Sides]] = {}  # By voter.
+        # Convicted peers, with the round of the last conviction.
         self._found: dict[PeerId, int] = {}
 
     def wants(self, by: PeerId, vote: AuditVote) -> bool:

@@ -83,11 +83,11 @@ class DataCursor:
         # Rotates the peers, so that a peer that never contributes does not get the same slice
         # again.
         self._turn = 0
-        self._used = 0  # samples used in this epoch
-        self._skipped = 0  # samples of this epoch that scripts skipped
-        self._given_up = 0  # samples discarded in this epoch
-        self._given_up_ranges: Ranges = ()  # the first of the discarded samples
-        self._idle = 0  # number of latest further rounds without a used sample
+        self._used = 0  # Samples used in this epoch.
+        self._skipped = 0  # Samples of this epoch that scripts skipped.
+        self._given_up = 0  # Samples discarded in this epoch.
+        self._given_up_ranges: Ranges = ()  # The first of the discarded samples.
+        self._idle = 0  # Number of latest further rounds without a used sample.
         self._last: EpochReport | None = None
         self._pending: list[_Pending] | None = []  # None if there were too many pending rounds
         if samples_total:

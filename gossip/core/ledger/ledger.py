@@ -92,8 +92,8 @@ class Ledger:
             paced=settings.slices == "speed" and not settings.local_steps,
         )
         self.roster = Roster(settings.peers, settings.lineage)
-        self.collectives = 0  # number of earlier rounds that made no step
-        # the peers that get samples in the round that has begun, and their slices
+        self.collectives = 0  # Number of earlier rounds that made no step.
+        # The peers that get samples in the round that has begun, and their slices.
         self._sharers: tuple[PeerId, ...] = ()
         self.slices: dict[PeerId, Ranges] = {}
 

@@ -26,8 +26,8 @@ Turn: TypeAlias = Literal["passed_over", "serves_again"]
 
 @dataclass(slots=True)
 class _Server:
-    heard: float = 1.0  # delivery score, in [0, 1]
-    rests: int = 0  # number of rounds for which it will not serve
+    heard: float = 1.0  # Delivery score, in [0, 1].
+    rests: int = 0  # Number of rounds for which it will not serve.
     accused: AccusedRounds = ()
 
 

@@ -33,8 +33,8 @@ class Pace:
     """Level of each peer's share, and the counts of the present window."""
 
     def __init__(self) -> None:
-        self._rounds = 0  # number of rounds of this window
-        # the level, then numbers of rounds: with samples, slow or missing, and quick
+        self._rounds = 0  # Number of rounds of this window.
+        # The level, then numbers of rounds: with samples, slow or missing, and quick.
         self._seen: dict[PeerId, tuple[int, int, int, int]] = {}
         self.even = True
         """Whether all shares are whole."""

@@ -45,14 +45,14 @@ class ReplicatedState:
         self.rates: tuple[float, ...] = ()
         # roster and tables before each recent round
         self._snapshots: OrderedDict[int, tuple[Any, ...]] = OrderedDict()
-        self._sharers: tuple[PeerId, ...] = ()  # peers that get samples in this round
-        # peers that had samples in the last step, but no update
+        self._sharers: tuple[PeerId, ...] = ()  # Peers that get samples in this round.
+        # Peers that had samples in the last step, but no update.
         self._absent: frozenset[PeerId] = frozenset()
         self._reported_peers = 0  # Number of peers in the last report of the batch.
         self.whole = True  # Whether all initial peers had updates in all steps so far.
         self.was_step = True  # Whether the last round was a step.
         self.contributors: tuple[PeerId, ...] = ()  # Contributors of its first shard.
-        self.in_all: frozenset[PeerId] = frozenset()  # contributors of all its shards
+        self.in_all: frozenset[PeerId] = frozenset()  # Contributors of all its shards.
 
     def share(self, ledgers: Ledgers, headers: dict[int, tuple[Commit, bytes]]) -> None:
         """Use ``ledgers`` to access the ledger and ``headers`` to cache headers of commits, both

@@ -75,17 +75,17 @@ class Bootstrap:
         self._layouts: set[bytes] = set()
         self._begun = False
         self._started_at = self._reported_at = 0.0
-        self._prepared_at: float | None = None  # time at which the local model was ready
-        # peers that have sent a hello since ``_prepared_at``
+        self._prepared_at: float | None = None  # Time at which the local model was ready.
+        # Peers that have sent a hello since ``_prepared_at``.
         self._hello_since: set[PeerId] = set()
-        self._followed: tuple[PeerId, float] | None = None  # chosen donor, and time of the choice
-        self._passed: set[PeerId] = set()  # donors that have not sent a state in time
+        self._followed: tuple[PeerId, float] | None = None  # Chosen donor, and time of the choice.
+        self._passed: set[PeerId] = set()  # Donors that have not sent a state in time.
         self._pardons: Counter[PeerId] = Counter()
-        self._stale: set[PeerId] = set()  # peers without a hello since a poll found no state
-        # the trainer has the state of a round, from an earlier node process of this peer
+        self._stale: set[PeerId] = set()  # Peers without a hello since a poll found no state.
+        # The trainer has the state of a round, from an earlier node process of this peer.
         self.holds = False
-        self._rounds: dict[PeerId, int] = {}  # latest round that each peer has announced
-        # time since which enough peers are present to begin without the missing ones
+        self._rounds: dict[PeerId, int] = {}  # Latest round that each peer has announced.
+        # Time since which enough peers are present to begin without the missing ones.
         self._enough_at: float | None = None
 
     def prepare(self, holds: bool) -> None:

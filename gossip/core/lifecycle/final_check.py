@@ -54,7 +54,7 @@ class FinalCheck:
         self._heads: dict[PeerId, tuple[int, bytes]] = {}
         self._last = -1  # the last round that was checked
         self._since = self._again_at = 0.0
-        self._taking_since: float | None = None  # start of the wait for the state of another peer
+        self._taking_since: float | None = None  # Start of the wait for the state of another peer.
         # The head that this peer has changed from. It changes only once, because otherwise
         # Byzantine peers could make it alternate.
         self._left: bytes | None = None

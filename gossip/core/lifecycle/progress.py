@@ -34,8 +34,8 @@ class PeerProgress:
             fork_choice,
         )
         self._turn = 0
-        self._incarnations: dict[PeerId, int] = {}  # incarnation of each peer's latest hello
-        self._unannounced: set[PeerId] = set()  # linked peers without a hello of their incarnation
+        self._incarnations: dict[PeerId, int] = {}  # Incarnation of each peer's latest hello.
+        self._unannounced: set[PeerId] = set()  # Linked peers without a hello of their incarnation.
 
     def on_hello(self, peer: PeerId, incarnation: int, hello: Hello, now: float) -> bool:
         """Record the round that ``peer`` announces. A new incarnation of ``peer`` clears earlier

@@ -59,8 +59,8 @@ class Shutdown:
         self._back_at: dict[PeerId, float] = {}
         # local round at each peer's last request for a state
         self._asked_in: dict[PeerId, int] = {}
-        self._loaded = -1  # round of the checkpoint that this incarnation has loaded
-        self.wanted = -1  # last round for which the local trainer has offered an update
+        self._loaded = -1  # Round of the checkpoint that this incarnation has loaded.
+        self.wanted = -1  # Last round for which the local trainer has offered an update.
         self._stopped_at = inf
         self._completing = False
 
@@ -161,7 +161,7 @@ class Shutdown:
             if peer not in self.members.met():
                 ended = self.members.has_ended(peer)
                 return -inf if ended else self._stopped_at + self.settings.rounds.linger_s
-            here = False  # the peer may not have received yet that the training is over
+            here = False  # The peer may not have received yet that the training is over.
         # A peer in the same round may hold another result of it. Its request for the local state
         # may be the only sign of that.
         here = here and self._asked_in.get(peer) != self.progress.round_id

@@ -22,8 +22,8 @@ def retransmit_limit(n: int, settings: MembershipSettings) -> int:
 @dataclass(slots=True)
 class _QueuedRumor:
     rumor: Rumor
-    order: int  # number of the rumor, in order of arrival
-    known: set[PeerId] = field(default_factory=set)  # peers that have sent this rumor
+    order: int  # Number of the rumor, in order of arrival.
+    known: set[PeerId] = field(default_factory=set)  # Peers that have sent this rumor.
 
 
 class RumorQueue:
@@ -35,10 +35,10 @@ class RumorQueue:
         # the first accuser and the confirmations that shorten the suspicion
         self.accusers_max = max(1, settings.suspicion_mult - 1)
         self._about: dict[PeerId, dict[PeerId, _QueuedRumor]] = {}
-        self._queued: dict[int, _QueuedRumor] = {}  # by order
-        self.waiting: Collection[int] = self._queued  # empty if there is nothing to send
-        self._sent_times: dict[int, int] = {}  # by order
-        # orders by the number of times sent, each list ascending
+        self._queued: dict[int, _QueuedRumor] = {}  # By order.
+        self.waiting: Collection[int] = self._queued  # Empty if there is nothing to send.
+        self._sent_times: dict[int, int] = {}  # By order.
+        # Orders by the number of times sent, each list ascending.
         self._waiting: list[list[int]] = []
         self._order = 0
 

@@ -49,7 +49,7 @@ class Suspicion:
     own: bool = False  # A local probe failed after the last reply to a local probe.
     answered_since: bool = False  # The member replied to a local ping sent after ``since``.
     hurried: bool = False  # No process listens at its address, so the shortest time applies.
-    expired: bool = False  # the time has elapsed, but the evidence is not sufficient
+    expired: bool = False  # The time has elapsed, but the evidence is not sufficient.
     token: Token | None = None
 
     def begin_again(self, now: float) -> None:

@@ -115,8 +115,8 @@ class Membership:
         self._stepped_at: float | None = None
         self.stall_after_s = 2.0
         self._turns = 0
-        self._exchanged = False  # whether the local peer has started a table exchange on a new link
-        self.gossip_is_due = False  # a gossip tick is set: there are rumors to send
+        self._exchanged = False  # Whether the local peer has started a table exchange on a new link
+        self.gossip_is_due = False  # A gossip tick is set: there are rumors to send.
 
     # --- queries ----------------------------------------------------------------------------------
 

@@ -62,8 +62,8 @@ class Member:
     # The local peer may be sending it a state until this time. In the local entry: another peer may
     # be sending a state to the local peer.
     takes_state_until: float = NEVER
-    known_since: float = NEVER  # time of the first news of this incarnation
-    lane: str = ""  # address of the connection, which may be that of a former incarnation
+    known_since: float = NEVER  # Time of the first news of this incarnation.
+    lane: str = ""  # Address of the connection, which may be that of a former incarnation.
     lane_up: bool = False
     linked: bool = False  # connected to this incarnation
     was_linked: bool = False
@@ -165,7 +165,7 @@ class MemberTable:
         self.changes: list[Change] = []
         self._others: list[Member] = []
         self._present = 1
-        self._usable = {local.peer}  # members without a reason to skip them
+        self._usable = {local.peer}  # Members without a reason to skip them.
         # Version of all statuses. Results that depend on the statuses are cached for one version.
         self.version = 0
         # peers that will not return, and peers that are starting, both as the launcher reports

@@ -139,7 +139,7 @@ class StatusTransitions:
             return []
         both_ways = member.was_linked and member.heard_at >= member.known_since
         if not both_ways and now - member.known_since < self.settings.connect_grace_s:
-            return []  # the peer may have had no connection for a reply yet
+            return []  # The peer may have had no connection for a reply yet.
         # A closed link that is not re-established is stronger evidence than a lost reply.
         return self.accuse(
             member, self.view.local, now, own=True, hurried=member.was_linked and not member.linked

@@ -40,8 +40,8 @@ class Transfer:
     at: float  # time of the last growth
     since: float
     _growths: int = 0
-    _before: tuple[float, int] | None = None  # start of the last window, and bytes received by then
-    _mark: tuple[float, int] = (0.0, 0)  # start of the next window, and bytes received by then
+    _before: tuple[float, int] | None = None  # Start of the last window, and bytes received by then
+    _mark: tuple[float, int] = (0.0, 0)  # Start of the next window, and bytes received by then.
 
     @classmethod
     def begun(cls, nbytes: int, received: int, now: float) -> Transfer:
@@ -79,8 +79,8 @@ class TransferTimes:
 
     def __init__(self) -> None:
         self._took: dict[PeerId, RecentMedian] = {}
-        self._largest: dict[PeerId, int] = {}  # bytes
-        # times of the last consecutive trickling payloads, by peer
+        self._largest: dict[PeerId, int] = {}  # Bytes
+        # Times of the last consecutive trickling payloads, by peer.
         self._slow: dict[PeerId, list[float]] = {}
 
     def usual_s(self, peer: PeerId) -> float | None:

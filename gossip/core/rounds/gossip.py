@@ -81,8 +81,8 @@ class GossipRound:
     aggregate: Payload | None = None
     mix: Payload | None = None
     verdicts: list[Contribution] = field(default_factory=list)
-    outside: tuple[Row, ...] = ()  # updates of quarantined peers, which are only measured
-    measures: list[Rejection] = field(default_factory=list)  # results of measuring ``outside``
+    outside: tuple[Row, ...] = ()  # Updates of quarantined peers, which are only measured.
+    measures: list[Rejection] = field(default_factory=list)  # Results of measuring ``outside``.
 
 
 class GossipRounds:

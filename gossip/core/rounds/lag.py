@@ -69,14 +69,14 @@ class LagDetector:
         self._branches: dict[PeerId, bytes] = {}
         # rounds after which other peers had another history than the local one
         self.forked: OrderedDict[int, None] = OrderedDict()
-        self._left = b""  # H when this peer last left its branch for a larger one
-        self._asked = -1  # round of the pending ``CatchUpOverdue`` timer
-        # receiver of the last request for commits, and its first requested round
+        self._left = b""  # H when this peer last left its branch for a larger one.
+        self._asked = -1  # Round of the pending ``CatchUpOverdue`` timer.
+        # Receiver of the last request for commits, and its first requested round.
         self._open: tuple[PeerId, int] | None = None
         # round after the last one in the reply to that request, and time of the request
         self._answer_ends, self._asked_at = -1, float("-inf")
-        self._came = -1  # latest round with a received commit
-        # present pause between two requests, and earliest time of the next one
+        self._came = -1  # Latest round with a received commit.
+        # Present pause between two requests, and earliest time of the next one.
         self._pause_s, self._not_before = 0.0, float("-inf")
 
     def lose_track(self, donor: PeerId, why: str) -> None:

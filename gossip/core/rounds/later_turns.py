@@ -29,8 +29,8 @@ class LaterTurns:
 
     def __init__(self, f: int, patience: Patience) -> None:
         self.f, self.patience = f, patience
-        self.credit = TokenBucket()  # in units of a round timeout
-        # time of the last granted claim by peer and shard, over all rounds
+        self.credit = TokenBucket()  # In units of a round timeout.
+        # Time of the last granted claim by peer and shard, over all rounds.
         self._granted_at: dict[tuple[PeerId, int], float] = {}
 
     def turn_s(self, shard: ShardRound) -> float:

@@ -42,8 +42,8 @@ class Participant:
         )
         # time from the start of the round, or of its local steps, to the local update
         self._computed_us = 0
-        self._answered_round = -1  # last round for which this peer has sent an update
-        self._serves_from = float("-inf")  # time from which this peer serves again after a pause
+        self._answered_round = -1  # Last round for which this peer has sent an update.
+        self._serves_from = float("-inf")  # Time from which this peer serves again after a pause.
         self.attempt_locks = AttemptLocks()
 
     def begin(self, now: float) -> list[Effect]:

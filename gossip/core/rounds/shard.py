@@ -71,9 +71,9 @@ class PresentRound:
 
     round_id: int = 0
     roster: Roster = field(default_factory=lambda: Roster(()))
-    locked: frozenset[PeerId] = NOBODY  # peers in quarantine: no server waits for their updates
-    proven: frozenset[PeerId] = NOBODY  # peers in ``locked`` that are proven Byzantine
-    parent: bytes = b""  # hash of the last commit
+    locked: frozenset[PeerId] = NOBODY  # Peers in quarantine: no server waits for their updates.
+    proven: frozenset[PeerId] = NOBODY  # Peers in ``locked`` that are proven Byzantine.
+    parent: bytes = b""  # Hash of the last commit.
     lineage: bytes = b""
     mode: Mode = "off"
     began_at: float = 0.0
@@ -113,10 +113,10 @@ class CrossShardProgress:
 
     step: Literal["measure", "measured", "decide", "combine", "nothing"] = "measure"
     statistics: bytes = b""
-    rows: tuple[Row, ...] = ()  # updates that enter the aggregate
-    outside: tuple[Row, ...] = ()  # updates of peers in quarantine, which are only measured
-    verdict: tuple[Contribution, ...] = ()  # contributors in the commit of the first shard
-    measured: tuple[bytes, ...] = ()  # digests of the statistics that the decision is based on
+    rows: tuple[Row, ...] = ()  # Updates that enter the aggregate.
+    outside: tuple[Row, ...] = ()  # Updates of peers in quarantine, which are only measured.
+    verdict: tuple[Contribution, ...] = ()  # Contributors in the commit of the first shard.
+    measured: tuple[bytes, ...] = ()  # Digests of the statistics that the decision is based on.
     why: str = ""
 
     def cancel_decision(self) -> None:
@@ -133,18 +133,18 @@ class ServedAttempt:
     answers: dict[PeerId, tuple[Update, Payload | None]] = field(default_factory=dict)
     # latest attempt with a withdrawn update, by peer; an update that arrives later is dropped
     withdrawn: dict[PeerId, int] = field(default_factory=dict)
-    rows: tuple[Row, ...] = ()  # updates that the rule gets
-    # updates of quarantined peers, which are only measured; if the rule runs in steps, also in
+    rows: tuple[Row, ...] = ()  # Updates that the rule gets.
+    # Updates of quarantined peers, which are only measured; if the rule runs in steps, also in
     # ``rows``
     outside: tuple[Row, ...] = ()
     collected: tuple[Collected, ...] = ()
-    kind: int = 0  # kind of the updates in ``rows``
-    first_at: float = 0.0  # arrival time of the first update
+    kind: int = 0  # Kind of the updates in ``rows``.
+    first_at: float = 0.0  # Arrival time of the first update.
     grace: Token | None = None
     grace_at: float = 0.0
     request_timer: Token | None = None
-    asked: set[PeerId] = field(default_factory=set)  # peers that got a request for their update
-    # peers that replied that they take part in no round
+    asked: set[PeerId] = field(default_factory=set)  # Peers that got a request for their update.
+    # Peers that replied that they take part in no round.
     in_no_round: set[PeerId] = field(default_factory=set)
     ticket: int | None = None  # ticket of the running rule; None if it does not run
     cross_shard_progress: CrossShardProgress | None = None
@@ -221,7 +221,7 @@ class AttemptClaims:
     led_here: PeerId | None = None  # Claimant, if its unexplained claim alone led here.
     skipped: int = 0  # Number of attempts that were skipped because of claims.
     deferred: dict[PeerId, int] = field(default_factory=dict)  # Latest deferred attempt.
-    granted: dict[PeerId, int] = field(default_factory=dict)  # number of granted claims, by peer
+    granted: dict[PeerId, int] = field(default_factory=dict)  # Number of granted claims, by peer.
 
 
 @dataclass(slots=True)
@@ -247,25 +247,25 @@ class ShardRound:
     index: int
     order: tuple[PeerId, ...]
     attempt: int = 0
-    give_up: Token | None = None  # timeout of the server of ``attempt``
-    pulse: Token | None = None  # pending pulse while this peer is that server
-    # latest attempt that this peer did not serve because of a pause, and the sender of its update
+    give_up: Token | None = None  # Timeout of the server of ``attempt``.
+    pulse: Token | None = None  # Pending pulse while this peer is that server.
+    # Latest attempt that this peer did not serve because of a pause, and the sender of its update.
     postponed_attempt: int = -1
     postponed_from: PeerId = -1
-    serve_postponed: Token | None = None  # fires when this peer may serve that attempt
-    declined_attempt: int = -1  # latest attempt that its server has declined
-    timeouts: int = 0  # number of servers that timed out
-    commit_transfer: Transfer | None = None  # transfer of a commit to this peer
+    serve_postponed: Token | None = None  # Fires when this peer may serve that attempt.
+    declined_attempt: int = -1  # Latest attempt that its server has declined.
+    timeouts: int = 0  # Number of servers that timed out.
+    commit_transfer: Transfer | None = None  # Transfer of a commit to this peer.
     server_wait: ServerWait = field(default_factory=ServerWait)
     # missing peers that claim to receive payloads, and those that claim to compile
     update_transfers: dict[PeerId, float] = field(default_factory=dict)
     update_compiles: dict[PeerId, float] = field(default_factory=dict)
     claims: AttemptClaims = field(default_factory=AttemptClaims)
     served: ServedAttempt = field(default_factory=ServedAttempt)
-    replicas: dict[PeerId, bytes] = field(default_factory=dict)  # replica digests in the updates
-    blamed: int = -1  # latest attempt of shard 0 that reported overdue statistics of this shard
+    replicas: dict[PeerId, bytes] = field(default_factory=dict)  # Replica digests in the updates.
+    blamed: int = -1  # Latest attempt of shard 0 that reported overdue statistics of this shard.
 
-    doubted: set[PeerId] = field(default_factory=set)  # peers that sent a doubtful result
+    doubted: set[PeerId] = field(default_factory=set)  # Peers that sent a doubtful result.
     # Senders of a result that this peer has rejected. They have recorded the result and send no
     # update.
     rejected_from: set[PeerId] = field(default_factory=set)

@@ -35,8 +35,8 @@ class NoStateEvidence:
     local: PeerId
     f: int
     swarm: PollPeers
-    turns: int = 0  # number of consecutive polls that found no peer which may have a state
-    # peers that have last reported that they have no state
+    turns: int = 0  # Number of consecutive polls that found no peer which may have a state.
+    # Peers that have last reported that they have no state.
     stateless: set[PeerId] = field(default_factory=set)
     _refusals: dict[PeerId, str] = field(default_factory=dict)  # reasons of refusals in this poll
 

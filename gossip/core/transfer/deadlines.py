@@ -48,8 +48,8 @@ class DonorDeadlines:
         self.patience_s, self.f = DONOR_FACTOR * round_timeout_s, f
         self._deadlines: dict[PeerId, _Deadline] = {}
         self._renewals: Counter[PeerId] = Counter()
-        self._absences: Counter[PeerId] = Counter()  # absences of peers without a claim
-        self._claimed: set[PeerId] = set()  # peers with a claim since their last renewal
+        self._absences: Counter[PeerId] = Counter()  # Absences of peers without a claim.
+        self._claimed: set[PeerId] = set()  # Peers with a claim since their last renewal.
 
     def clear(self) -> None:
         self._deadlines.clear()

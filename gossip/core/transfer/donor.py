@@ -120,12 +120,12 @@ class Donor:
 
     def __init__(self, settings: CoreSettings, source: DonorRounds, timers: Timers[Any]) -> None:
         self.settings, self.source, self.timers = settings, source, timers
-        self.next_requested_round = NEVER  # first later round that a waiting request is for
-        # waiting request of each peer, with its requested round
+        self.next_requested_round = NEVER  # First later round that a waiting request is for.
+        # Waiting request of each peer, with its requested round.
         self.asks: dict[PeerId, StateRequest] = {}
         self.copies: OrderedDict[int, _HeldSnapshot] = OrderedDict()
-        self._now: set[PeerId] = set()  # peers with a request that names no round
-        # receivers of pieces, with the time of their last request
+        self._now: set[PeerId] = set()  # Peers with a request that names no round.
+        # Receivers of pieces, with the time of their last request.
         self._takers: dict[PeerId, float] = {}
         # For the present round: number of times that each piece was sent to a peer. After it: the
         # end of the transfer to each peer.
