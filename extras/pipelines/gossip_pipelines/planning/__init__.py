@@ -1,5 +1,5 @@
-"""Pipelines of peers: the cost of layers on each peer, and the assignment of layers to peers with
-the shortest step."""
+"""Planning of a pipeline: costs of the layers on each peer, and the assignment of layers to peers
+that gives the shortest step."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Predicted time of a data-parallel step, from the same profiles: each peer holds the whole model
-and computes a part of the batch."""
+"""Predicted time of a data-parallel step, from the same profiles as for a pipeline. Each peer has
+the whole model and computes a part of the batch."""
 
 from __future__ import annotations
 
@@ -13,18 +13,19 @@ from .costs import Costs, Group, Numbers, TrainingStep, rolling_s
 
 LOCAL_STEPS = 30
 SETTLED_ROUNDS = 48
-"""Rounds after which the pace of steady peers is constant: three of its windows."""
+"""Number of rounds that ``Pace`` needs to settle for peers of constant speed: three of its
+windows."""
 
 
 @dataclass(frozen=True, slots=True)
 class DataParallel:
-    """A way of training without stages.
+    """Predicted times of one kind of training without stages.
 
     Attributes:
         name: Name of the schedule, as in ``gossip run``.
         peers: Peers that can hold the whole model.
-        compute_s: Time of a step until the last peer has its gradient.
-        exchange_s: Time of the exchange in a step.
+        compute_s: Time from the beginning of a step until the last peer has its gradient.
+        exchange_s: Time of the exchange, per step.
     """
 
     name: str
@@ -38,11 +39,13 @@ class DataParallel:
 
 
 def data_parallel(costs: Costs, work: TrainingStep, local_steps: int) -> list[DataParallel]:
-    """Return the times of rolling rounds and of local steps for all peers that can hold the model;
-    empty if no peer can.
+    """Predict the times of rolling rounds and of local steps on all peers with enough memory for
+    the model.
 
-    Batches are divided as in ``gossip run`` by default: in rolling rounds a slow peer gets a half
-    or a quarter, and with local steps each peer computes as much as it can.
+    The batch is divided as ``gossip run`` divides it by default. In rolling rounds a slow peer gets
+    a half or a quarter of a part. With local steps the parts are such that all peers end together.
+
+    Returns: One entry for each kind of training; empty if the model does not fit any peer.
     """
     group = whole_model_peers(costs, work)
     if not group:
@@ -60,9 +63,9 @@ def data_parallel(costs: Costs, work: TrainingStep, local_steps: int) -> list[Da
 
 
 def whole_model_peers(costs: Costs, work: TrainingStep) -> Group:
-    """Return the peers with memory for the whole model, its optimizer, the updates of a round and
-    the activations of their part of the batch. The part of a peer with too little memory goes to
-    the others."""
+    """Return the peers with enough memory for the whole model, its optimizer, the updates of a
+    round and the activations of their part of the batch. A peer with too little memory is left out,
+    and its part is divided among the remaining peers."""
     group = tuple(range(len(costs.peers)))
     while group:
         _, samples = paced(costs, group, work.batch)
@@ -77,8 +80,10 @@ def whole_model_peers(costs: Costs, work: TrainingStep) -> Group:
 
 
 def paced(costs: Costs, group: Group, batch: int) -> tuple[float, Numbers]:
-    """Divide a batch as rolling rounds do after ``SETTLED_ROUNDS``. Return the seconds of the last
-    peer, and the samples of each, ``(members,)``."""
+    """Divide a batch as rolling rounds do after ``SETTLED_ROUNDS``.
+
+    Returns: Seconds until the last peer ends, and the samples of each peer, ``(members,)``.
+    """
     pace = Pace()
     for _ in range(SETTLED_ROUNDS):
         seconds = _seconds(costs, group, _by_level(pace, group, batch))
@@ -94,15 +99,15 @@ def _by_level(pace: Pace, group: Group, batch: int) -> Numbers:
 
 
 def _seconds(costs: Costs, group: Group, samples: Numbers) -> Numbers:
-    """Return the seconds of each peer for its part of a batch, ``(members,)``."""
+    """Return the time that each peer needs for its part of a batch, in seconds, ``(members,)``."""
     places = list(group)
     fixed, each = costs.fixed_s.sum(axis=(0, 2)), costs.each_s.sum(axis=(0, 2))
     return np.asarray(fixed[places] + each[places] * samples)
 
 
 def divided_s(costs: Costs, group: Group, batch: int) -> float:
-    """Return the seconds of a batch that is divided so that all peers end at the same time. A peer
-    with a longer fixed time gets no samples."""
+    """Return the time of a batch in seconds if it is divided so that all peers end at the same
+    time. A peer gets no samples if its fixed time is longer than that."""
     fixed = costs.fixed_s.sum(axis=(0, 2))[list(group)]
     each = np.maximum(costs.each_s.sum(axis=(0, 2))[list(group)], 1e-15)
     order = fixed.argsort(kind="stable")

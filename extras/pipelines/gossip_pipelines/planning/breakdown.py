@@ -1,4 +1,4 @@
-"""Breakdown of the time of a placement, stage by stage."""
+"""Times of a placement, stage by stage."""
 
 from __future__ import annotations
 
@@ -11,17 +11,18 @@ from .placement import Placement
 
 @dataclass(frozen=True, slots=True)
 class StagePart:
-    """Costs of one stage and its link to the next.
+    """Costs of one stage and of its link to the next stage.
 
     Attributes:
-        layers: First and last layer.
+        layers: Numbers of the first and the last layer.
         peers: Names of the members.
-        shares: Share of the micro-batches of each member.
-        compute_s: Time of a micro-batch, forward and backward, on an average member.
-        hold_s: Time that the other micro-batches of a step add in this stage.
-        link_s: Time of a micro-batch to the next stage and back; 0 for the last stage.
-        wait_s: Time that the other micro-batches add on the busiest of these links.
-        exchange_s: Time of the round of the group.
+        shares: Fraction of the micro-batches that each member computes.
+        compute_s: Mean time of one micro-batch, forward and backward.
+        hold_s: Additional time of the other micro-batches of a step in this stage.
+        link_s: Time of the transfer of one micro-batch to the next stage and of its gradient back;
+            0 for the last stage.
+        wait_s: Additional time of the other micro-batches on the busiest link to the next stage.
+        exchange_s: Time of a round of this group.
         memory_bytes: Memory that each member needs.
     """
 
@@ -37,7 +38,7 @@ class StagePart:
 
 
 def parts_of(stage_costs: StageCosts, placement: Placement) -> list[StagePart]:
-    """Return the breakdown of each stage, in their order."""
+    """Return the costs of each stage, in the order of the stages."""
     found, groups, bounds = [], placement.groups, placement.cut.bounds
     names = stage_costs.costs.peers
     for stage, group in enumerate(groups):
@@ -65,7 +66,7 @@ def parts_of(stage_costs: StageCosts, placement: Placement) -> list[StagePart]:
 
 
 def bottleneck(parts: Sequence[StagePart]) -> tuple[int, bool]:
-    """Return the slowest stage, and whether its link is the slowest part."""
+    """Return the slowest stage, and whether its link takes more time than its computation."""
     longest = [max(part.hold_s, part.wait_s) for part in parts]
     stage = longest.index(max(longest))
     return stage, parts[stage].wait_s > parts[stage].hold_s

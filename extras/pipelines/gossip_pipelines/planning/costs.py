@@ -1,19 +1,19 @@
-"""Predicted time and memory of a step of a pipeline, from the profiles of its peers.
+"""Prediction of the time and the memory of a step of a pipeline, from the profiles of its peers.
 
-A step sends B micro-batches through S stages. A stage is a range of layers on a group of peers, and
-one member of each group computes a micro-batch. The time of a step is
+A step sends B micro-batches through S stages. A stage is a range of layers on a group of peers. One
+member of each group computes a micro-batch. The time of a step is
 
     T = sum_s fill_s + max_s hold_s + max_s exchange_s
 
-``fill_s`` is the time of one micro-batch in stage s and in transit to the next stage, forward and
-backward. ``hold_s`` is the time that the other micro-batches add if stage s, or the link to the
-next stage, is the slowest. ``exchange_s`` is the round in which the members of a group agree on
-their update. With one member in each group there is no exchange, and the time is
+``fill_s`` is the time of one micro-batch in stage s and on the link to the next stage, forward and
+backward. ``hold_s`` is the additional time of the other micro-batches if stage s, or its link to
+the next stage, is the slowest. ``exchange_s`` is the time of the round in which the members of a
+group agree on their update. If each group has one member, there is no exchange, and the time is
 
     T = sum_s (t_s + c_s) + (B - 1) * max_s max(t_s, c_s)
 
-which is the formula of Alpa (Zheng et al. 2022, "Alpa: Automating Inter- and Intra-Operator
-Parallelism", arXiv:2201.12023) and PipeDream, with links between the stages.
+This is the formula of Alpa (Zheng et al. 2022, "Alpa: Automating Inter- and Intra-Operator
+Parallelism", arXiv:2201.12023) and PipeDream, with the links as additional stages.
 """
 
 from __future__ import annotations
@@ -35,22 +35,22 @@ from .profile import PeerProfile
 
 Numbers = NDArray[np.float64]
 Group = tuple[int, ...]
-"""Indices of the peers in ``Costs.peers``, ascending."""
+"""Indices of peers in ``Costs.peers``, ascending."""
 STATE_COPIES = 4.0
-"""Numbers for each parameter: a weight, its gradient and two moments of Adam."""
+"""Stored numbers per parameter: the weight, its gradient and two moments of Adam."""
 WIRE_BYTES = 4
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingStep:
-    """One step of the training.
+    """Division of one training step.
 
     Attributes:
         micro_batches: B, the number of micro-batches.
-        samples: Samples of a micro-batch.
-        members_least: Peers that each group needs: f + 1 to tolerate crashes, 2f + 1 to tolerate
-            Byzantine peers.
-        state_copies: Numbers that are stored for each parameter.
+        samples: Number of samples of a micro-batch.
+        members_least: Smallest number of peers of a group: f + 1 to tolerate f crashed peers, 2f +
+            1 to tolerate f Byzantine peers.
+        state_copies: Stored numbers per parameter.
         activations: As in ``PipelineConfig``.
     """
 
@@ -62,7 +62,7 @@ class TrainingStep:
 
     @property
     def batch(self) -> int:
-        """Samples of a step."""
+        """Number of samples of a step."""
         return self.micro_batches * self.samples
 
 
@@ -74,14 +74,15 @@ class Costs:
         peers: Names of the P peers.
         layers: Names of the L layers.
         model: As in ``PeerProfile``.
-        fixed_s: ``(2, P, L)``, forward and backward: time of a batch of any size.
-        each_s: ``(2, P, L)``: additional time of each sample.
-        parameter_bytes: ``(L,)``.
-        output_bytes: ``(L,)``, for each sample.
-        kept_bytes: ``(L,)``, for each sample.
-        memory_bytes: ``(P,)``, the limit of each peer.
-        link_fixed_s: ``(P, P)``, from the peer of a row to the peer of a column.
-        link_each_s: ``(P, P)``, for each byte.
+        fixed_s: Time of a batch of any size, ``(2, P, L)``: forward and backward.
+        each_s: Additional time per sample, ``(2, P, L)``.
+        parameter_bytes: Size of the parameters of each layer, ``(L,)``.
+        output_bytes: Size of the output of each layer per sample, ``(L,)``.
+        kept_bytes: Size of the tensors for the backward pass per sample, ``(L,)``.
+        memory_bytes: Memory limit of each peer, ``(P,)``.
+        link_fixed_s: Time of a message of any size, ``(P, P)``: from the peer of the row to the
+            peer of the column.
+        link_each_s: Additional time per byte, ``(P, P)``.
     """
 
     peers: tuple[str, ...]
@@ -97,24 +98,25 @@ class Costs:
     link_each_s: Numbers
 
     def seconds(self, samples: float) -> Numbers:
-        """Return the times of all layers for a number of samples, ``(2, P, L)``, forward and
+        """Return the time of each layer for a number of samples, ``(2, P, L)``: forward and
         backward."""
         return self.fixed_s + self.each_s * samples
 
     def sent_bytes(self, work: TrainingStep) -> Numbers:
-        """Return the bytes of a micro-batch after each layer, ``(L,)``: to the next stage, and as
-        many back. The outputs of layers count as fp32."""
+        """Return the bytes that a micro-batch sends to the next stage if the stage ends with a
+        layer, ``(L,)``. The gradient has the same size. Outputs of layers count as fp32."""
         part = 0.5 if work.activations == "bf16" else 1.0
         return part * self.output_bytes * work.samples
 
 
 def costs_of(profiles: Sequence[PeerProfile], assumed: CostLine | None = None) -> Costs:
-    """Return the costs of peers.
+    """Combine the profiles of all peers.
 
     Args:
-        profiles: One profile of each peer, of the same layers.
-        assumed: Cost of links that were not measured.
-    Raises: ConfigError: Two profiles are of one peer or of different models, or a link is missing.
+        profiles: One profile per peer, all with the same layers.
+        assumed: Cost of links without a measurement.
+    Raises: ConfigError: Two profiles have the same peer or different models, or a link has no
+        measurement.
     """
     first = profiles[0]
     names = [profile.peer for profile in profiles]
@@ -161,8 +163,8 @@ def _differs(one: PeerProfile, other: PeerProfile) -> str:
 
 
 def _links(profiles: Sequence[PeerProfile], assumed: CostLine | None) -> tuple[Numbers, Numbers]:
-    """Return the fixed and the per-byte times of all links, ``(P, P)`` each. A link that was
-    measured from one end has the same times in both directions."""
+    """Return the fixed and the per-byte times of all links, ``(P, P)`` each. If a link was measured
+    from one end only, both directions get its times."""
     known: Mapping[tuple[str, str], CostLine] = {
         (profile.peer, to): line for profile in profiles for to, line in profile.links.items()
     }
@@ -186,12 +188,13 @@ def _links(profiles: Sequence[PeerProfile], assumed: CostLine | None) -> tuple[N
 
 @dataclass(frozen=True, slots=True)
 class Tables:
-    """Costs of each stage for each range of layers.
+    """Costs of each stage for each possible range of layers.
 
     Attributes:
-        fill: ``(S, L + 1, L + 1)`` seconds: ``[s, end, start]`` is stage s with the layers from
-            ``start`` up to, but without, ``end``; infinite if they do not fit its memory.
-        hold: The same shape, as has ``exchange``.
+        fill: ``(S, L + 1, L + 1)`` seconds. ``[s, end, start]`` is stage s with the layers from
+            ``start`` to ``end - 1``. It is infinite if these layers do not fit into the memory.
+        hold: Same shape as ``fill``.
+        exchange: Same shape as ``fill``.
     """
 
     fill: Numbers
@@ -200,7 +203,7 @@ class Tables:
 
 
 class StageCosts:
-    """The tables of groups. Each part is computed once."""
+    """Computes the tables of groups, and caches their parts."""
 
     def __init__(self, costs: Costs, work: TrainingStep) -> None:
         self.costs, self.work = costs, work
@@ -214,12 +217,13 @@ class StageCosts:
         self._kept = _sums(costs.kept_bytes * work.samples)
 
     def shares(self, group: Group) -> Numbers:
-        """Return each member's share of the micro-batches, ``(members,)``, by its speed."""
+        """Return the fraction of the micro-batches of each member, ``(members,)``. It is
+        proportional to the member's speed."""
         speed = self._speed[list(group)]
         return np.asarray(speed / speed.sum())
 
     def tables(self, groups: Sequence[Group]) -> Tables:
-        """Return the tables of stages with these groups, in this order."""
+        """Return the tables for stages with these groups, in this order."""
         fill, hold, exchange = [], [], []
         for stage, group in enumerate(groups):
             runs = self.runs(group)
@@ -234,7 +238,7 @@ class StageCosts:
         return Tables(np.stack(fill), np.stack(hold), np.stack(exchange))
 
     def runs(self, group: Group) -> GroupRuns:
-        """Return the costs of one group, without links and limits."""
+        """Return the costs of one group without its links and its memory limit."""
         if (runs := self._known.get(group)) is None:
             parts, times = self.shares(group), self._of_layers[list(group)]
             waiting = np.maximum(0.0, self.work.micro_batches * parts - 1.0)
@@ -253,10 +257,10 @@ class StageCosts:
         return np.array(seconds)[places].reshape(self._parameters.shape)
 
     def in_flight(self, groups: Sequence[Group], stage: int) -> int:
-        """Return the largest number of micro-batches with activations at one member.
+        """Return the largest number of micro-batches with stored activations at one member.
 
-        They fill this stage, the later stages and the links between. The bound is for the smallest
-        number of members that the group may have.
+        These micro-batches are in this stage, in later stages and on the links between them. The
+        bound assumes that the group has lost as many members as it may lose.
         """
         left = max(1, len(groups[stage]) - self.work.members_least + 1)
         filling = math.ceil(sum(len(group) for group in groups[stage:]) / left)
@@ -264,14 +268,15 @@ class StageCosts:
         return min(filling + on_links, self.work.micro_batches)
 
     def memory_bytes(self, group: Group, in_flight: int) -> Numbers:
-        """Return the bytes that each member of a group needs, ``(L + 1, L + 1)``, ``[end,
-        start]``."""
-        updates = len(group) if len(group) > 1 else 0  # the server of a round holds all of them
+        """Return the bytes that each member of a group needs for each range of layers, ``(L + 1, L
+        + 1)``: ``[end, start]``."""
+        updates = len(group) if len(group) > 1 else 0  # The server of a round stores all of them.
         copies = self.work.state_copies + updates
         return np.asarray(copies * self._parameters + in_flight * self._kept)
 
     def fits(self, group: Group, in_flight: int) -> NDArray[np.bool_]:
-        """Return which ranges of layers are not empty and fit the memory of each member."""
+        """Return a mask of the ranges of layers that are not empty and that fit into the memory of
+        each member."""
         key = (group, in_flight)
         if (found := self._fits.get(key)) is None:
             limit = self.costs.memory_bytes[list(group)].min()
@@ -281,8 +286,9 @@ class StageCosts:
         return found
 
     def way(self, group: Group, following: Group) -> tuple[Numbers, Numbers]:
-        """Return the time of one micro-batch to the next stage and back, and the time that the
-        others add on the busiest link: ``(L + 1,)`` each, by the end of the stage."""
+        """Return two times for each possible end of the stage, ``(L + 1,)`` each. The first is the
+        time of one micro-batch to the next stage and back. The second is the additional time of the
+        other micro-batches on the busiest link."""
         if (found := self._ways.get((group, following))) is None:
             parts = np.outer(self.shares(group), self.shares(following))
             sent = np.concatenate([[0.0], self.costs.sent_bytes(self.work)])
@@ -301,8 +307,8 @@ class StageCosts:
 
 @dataclass(frozen=True, slots=True)
 class GroupRuns:
-    """Costs of one group without its links, as in ``Tables``: ``(L + 1, L + 1)`` seconds each,
-    ``[end, start]``."""
+    """Costs of one group without its links. All fields are as in ``Tables``, for one stage: ``(L +
+    1, L + 1)`` seconds, ``[end, start]``."""
 
     fill: Numbers
     hold: Numbers
@@ -310,18 +316,18 @@ class GroupRuns:
 
 
 def _sums(of_layers: Numbers) -> Numbers:
-    """Return sums over layers, ``(..., L + 1, L + 1)``: ``[end, start]`` is the sum from ``start``
-    up to ``end``."""
+    """Return sums over ranges of layers, ``(..., L + 1, L + 1)``. ``[end, start]`` is the sum from
+    ``start`` to ``end - 1``."""
     ends = np.concatenate([np.zeros((*of_layers.shape[:-1], 1)), of_layers.cumsum(-1)], axis=-1)
     return np.asarray(np.maximum(0.0, ends[..., :, None] - ends[..., None, :]))
 
 
 def rolling_s(costs: Costs, group: Sequence[int], nbytes: float) -> float:
-    """Return the seconds of a rolling round with updates of ``nbytes``: each server receives the
-    updates of its shard one after the other, and sends its result to all members.
+    """Return the seconds of a rolling round with updates of ``nbytes``. Each server receives the
+    updates of its shard one after the other, and sends the result to all members.
 
-    With one shard this is the mean over all servers. Shards are those of ``gossip run`` for a rule
-    that works on columns; the servers of several shards work in parallel.
+    With one shard the result is the mean over all possible servers. Shards are as in ``gossip run``
+    with an aggregation rule that works on columns. Servers of different shards work in parallel.
     """
     if len(group) == 1 or nbytes == 0:
         return 0.0

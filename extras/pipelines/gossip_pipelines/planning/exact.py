@@ -1,8 +1,9 @@
-"""The best cuts of the layers for groups in a given order, by dynamic programming.
+"""Dynamic programming that finds the best cuts of the layers for groups in a given order.
 
-As in Alpa, the total is a sum plus a maximum, so the sum is minimised under a limit of the maximum.
-Alpa tries every value of the maximum (arXiv:2201.12023, section 5.2). Here each solution gives the
-next limit: no better solution has a larger maximum. So a few passes are enough.
+As in Alpa, the time is a sum plus a maximum. So the sum is minimized under an upper limit of the
+maximum. Alpa tries every possible maximum as the limit (arXiv:2201.12023, section 5.2). Here the
+maximum of each solution is the next limit, because a better solution must have a smaller one.
+Therefore a few passes are enough.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ from .costs import Numbers, Tables
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """Bounds of the stages, and the resulting time of a step.
+    """Boundaries of the stages, and the time of a step with them.
 
     Attributes:
-        bounds: S + 1 numbers: stage s has the layers from ``bounds[s]`` up to ``bounds[s + 1]``.
+        bounds: S + 1 numbers. Stage s has the layers from ``bounds[s]`` to ``bounds[s + 1] - 1``.
         fill_s: Time of one micro-batch through all stages.
-        hold_s: Time that the other micro-batches add at the slowest stage or link.
+        hold_s: Additional time of the other micro-batches at the slowest stage or link.
         exchange_s: Time of the exchange in the slowest group.
     """
 
@@ -37,7 +38,8 @@ class Cut:
 
 
 def cut_at(tables: Tables, bounds: tuple[int, ...]) -> Cut:
-    """Return the cut at these bounds with its times; infinite if a stage does not fit."""
+    """Return the cut at these bounds with its times. They are infinite if a stage does not fit into
+    the memory of its group."""
     stages = np.arange(len(bounds) - 1)
     at = stages, np.array(bounds[1:]), np.array(bounds[:-1])
     return Cut(
@@ -49,9 +51,9 @@ def cut_at(tables: Tables, bounds: tuple[int, ...]) -> Cut:
 
 
 def best_cut(tables: Tables, below: float = math.inf) -> Cut | None:
-    """Return the cut with the shortest step; None if no step is shorter than ``below`` seconds.
+    """Return the cut with the shortest step, or None if no step is shorter than ``below`` seconds.
 
-    The result is exact. Memory limits are the infinite entries of ``tables.fill``.
+    The result is exact. Stages that exceed a memory limit have infinite entries in ``tables.fill``.
     """
     best: Cut | None = None
     fill, limit = tables.fill, math.inf
@@ -66,11 +68,11 @@ def best_cut(tables: Tables, below: float = math.inf) -> Cut | None:
             best, below = found, found.step_s
         if not 0.0 < found.exchange_s < limit:
             return best
-        limit = found.exchange_s  # a longer exchange cannot be better
+        limit = found.exchange_s  # A longer exchange cannot be better.
 
 
 def _best_without_exchange(fill: Numbers, hold: Numbers, below: float) -> tuple[int, ...] | None:
-    """Return the bounds with the smallest ``sum fill + max hold``; None if it is not less than
+    """Return the bounds with the smallest ``sum fill + max hold``, or None if this is not less than
     ``below``."""
     held = np.where(fill < math.inf, hold, math.inf)
     stages = np.arange(len(fill))
@@ -86,7 +88,7 @@ def _best_without_exchange(fill: Numbers, hold: Numbers, below: float) -> tuple[
 
 
 def _least_sum(fill: Numbers) -> tuple[float, tuple[int, ...]] | None:
-    """Return the smallest sum over all stages, and its bounds; None if no division fits."""
+    """Return the smallest sum over all stages and its bounds, or None if no cut fits."""
     best, came = fill[0, :, 0], []
     for of_stage in fill[1:]:
         total = of_stage + best

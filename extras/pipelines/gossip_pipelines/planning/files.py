@@ -1,4 +1,4 @@
-"""TOML files that users edit and exchange: their size is bounded, and each value is checked."""
+"""TOML files that users edit and exchange. Their size is limited, and each value is checked."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from gossip.errors import ConfigError, UnknownName
 from gossip.run import open_file, read_at_most, shown
 
 FILE_BYTES_MAX = 2 * 2**20
-"""Maximum bytes of a profile: one of 512 layers and 64 links has 150 kB."""
+"""Maximum size of a profile. A profile with 512 layers and 64 links has 150 kB."""
 CHECKED = ConfigDict(extra="forbid", allow_inf_nan=False)
 UNKNOWN_KEY = "unexpected_keyword_argument"
 NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$"
 PeerName = Annotated[str, Field(pattern=NAME)]
 Seconds = Annotated[float, Field(strict=True, ge=0, le=1e5)]
-"""Time of a layer or a link: more than a day is a mistake."""
+"""Time of a layer or a link. A time of more than a day is an error."""
 ByteCount = Annotated[int, Field(strict=True, ge=0, le=10**15)]
 Bytes = Annotated[float, Field(strict=True, ge=0, le=1e15)]
 
@@ -29,19 +29,20 @@ T = TypeVar("T")
 
 
 def check_name(name: str, where: str) -> str:
-    """Return the name of a peer. Raises: ConfigError: The name is not valid."""
+    """Return ``name`` if it is a valid name of a peer. Raises: ConfigError: It is not valid."""
     return checked(PeerName, name, where)
 
 
 def checked(kind: type[T] | Any, values: object, where: str) -> T:
-    """Return ``values`` as ``kind``. Raises: ConfigError: A value is invalid; it is named."""
+    """Return ``values`` as ``kind``. Raises: ConfigError: A value is invalid. The error names
+    it."""
     adapter = TypeAdapter(kind)
     try:
         found: T = adapter.validate_python(values)
     except ValidationError as error:
         problems = error.errors()
         unknown = [each for each in problems if each["type"] == UNKNOWN_KEY]
-        first = [*unknown, *problems][0]  # a misspelt key is also missing
+        first = [*unknown, *problems][0]  # A misspelt key also causes an error about a missing key.
         raise _explained(first, adapter.json_schema(), where) from error
     return found
 
@@ -60,12 +61,12 @@ def _explained(problem: Any, schema: Mapping[str, Any], where: str) -> ConfigErr
 
 
 def read_file(path: Path, kind: type[T], schema: str, made_by: str) -> T:
-    """Return the record in a file.
+    """Read a record from a file.
 
     Args:
-        made_by: Command that creates this type of file, for the error of a missing one.
-    Raises: ConfigError: There is no file, it is too large, or it has another schema or an invalid
-        value.
+        made_by: Command that creates files of this type. It is the hint if there is no file.
+    Raises: ConfigError: There is no file, it is too large, it has another schema, or a value is
+        invalid.
     """
     where = shown(path)
     try:
@@ -85,13 +86,13 @@ def read_file(path: Path, kind: type[T], schema: str, made_by: str) -> T:
 
 
 def as_toml(record: Any, schema: str, comments: Mapping[str, str]) -> str:
-    """Return the text that ``read_file`` reads back. ``comments``: by the key of each."""
+    """Return the text of a file for ``read_file``. ``comments``: key -> comment on its line."""
     return _table({"schema": schema, **asdict(record)}, comments)
 
 
 def _table(values: Mapping[str, Any], comments: Mapping[str, str]) -> str:
-    """Return the keys of a table, then its subtables. The JSON of numbers, strings and lists is
-    valid TOML."""
+    """Return the lines of a table, followed by its subtables. Numbers, strings and lists are
+    written as JSON, which is valid TOML for these types."""
     lines, tables = [], []
     for key, value in values.items():
         if isinstance(value, Mapping):
@@ -106,7 +107,7 @@ def _table(values: Mapping[str, Any], comments: Mapping[str, str]) -> str:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Raises: ConfigError: It cannot be written."""
+    """Write a text file. Raises: ConfigError: The file cannot be written."""
     try:
         path.write_text(text, "utf-8")
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Straight lines through measured times."""
+"""Linear models of measured times."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from .files import Seconds
 
 
 class CostLine(NamedTuple):
-    """``fixed_s + each_s * count`` seconds for a number of samples in a layer, or of bytes over a
-    link."""
+    """Time ``fixed_s + each_s * count`` in seconds. ``count`` is the number of samples in a layer
+    or the number of bytes on a link."""
 
     fixed_s: Seconds
     each_s: Seconds
 
     def at(self, count: float) -> float:
-        """Return the seconds for a count."""
+        """Return the time for ``count`` in seconds."""
         return self.fixed_s + self.each_s * count
 
 
 def fit_line(counts: Sequence[float], seconds: Sequence[float]) -> CostLine:
-    """Return the least-squares line with two non-negative parts.
+    """Fit a line by least squares with the constraint that neither part is negative.
 
-    Noise can give a negative part. Then the result is the best line without that part.
+    If noise makes a part negative, it is set to 0, and only the other part is fitted.
 
     Args:
-        counts: ``(n,)`` numbers of samples or bytes, at least two different ones.
+        counts: ``(n,)`` numbers of samples or bytes, with at least two different values.
         seconds: ``(n,)`` measured times, usually medians.
     """
     x, y = np.asarray(counts, float), np.asarray(seconds, float)
@@ -43,8 +43,8 @@ def fit_line(counts: Sequence[float], seconds: Sequence[float]) -> CostLine:
 
 
 def r_squared(predicted: Sequence[float], measured: Sequence[float]) -> float:
-    """Return the share of the variance of ``measured`` that ``predicted`` explains, at most 1.
-    Below 0 the mean of ``measured`` is a better prediction."""
+    """Return the coefficient of determination, at most 1. It is negative if the mean of
+    ``measured`` is a better prediction than ``predicted``."""
     y = np.asarray(measured, float)
     rest = float(((y - np.asarray(predicted, float)) ** 2).sum())
     whole = float(((y - y.mean()) ** 2).sum())

@@ -1,4 +1,4 @@
-"""Layers of a pipeline, and the shapes of the tensors between them, found without data."""
+"""Layers of a pipeline, and the shapes of the tensors between them, which need no data."""
 
 from __future__ import annotations
 
@@ -19,11 +19,12 @@ def layer_name(layer: nn.Module, at: int) -> str:
 def run_layer(
     layer: nn.Module, at: int, inputs: Tensor, call: Callable[[Tensor], object] | None = None
 ) -> Tensor:
-    """Return the output of a layer. ``call``: called instead of the layer.
+    """Return the output of a layer.
 
     Args:
         inputs: ``(samples, ...)``.
-    Raises: ConfigError: The layer fails, or returns no tensor of as many rows.
+        call: Function that is called instead of the layer.
+    Raises: ConfigError: The layer fails, or does not return a tensor with one row per sample.
     """
     name, count = layer_name(layer, at), len(inputs)
     try:
@@ -42,7 +43,7 @@ def run_layer(
 
 
 def signature_of(layer: nn.Module, inputs: Tensor, outputs: Tensor) -> str:
-    """Return 16 hex digits, equal for layers that compute the same on inputs of one shape."""
+    """Return 16 hex digits that are equal for layers with the same computation and input shape."""
     about = [repr(layer), tuple(inputs.shape[1:]), tuple(outputs.shape[1:])]
     about += [(key, tuple(each.shape), each.dtype) for key, each in layer.named_parameters()]
     return blake2b(repr(about).encode(), digest_size=8).hexdigest()
@@ -58,12 +59,12 @@ class HandedOn:
 
 
 def walk_without_data(layers: Sequence[nn.Module], samples: Tensor) -> list[HandedOn]:
-    """Run all layers on torch's meta device, which computes nothing and reads no parameter. The
+    """Run all layers on torch's meta device, which allocates no memory and reads no parameter. The
     parameters may be on any device.
 
     Args:
-        samples: ``(n, ...)``; only their shape and type matter.
-    Raises: ConfigError: A layer fails, or returns no tensor of as many rows.
+        samples: ``(n, ...)``. Only the shape and the dtype are used.
+    Raises: ConfigError: A layer fails, or does not return a tensor with one row per sample.
     """
     inputs, found = torch.empty_like(samples, device="meta"), []
     for at, layer in enumerate(layers):

@@ -1,4 +1,4 @@
-"""Layers given as functions, so that each peer makes only those of its own stage."""
+"""Layers that the script passes as functions, so that each peer builds only its own stage."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from gossip.topologies import draw
 from gossip_pipelines.generators import apart
 
 LayerMaker = Callable[[], nn.Module]
-"""A function that makes a layer, such as its class. It is called with a seed of this layer."""
+"""A function that builds a layer, such as its class. The random generators have a seed of this
+layer during the call."""
 
 
 def make_layer(layer: nn.Module | LayerMaker, at: int, seed: int) -> nn.Module:
-    """Return a layer, or the result of its function. Its random numbers depend only on ``seed`` and
-    the number of the layer.
+    """Return a layer that was given as a module, or build it with its function. The random numbers
+    depend only on ``seed`` and on the number of the layer.
 
-    Raises: ConfigError: The function makes no module.
+    Raises: ConfigError: The function does not return a module.
     """
     if isinstance(layer, nn.Module):
         return layer
@@ -31,11 +32,11 @@ def make_layer(layer: nn.Module | LayerMaker, at: int, seed: int) -> nn.Module:
 
 
 def outline_of(layer: nn.Module | LayerMaker, at: int) -> nn.Module:
-    """Return a layer, or the result of its function on torch's meta device, where parameters take
-    no memory.
+    """Return a layer that was given as a module, or build it on torch's meta device, where
+    parameters need no memory.
 
-    Raises: ConfigError: The function fails on this device, makes no module, or makes parameters on
-        another device.
+    Raises: ConfigError: The function fails on this device, does not return a module, or puts
+        parameters on another device.
     """
     if isinstance(layer, nn.Module):
         return layer
@@ -63,9 +64,9 @@ def outline_of(layer: nn.Module | LayerMaker, at: int) -> nn.Module:
 
 
 def check_same(made: nn.Module, outline: nn.Module, at: int) -> None:
-    """Check that a function has made the same layer as before.
+    """Check that a function has built the same layer as in an earlier call.
 
-    Raises: ConfigError: The layer is another one.
+    Raises: ConfigError: The parameters of the two layers differ.
     """
     if _shapes(made) != _shapes(outline):
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""Measurement of the layers of a model on this machine: times forward and backward, and memory."""
+"""Measurement of the layers of a model on this machine: time of each pass, and memory."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .profile import LAYERS_MAX, LayerProfile
 WAYS = ("forward", "backward")
 NOT_TIMED = CostLine(0.0, 0.0)
 Timings: TypeAlias = defaultdict[tuple[str, int, int], list[float]]
-"""Seconds of each repetition, by direction, number of samples and layer."""
+"""Seconds of each repetition. The key is the direction, the number of samples and the layer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +31,8 @@ class LayerTimes:
     """Measured times of all layers.
 
     Attributes:
-        r2: Coefficient of determination of the lines at two other numbers of samples.
-        timed: Number of layers that were timed; the others were known.
+        r2: Coefficient of determination of the fitted lines at two other numbers of samples.
+        timed: Number of layers that were measured now. The times of the others were already known.
     """
 
     layers: tuple[LayerProfile, ...]
@@ -41,8 +41,8 @@ class LayerTimes:
 
 
 def layers_of(made: Any, where: str) -> tuple[list[nn.Module | LayerMaker], Tensor]:
-    """Return the layers and the samples in the result of a user's function. Each layer is a module
-    or a function that makes one.
+    """Check the layers and the samples that a function of the user returned. Each layer is a module
+    or a function that builds one.
 
     Raises: ConfigError: The result has another form, or two layers share a parameter.
     """
@@ -88,17 +88,18 @@ def measure_layers(
     repeats: int,
     known: Mapping[str, LayerProfile] | None = None,
 ) -> LayerTimes:
-    """Time all layers at two numbers of samples, and lay a line through the medians.
+    """Measure all layers with two numbers of samples, and fit lines to the medians.
 
-    Each of the ``repeats`` repetitions runs all layers and sizes, so that other load on the machine
-    affects all of them. Two sizes in between only check the lines. Layers given as functions are
-    made anew in each repetition, one at a time.
+    Each of the ``repeats`` repetitions runs all layers with all sizes, so that other load on the
+    machine affects all of them. Two sizes in between only check the lines. Layers that were given
+    as functions are built again in each repetition, one at a time.
 
     Args:
-        samples: ``(n, ...)``; rows are repeated as needed.
+        samples: ``(n, ...)``. Rows are repeated if there are too few.
         batches: The two numbers of samples, the smaller one first.
-        known: Layers that need not be timed, by their signature.
-    Raises: ConfigError: A layer fails on these samples, or returns no tensor of as many rows.
+        known: signature -> profile of a layer that need not be measured.
+    Raises: ConfigError: A layer fails on these samples, or does not return a tensor with one row
+        per sample.
     """
     small, large = batches
     middle = round(math.sqrt(small * large))
@@ -110,7 +111,7 @@ def measure_layers(
     seconds: Timings = defaultdict(list)
     for turn in range(repeats + 1 if new else 0):
         if turn == 1:
-            seconds.clear()  # the first repetition only warms up
+            seconds.clear()  # The first repetition is a warm-up.
         _turn(layers, {size: _rows(samples, size) for size in sizes}, seconds)
     median = {key: statistics.median(taken) for key, taken in seconds.items()}
     predicted, measured = [], []
@@ -131,20 +132,21 @@ def _rows(samples: Tensor, count: int) -> Tensor:
 def _turn(
     layers: Sequence[nn.Module | LayerMaker], inputs: dict[int, Tensor], seconds: Timings
 ) -> None:
-    """Time each layer with each number of samples. ``inputs``: by number of samples."""
+    """Measure each layer once with each number of samples. ``inputs``: number of samples -> input
+    of the first layer. Each layer replaces it with its output."""
     for at, given in enumerate(layers):
         layer = make_layer(given, at, 0)
         if layer is not given:
-            _pass(layer, inputs[min(inputs)])  # the first use of memory is slow
+            _pass(layer, inputs[min(inputs)])  # The first use of memory is slow.
         for size in inputs:
             inputs[size], *took_s = _pass(layer, inputs[size])
             for way, each_s in zip(WAYS, took_s, strict=True):
                 seconds[way, size, at].append(each_s)
-        del layer  # before the next one is made
+        del layer  # This frees its memory before the next layer is built.
 
 
 def _pass(layer: nn.Module, inputs: Tensor) -> tuple[Tensor, float, float]:
-    """Return the output of a layer, and the seconds forward and backward."""
+    """Return the output of a layer, and the seconds of its forward and backward pass."""
     inputs = inputs.detach().requires_grad_(inputs.is_floating_point())
     began = time.perf_counter()
     outputs = layer(inputs)
@@ -160,8 +162,8 @@ def _pass(layer: nn.Module, inputs: Tensor) -> tuple[Tensor, float, float]:
 def _walk(
     layers: Sequence[nn.Module | LayerMaker], samples: Tensor, count: int
 ) -> list[LayerProfile]:
-    """Run one forward pass with ``count`` samples, which checks the layers. Return their sizes,
-    without times."""
+    """Check the layers with a forward pass of ``count`` samples. Return their sizes without
+    times."""
     inputs, found = _rows(samples, count), []
     for at, given in enumerate(layers):
         layer = make_layer(given, at, 0)
@@ -182,12 +184,13 @@ def _walk(
             )
         )
         inputs = outputs.detach()
-        del layer, parameters, outputs  # before the next one is made
+        del layer, parameters, outputs  # This frees their memory before the next layer is built.
     return found
 
 
 class _Kept:
-    """Bytes that a forward pass keeps, each storage once and without parameters of the layer."""
+    """Counts the bytes that a forward pass stores for the backward pass. Each storage counts once,
+    and parameters of the layer do not count."""
 
     def __init__(self, parameters: set[int]) -> None:
         self._seen, self.nbytes = parameters, 0
@@ -197,5 +200,5 @@ class _Kept:
         if storage.data_ptr() not in self._seen:
             self._seen.add(storage.data_ptr())
             self.nbytes += storage.nbytes()
-        # The tensor may be an output of the node that keeps it: a reference cycle.
+        # The tensor may be an output of the graph node that stores it. That is a reference cycle.
         return saved.detach()

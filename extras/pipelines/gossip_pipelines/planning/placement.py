@@ -1,4 +1,5 @@
-"""Placement of peers and layers in stages: all assignments of few peers, local search for more."""
+"""Placement of peers and layers in stages. With few peers all assignments are tried; with more
+peers a local search is used."""
 
 from __future__ import annotations
 
@@ -16,8 +17,8 @@ Groups = tuple[Group, ...]
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Groups of peers, and the cuts of the layers: ``groups[s]`` has the layers from
-    ``cut.bounds[s]`` up to ``cut.bounds[s + 1]``."""
+    """Groups of peers and cuts of the layers. ``groups[s]`` has the layers from ``cut.bounds[s]``
+    to ``cut.bounds[s + 1] - 1``."""
 
     groups: Groups
     cut: Cut
@@ -28,8 +29,8 @@ class Placement:
 
 
 def every_assignment(peers: int, stages: int, members_least: int) -> Iterator[Groups]:
-    """Yield all assignments with at least ``members_least`` peers in each stage. Some peers may
-    stay unused."""
+    """Yield all assignments of peers to stages with at least ``members_least`` peers in each stage.
+    A peer may have no stage."""
     for places in product(range(stages + 1), repeat=peers):
         groups = groups_of(places, stages)
         if all(len(group) >= members_least for group in groups):
@@ -39,8 +40,8 @@ def every_assignment(peers: int, stages: int, members_least: int) -> Iterator[Gr
 def best_placement(
     stage_costs: StageCosts, assignments: Iterator[Groups], below: float = math.inf
 ) -> Placement | None:
-    """Return the best of these assignments, each with its best cuts. None if no step is shorter
-    than ``below`` seconds."""
+    """Return the assignment with the shortest step, each with its best cuts, or None if no step is
+    shorter than ``below`` seconds."""
     best: Placement | None = None
     for groups in assignments:
         if (cut := best_cut(stage_costs.tables(groups), below)) is not None:
@@ -49,11 +50,11 @@ def best_placement(
 
 
 def improved(stage_costs: StageCosts, groups: Groups, seed: int) -> Placement | None:
-    """Return the local optimum from one assignment. Each move places one peer in another group or
-    swaps two, as long as the step becomes shorter.
+    """Improve an assignment by local search. Each move puts one peer into another group or swaps
+    two peers, and is made if the step becomes shorter.
 
-    Each assignment is tried with its best cuts. None if neither the assignment nor a neighbour
-    fits.
+    Each assignment is evaluated with its best cuts. The result is None if neither the assignment
+    nor a neighbour fits.
     """
     draw = Random(seed)
     found = best_placement(stage_costs, iter([groups]))
@@ -71,7 +72,7 @@ def improved(stage_costs: StageCosts, groups: Groups, seed: int) -> Placement | 
 
 
 def neighbours(stage_costs: StageCosts, groups: Groups) -> Iterator[Groups]:
-    """Yield the assignments that differ in the stage of one peer, or by a swap of two peers."""
+    """Yield the assignments in which one peer has another stage or two peers are swapped."""
     least, count = stage_costs.work.members_least, len(stage_costs.costs.peers)
     place_of = {peer: stage for stage, group in enumerate(groups) for peer in group}
     places = [place_of.get(peer, len(groups)) for peer in range(count)]
@@ -89,7 +90,8 @@ def neighbours(stage_costs: StageCosts, groups: Groups) -> Iterator[Groups]:
 
 
 def groups_of(places: Sequence[int], stages: int) -> Groups:
-    """Return the groups of an assignment. ``places``: stage of each peer; ``stages`` for none."""
+    """Return the groups of an assignment. ``places``: the stage of each peer, or ``stages`` for a
+    peer without a stage."""
     return tuple(
         tuple(peer for peer, place in enumerate(places) if place == stage)
         for stage in range(stages)

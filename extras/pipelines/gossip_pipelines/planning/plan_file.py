@@ -1,4 +1,4 @@
-"""A plan as a small TOML file that a person can read and edit, and its checks."""
+"""Plans of pipelines in small TOML files that users can edit, and the checks of their values."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ class PlannedStage:
 
     Attributes:
         layers: First and last layer.
-        pass_s: Seconds of each peer for a micro-batch, forward and backward, from its profile;
-            empty if the plan has none.
+        pass_s: Time of a micro-batch on each peer, forward and backward, in seconds; empty if it is
+            unknown.
     """
 
     layers: tuple[LayerNumber, LayerNumber]
@@ -57,14 +57,14 @@ class PlannedStage:
 
 @dataclass(frozen=True, slots=True, config=CHECKED)
 class PipelinePlan:
-    """Assignment of layers to peers, and the division of a step.
+    """Assignment of layers to peers, and the micro-batches of a step.
 
     Attributes:
-        model: The layers that the plan is for, as in ``PeerProfile``.
-        micro_batches: Micro-batches of a step.
-        samples: Samples of a micro-batch.
-        members_least: Peers that each stage needs.
-        predicted_step_s: Seconds of a step, when the plan was made.
+        model: Hash of the layers that the plan is for, as in ``PeerProfile``.
+        micro_batches: Number of micro-batches of a step.
+        samples: Number of samples of a micro-batch.
+        members_least: Smallest number of peers of a stage.
+        predicted_step_s: Predicted time of a step in seconds.
         activations: As in ``PipelineConfig``.
     """
 
@@ -99,20 +99,22 @@ def plan_of(costs: Costs, work: TrainingStep, placement: Placement, step_s: floa
 
 
 def write_plan(plan: PipelinePlan) -> str:
-    """Return the plan as TOML, which ``read_plan`` reads back."""
+    """Return the plan as TOML text for ``read_plan``."""
     return as_toml(plan, SCHEMA, COMMENTS)
 
 
 def read_plan(path: Path) -> PipelinePlan:
-    """Return the plan in a file.
+    """Read a plan from a file.
 
-    Raises: ConfigError: It is not a plan, or has an invalid value.
+    Raises: ConfigError: The file is not a plan, or a value is invalid.
     """
     return read_file(path, PipelinePlan, SCHEMA, "gossip plan PROFILE... makes a plan of profiles")
 
 
 def check_stages(plan: PipelinePlan) -> list[int]:
-    """Return the first layer of each stage, then the number of layers.
+    """Check the layers and the peers of the stages.
+
+    Returns: The first layer of each stage, followed by the number of layers.
 
     Raises: ConfigError: A layer is missing, a layer or a peer is in two stages, or a stage has too
         few peers.
@@ -140,9 +142,9 @@ def check_stages(plan: PipelinePlan) -> list[int]:
 
 
 def check_plan(plan: PipelinePlan, costs: Costs) -> tuple[StageCosts, Placement]:
-    """Return the costs and the placement of a plan on these peers.
+    """Check a plan for these peers. Return its costs and its placement.
 
-    Raises: ConfigError: The plan is for another model or other peers, lacks a layer, has too
+    Raises: ConfigError: The plan is for another model or for other peers, lacks a layer, has too
         few peers in a stage, or needs more memory than a peer has.
     """
     if plan.model != costs.model:

@@ -1,4 +1,4 @@
-"""Fastest pipeline on given peers, and the time of a step without a pipeline."""
+"""Search for the fastest pipeline on given peers, and prediction of a step without a pipeline."""
 
 from __future__ import annotations
 
@@ -17,26 +17,27 @@ from .placement import Groups, Placement, best_placement, every_assignment, impr
 from .timeline import play
 
 EVERY_ASSIGNMENT_PEERS = 5
-"""Largest number of peers to try all assignments of: about 1,000. 6 peers have 9,000."""
+"""Largest number of peers for which all assignments are tried. 5 peers have about 1,000
+assignments, 6 peers have 9,000."""
 STAGES_MAX = 8
-"""Largest number of stages to try if there are too many peers for all assignments. A request for
-more stages overrides it."""
+"""Largest number of stages that is tried if there are too many peers for all assignments. A request
+with more stages overrides it."""
 TYPICAL_MICRO_BATCHES = 8
 SEED = 0
-"""Seed of random searches, so that the same request gives the same plan."""
+"""Seed of the random searches. It is fixed, so that the same request gives the same plan."""
 GIB = 2**30
 
 
 @dataclass(frozen=True, slots=True)
 class PlanRequest:
-    """Request for a plan.
+    """Options of ``make_plan``.
 
     Attributes:
-        batch: Samples of a step.
-        samples: Samples of a micro-batch; None for the best divisor of the batch.
-        stages: Number of stages; None for the best number.
+        batch: Number of samples of a step.
+        samples: Number of samples of a micro-batch; None to choose the best divisor of the batch.
+        stages: Number of stages; None to choose the best number.
         members_least: As in ``TrainingStep``, as are ``state_copies`` and ``activations``.
-        local_steps: Steps between two rounds, for the comparison with local steps.
+        local_steps: Number of steps between two rounds in the prediction of local steps.
     """
 
     batch: int
@@ -58,7 +59,7 @@ class PlanRequest:
 
     @property
     def sample_counts(self) -> list[int]:
-        """Numbers of samples of a micro-batch to try, largest first."""
+        """Numbers of samples of a micro-batch that are tried, in descending order."""
         if self.samples is not None:
             return [self.samples]
         return [each for each in range(self.batch, 0, -1) if self.batch % each == 0]
@@ -66,11 +67,11 @@ class PlanRequest:
 
 @dataclass(frozen=True, slots=True)
 class PipelineOption:
-    """The best pipeline for one number of stages.
+    """The best pipeline with a certain number of stages.
 
     Attributes:
-        played_s: Simulated time of a step in 1F1B order, with the exchange in its groups.
-        exact: Whether all assignments were tried. Otherwise a better one may exist.
+        played_s: Simulated time of a step in 1F1B order, including the exchange in its groups.
+        exact: Whether all assignments were tried. Otherwise there may be a better one.
     """
 
     stage_costs: StageCosts
@@ -81,18 +82,19 @@ class PipelineOption:
 
 @dataclass(frozen=True, slots=True)
 class PlanAnswer:
-    """Pipelines, and data-parallel training in ``others``: fastest first, empty if no plan fits."""
+    """Pipelines and, in ``others``, data-parallel training. Both are sorted by the time of a step,
+    and empty if nothing fits."""
 
     pipelines: tuple[PipelineOption, ...]
     others: tuple[DataParallel, ...]
 
 
 def make_plan(costs: Costs, request: PlanRequest) -> PlanAnswer:
-    """Return the best pipeline for each number of stages, and data-parallel training for
+    """Find the best pipeline for each number of stages, and predict data-parallel training for
     comparison.
 
-    Raises: ConfigError: A layer fits no peer, there are too few peers for the stages, or no plan
-        fits the memory of these peers.
+    Raises: ConfigError: A layer does not fit any peer, there are too few peers for the stages, or
+        no plan fits into the memory of these peers.
     """
     _check(costs, request)
     largest = len(costs.peers) // request.members_least
@@ -162,7 +164,8 @@ def _best_of(costs: Costs, request: PlanRequest, stages: int) -> PipelineOption 
 
 
 def played_step_s(stage_costs: StageCosts, placement: Placement) -> float:
-    """Return the simulated seconds of a step, with the exchange of the slowest group."""
+    """Return the simulated time of a step in seconds, including the exchange of the slowest
+    group."""
     ended = max(task.end_s for task in play(stage_costs, placement))
     return ended + placement.cut.exchange_s
 
@@ -170,7 +173,8 @@ def played_step_s(stage_costs: StageCosts, placement: Placement) -> float:
 def _tried(
     costs: Costs, request: PlanRequest, stages: int
 ) -> Iterator[tuple[StageCosts, Placement]]:
-    """Yield the best of all assignments for each size of micro-batches that improves it."""
+    """Try all assignments with each size of micro-batches. Yield each result that is better than
+    the previous ones."""
     below = math.inf
     for samples in request.sample_counts:
         stage_costs = StageCosts(costs, request.work(samples))
@@ -183,8 +187,9 @@ def _tried(
 def _searched(
     costs: Costs, request: PlanRequest, stages: int
 ) -> Iterator[tuple[StageCosts, Placement]]:
-    """Yield the results of local searches from two starts: the differentiable search, and peers
-    dealt to stages by speed. The other sizes of micro-batches start with the best result."""
+    """Search from two assignments: the result of the differentiable search, and peers that are
+    assigned in turn to the stages by speed. Local searches improve both. The searches with other
+    sizes of micro-batches start from the best result."""
     from .relaxed import search_placement  # a local import: torch takes a second
 
     nearest = min(

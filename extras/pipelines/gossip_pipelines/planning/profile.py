@@ -1,5 +1,4 @@
-"""Measured times of one peer for each layer of a model and each link, in a TOML file that users can
-read and correct."""
+"""Measured times of each layer and each link of one peer, in a TOML file that users can edit."""
 
 from __future__ import annotations
 
@@ -34,13 +33,14 @@ Count = Annotated[int, Field(strict=True, ge=1, le=BATCH_MAX)]
 
 @dataclass(frozen=True, slots=True, config=CHECKED)
 class LayerProfile:
-    """One layer on one peer.
+    """Costs of one layer on one peer.
 
     Attributes:
-        signature: 16 hex digits, equal for layers that compute the same on inputs of one shape.
-        output_bytes: Bytes of the output for each sample.
-        kept_bytes: Bytes for each sample that the forward pass keeps for the backward pass.
-        forward: Seconds for a number of samples, as is ``backward``.
+        signature: 16 hex digits that are equal for layers with the same computation and input
+            shape.
+        output_bytes: Size of the output per sample.
+        kept_bytes: Bytes per sample that the forward pass stores for the backward pass.
+        forward: Time of the forward pass. ``backward`` has the same form.
     """
 
     name: LayerName
@@ -54,12 +54,12 @@ class LayerProfile:
 
 @dataclass(frozen=True, slots=True, config=CHECKED)
 class PeerProfile:
-    """Profile of one model on one peer.
+    """Measured costs of one model on one peer.
 
     Attributes:
-        memory_bytes: Limit of the layers with their optimizer and activations.
+        memory_bytes: Memory limit for the layers, their optimizer and their activations.
         batches: The two numbers of samples that were measured.
-        links: Seconds for a number of bytes to each other peer, measured from this peer.
+        links: peer -> time of a message to it, measured at this peer.
     """
 
     peer: PeerName
@@ -72,7 +72,7 @@ class PeerProfile:
 
     @property
     def model(self) -> str:
-        """A hash of 16 hex digits, equal for peers that have measured the same layers."""
+        """A hash of 16 hex digits that is equal for profiles of the same layers."""
         return model_of([layer.signature for layer in self.layers])
 
 
@@ -81,14 +81,14 @@ def model_of(signatures: Sequence[str]) -> str:
 
 
 def write_profile(profile: PeerProfile) -> str:
-    """Return the profile as TOML, which ``read_profile`` reads back."""
+    """Return the profile as TOML text for ``read_profile``."""
     return as_toml(profile, SCHEMA, COMMENTS)
 
 
 def read_profile(path: Path) -> PeerProfile:
-    """Return the profile in a file.
+    """Read a profile from a file.
 
-    Raises: ConfigError: It is not a profile, or has an impossible value.
+    Raises: ConfigError: The file is not a profile, or a value is invalid.
     """
     hint = "gossip plan profile FILE.py:FUNCTION makes one on each machine"
     profile = read_file(path, PeerProfile, SCHEMA, hint)

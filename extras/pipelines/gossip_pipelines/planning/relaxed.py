@@ -1,14 +1,16 @@
-"""A differentiable search for placements: gradient descent on a continuous relaxation from many
-random starts at once. The result is rounded to whole peers, with the exact cuts for them.
+"""Differentiable search for a placement: gradient descent on a continuous relaxation from many
+random starts in parallel. The result is rounded to whole peers, and then gets exact cuts.
 
-Layers: logits determine the widths of the stages, and their cumulative sums are the cuts. A sigmoid
-of its distance from cut s gives the part of a layer in the first s stages, so no cuts are
-enumerated.
-Peers: logits determine each peer's part in each stage, or in no stage. The maximum over stages is a
-log-sum-exp. The temperatures of all three fall geometrically.
+Layers: Logits determine the widths of the stages. The cumulative sums of the widths are the cuts. A
+sigmoid of the distance of a layer from cut s is the part of the layer in the first s stages, so no
+cuts are enumerated.
 
-For groups in a given order, dynamic programming is exact and much faster. The search is for peers
-with unequal links in any order, where the best cuts of the first stages depend on later groups.
+Peers: Logits determine the part of each peer in each stage or in no stage. A log-sum-exp replaces
+the maximum over stages. The temperatures of all three functions fall geometrically.
+
+If the order of the groups is given, dynamic programming is exact and much faster. This search is
+for peers with unequal links in any order. There the best cuts of the first stages depend on later
+groups.
 """
 
 from __future__ import annotations
@@ -22,16 +24,16 @@ from .placement import Groups, Placement, best_placement, groups_of
 
 SHARPEST, SOFTEST = 0.05, 1.0
 PENALTY = 10.0
-"""Penalty of exceeding a limit by 100 %, in units of a typical step."""
+"""Penalty for an excess of 100 % over a limit, in units of a typical step."""
 STARTS, STEPS, RATE = 128, 80, 0.15
-"""Number of random starts, which descend together; number of Adam steps; learning rate."""
+"""Number of random starts, which are optimized in parallel; number of Adam steps; learning rate."""
 
 
 def search_placement(
     stage_costs: StageCosts, stages: int, seed: int, starts: int = STARTS, steps: int = STEPS
 ) -> Placement | None:
-    """Search the placement of peers in ``stages`` stages with the shortest step. None if no start
-    leads to one that fits. ``seed``: seed of the random starts."""
+    """Search for the placement of peers in ``stages`` stages with the shortest step. The result is
+    None if no start leads to a placement that fits. ``seed``: seed of the random starts."""
     relaxed = _Relaxation(stage_costs, stages)
     draw = torch.Generator().manual_seed(seed)
     widths = torch.randn(starts, stages, generator=draw, dtype=torch.float64)
@@ -66,7 +68,7 @@ class _Relaxation:
         self.in_flight = torch.tensor(in_flight, dtype=torch.float64)
 
     def loss(self, widths: Tensor, owners: Tensor, heat: float) -> Tensor:
-        """Return the time of a step with penalties, ``(starts,)``."""
+        """Return the time of a step plus penalties for exceeded limits, ``(starts,)``."""
         layers, crossing = self._layers(widths, heat)
         members = (owners / heat).softmax(-1)[..., :-1].transpose(1, 2)  # (R, S, P)
         count = members.sum(-1).clamp(min=1e-3)  # (R, S)
@@ -84,7 +86,7 @@ class _Relaxation:
         return (count * beat).sum(1) + ways.sum(1) + hold + PENALTY * (short + over)
 
     def _layers(self, widths: Tensor, heat: float) -> tuple[Tensor, Tensor]:
-        """Return each layer's part in each stage, ``(R, S, L)``, and the bytes at each cut,
+        """Return the part of each layer in each stage, ``(R, S, L)``, and the bytes at each cut,
         ``(R, S - 1)``."""
         count = len(self.sent)
         ends = widths.softmax(-1).cumsum(-1)[:, :-1] * count
@@ -106,8 +108,9 @@ class _Relaxation:
         return (lacking * members).sum((1, 2))
 
     def whole_groups(self, logits: np.ndarray) -> Groups:
-        """Return groups with each peer at its largest logit. A group with too few members gets the
-        peers whose move costs least from groups that can spare one."""
+        """Assign each peer to the stage with its largest logit. If a group has too few members, it
+        gets the peer with the smallest loss of logit from the groups with more than enough
+        members."""
         places, least = logits.argmax(1), self.work.members_least
         while True:
             sizes = np.bincount(places, minlength=self.stages + 1)[: self.stages]

@@ -1,8 +1,8 @@
-"""Simulation of a step of a placement: which member computes which micro-batch, and when.
+"""Simulation of a step: the member that computes each micro-batch, and its times.
 
-The order is 1F1B (Narayanan et al. 2019, "PipeDream", section 3.2): a member prefers a backward
-pass that can begin. It begins no forward pass while as many of its micro-batches wait for their
-backward pass as fill its own and the later stages. A link transfers one tensor at a time.
+The order is 1F1B (Narayanan et al. 2019, "PipeDream", section 3.2). A member prefers a backward
+pass if one can begin. The number of its micro-batches between forward and backward pass has a
+limit: the number that fills its own and the later stages. A link transfers one tensor at a time.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from .placement import Placement
 
 @dataclass(frozen=True, slots=True)
 class StagePass:
-    """A forward or backward pass of one micro-batch. Seconds count from the step's beginning."""
+    """A forward or backward pass of one micro-batch. Its times count from the beginning of the
+    step."""
 
     stage: int
     peer: int
@@ -30,7 +31,7 @@ class StagePass:
 
 
 class _Ready(NamedTuple):
-    """A pass with its input available."""
+    """A pass that has its input."""
 
     came_s: float
     peer: int
@@ -39,13 +40,14 @@ class _Ready(NamedTuple):
     backward: bool
 
     def order(self, free_s: float) -> tuple[float, bool, int, int]:
-        """Return the sort key of the next pass. ``free_s``: when the peer is free."""
+        """Return a sort key; the pass with the smallest key is next. ``free_s``: time at which the
+        peer is free."""
         return max(self.came_s, free_s), not self.backward, self.micro_batch, self.stage
 
 
 def dealt(shares: np.ndarray, count: int) -> list[int]:
-    """Return the member for each of ``count`` micro-batches: each goes to the member that is
-    furthest behind its share."""
+    """Return the member that computes each of ``count`` micro-batches. Each micro-batch is assigned
+    to the member that has the fewest compared with its share."""
     taken = np.zeros(len(shares))
     members = []
     for number in range(1, count + 1):
@@ -56,7 +58,7 @@ def dealt(shares: np.ndarray, count: int) -> list[int]:
 
 
 def play(stage_costs: StageCosts, placement: Placement) -> list[StagePass]:
-    """Return all passes of one step, in the order in which they begin, without exchanges."""
+    """Return all passes of one step in the order of their beginning. Exchanges are left out."""
     costs, work, groups = stage_costs.costs, stage_costs.work, placement.groups
     bounds, seconds = placement.cut.bounds, costs.seconds(work.samples)
     sent_bytes = costs.sent_bytes(work)
@@ -65,9 +67,9 @@ def play(stage_costs: StageCosts, placement: Placement) -> list[StagePass]:
     for group in groups:
         order = dealt(stage_costs.shares(group), work.micro_batches)
         route.append([group[member] for member in order])
-    free_s: defaultdict[int | tuple[int, int], float] = defaultdict(float)  # of peers and links
-    owed: Counter[int] = Counter()  # backward passes, by peer
-    # In the first stage each member reads its micro-batches sequentially.
+    free_s: defaultdict[int | tuple[int, int], float] = defaultdict(float)  # Of peers and of links.
+    owed: Counter[int] = Counter()  # Backward passes that each peer still has to compute.
+    # In the first stage each member reads its micro-batches one after the other.
     ready = {_Ready(0.0, peer, 0, route[0].index(peer), False) for peer in route[0]}
     passes = []
     while ready:
