@@ -1,2 +1,2 @@
-"""Starts and supervises peers: the ``gossip`` command. Imports nothing costly: ``gossip --help``
-must be quick."""
+"""Launcher of peers: the ``gossip`` command. It imports nothing costly: ``gossip --help`` must be
+quick."""

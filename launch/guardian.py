@@ -1,11 +1,11 @@
-"""Ends all processes of a launcher after the launcher has ended in any way.
+"""Ends all processes of a launcher when the launcher has ended, even by SIGKILL.
 
-The guardian is a small process in its own session, with a pipe from the launcher, which sends
-it the process group of each peer. At end of file it wakes stopped processes and gives peers
-``MERCY_S`` to exit; they also detect the end of the launcher. Then it kills the remaining groups,
-and removes the sockets that the launcher has left in its folder. A group is identified by its
-leader's pid and start time, its members by a token of the launcher in their environment. So a
-process that reuses a pid is never signalled, and no process is found by name.
+The guardian is a small process in its own session. Over a pipe, the launcher sends it the process
+group of each peer. When the pipe closes, the guardian wakes stopped processes and gives peers
+``MERCY_S`` to exit; peers also detect the end of the launcher. The guardian then kills the
+remaining groups and removes the sockets that the launcher left in its folder. A group is identified
+by its leader's pid and start time, its members by a token of the launcher in their environment. So
+a process that reuses a pid is never signalled, and no process is found by name.
 
 It runs as a file with ``python -I -S``, so it imports the standard library only. The launcher
 imports its functions.
@@ -22,16 +22,15 @@ import time
 from collections.abc import Iterator
 from typing import NamedTuple
 
-# Two seconds after the end of the launcher all its processes must have ended, also on a busy
-# machine.
+# All processes must end within two seconds after the launcher, even on a busy machine.
 MERCY_S = 1.0
 POLL_S = 0.02
 TOKEN_VARIABLE = "GOSSIP_LAUNCHER"
 
 
 class ProcessStat(NamedTuple):
-    """Facts of /proc about a process: its state letter, process group, session, pages read from a
-    disk so far, processor time so far and start since boot, both in clock ticks."""
+    """Facts of /proc about a process: state letter, process group, session, pages read from disk so
+    far, processor time so far, and start since boot; both times in clock ticks."""
 
     state: str
     group: int
@@ -113,7 +112,7 @@ def members(leader: int, started: int, token: str) -> list[int]:
 
 
 def reap(leader: int) -> None:
-    """Reap the zombies of a group, except its leader: their parent was this process or has
+    """Reap the zombies of a group, except its leader. Their parent was this process, or has
     ended."""
     for name in os.listdir("/proc"):
         found = stat(int(name)) if name.isdigit() and int(name) != leader else None
@@ -134,8 +133,8 @@ def signal_group(leader: int, started: int, token: str, number: int) -> bool:
 
 
 def _strays(token: str) -> list[int]:
-    """Return processes with the token in any group: peers that were not registered, and children
-    with their own session."""
+    """Return all processes with the token: peers that were not registered, and children with their
+    own session."""
     return [pid for pid, _ in _processes() if pid != os.getpid() and carries(pid, token)]
 
 

@@ -1,10 +1,10 @@
 """Marks a process as the launcher of a run: the launcher holds the run's folder open, so that a
 copy of the folder has no launcher.
 
-The descriptor has ``O_PATH``, which no program that reads folders uses. The kernel shows this in
-``/proc`` to the same user, and no file can imitate it. It refers to the folder itself, even after a
-rename. The inspecting process is on the same machine as the launcher, so device and inode agree for
-both, also on a network file system.
+The descriptor has ``O_PATH``, which no program that reads folders uses. ``/proc`` shows this flag
+to the same user, and no file can imitate it. The descriptor refers to the folder itself, even after
+a rename. The inspecting process runs on the launcher's machine, so both see the same device and
+inode, also on a network file system.
 """
 
 from __future__ import annotations

@@ -213,13 +213,13 @@ StartTimeout = Annotated[
     float | None, optional("Seconds that peers wait for each other; 60 by default.")
 ]
 MinPeers = Annotated[
-    int | None, optional("Begin with this many, after a wait of --patience s for the others.")
+    int | None, optional("Start with this many peers after --patience s, without the others.")
 ]
 Patience = Annotated[
     float | None, optional("With --min-peers: seconds to wait for the others; 10 by default.")
 ]
 RoundTimeout = Annotated[
-    float | None, optional("Seconds that a round may wait at most; 10 by default.")
+    float | None, optional("Maximum wait of a round, in seconds; 10 by default.")
 ]
 Resume = Annotated[
     str | None,

@@ -19,7 +19,7 @@ from gossip.run import real, shown
 if TYPE_CHECKING:
     from rich.table import Table
 
-WHERE_HELP = "A run's folder, its name under runs/, or a folder of checkpoints; @STEP behind it."
+WHERE_HELP = "A run's folder, its name under runs/, or a folder of checkpoints; @STEP after it."
 
 
 app = typer.Typer(
@@ -102,7 +102,7 @@ def list_(
 
 
 def inspect_checkpoint(step: int, path: Path, verify: bool) -> CheckpointRow:
-    """Verify a checkpoint: its manifest and the sizes of its files, or every byte of them."""
+    """Verify a checkpoint: its manifest and file sizes; with ``verify``, every byte."""
     from gossip.run import checkpoints
 
     try:

@@ -1,4 +1,4 @@
-"""The ``gossip`` command. This module imports only the needs of ``--help``; each command imports
+"""The ``gossip`` command. This module imports only what ``--help`` needs; each command imports
 its own."""
 
 from __future__ import annotations
@@ -93,11 +93,11 @@ def _in_short(told: str | None) -> str:
 
 
 def _add_satellites(to: typer.Typer) -> None:
-    """Add the commands of other packages; a missing one of ours names the package to install."""
+    """Add the commands of other packages. A missing one of gossip's names its package."""
     for entry in entry_points(group="gossip.commands"):
         try:
             entry.load()(to)
-        except Exception as error:  # noqa: BLE001 - of any package that is installed
+        except Exception as error:  # noqa: BLE001 - any installed package may raise anything
             print(f"! no commands of {entry.value}: {error!r}", file=sys.stderr)
     commands = {
         each.name or each.callback.__name__ for each in to.registered_commands if each.callback
@@ -122,7 +122,7 @@ def gossip(
     pass
 
 
-# Options end where the script begins: everything after it is the script's, --help and -n included.
+# Options end at the script: everything after it belongs to the script, even --help and -n.
 @app.command(cls=ScriptCommand, context_settings=ENDS_AT_SCRIPT)
 @options.with_settings(options.SETTINGS)
 def run(

@@ -27,7 +27,7 @@ def config_errors() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        # typer has its own click since 0.20, and one from outside before.
+        # typer has its own copy of click since 0.20, and imported click before.
         if not hasattr(error, "format_message") or type(error).__name__ == "NoArgsIsHelpError":
             raise
         message = error.format_message().rstrip(".")
@@ -79,7 +79,7 @@ class ScriptCommand(TyperCommand):
                 return rest
             given.remove("--")
             command = shlex.join([*ctx.command_path.split(), *given])
-            raise ConfigError(f"{first} stands after --, where the script is expected", command)
+            raise ConfigError(f"{first} follows --, where the script is expected", command)
         except Exception as error:
             if type(error).__name__ != "NoSuchOption":
                 raise

@@ -1,4 +1,4 @@
-"""``gossip doctor --to``: checks a join server at an address, and the address that it sees of this
+"""``gossip doctor --to``: checks a join server at an address, and at which address it sees this
 machine."""
 
 from __future__ import annotations
@@ -43,17 +43,17 @@ def reach(address: str, key: Path | None = None) -> list[Finding]:
     try:
         number = str(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][4][0])
     except OSError as error:
-        said = f"nobody knows a host {host!r}: {error.strerror or error}"
-        return [Finding("fail", "address", said, "give its number, such as 10.0.0.7")]
+        said = f"the host {host!r} cannot be resolved: {error.strerror or error}"
+        return [Finding("fail", "address", said, "use its address, such as 10.0.0.7")]
     where, source = join(number, port), source_towards(number)
     facts = {"address": where, "source": source}
-    came = f"from {source}" if source else "there is no way from here"
+    came = f"from {source}" if source else "there is no route from here"
     try:
         answer = asyncio.run(_query_run(where, pair))
     except JoinServerUnreachable as error:
         do = "does gossip ls on that host list the run, and did the run print this address?"
         if error.by_key:
-            do = "--key runs/NAME/swarm.key: each run makes its own, copy that of this run"
+            do = "--key runs/NAME/swarm.key: each run makes its own; copy that of this run"
         return [Finding("fail", "join server", f"{where} ({came}): {error}", do, facts)]
     if isinstance(answer, says.RunInfo):
         return _describe_run(where, came, answer)
@@ -79,8 +79,8 @@ def _describe_run(where: str, came: str, here: says.RunInfo) -> list[Finding]:
         "seen": here.seen,
     }
     said = (
-        f"{where} ({came}) is of the run {here.name} ({here.state}, {peers}, room for {here.free} "
-        f"more); it sees us as {here.seen}"
+        f"{where} ({came}) belongs to run {here.name} ({here.state}, {peers}, room for {here.free} "
+        f"more); it sees this machine as {here.seen}"
     )
     found = [Finding("ok", "join server", said, facts=facts)]
     if differences := says.Versions.here().differences(here.versions):

@@ -22,14 +22,14 @@ from .findings import Finding, Level
 
 OURS = "gossip-train"
 SHOWN = ("torch", "pyzmq", "msgpack", "numpy")
-# Addresses of no network (RFC 5737): nothing is sent there, only the route is looked up.
+# Addresses for documentation (RFC 5737): only the route is looked up, nothing is sent.
 OUTSIDE = "192.0.2.1"
 OUTSIDE_6 = "2001:db8::1"
 FILES_MIN, FILES_SAFE = 256, 1024
 SHM_SAFE = 2**28
 DISK_MIN, DISK_SAFE = 100 * 2**20, 2**30
-# to import torch takes a second, or a minute if it is not in the page cache and
-# the machine is busy
+# Importing torch takes a second, or a minute if it is not in the page cache and
+# the machine is busy.
 TORCH_S = 120.0
 IMPORT_TORCH = """\
 import torch, gossip.transport.sockets
@@ -117,16 +117,16 @@ def addresses() -> Finding:
     shown = " | ".join(f"{name} {' '.join(own)}" for name, own in up.items()) or "none"
     others = [number for own in up.values() for number in own if not is_loopback(number)]
     told = source_towards(OUTSIDE) or source_towards(OUTSIDE_6)
-    way = "the way to other networks"
-    # There is no route, or it begins at an address that is not only ours.
+    way = "the route to other networks"
+    # There is no route, or its source address is not unique to this machine.
     if told not in others:
-        told, way = next(iter(others), ""), "there is no way to other networks"
+        told, way = next(iter(others), ""), "there is no route to other networks"
     facts = {"interfaces": up, "advertised": told}
     if not told:
-        do = "nothing, if all peers are to be on this machine"
+        do = "nothing, if all peers run on this machine"
         said = f"{shown}: no other machine can reach this one"
         return Finding("warn", "addresses", said, do, facts)
-    return Finding("ok", "addresses", f"{shown}; others would receive {told} ({way})", facts=facts)
+    return Finding("ok", "addresses", f"{shown}; others would use {told} ({way})", facts=facts)
 
 
 def shared_memory() -> Finding:
@@ -165,9 +165,9 @@ def disk(folder: Path) -> Finding:
     facts = {"folder": str(place), "free_bytes": free}
     if not os.access(place, os.W_OK | os.X_OK):
         said = f"{place} cannot be written to: a run's folder is made there"
-        return Finding("fail", "disk", said, "go to a folder of your own, or give --run-dir", facts)
+        return Finding("fail", "disk", said, "cd to a folder of your own, or set --run-dir", facts)
     level: Level = "fail" if free < DISK_MIN else "warn" if free < DISK_SAFE else "ok"
-    do = "" if level == "ok" else "make room, or give --run-dir"
+    do = "" if level == "ok" else "free some space, or set --run-dir"
     return Finding(level, "disk", f"{bytes_word(free)} free in {place}", do, facts)
 
 
@@ -179,7 +179,7 @@ def memory() -> Finding:
     free = psutil.virtual_memory().available
     room = free // PEER_BYTES
     level: Level = "fail" if room < 1 else "warn" if room < 2 else "ok"
-    said = f"{bytes_word(free)} available: room for about {counted(room, 'peer')} of small models"
+    said = f"{bytes_word(free)} available: room for about {counted(room, 'peer')} with small models"
     do = "" if level == "ok" else "end other programs"
     return Finding(level, "memory", said, do, {"available_bytes": free, "peers": room})
 
@@ -189,7 +189,7 @@ def threads() -> Finding:
     own = os.environ.get("OMP_NUM_THREADS", "")
     if own in ("", "1"):
         return Finding("ok", "threads", "gossip run gives each peer one")
-    said = f"OMP_NUM_THREADS={own} is kept: peers times threads may be more than the processors"
+    said = f"OMP_NUM_THREADS={own} is kept: peers times threads may exceed the processors"
     do = "unset OMP_NUM_THREADS: gossip run then gives each peer one"
     return Finding("warn", "threads", said, do, {"OMP_NUM_THREADS": own})
 
@@ -198,11 +198,11 @@ def torch() -> Finding:
     """Check that torch and the packages that a peer needs with it can be imported, in another
     process."""
     command = python_command("-c", IMPORT_TORCH)
-    do = "python -c 'import torch' shows all of it"
+    do = "python -c 'import torch' shows the complete error"
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=TORCH_S, check=False)
     except subprocess.TimeoutExpired:
-        return Finding("fail", "torch", f"not imported in {TORCH_S:.0f} s", do)
+        return Finding("fail", "torch", f"import not finished after {TORCH_S:.0f} s", do)
     if done.returncode == 0:
         return Finding("ok", "torch", done.stdout.strip())
     told = done.stderr.strip().splitlines() or [f"it printed nothing, exit code {done.returncode}"]

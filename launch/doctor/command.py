@@ -69,7 +69,7 @@ def report(found: list[Finding]) -> dict[str, object]:
 
 
 def examine_machine(runs: Path) -> Iterator[Finding]:
-    """Yield one finding after the other. The import of torch takes longest."""
+    """Yield the findings one by one; the import of torch comes last because it takes longest."""
     from . import checks
 
     yield checks.versions()

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from gossip.launch.report import counted
 
 Level = Literal["ok", "warn", "fail"]
-"""``fail``: runs do not work, or not correctly."""
+"""``fail``: runs do not work, or give wrong results."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -114,7 +114,9 @@ def poison(
     attack: Annotated[
         str, typer.Option(help="What it sends in place of its update (docs/faults.md).")
     ] = "sign_flip",
-    strength: Annotated[float | None, optional("Of the attack; its own one by default.")] = None,
+    strength: Annotated[
+        float | None, optional("Its strength; by default the attack's own.")
+    ] = None,
     for_s: For = "10s",
 ) -> None:
     """Make peers send false updates."""

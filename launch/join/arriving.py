@@ -1,4 +1,4 @@
-"""``gossip join HOST:PORT``: gets ids and settings from a join server of a run, and makes a run
+"""``gossip join HOST:PORT``: requests ids and settings from a run's join server, and makes a run
 folder on this machine."""
 
 from __future__ import annotations
@@ -215,7 +215,7 @@ class _JoinClient:
         for address, (silence, times) in self._tried.items():
             source = source_towards(split(address)[0])
             lines.append(
-                f"{address} from {source or 'nowhere: there is no way to it'}: {silence} (x{times})"
+                f"{address} from {source or 'nowhere: no route to it'}: {silence} (x{times})"
             )
         return tuple(lines)
 
@@ -227,7 +227,8 @@ class _JoinClient:
         )
         if self._key is None:
             return Refused(
-                f"refused to join at {where}: it needs a key, or is no join server of gossip", copy
+                f"refused to join at {where}: it needs a key, or is not a join server of gossip",
+                copy,
             )
         own = fingerprint(self._key.public)
         return Refused(
@@ -260,19 +261,19 @@ class _JoinClient:
         )
         if is_loopback(own) != is_loopback(host):
             raise ConfigError(
-                f"the join server is at {host} and this machine's peers would be at {own}: the "
+                f"the join server is at {host} but this machine's peers would be at {own}: the "
                 "others "
                 "could not reach them",
                 "leave out --advertise, or join at an address of the network that it names",
             )
         if seen and seen != own:
             why = (
-                "as asked for with --advertise"
+                "as set by --advertise"
                 if self._ticket.advertise
-                else "something in between translates addresses"
+                else "the network between them translates addresses"
             )
             self._say(
-                f"! this machine's address is {own}, and the join server at {at} saw {seen}: "
+                f"! this machine's address is {own}, but the join server at {at} saw {seen}: "
                 f"{why}. The "
                 f"others connect to {own}"
             )
@@ -286,7 +287,7 @@ class _JoinClient:
             if given.insecure and not (self._ticket.insecure or is_loopback(host)):
                 raise ConfigError(
                     f"the run {given.name} has no keys",
-                    "--insecure, if all machines on the network may join",
+                    "use --insecure if all machines on the network may join",
                 )
             allowed = self._own_list(given.allowed)
             settled = {
@@ -321,7 +322,7 @@ class _JoinClient:
             )
         if theirs and not os.environ.get("GOSSIP_KEY"):
             self._say(
-                "! peers with that list keep ours out until its key is on it: GOSSIP_KEY=FILE "
+                "! peers with that list reject ours until its key is on it: GOSSIP_KEY=FILE "
                 "(gossip keygen) gives it one"
             )
         return str(Path(own).resolve()) if own else ""
@@ -344,7 +345,7 @@ class _JoinClient:
         if strange := [name for name in code_of(config) if name not in self._ticket.code]:
             raise ConfigError(
                 f"the run uses code that is not gossip's: {printable(', '.join(strange))}",
-                "look at it, have it here, and agree: "
+                "read it, install it here, and agree: "
                 + " ".join(f"--code {shlex.quote(printable(name))}" for name in strange),
             )
 
@@ -368,7 +369,7 @@ class _JoinClient:
         for entry in welcome.entries:
             # Otherwise a peer that joins by this folder could claim the same id.
             create_claim(folder / "seeds", entry.peer, entry.incarnation)
-            # The ids of the newcomers are claimed, and have no address yet.
+            # The ids of the newcomers are claimed but have no address yet.
             if (seed := entry.seed) is not None:
                 write_seed(folder / "seeds", seed)
 
@@ -382,7 +383,7 @@ def _key_in(path: Path) -> KeyPair:
             f"{path.absolute()}: for "
             "you alone"
         )
-        raise ConfigError(f"the swarm key {path} is not here", copy)
+        raise ConfigError(f"the swarm key {path} does not exist here", copy)
     return read_pair(path)
 
 

@@ -70,7 +70,7 @@ def join(
         if seed or key or insecure or advertise or port or run_dir or code:
             raise ConfigError(
                 f"{run} is a folder, which needs no address or key",
-                "or use HOST:PORT of one of its join servers",
+                "leave them out, or use HOST:PORT of a join server",
             )
         _by_folder(run, own, count, show, as_json)
         return
@@ -143,7 +143,7 @@ def _after_dashes(script: str | None, arguments: Sequence[str]) -> Program | Non
         words = words[1:]
     elif words and words[0].startswith("-"):
         raise ConfigError(
-            f"{words[0]} stands after the run: options come before it",
+            f"{words[0]} follows the run: options come before it",
             f"gossip join {words[0]} ... RUN -- train.py",
         )
     from gossip.launch.local import Program

@@ -156,6 +156,6 @@ def difference(place: JoinableRun, code: Path) -> str:
     if not isinstance(then, dict) or now is None or then.get("commit") == now["commit"]:
         return ""
     return (
-        f"! the code is of commit {str(now['commit'])[:12]}, that of the run was of "
+        f"! the code is at commit {str(now['commit'])[:12]}, that of the run was at "
         f"{str(then.get('commit'))[:12]}"
     )

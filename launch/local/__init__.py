@@ -1,4 +1,4 @@
-"""The peers of a run on this machine: started, watched, stopped, explained."""
+"""Start, supervision, shutdown and failure reports of the peers of a run on this machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Addresses of this machine that it can advertise. The hostname does not matter."""
+"""Addresses of this machine that it can advertise. The hostname is not used."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def own_address(wanted: str) -> str:
     if wanted in addresses:
         return _only(wanted, addresses[wanted], addresses)
     try:
-        # The number of one host is a network of one.
+        # An address without a prefix length parses as a network of one address.
         network = ipaddress.ip_network(wanted.strip("[]"), strict=False)
     except ValueError:
         raise ConfigError(
@@ -41,7 +41,7 @@ def resolve_advertised(wanted: str) -> str:
     if not names_itself and not is_loopback(found):
         return found
     leads = (
-        "the name of this machine, which mostly is 127.0.0.1 or 127.0.1.1"
+        "the name of this machine, which usually resolves to 127.0.0.1 or 127.0.1.1"
         if names_itself
         else f"{found} on every machine"
     )
@@ -56,9 +56,9 @@ def resolve_advertised(wanted: str) -> str:
         else "this machine has no address that others reach"
     )
     raise ConfigError(
-        f"peers cannot advertise {wanted!r}: it is {leads}, and other machines do not reach "
-        "this one by it",
-        f"{instead}. For this machine alone leave it out",
+        f"peers cannot advertise {wanted!r}: it is {leads}, so other machines cannot reach "
+        "this one with it",
+        f"{instead}. For this machine alone, leave it out",
     )
 
 
@@ -83,7 +83,7 @@ def _only(wanted: str, numbers: list[str], addresses: dict[str, list[str]]) -> s
     # An interface usually has one address of each family; IPv4 is preferred.
     same = [number for number in numbers if (":" in number) == (":" in numbers[0])]
     if len(same) > 1:
-        raise ConfigError(f"{wanted} is several addresses: {', '.join(same)}", "name one of them")
+        raise ConfigError(f"{wanted} has several addresses: {', '.join(same)}", "name one of them")
     return numbers[0]
 
 

@@ -42,8 +42,8 @@ def names(folder: Path) -> list[str]:
 def open_socket(
     folder: Path, name: str, act: Callable[[socket.socket, str], None]
 ) -> socket.socket:
-    """Return a unix socket after ``act`` (bind, connect). The path of a socket has at most 107
-    bytes, and a run's folder may have a longer one, so the path goes through an open descriptor of
+    """Return a unix socket after ``act`` (bind, connect). The path of a socket may have 107
+    bytes, and that of a run's folder may be longer, so it goes through an open descriptor of
     the folder."""
     end = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -58,13 +58,13 @@ def open_socket(
 
 
 def ask(folder: Path, order: Mapping[str, Any]) -> dict[str, Any]:
-    """Send an order to the launcher in ``folder`` that it concerns, or to each of several launchers
-    its share. No launcher acts before all have accepted the order.
+    """Send an order to the launcher in ``folder`` that runs its peers, or to each of several
+    launchers its share. No launcher acts before all have accepted the order.
 
-    Returns: The number of the drill. For ``heal``: the faults that ended and the peers that were
-        woken.
-    Raises: RunUnreachable: The run has ended. ConfigError: The run allows no drills, or cannot
-    perform this one.
+     Returns: The number of the drill. For ``heal``: the faults that ended and the peers that were
+         woken.
+     Raises: RunUnreachable: The run has ended. ConfigError: The run allows no drills, or cannot
+     perform this one.
     """
     shares = _shares(folder, order)
     if len(shares) > 1:
@@ -132,7 +132,7 @@ def _send(folder: Path, desk: str, order: Mapping[str, Any]) -> dict[str, Any]:
             ) from error
     if not isinstance(answer, dict):
         raise RunUnreachable(
-            f"the run in {folder} does not answer: {desk} is not a launcher's",
+            f"the run in {folder} does not answer: {desk} is not a launcher's socket",
             "the run may just have ended",
         )
     if "error" in answer:

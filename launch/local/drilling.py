@@ -238,7 +238,7 @@ class DrillServer:
         )
         if ATTACKS[attack].shape == "apart":
             raise BadFault(
-                f"{attack} has to be planned: it sends each neighbour another update",
+                f"{attack} has to be planned: it sends each neighbour a different update",
                 f"--fault {lie}",
             )
         FaultPlan((lie,)).real()

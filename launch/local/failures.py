@@ -43,7 +43,7 @@ class Frame:
 
     @property
     def users(self) -> bool:
-        """Whether it is the user's own code: not a library's, not gossip's, not frozen into the
+        """Whether the frame is user code: not a library's, not gossip's, not frozen into the
         interpreter."""
         path = str(Path(self.file).resolve())
         libraries = [

@@ -79,7 +79,7 @@ def of_many_hosts(
     if more <= 0 or not all(join_servers):
         return []
     key = folder / SWARM_KEY if config.keyed else None
-    only = "for others give hosts an address=... that they reach"
+    only = "for other machines, give hosts an address=... that they reach"
     invitation = Invitation(config, join_servers[:JOIN_SERVERS_SAID], key, command)
     return invitation.format_lines(f"room for {more} more", only)
 

@@ -45,9 +45,9 @@ def hints(folder: Path) -> list[str]:
     ]
     more = f" and {len(found) - FILES_TOLD} more" if len(found) > FILES_TOLD else ""
     named = ", ".join(found[:FILES_TOLD])
-    disk = f"on disk: {named}{more}" if found else "the run's folder has no part of it"
+    disk = f"on disk: {named}{more}" if found else "the run's folder has no part of the state"
     advice = (
-        "save checkpoints, as by peer.steps(N, save=FOLDER), to go on from"
+        "save checkpoints to resume from, as by peer.steps(N, save=FOLDER)"
         if saved is None
         else "--resume auto continues from the checkpoint"
     )

@@ -89,7 +89,7 @@ class RunOutcome:
 
 
 def telling(codes: Sequence[int]) -> int:
-    """Return the most informative exit code of peers of which none has finished."""
+    """Return the most informative exit code, if no peer has finished."""
     for code in (6, 2, DIVERGED, STATE_LOST, 4, 1, 5):
         if code in codes:
             return code

@@ -136,7 +136,7 @@ class PeerProcess:
             theirs.close()
         self.pid = self._process.pid
         found = stat(self.pid)
-        assert found is not None, "a child that nobody has waited for is there, if only as a zombie"
+        assert found is not None, "a child that was not waited for exists, at least as a zombie"
         self.started_ticks = found.started
         self._status = ours
 
@@ -234,7 +234,7 @@ class PeerProcess:
                 try:
                     row = check_row(parse_json(line), "events")
                 except ValueError as error:
-                    row = self._error(f"a status line that is no event, {error}: {line[:80]!r}")
+                    row = self._error(f"a status line that is not an event, {error}: {line[:80]!r}")
                 if row.get("event") is not None:
                     self._listener.on_row({**row, "peer": self.peer})
         except (ConnectionError, ValueError) as error:

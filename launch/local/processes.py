@@ -69,13 +69,13 @@ class PeerProcesses:
             try:
                 return self._start(peer, incarnation, warm)
             except ForkServerGone:
-                continue  # It is not ready for a while: start without it.
+                continue  # The fork server has failed: start without it.
             except OSError as error:
                 # Processes, descriptors or memory are exhausted: others may end and free some.
                 if (pause_s := next(pauses, None)) is None:
                     raise
                 self._run.print_line(
-                    f"! peer {peer} cannot be started: {error}; again in {pause_s:g} s"
+                    f"! peer {peer} cannot be started: {error}; retrying in {pause_s:g} s"
                 )
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(stop.wait(), pause_s)

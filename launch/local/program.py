@@ -137,7 +137,7 @@ def _no_module(name: str) -> tuple[str, str]:
     if name.endswith(".py"):
         return f"-m takes the name of a module, and {name} is a file", f"gossip run {name}"
     return (
-        f"there is no module {name} to run, from {Path.cwd()} on or among what is installed",
+        f"there is no module {name} to run, neither in {Path.cwd()} nor installed",
         "name it as for python -m; a package needs a __main__.py",
     )
 

@@ -158,8 +158,8 @@ def _doubts(found: Mapping[str, Any]) -> Iterator[str]:
     if found["replicas_identical"] is False and found["exit_code"] == DIVERGED:
         yield (
             "! the peers end with replicas that differ in parameters, states of the optimizer or "
-            "what peer.keep was given; for the cause see above, or divergences in summary.json. At "
-            "the end: put what the loop changes into peer.each_step"
+            "values given to peer.keep; for the cause see above, or divergences in summary.json. "
+            "At the end: put what the loop changes into peer.each_step"
         )
     if found["not_saved"]:
         yield f"! the last checkpoint is missing: {found['not_saved']}"

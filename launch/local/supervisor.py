@@ -234,7 +234,7 @@ class Supervisor:
             self._lost.add(peer)
             self.ongoing.print_line(
                 f"! id {peer} was assigned twice while join servers could not reach each "
-                "other: our peer gets another"
+                "other: the peer of this launcher gets another"
             )
             process.send_all(signal.SIGKILL)  # A goodbye would be attributed to the other peer.
 

@@ -19,7 +19,7 @@ def keygen(
         Path, typer.Argument(metavar="FILE", help="Where to write it; nothing is overwritten.")
     ] = Path("swarm.key"),
     show: Annotated[
-        bool, typer.Option("--show", help="Only show the public half of a key that is there.")
+        bool, typer.Option("--show", help="Only show the public half of an existing key.")
     ] = False,
 ) -> None:
     """Make a key, in a file that only you can read: gossip keygen,

@@ -43,7 +43,7 @@ from .program import MODULE, Program
 
 REQUEST_BYTES_MAX = 2**17
 READY_S, FORK_S = 90.0, 10.0
-"""If the process that forks makes no progress for this time, it is stuck: before it is ready, and
+"""Time without progress after which the process that forks is stuck: before it is ready, and
 during a fork."""
 LOOK_S = 1.0
 ENDING_S = 0.5
@@ -58,7 +58,7 @@ class ForkServerGone(LocalError):
 
 
 class ForkedProcess:
-    """A child that another process has forked, with the part of ``subprocess.Popen`` that is
+    """A child that another process has forked, with the methods of ``subprocess.Popen`` that are
     used."""
 
     def __init__(self, pid: int, stdout: BinaryIO, stderr: BinaryIO) -> None:
@@ -141,11 +141,11 @@ class WarmStart:
                 finally:
                     said.cancel()
                 if not self._ready:
-                    self._fail("before it could")
+                    self._fail("before it was ready")
             return self._ready
 
     def _count_down(self, seconds: float) -> Callable[[], float]:
-        """Return a function for the rest of ``seconds`` since the last progress of the process. On
+        """Return a function for the rest of ``seconds`` since the process's last progress. On
         a busy machine or a slow disk the process is slow, not stuck."""
         seen, since = self._work, time.monotonic()
 
@@ -226,7 +226,7 @@ class WarmStart:
         except OSError as error:
             os.close(out[0])
             os.close(err[0])
-            self._fail("when it was to fork one", str(error))
+            self._fail("while it forked a peer", str(error))
             raise ForkServerGone("a peer could not be forked") from error
         finally:
             os.close(out[1])
@@ -399,7 +399,7 @@ def main() -> None:
     try:
         import torch
 
-        from gossip.node import Node  # noqa: F401 - for those who will be forked
+        from gossip.node import Node  # noqa: F401 - for the forked peers
         from gossip.training import Session  # noqa: F401
 
         torch.set_num_threads(1)

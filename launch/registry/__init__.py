@@ -1,4 +1,4 @@
-"""Join servers: newcomers ask them for an id, and launchers exchange the addresses of peers."""
+"""Join servers: they assign ids to newcomers, and exchange peers' addresses."""
 
 from __future__ import annotations
 

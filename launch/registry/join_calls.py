@@ -20,15 +20,11 @@ from .join_proxy import FrameMeter, HeldBytes, LimitExceeded, bind_inside, pass_
 
 NUMBER_BYTES = 8
 CONNECT_S = 1.0
-CONNECTS = (
-    "connected, and no answer: something listens there, and is busy or no join server of gossip"
-)
-OTHER_KEY = "refused by key: this is not the key of that join server, or it has none"
-NO_KEY = (
-    "refused by key: that join server needs one (--key FILE); or it is no join server of gossip"
-)
+CONNECTS = "connected, but no reply: the program there is busy, or is not a join server of gossip"
+OTHER_KEY = "refused by key: that join server has a different key, or none"
+NO_KEY = "refused by key: that join server needs one (--key FILE), or is not one of gossip"
 LAST_WORDS_S = 0.5
-"""After the connection has ended, time to read the data that arrived before."""
+"""Time to read the data that arrived before the connection ended."""
 _WATCHED = (
     zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
     | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
@@ -170,12 +166,12 @@ def _read(data: bytes) -> says.Said:
     except Malformed as error:
         other = says.is_other_version(data)
         speaks = (
-            f"it speaks version {data[3:4].decode('ascii', 'replace')} of the join protocol, "
+            f"it has version {data[3:4].decode('ascii', 'replace')} of the join protocol, "
             "this gossip "
             f"{says.VERSION[3:].decode()}"
         )
         raise JoinServerUnreachable(
-            speaks if other else f"it gave an answer that is none: {error}"
+            speaks if other else f"its reply is malformed: {error}"
         ) from None
 
 
@@ -189,7 +185,7 @@ async def why_silent(address: str) -> str:
         async with asyncio.timeout(CONNECT_S):
             _, writer = await asyncio.open_connection(host, port)
     except TimeoutError:
-        return "no answer (timeout): no such host, or something in between drops what is sent to it"
+        return "no reply (timeout): no such host, or the packets to it are dropped"
     except OSError as error:
         return _in_words(error)
     writer.close()
@@ -210,11 +206,9 @@ def split(address: str) -> tuple[str, int]:
     host, colon, port = address.removeprefix("tcp://").rpartition(":")
     bare = host.removeprefix("[").removesuffix("]")
     if not colon or not bare or not (port.isascii() and port.isdecimal() and 0 < int(port) < 65536):
-        raise ValueError(f"{address!r} is not a HOST:PORT")
+        raise ValueError(f"{address!r} is not HOST:PORT")
     if (":" in bare) != (host != bare):
-        raise ValueError(
-            f"{address!r}: the number of an IPv6 host stands in brackets, as in [fe80::1]:7421"
-        )
+        raise ValueError(f"{address!r}: an IPv6 address needs brackets, as in [fe80::1]:7421")
     return bare, int(port)
 
 

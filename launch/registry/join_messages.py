@@ -17,7 +17,7 @@ from gossip.transport import PROTOCOL_VERSION, Codec, Limits
 from .registry import JOIN_SERVERS_MAX, PeerEntry, ServerEntry
 
 VERSION = b"GDR1"
-MESSAGE_BYTES_MAX = 512 * 1024  # 1024 peers and as many join servers are a third of that
+MESSAGE_BYTES_MAX = 512 * 1024  # 1024 peers and 1024 join servers take a third of that
 CONFIG_BYTES_MAX = 64 * 1024
 WORD_MAX = 4096
 WORDS_MAX = 1024
@@ -62,7 +62,7 @@ def _version(package: str) -> str:
         return "unknown"
 
 
-# --- questions ------------------------------------------------------------------------------------
+# --- requests -------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +109,7 @@ class RegistryPush:
     join_servers: tuple[ServerEntry, ...]
 
 
-# --- answers --------------------------------------------------------------------------------------
+# --- replies --------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +211,7 @@ def decode(data: bytes | memoryview) -> Said:
         raise Malformed(
             f"{version[3:].decode('ascii', 'replace')!r} is another version of the join protocol"
             if is_other
-            else "not of a join server"
+            else "not from a join server"
         )
     return _CODEC.decode(data[len(VERSION) :])
 

@@ -85,7 +85,7 @@ class FrameMeter:
 
     @property
     def is_zmtp(self) -> bool:
-        """Whether the data so far begins as a greeting. The rest may never arrive: if the
+        """Whether the data so far begins like a greeting. The rest may never arrive: if the
         mechanisms differ, libzmq closes the connection as soon as it has read the other
         greeting."""
         return self._greeted or _has_signature(self._head)
@@ -238,7 +238,7 @@ class Proxy:
 
     async def _make_room(self) -> None:
         """Close connections until they are within the limit: each time the oldest one of the host
-        with the most."""
+        with the most connections."""
         while len(self._visits) > VISITORS_MAX:
             most = Counter(visit.host for visit in self._visits.values()).most_common(1)[0][0]
             oldest = next(visit for visit in self._visits.values() if visit.host == most)

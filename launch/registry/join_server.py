@@ -124,7 +124,7 @@ class JoinServer:
         await self.socket.close()
         self._folder.withdraw()
 
-    # --- what others ask --------------------------------------------------------------------------
+    # --- requests of others -----------------------------------------------------------------------
 
     def _answer(self, question: says.Said, seen: str) -> says.Said | None:
         """Return the reply to a request; None if the message is not a request."""
@@ -146,7 +146,9 @@ class JoinServer:
                 question.run != self._config.run_id
             ):
                 return says.JoinRejected(
-                    "run", f"this join server is of the run {self._config.name}, not of yours", ""
+                    "run",
+                    f"this join server belongs to run {self._config.name}, not yours",
+                    "",
                 )
             case says.ProposeIds():
                 return says.GrantedIds(tuple(keeper.consider(question.entries, now)))
@@ -172,8 +174,8 @@ class JoinServer:
         if differences := self._versions.differences(request.versions):
             return says.JoinRejected(
                 "version",
-                f"not the same versions: {'; '.join(differences)}",
-                "install what the swarm has",
+                f"different versions: {'; '.join(differences)}",
+                "install the versions of the swarm",
             )
         if keeper.state == "over":
             return says.JoinRejected(
@@ -189,7 +191,7 @@ class JoinServer:
         if request.join_server in keeper.join_servers:
             return says.JoinRejected(
                 "wait",
-                "there is a join server of that number",
+                "another join server has that number",
                 "try again: another number is drawn",
             )
         if (
@@ -213,7 +215,7 @@ class JoinServer:
                 "a peer that leaves or is killed makes room; one whose launcher was killed does not"
             )
             return says.JoinRejected("full", f"{message}and there is room for {free}", hint)
-        # Whether this launcher listens on loopback must not decide about keys there.
+        # Keys there must not depend on whether this launcher listens on loopback.
         keys = None if config.insecure else config.keyed
         # Only the name of the list of allowed peers is sent: each machine has its own list.
         allowed = Path(config.allowed).name
@@ -275,7 +277,7 @@ class JoinServer:
             await asyncio.sleep(CLAIM_PAUSE_S * (1 + self._draw(8)))
         return None
 
-    # --- what is known ----------------------------------------------------------------------------
+    # --- known peers ------------------------------------------------------------------------------
 
     @property
     def missing(self) -> list[int]:

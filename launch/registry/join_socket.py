@@ -30,7 +30,7 @@ STUMBLES_MAX = 16
 
 
 class JoinSocket:
-    """Receives requests, as many as each host may send, sends the replies, and runs tasks.
+    """Receives requests within the rate limit of each host, sends replies, and runs tasks.
 
     Args:
         host: Where to listen if the endpoint has no host.
@@ -186,8 +186,7 @@ class JoinSocket:
             ) < STUMBLES_MAX:
                 self._stumbles.add(told)
                 self._say(
-                    f"! the join server at {self.address} could not do something, and goes on: "
-                    f"{told}"
+                    f"! the join server at {self.address} failed at a task, and continues: {told}"
                 )
 
     def reply(self, sender: bytes, number: bytes, answer: says.Said | None) -> None:
@@ -204,7 +203,7 @@ class JoinSocket:
         theirs = data[3:4].decode("ascii", "replace")
         return says.JoinRejected(
             "version",
-            f"this join server speaks version {says.VERSION[3:].decode()}, you version {theirs}",
+            f"this join server has version {says.VERSION[3:].decode()}, you have version {theirs}",
             "use the same version of gossip",
         )
 

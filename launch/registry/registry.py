@@ -22,10 +22,10 @@ from gossip.run import Seed
 JOIN_SERVER_ID_BYTES = 8
 JOIN_SERVERS_MAX = 1024
 GRANT_S = 10.0
-"""Lifetime of a grant, in seconds. A join server that was granted an id has by then reported to all
+"""Lifetime of a grant, in seconds. By then the join server with the grant has reported to all
 join servers that the id is taken, or does not use it."""
 LEASE_S = 60.0
-"""Time that a launcher has after it was assigned an id, in seconds. It opens a join server at once;
+"""Time for a launcher after it was assigned an id, in seconds. It opens a join server at once;
 if it has none by then, it has failed."""
 CLAIM_S = 300.0
 """Time, in seconds, after which a claimed id without an address becomes free again."""
@@ -159,7 +159,7 @@ class Registry:
             ]
         )
 
-    # --- what is known ----------------------------------------------------------------------------
+    # --- known peers and join servers -------------------------------------------------------------
 
     def merge(
         self, entries: Iterable[PeerEntry] = (), join_servers: Iterable[ServerEntry] = ()

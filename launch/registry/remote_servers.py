@@ -1,4 +1,4 @@
-"""Visits of a join server to the others: at once after a change, otherwise every second to compare
+"""Visits to the other join servers: at once after a change, otherwise every second to compare
 digests.
 
 A reply of a join server at its own address counts as its own claim. A message that arrives here may

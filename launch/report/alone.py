@@ -7,7 +7,7 @@ from typing import Any
 
 from .run_model import RunModel
 
-UNTRIED = "no connection came about: gossip doctor --to ADDRESS, from the one host to the other"
+UNTRIED = "no connection was made: gossip doctor --to ADDRESS, from one host to the other"
 
 
 def trained_alone(view: RunModel, first: int, finished: Collection[int]) -> list[dict[str, Any]]:
@@ -58,7 +58,7 @@ def format_lines(alone: Iterable[Mapping[str, Any]]) -> list[str]:
             f"{first['why']}"
         )
     return (
-        [*found, "  each of them has a model of its own: nothing was exchanged"]
+        [*found, "  each of them has its own model: nothing was exchanged"]
         if len(found) > 1
         else found
     )

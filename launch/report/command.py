@@ -148,7 +148,7 @@ def logs(
     if wanted is not None and (missing := sorted(set(wanted) - set(there))) and not goes_on:
         raise ConfigError(
             f"there is no log of {named(missing)}",
-            f"{folder} has those of {named(there) or 'no peer'}",
+            f"{folder} has logs of {named(there) or 'no peer'}",
         )
     write = _writer(max([*there, *(wanted or ())], default=0))
     try:

@@ -13,7 +13,7 @@ FIELDS = ("peer", "round", "replaced", "tensors", "count", "largest", "cause", "
 
 
 def entry_of(event: events.Divergence) -> dict[str, Any]:
-    """Return the entry of ``divergences`` in summary.json that an event makes."""
+    """Return the entry of ``divergences`` in summary.json for an event."""
     return {name: getattr(event, name) for name in FIELDS} | {"largest": _largest(event)}
 
 
@@ -30,12 +30,12 @@ def describe(event: events.Divergence) -> str:
     what = f"{shown} and {counted(more, 'other tensor')}" if more > 0 else shown
     if not event.peers_differ:
         return (
-            f"{what}: {text_of(event.cause)}, and its replica would differ then: "
+            f"{what}: {text_of(event.cause)}, which would make its replica differ: "
             f"{text_of(event.remedy)}"
         )
     largest = _largest(event)
     by = "" if largest is None else f" by up to {largest:.3g}"
-    healed = "; it has copied the state of most" if event.replaced else ""
+    healed = "; it has copied the state of the majority" if event.replaced else ""
     return (
         f"differs from most replicas in {what}{by} (before round {event.round}){healed}. "
         f"Likely cause: {text_of(event.cause)}. Remedy: {text_of(event.remedy)}"

@@ -14,7 +14,7 @@ class Epochs:
     """Completed epochs.
 
     Attributes:
-        ended: By number, as the first peer that has completed the epoch reports it.
+        ended: By number, from the report of the first peer that completed the epoch.
     """
 
     def __init__(self) -> None:
@@ -36,7 +36,7 @@ class Epochs:
         since = f" from round {at} on" if known is not None else ""
         return [
             f"= batch{since}: {shares}, {samples} a round ({event.policy}); the learning rate is "
-            "left as it is"
+            "unchanged"
         ]
 
     def _on_epoch(self, event: events.Epoch) -> list[str]:
@@ -55,8 +55,8 @@ class Epochs:
         return self.rest()
 
     def at_end(self, planned: bool) -> list[str]:
-        """Return the lines at the end of a run. ``planned``: All its planned steps were done, so
-        there is no next epoch to read what the last one has left over."""
+        """Return the lines at the end of a run. ``planned``: All its planned steps are done, so no
+        later epoch reads the samples that the last one left."""
         left = next(reversed(self.ended.values())).left if self.ended and planned else 0
         lines = self.rest()
         if left:

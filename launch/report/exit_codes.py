@@ -24,7 +24,7 @@ CODES: dict[int, ExitCodeMeaning] = {
     1: ExitCodeMeaning(
         "failed",
         "The script raised in so many peers that none finished; the first failure was printed. "
-        "For `demo` also: it ended, but not as it should have; see the lines that begin with "
+        "For `demo` also: its outcome was not as expected; see the lines that begin with "
         "`error:`.",
         "fix the script",
     ),
@@ -36,7 +36,7 @@ CODES: dict[int, ExitCodeMeaning] = {
     ),
     4: ExitCodeMeaning(
         "never_started",
-        "Fewer peers than a quorum, or than `--min-peers`, came before `--start-timeout`. "
+        "Fewer peers than a quorum, or than `--min-peers`, arrived before `--start-timeout`. "
         "For `gossip join ADDRESS`: no server answered there.",
         "look at the log of the first missing peer: `gossip logs RUN -p PEER`",
     ),
@@ -54,16 +54,16 @@ CODES: dict[int, ExitCodeMeaning] = {
     ),
     7: ExitCodeMeaning(
         "state_lost",
-        "All peers that had the state of the run are gone, and one that was started again would "
-        "begin anew, with fresh weights. The output lists what is lost, and what of it is on disk.",
-        "go on from the newest checkpoint with `--resume auto`, if the script saves any; next time "
-        "with more peers",
+        "All peers with the state of the run are gone; a restarted peer would "
+        "begin with fresh weights. The output lists the lost data, and its copies on disk.",
+        "resume from the newest checkpoint with `--resume auto`, if the script saves any; "
+        "use more peers next time",
     ),
     8: ExitCodeMeaning(
         "not_saved",
         "The training has finished, but its last checkpoint could not be written, as on a full "
         "disk. Earlier checkpoints are unchanged.",
-        "make room, and continue from the last one with `--resume auto`",
+        "free some space, and continue from the last one with `--resume auto`",
     ),
     9: ExitCodeMeaning(
         "diverged",
@@ -105,7 +105,8 @@ def explain(code: int) -> list[str]:
         )
     if known is None:
         known = ExitCodeMeaning(
-            "", "Not one of gossip's: the script, or whatever ran it, exits with that."
+            "",
+            "Not one of gossip's: the script, or the program that ran it, exited with it.",
         )
     lines = [
         f"{code}  {known.status}".rstrip(),

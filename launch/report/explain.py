@@ -117,7 +117,7 @@ def _times(run: RecordedRun) -> list[str]:
 def _slowest(who: str, compute: float, whole: float) -> str:
     if compute <= whole:
         return f"Its slowest {who} needed {lasted(compute)} of that for its update."
-    return f"All steps of a round would take its slowest {who} {lasted(compute)}: it took fewer."
+    return f"Its slowest {who} would need {lasted(compute)} for all steps of a round: it did fewer."
 
 
 def _rest(seconds: float) -> str:
@@ -155,7 +155,7 @@ def of_peer(run: RecordedRun, peer: int) -> list[str]:
         lines.append(f"{took[0].upper()}{took[1:]}.")
     if len(far := run.commits.outlyingness[run.commits.who == peer]):
         median = times_far(float(np.median(far)))
-        lines.append(f"Its updates lay {median} as far out as is typical in the median.")
+        lines.append(f"Its updates lay {median} as far out as is typical, in the median.")
     lines.append(f"It has served {counted(int((run.commits.makers == peer).sum()), 'round')}.")
     if refused := run.view.turns.refused[peer]:
         lines.append(f"Peers refused its results {counted(refused, 'time')}.")
@@ -235,7 +235,7 @@ def _time_of_round(commit: CommitRow, before: CommitRow | None) -> list[str]:
     if before is None or commit.t < before.t:
         return ["Its duration is unknown: the commit of the previous round is missing."]
     took = commit.t - before.t
-    lines = [f"It took {lasted(took)} from the commit before to its own."]
+    lines = [f"It took {lasted(took)} from the previous commit to its own."]
     times = {each.peer: each.update_s for each in commit.contributors if each.update_s}
     if not times:
         return lines
@@ -251,9 +251,9 @@ def _time_of_round(commit: CommitRow, before: CommitRow | None) -> list[str]:
 def _updates_of(commit: CommitRow, before: CommitRow | None) -> list[str]:
     """Return the lines about the updates of a commit: those in it and those left out."""
     used = [each.peer for each in commit.contributors if each.weight]
-    lines = [f"Its result contains the updates of {numbers(used) or 'nobody'}."]
+    lines = [f"Its result contains the updates of {numbers(used) or 'no peer'}."]
     lines += [
-        f"The update of peer {each.peer} came and got no weight: it lay "
+        f"The update of peer {each.peer} arrived but got no weight: it lay "
         f"{times_far(each.outlyingness)} as far out as is typical."
         for each in commit.contributors
         if not each.weight
@@ -264,7 +264,7 @@ def _updates_of(commit: CommitRow, before: CommitRow | None) -> list[str]:
     lines += [f"No update of {named(peers)} ({why})." for why, peers in sorted(reasons.items())]
     there = commit.peers.union(each.peer for each in commit.rejected)
     if before is not None and (missing := set(before.roster) - there):
-        lines.append(f"Of the roster there is no update of {numbers(missing)} in it.")
+        lines.append(f"It lacks an update of {numbers(missing)} from the roster.")
     if commit.reason:
         lines.append(f"It changed nothing: {text_of(commit.reason)}.")
     if commit.loss is not None:
@@ -280,7 +280,7 @@ def _events_of_round(run: RecordedRun, number: int) -> list[str]:
         missing, waited = run.view.turns.late[number]
         found.append(
             f"Its server waited for {numbers(missing)} until {lasted(waited)} after the "
-            "first update, and closed it without."
+            "first update, and closed it without them."
         )
     turns = sorted(
         (turn, why) for (at, turn), why in run.view.turns.attempts.items() if at == number

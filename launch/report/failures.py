@@ -28,7 +28,7 @@ from .stages import describe_rebuilt_stage, describe_unlike_profile
 from .words import at_round, counted
 
 WAKING_S = 1.0  # Time that a stopped peer needs to catch up.
-NOTICED_S = 10.0  # A death noticed later than this after a hang has another cause.
+NOTICED_S = 10.0  # A death noticed later than this after a hang has a different cause.
 DIVERGENCES_MAX = 100
 
 
@@ -100,7 +100,7 @@ class Failures:
             each.fault == fault and each.over_at is None and event.t - each.at < QUIET_S
             for each in self.outages
         ):
-            return []  # If peers cannot record which of them reports the fault, all do.
+            return []  # If peers cannot record which of them reports the fault, all report it.
         self.outages.append(PartitionRecord(*injection, sides=sides_of(fault)))
         self.injected.append(self.outages[-1])
         return [f"* injected: {fault} at round {at}"]
@@ -268,7 +268,7 @@ class Failures:
                 last.is_away = False
         elif last is None or last.rebuilt is not None:
             self.lost_stages.append(StageLoss(event.stage, event.t, event.round, is_away=True))
-        elif not last.is_away:  # A second report of the same loss is another peer's.
+        elif not last.is_away:  # A second report of the same loss comes from another peer.
             last.at, last.round, last.is_away = event.t, event.round, True
         return None
 

@@ -31,7 +31,7 @@ class _Kind:
 
 
 class EventFolder:
-    """Folds lines of a kind. Lines that differ only in their numbers are of one kind."""
+    """Folds lines of the same kind. Lines that differ only in their numbers are of one kind."""
 
     def __init__(self) -> None:
         self._kinds: dict[str, _Kind] = {}
@@ -78,14 +78,14 @@ class EventFolder:
                 f"{kind.last[:1]} {kind.held} more in {took_s:.0f} s{who}, the last{ago}: "
                 f"{kind.last[2:]}"
             )
-            # A kind that continues has one line in each window.
+            # A kind that continues gets one line in each window.
             self._kinds[key] = _Kind(now, shown=BURST)
         return lines
 
 
 def folded(happenings: Sequence[Happening], most: int) -> list[tuple[Happening, int]]:
     """Return at most ``most`` of the last events, in order, each with its count. A kind has one
-    entry, its last; deaths, faults, pauses and errors are never folded."""
+    entry, its last event; deaths, faults, pauses and errors are never folded."""
     found: list[tuple[Happening, int]] = []
     places: dict[str, int] = {}
     for happening in reversed(happenings):

@@ -39,7 +39,7 @@ _PEER = re.compile(r"peer-(0|[1-9]\d{0,3})")
 class RowParser:
     """Parser of lines with JSON objects. The common part of the lines of all peers about
     a round is parsed and checked once, and the rows share its values. With hundreds of peers that
-    is nearly the whole line."""
+    is most of the line."""
 
     def __init__(self) -> None:
         self._tails: dict[tuple[str, bytes], Row] = {}
@@ -54,7 +54,7 @@ class RowParser:
             return check_row(_parsed(str(line, "utf-8")), file)
         try:
             row = check_row(_parsed(str(line[:at], "utf-8") + "}"), file)
-            kind = str(row.get("event"))  # Files without events may have any text at this place.
+            kind = str(row.get("event"))  # In files without events this field may be any text.
             if not alike or event != kind:
                 tail = self._tail(line[at:], kind, file)
         except ValueError:

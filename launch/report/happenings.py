@@ -13,7 +13,7 @@ from gossip.observe import events
 EXIT_ASKED = 143  # Exit code of a trainer that left properly after SIGTERM.
 AFTER_S = 3.0
 """Time after the end of a fault in which its effects may still show, in seconds."""
-SLACK_S = 0.05  # The launcher may receive news of a death a moment after the peers.
+SLACK_S = 0.05  # The launcher may receive the report of a death a moment after the peers.
 
 
 @dataclass(slots=True)

@@ -10,8 +10,8 @@ from typing import TypeAlias
 
 from gossip.observe import CommitRow
 
-RECENT_ROUNDS = 8  # the core weighs a branch by as many
-# A single commit at the end may have been applied by no peer: its maker died before it sent it.
+RECENT_ROUNDS = 8  # as in the core
+# It may be that no peer applied a last single commit: its maker died before sending it.
 BRANCH_ROUNDS = 2
 EPOCHS_MAX = 1000
 """Epochs that one slice of a round may span."""

@@ -23,7 +23,7 @@ attention."""
 BAR_WIDTH = 20
 ROWS_MIN = 3
 NO_LOSS = "no loss is shown: add peer.log(loss=loss.item()) before optimizer.step()"
-NOT_SAVED = 'your script\'s to save; peer.steps(N, save="ckpt") saves checkpoints'
+NOT_SAVED = 'saved only by your script; peer.steps(N, save="ckpt") saves checkpoints'
 
 
 @dataclass(frozen=True)
@@ -172,7 +172,7 @@ def model(view: RunModel) -> str:
         begun = view.progress.saves_to is not None or view.progress.round >= 0
         if not begun and _all_ended(own(view)):
             return "none was saved"
-        return NOT_SAVED if begun else "the script has not said yet where it is saved"
+        return NOT_SAVED if begun else "the script has not reported yet where it is saved"
     steps = (view.progress.saves_every or 0) * view.local_steps
     every = f"every {steps} steps and at the end" if steps else "at the end"
     return f"{near(view.progress.saves_to)}, {every}"

@@ -111,7 +111,7 @@ def peer_lines(view: RunModel, now: float, over: bool = False) -> list[PeerLine]
 def _peer_line(row: PeerRow, view: RunModel, now: float, over: bool) -> PeerLine:
     state, trouble, why = _state(row, now, over)
     if state == "done" and row.step < min(view.progress.steps or 0, view.progress.step):
-        state, why = "left early", f"others went on from step {row.step}"
+        state, why = "left early", f"others continued from step {row.step}"
     if not trouble and row.state == "training" and behind(row, view):
         trouble = 2
     if not trouble and (row.figures.late_share(view.progress.round) or 0.0) >= LATE_SHARE:

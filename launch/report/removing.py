@@ -64,7 +64,7 @@ def plan(run: RunState, with_checkpoints: bool) -> Removal:
             continue
         state = path / LAST_STATE
         if path.name.startswith("peer-") and state.is_dir() and not with_checkpoints:
-            kept.append(f"{path.name}/{LAST_STATE}: the state that a peer has left")
+            kept.append(f"{path.name}/{LAST_STATE}: the last state of a peer")
             paths += [each for each in sorted(path.iterdir()) if each != state]
         else:
             paths.append(path)

@@ -56,7 +56,7 @@ def follow(
 ) -> None:
     """Write new lines, also of peers that join later, until the run is over and all is read."""
     while True:
-        last = not goes_on()  # Checked first, so that lines before the end are read after it.
+        last = not goes_on()  # Check this first: the lines from before the end are then read below.
         for peer in peers_with_logs(folder):
             if wanted(peer) and peer not in tails:
                 tails[peer] = Tail(folder, f"peer-{peer}/{LOG}", None)
@@ -79,8 +79,8 @@ class Tail:
         self._folder, self._name = folder, name
         self.why_not = ""
         self._at = 0
-        self._rest = b""  # an incomplete line, without
-        self._nuls = 0  # the NUL bytes after it
+        self._rest = b""  # an incomplete line, without trailing NUL bytes
+        self._nuls = 0  # number of its trailing NUL bytes
         if lines is not None and (file := self._open()) is not None:
             with file:
                 self._at = _begin_of_last(file, lines)

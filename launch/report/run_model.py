@@ -1,4 +1,4 @@
-"""Model of a run: the one reader of its events. Tables, screens, pages and trackers read its
+"""Model of a run, which alone reads its events. Tables, screens, pages and trackers read its
 parts."""
 
 from __future__ import annotations

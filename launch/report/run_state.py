@@ -122,7 +122,7 @@ def word_for(folder: Path) -> str:
 
 
 def folders(runs: Path) -> list[Path]:
-    """The states of all runs, the latest first."""
+    """Return the folders of all runs, the latest first."""
     found = [folder for folder in _folders_in(runs) if _is_run(folder)]
     return sorted(found, key=written_at, reverse=True)
 

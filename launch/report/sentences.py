@@ -35,7 +35,7 @@ SENTENCES: dict[type[Event], Sentence] = {
     events.AliveAgain: Sentence("~ peer {subject} is back", QUIET_S, "subject"),
     events.Error: Sentence("! peer {peer}: {message}"),
     events.EventsSuppressed: Sentence(
-        "! events.jsonl has only some of the events {of} about {about}, and counts the others",
+        "! events.jsonl has only some of the events {of} about {about}, and a count of the others",
         QUIET_S,
         "about",
     ),
@@ -78,7 +78,7 @@ SENTENCES: dict[type[Event], Sentence] = {
         "stage",
     ),
     events.Unannounced: Sentence(
-        "! peers cannot meet: cannot write {path} ({why}), where they look for each other\n"
+        "! peers cannot meet: cannot write {path} ({why}), where they exchange addresses\n"
         f"  {ROOM_HINT}",
         QUIET_S,
     ),

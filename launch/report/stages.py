@@ -84,6 +84,6 @@ def describe_unlike_profile(event: events.UnlikeProfile) -> str:
     return (
         f"takes {lasted(measured)} for a micro-batch where its profile says "
         f"{lasted(predicted)}: "
-        f"{factor:.1f} times {word}. Does it do anything else, or is the profile of another "
+        f"{factor:.1f} times {word}. Is it busy with other work, or is the profile from another "
         "machine? Profile it again (gossip plan profile ... --again) and plan again (gossip plan)"
     )

@@ -221,7 +221,7 @@ def _handle(launcher: Launcher) -> Iterator[int]:
         yield -1
         return
     try:
-        # Checked after the descriptor is open: before, the pid might have been reused.
+        # Check after the descriptor is open: the pid might have been reused before.
         yield (
             handle
             if launcher.running and launchers.is_launcher(launcher.pid, launcher.folder)
@@ -293,7 +293,7 @@ def _kill(pid: int, folder: Path) -> None:
     with contextlib.suppress(ProcessLookupError, PermissionError):
         handle = os.pidfd_open(pid)
         try:
-            # The descriptor is of the checked process, or of a later one that is not ours.
+            # The descriptor refers to the checked process, or to a later one that is not ours.
             if pid in launchers.processes_of(folder):
                 signal.pidfd_send_signal(handle, signal.SIGKILL)
         finally:

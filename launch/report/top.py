@@ -81,7 +81,7 @@ class TopView:
 
     def _now(self) -> tuple[RunReader, RunStatus, float]:
         if not self.over and time.monotonic() - self._looked_at >= STATE_EVERY_S:
-            # Checked first, so that rows before the end are read after it.
+            # Check this first: the rows from before the end are then read below.
             self._standing = standing_of(self.folder)
             self._looked_at = time.monotonic()
         if self._reader.files.replaced:  # At the end a launcher merges all files.

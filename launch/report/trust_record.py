@@ -27,8 +27,8 @@ class TrustRecord:
 
     Attributes:
         suspicions, quarantines: Peers that were suspected, and peers that were quarantined.
-        unequal_updates: Standard deviations, beyond chance, by which the updates of the same peers
-            are farther out; None if not reported.
+        unequal_updates: How persistently the updates of the same peers are farther out, in standard
+            deviations beyond chance; None if not reported.
         verdicts: (peer, standing, round) -> time of the first report. ``standing``: last standing
             of each judged peer.
         shares: Peer -> first report of another share of the samples.
@@ -136,9 +136,9 @@ class TrustRecord:
         if not event.f:
             return []
         return [
-            "! the updates of the same peers are farther out round after round "
-            f"({self.unequal_updates:g} deviations beyond chance): they have other data. A rule "
-            "without a judge may take them for liars, and liars for them: run with --reference "
+            "! the updates of the same peers are farther out in every round "
+            f"({self.unequal_updates:g} deviations beyond chance): their data differ. A rule "
+            "without a judge may confuse them with Byzantine peers: run with --reference "
             "256; see docs/protection.md"
         ]
 

@@ -43,7 +43,7 @@ def condor_task(given: Mapping[str, str]) -> Task | None:
         one_host=False,
         towards=reached_at(given),
         comes_back=True,
-        another="submit it again: that is another run",
+        another="submit it again, which starts another run",
     )
 
 

@@ -40,8 +40,8 @@ def on_node(task: Task, names: Sequence[str], given: Mapping[str, str]) -> Task:
     """
     if task.peers != len(names):
         raise ConfigError(
-            f"the plan has {len(names)} peers, and {task.scheduler} has started {task.peers} tasks",
-            f"a task for each of {', '.join(names)}",
+            f"the plan has {len(names)} peers, but {task.scheduler} has started {task.peers} tasks",
+            f"start a task for each of {', '.join(names)}",
         )
     node = given.get("SLURMD_NODENAME", "").partition(".")[0]
     own = [at for at, name in enumerate(names) if name.partition(".")[0] == node]

@@ -86,7 +86,7 @@ def _resolved(shown: dict[str, Any], peers: int) -> Resolved:
     sources = {key: row["source"] for key, row in shown.items()}
     if sources["peers"] != "default" and shown["peers"]["value"] != peers:
         raise ConfigError(
-            f"-n {peers}, and {counted(shown['peers']['value'], 'peer')} ({sources['peers']})",
+            f"-n {peers}, but {counted(shown['peers']['value'], 'peer')} ({sources['peers']})",
             "leave one of them out",
         )
     config = RunConfig.model_validate(
@@ -196,7 +196,7 @@ class Driver:
             raise ConfigError(
                 f"the cluster has no room for {counted(peers, 'time')} {bundle} ({strategy}) in "
                 f"{timeout_s:.0f} s; free: {json.dumps(have)}",
-                "fewer peers, --cpus 0.5, or another --strategy",
+                "use fewer peers, --cpus 0.5, or another --strategy",
             )
         return group
 

@@ -26,7 +26,7 @@ from gossip.run import Seed, peers_in, read_seed, shown_lines, write_seed
 
 EVERY_S = 0.2
 ANSWER_S = 10.0
-BYTES_MAX = 64 * 2**20  # of a peer's files that are sent to the driver
+BYTES_MAX = 64 * 2**20  # limit for a peer's files that are sent to the driver
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +94,8 @@ class SeedCourier(threading.Thread):
     """Copies seeds between the local folder and the registry actor, and forwards its request to
     stop to this process.
 
-    If the actor does not reply, the next attempt follows: peers that have each other's addresses do
-    not need it.
+    If the actor does not reply, the next attempt is enough: peers with each other's addresses do
+    not need the actor.
     """
 
     def __init__(self, folder: Path, peer: int, register: Any) -> None:
@@ -128,7 +128,7 @@ class SeedCourier(threading.Thread):
                 write_seed(self.folder, seed)
         if stop and not self.stopped:
             self.stopped = True
-            # SIGTERM of the supervisor, which lets its peer finish the round
+            # The supervisor handles SIGTERM: its peer finishes the round.
             os.kill(os.getpid(), signal.SIGTERM)
 
     def close(self) -> None:

@@ -111,7 +111,7 @@ def send(text: str) -> None:
     if shutil.which("sbatch") is None:
         raise ConfigError(
             "there is no sbatch on this machine",
-            "submit where your cluster's commands are; without --submit the script is printed",
+            "submit on a machine of the cluster; without --submit the script is printed",
         )
     done = subprocess.run(
         ["sbatch", "--parsable"], input=text, capture_output=True, text=True, check=False

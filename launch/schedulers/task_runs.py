@@ -49,7 +49,7 @@ def find_task(given: str | None, resolved: Resolved) -> Task | None:
     if not resolved.config.run_dir:
         raise ConfigError(
             f"--task {given} without a folder that the tasks share",
-            "--run-dir FOLDER, the same for all of them",
+            "use --run-dir FOLDER, the same for all of them",
         )
     return Task(
         "--task",
@@ -125,8 +125,8 @@ def displaces(folder: Path, peer: int) -> str:
         return ""
     runs = f"peer {peer} runs already: its incarnation {former.incarnation} answers at"
     return (
-        f"! {runs} {former.control}. This one takes its place; if both were meant, give each "
-        "a number of its own"
+        f"! {runs} {former.control}. This incarnation replaces it; to run both, give each "
+        "a different number"
     )
 
 

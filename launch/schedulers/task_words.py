@@ -34,7 +34,7 @@ START_S = 600.0
 
 
 def check(context: typer.Context, words: list[str], peers: int) -> dict[str, Any]:
-    """Detect now the errors that every task would find. Return every option, with its value and
+    """Raise now the errors that every task would raise. Return every option, with its value and
     source.
 
     Args:
@@ -133,7 +133,7 @@ def resolved_for(shown: Mapping[str, Any], peers: int, name: str, scheduler: str
         resolved = resolved.with_values(f"{scheduler}, on several machines", keys=True)
     if resolved.config.allowed:
         raise ConfigError(
-            "--allowed names a file of this machine, and the peers are on others", "leave it out"
+            "--allowed names a file on this machine, but the peers are on others", "leave it out"
         )
     return settled(resolved, Path(name))
 
@@ -165,8 +165,8 @@ def check_resume_elsewhere(shown: Mapping[str, Any]) -> None:
     resume = shown["resume"]["value"]
     if resume not in ("", "auto") and not Path(resume).is_absolute():
         raise ConfigError(
-            f"resume = {resume!r} is a relative path: the peers would look elsewhere",
-            "use the absolute path at which the peers see it",
+            f"resume = {resume!r} is a relative path: the peers would read another path",
+            "use the absolute path that the peers see",
         )
 
 

@@ -1,12 +1,11 @@
-"""``python -m gossip.launch.ssh.agent``: the part of the launcher that runs on one host, connected
-to it by ssh.
+"""``python -m gossip.launch.ssh.agent``: the launcher's process on one host, reached over ssh.
 
-All input comes over stdin, nothing by argv: first the checks, then config, command, environment and
-secrets. The agent supervises the peers of its host, and sends their events and output. It ends them
-at the end of stdin, which means that the launcher or its ssh has died. If only the network is
-interrupted, the peers continue, and unsent data is sent later. If the launcher was silent for long
-before the end of stdin, the host was cut off and the launcher may be alive: then the peers continue
-until they finish.
+The agent reads all input from stdin, nothing from argv: first the checks, then config, command,
+environment and secrets. It supervises the peers of its host, and sends their events and output to
+the launcher. End of file on stdin means that the launcher or its ssh has died; then the agent ends
+its peers. During a network interruption the peers continue, and unsent data is sent later. If the
+launcher was silent for long before the end of file, the host was cut off and the launcher may be
+alive: then the peers continue until they finish.
 """
 
 from __future__ import annotations
@@ -53,11 +52,11 @@ from . import frames, hostfacts, pairs
 from .frames import Frame
 
 VERSION = 2
-# If the launcher was silent for so long before the end of stdin, the network was interrupted.
+# A launcher that was silent for this long before the end of stdin was cut off by the network.
 LOST_S = 10.0
 STOP_S = 0.5  # grace period of peers after the launcher has died
-# Then the grace period of the agent for its last files. A summary of a long run takes longer, and
-# no process waits for the summary.
+# Then the agent has this time for its last files. A summary of a long run takes longer, and no
+# process waits for the summary.
 LEAVE_S = 0.5
 GOODBYE_S = 0.1
 OUTPUTS_MAX = 5000
@@ -71,7 +70,7 @@ TOKEN_LEAST = 16  # characters; a shorter one could occur in the environment of 
 
 
 class LauncherBacklog:
-    """Queue of messages to the launcher. A sender never blocks: events wait in their file, and the
+    """Queue of messages to the launcher. Sending never blocks: events stay in their file, and the
     oldest output is dropped."""
 
     def __init__(self) -> None:
@@ -129,7 +128,7 @@ class LauncherBacklog:
         found += self._new_rows()
         if self._dropped:
             lines = (
-                f"{counted(self._dropped, 'line')} of its peers "
+                f"{counted(self._dropped, 'line')} of its peers' output "
                 f"{'is' if self._dropped == 1 else 'are'}"
             )
             found.append({"kind": "say", "text": f"! {lines} in their logs only"})
@@ -178,7 +177,7 @@ class Agent:
         self._reader: asyncio.StreamReader | None = None
 
     async def run(self, reader: asyncio.StreamReader) -> int:
-        """Handle frames until it is dismissed or its peers have ended. Return the exit code."""
+        """Handle frames until the agent is dismissed or its peers end. Return the exit code."""
         self._reader = reader
         self._outbox.send("hello", version=VERSION, pid=os.getpid())
         decoder = frames.Decoder()
@@ -251,7 +250,7 @@ class Agent:
             case "gone" if folder is not None:
                 seeds, peer, incarnation = folder / "seeds", frame["peer"], frame["incarnation"]
                 known = read_seed(seeds, peer)
-                # Otherwise a newcomer has the id by now.
+                # A newcomer may already have the id, with a higher incarnation.
                 if known is None or known.incarnation <= incarnation:
                     announce_end(seeds, peer, incarnation)
             case "fetch" if folder is not None:
@@ -266,8 +265,8 @@ class Agent:
     # --- before the start -------------------------------------------------------------------------
 
     async def _send_facts(self, asked: Frame) -> None:
-        """Send the facts of this host. They are collected in a thread: slow disks must not delay
-        pongs, which measure the clock and show that the agent is alive."""
+        """Send the facts of this host. A thread collects them: a slow disk must not delay pongs,
+        which measure the clock and show that the agent is alive."""
         self._outbox.send("facts", facts=await asyncio.to_thread(hostfacts.collect_facts, asked))
 
     def _end_if_failed(self, looking: asyncio.Task[None]) -> None:

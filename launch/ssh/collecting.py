@@ -12,14 +12,14 @@ from gossip.errors import Malformed
 from gossip.run import JsonLines, read_lines, to_json
 
 FETCHED = "fetched"
-"""Folder for files that exist once on each host, such as events. Files of a peer go to the usual
+"""Folder for files that exist once on each host, such as events. A peer's files keep their usual
 place."""
 SAME_CLOCK_S = 0.002
 
 
 class Collector:
-    """Writes the files of one host. A path that leaves the folder, or to a peer of another
-    host, is rejected.
+    """Writes the files of one host. It rejects paths outside the folder, and files of other hosts'
+    peers.
 
     Args:
         peers: Peers that run there.

@@ -225,7 +225,7 @@ async def _hosts(
     try:
         if not told.quiet:
             screen.print_line(
-                f"looking at {counted(len(program.hosts), 'host')}: {', '.join(launch.places)}"
+                f"checking {counted(len(program.hosts), 'host')}: {', '.join(launch.places)}"
             )
         found = await launch.survey_hosts()
         resolved = weighing.by_bandwidth(
@@ -327,9 +327,9 @@ def check_list(config: RunConfig, hosts: Sequence[Host]) -> None:
     if elsewhere and config.allowed and not Path(config.allowed).is_absolute():
         raise ConfigError(
             f"allowed = {config.allowed!r} is a relative path: "
-            f"{', '.join(elsewhere)} would look elsewhere",
-            "each host has its own list, which is not sent: use the absolute path at which all of "
-            "them have it",
+            f"{', '.join(elsewhere)} would read another file",
+            "each host has its own list, which is not sent: use an absolute path that exists "
+            "on all of them",
         )
 
 

@@ -17,7 +17,7 @@ CLOCK_S = 5.0
 DISK_BYTES = 2**30
 PAIRS_SHOWN = 15
 SLOW_MS = 25.0
-"""For a slower round trip, a measurement (``pairs.MEASURE_S``) contains fewer than ten of them."""
+"""Round trip, in ms: in a slower one, ``pairs.MEASURE_S`` has room for fewer than ten."""
 Facts: TypeAlias = Mapping[str, Any]
 Level: TypeAlias = Literal["ok", "warn", "fail"]
 Results: TypeAlias = Mapping[tuple[str, str], Mapping[str, Any]]
@@ -127,7 +127,7 @@ def _problems(
         yield _fail(
             host,
             f"cannot work in {facts['workdir']}: {facts['workdir_error']}",
-            f"workdir=... behind {host.name} in a host file, or: "
+            f"workdir=... after {host.name} in a host file, or: "
             f"ssh {host.name} mkdir -p {facts['workdir']}",
         )
         return
@@ -136,7 +136,7 @@ def _problems(
     yield from _room(host, facts)
     yield from _run_dir(host, facts)
     if facts["address_error"]:
-        yield _fail(host, facts["address_error"], f"address=... behind {host.name} in a host file")
+        yield _fail(host, facts["address_error"], f"address=... after {host.name} in a host file")
 
 
 def _fail(host: Host, text: str, hint: str = "") -> CheckLine:
@@ -154,7 +154,7 @@ def _versions(host: Host, facts: Facts, reference: Facts) -> Iterable[CheckLine]
         yield _fail(
             host,
             f"{facts['executable']} has no torch",
-            f"python=... of an environment that has, behind {host.name} in a host file",
+            f"python=... of an environment with torch, after {host.name} in a host file",
         )
     elif packages["torch"].partition("+")[0] != str(others["torch"]).partition("+")[0]:
         yield _fail(
@@ -172,7 +172,7 @@ def _versions(host: Host, facts: Facts, reference: Facts) -> Iterable[CheckLine]
         yield _fail(
             host,
             f"python is {facts['python']}, {reference['python']} elsewhere",
-            f"python=... behind {host.name} in a host file",
+            f"python=... after {host.name} in a host file",
         )
     if packages["gossip-train"] != others["gossip-train"]:
         versions = f"{packages['gossip-train']}, {others['gossip-train']} elsewhere"
@@ -180,15 +180,15 @@ def _versions(host: Host, facts: Facts, reference: Facts) -> Iterable[CheckLine]
     elif facts["code"] != reference["code"]:
         yield _warn(
             host,
-            "gossip has the same version as elsewhere, but other code",
-            "install the same on all hosts",
+            "gossip has the same version as elsewhere, but different code",
+            "install the same code on all hosts",
         )
 
 
 def _script(host: Host, facts: Facts, program: Program, digest: str | None) -> Iterable[CheckLine]:
     copy = f"scp {program.script} {host.target}:{facts['workdir']}/"
     if program.module:
-        copy = f"install or copy the package of {program.script} there, the same as here"
+        copy = f"install or copy the same package of {program.script} there"
     if facts["script"] is None:
         yield _fail(host, f"there is no {' '.join(program.what)} in {facts['workdir']}", copy)
     elif digest is not None and facts["script"]["digest"] != digest:
@@ -219,7 +219,7 @@ def _room(host: Host, facts: Facts) -> Iterable[CheckLine]:
 def _fewer(host: Host, fits: int) -> str:
     """Return a hint for a host that has room for only ``fits`` peers."""
     if host.peers:  # The plan determines the number of peers.
-        return f"give some of {', '.join(host.peers)} to another host, or plan without them"
+        return f"move some of {', '.join(host.peers)} to another host, or plan without them"
     return f"{host.name} slots={fits}" if fits else "another host"
 
 
@@ -228,7 +228,7 @@ def _run_dir(host: Host, facts: Facts) -> Iterable[CheckLine]:
         yield _fail(
             host,
             f"the run folder {facts['run_dir']}: {facts['run_dir_error']}",
-            "another --name or --run-dir",
+            "use another --name or --run-dir",
         )
     elif facts["disk_bytes"] < DISK_BYTES:
         yield _warn(
@@ -308,8 +308,8 @@ def judge_pairs(
                 report.add(
                     "fail",
                     f"{source} -> {target}",
-                    f"words pass to {chosen[target]}, payloads do not: {said['stuck']}",
-                    "some path drops packets of 1,280 bytes without a message; see: "
+                    f"small messages reach {chosen[target]}, payloads do not: {said['stuck']}",
+                    "a link drops packets of 1,280 bytes without a message; check with: "
                     f"ping -M do -s 1252 {chosen[target]} on {source}",
                 )
             elif said["seen"] != chosen[source] and not is_loopback(chosen[source]):
@@ -336,11 +336,11 @@ def judge_pairs(
 def _closed(chosen: Mapping[str, str], source: str, target: str, error: str) -> tuple[str, str]:
     address = chosen[target]
     if is_loopback(address):
-        text = f"{target} has no address but {address}, other machines cannot reach that"
+        text = f"{target} has no address but {address}, which other machines cannot reach"
         return (
             text,
             (
-                f"address=... behind {target} in a host file: an interface, a network such as "
+                f"address=... after {target} in a host file: an interface, a network such as "
                 "10.0.0.0/8, or a number"
             ),
         )
@@ -348,9 +348,9 @@ def _closed(chosen: Mapping[str, str], source: str, target: str, error: str) -> 
     why = (
         "a firewall? Peers listen on ports that the system chooses"
         if "refused" not in error
-        else "a firewall that says so?"
+        else "a firewall that rejects connections?"
     )
-    return text, f"{why}; over another network: address=... behind {target} in a host file"
+    return text, f"{why}; over another network: address=... after {target} in a host file"
 
 
 def _figures(

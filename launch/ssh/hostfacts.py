@@ -64,7 +64,7 @@ def collect_facts(asked: Mapping[str, Any]) -> dict[str, Any]:
         found["script"] = {"path": str(file.resolve()), "digest": digest(file)}
     found["run_dir"] = str(run_dir.resolve())
     if run_dir.is_dir() and any(run_dir.iterdir()) and not is_of_run(run_dir, asked["run"]):
-        found["run_dir_error"] = "it is there already"
+        found["run_dir_error"] = "it already exists"
     existing = next(
         path for path in (run_dir.resolve(), *run_dir.resolve().parents) if path.exists()
     )
@@ -102,7 +102,7 @@ def saved(said: str, host: str) -> dict[str, Any]:
 
 
 def is_of_run(folder: Path, run: str) -> bool:
-    """Whether an agent of this run has made the folder: a restarted agent continues in it."""
+    """Whether an agent of this run made the folder. A restarted agent continues in it."""
     try:
         return (read_json(folder / "config.json") or {}).get("run") == run
     except ValueError:

@@ -31,11 +31,11 @@ _PEER = re.compile(r"[A-Za-z0-9][\w.-]{0,63}")
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """Host of some of the peers.
+    """A host that runs some of the peers.
 
     Attributes:
         name: Name that ssh knows, possibly from the user's ssh config.
-        slots: Number of peers that it gets.
+        slots: Number of its peers.
         user: User of ssh; "" means ssh's default.
         port: Port of ssh; None means ssh's default.
         python: Interpreter with gossip; "" means the path of this one.
@@ -43,7 +43,7 @@ class Host:
         address: Address that its peers listen on: a number, an interface, or a network such as
             10.0.0.0/8. "" means one that the others reach.
         peers: Names of its peers in the plan of a pipeline; () if not given.
-        numbers: Ids of its peers; (): they follow from the order of the hosts.
+        numbers: Ids of its peers; () if they follow from the order of the hosts.
     """
 
     name: str
@@ -72,7 +72,7 @@ assert set(OPTIONS) <= {field.name for field in fields(Host)}
 
 
 def load(given: str) -> tuple[Host, ...]:
-    """Return the hosts of a list, or of the file with that name.
+    """Parse a list of hosts, or the file with that name.
 
     Raises: ConfigError: It is neither a host nor a file, or a line of the file is invalid.
     """
@@ -89,8 +89,8 @@ def load(given: str) -> tuple[Host, ...]:
 
 
 def parse_list(text: str) -> tuple[Host, ...]:
-    """Parse ``a,user@b:2``: hosts with numbers of peers; or ``lab1=a,lab2=user@b``: with peers of a
-    plan."""
+    """Parse ``a,user@b:2`` (hosts with numbers of peers) or ``lab1=a,lab2=user@b`` (hosts with
+    peers of a plan)."""
     found: list[Host] = []
     for word in text.split(","):
         peer, named, rest = word.strip().rpartition("=")
@@ -108,7 +108,7 @@ def parse_list(text: str) -> tuple[Host, ...]:
 
 
 def _with_peer(found: list[Host], host: Host, number: int | None) -> list[Host]:
-    """Add a peer of ``lab1=a`` to its host, which may be in the list already."""
+    """Add a peer of ``lab1=a`` to its host, which the list may already have."""
     (peer,) = host.peers
     if number is not None:
         raise ConfigError(
@@ -200,7 +200,7 @@ def _checked(found: Sequence[Host], where: str) -> tuple[Host, ...]:
 
 
 def place(hosts: Sequence[Host]) -> dict[str, Sequence[int]]:
-    """Return the peers that each host starts: those of its ``numbers``, else ids in their order."""
+    """Return the ids of each host's peers: its ``numbers`` if given, else consecutive ids."""
     placed: dict[str, Sequence[int]] = {}
     first = 0
     for host in hosts:

@@ -117,7 +117,7 @@ async def measure(address: str, port: int, word: str) -> dict[str, Any]:
             finally:
                 sending.cancel()
             if not said["bytes"]:
-                return {"stuck": f"nothing of {ARRIVAL_S:.0f} s of full packets has arrived"}
+                return {"stuck": f"no packet of full size arrived within {ARRIVAL_S:.0f} s"}
             return {"mbit_s": float(said["bytes"]) * 8e-6 / float(said["seconds"])}
     except (OSError, EOFError, ValueError, KeyError, TypeError, ZeroDivisionError) as error:
         return {"error": str(error) or type(error).__name__}

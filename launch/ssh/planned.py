@@ -17,9 +17,9 @@ ABOUT_FILE = "in a host file: HOST peers=NAME,NAME"
 def by_plan(hosts: Sequence[Host], names: Sequence[str], where: str) -> tuple[Host, ...]:
     """Return the hosts that have peers of the plan, with the ids of these peers.
 
-    A host has the peers that were named for it, else the peer with the name of the host: a
-    profile is named after its machine by default. The order of hosts is ignored, because a plan is
-    for unequal machines.
+    A host gets the peers that were named for it, else the peer with its own name: a profile is
+    named after its machine by default. The order of hosts is ignored, because a plan is for unequal
+    machines.
 
     Args:
         names: Names of the plan's peers, by id.
@@ -57,8 +57,8 @@ def check_unnamed(hosts: Iterable[Host]) -> None:
     for host in hosts:
         if host.peers:
             raise ConfigError(
-                f"{host.peers[0]} at {host.name} is the name of a peer, and there is no plan",
-                f"--plan plan.toml, or how many peers: -H {host.target}:{len(host.peers)}",
+                f"{host.peers[0]} at {host.name} is the name of a peer, but there is no plan",
+                f"--plan plan.toml, or a number of peers: -H {host.target}:{len(host.peers)}",
             )
 
 
@@ -75,7 +75,7 @@ def _peers_of(host: Host, names: Sequence[str], where: str) -> tuple[str, ...]:
     found = tuple(sorted(dict.fromkeys(found), key=names.index))
     if found and host.slots not in (1, len(found)):
         raise ConfigError(
-            f"{host.name} gets {counted(host.slots, 'peer')}, and {where} has "
+            f"{host.name} gets {counted(host.slots, 'peer')}, but {where} has "
             f"{len(found)} there: {', '.join(found)}",
             f"leave the number out, or name its peers: {_named(found, host)}; {ABOUT_FILE}",
         )
@@ -116,7 +116,7 @@ def _lacking(
     said = ",".join([f"{name}={host_of.get(name, 'HOST')}" for name in names])
     return ConfigError(
         f"no host has {some}: {where} has {', '.join(names)}, the hosts are {', '.join(own)}{rest}",
-        f"a host has the peer of its own name, or as you say: -H {said}; {ABOUT_FILE}",
+        f"a host gets the peer with its own name, or the one you name: -H {said}; {ABOUT_FILE}",
     )
 
 

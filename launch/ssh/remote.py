@@ -168,7 +168,7 @@ class RemoteAgent:
                 self._receive_frame(frame)
         except NONSENSE as error:
             # No more frames will be read, so end the agent.
-            self._tail.append(f"it cannot be understood: {type(error).__name__}: {error}")
+            self._tail.append(f"its frames are malformed: {type(error).__name__}: {error}")
             self._signal(signal.SIGKILL)
         await self._process.wait()
         await asyncio.wait(self._tasks[:1], timeout=LAST_WORDS_S)

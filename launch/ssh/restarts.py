@@ -19,7 +19,7 @@ from .survey import HostRequirements, find_address
 
 BACK_OFF_S = (1.0, 2.0, 5.0, 10.0, 20.0, 40.0)
 REBOOT_S = 600.0  # time for a lost host to reboot
-STEADY_S = 120.0  # After so long the count of restarts of a host begins again.
+STEADY_S = 120.0  # After this time the count of a host's restarts begins again.
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +156,7 @@ class HostRestarts:
                 return False
             if error != said:
                 said = error
-                self._records.print_line(f"! {error}: tried again for up to {left_s:.0f} s")
+                self._records.print_line(f"! {error}: retrying for up to {left_s:.0f} s")
         return False
 
     async def _reach(self, found: HostState, after_s: float) -> str:

@@ -43,7 +43,7 @@ def from_hosts(
     """Return the config with the step that all hosts resume from, and ``resume`` for the peers of
     each host. The result is a line in the report."""
     plan, report = resolved.config.pipeline, found.report
-    assert plan is not None, "only a pipeline goes on from parts"
+    assert plan is not None, "only a pipeline resumes from parts"
     if report.failed:
         return resolved, {}
     parts = parts_of(found.saved)
@@ -92,7 +92,7 @@ def _judge(
         first, last = stage.layers
         for name in dict.fromkeys(lacking):
             if have:
-                report.add("ok", name, f"takes the state of stage {number} from {have[0]}")
+                report.add("ok", name, f"copies the state of stage {number} from {have[0]}")
             else:
                 has = stage_parts.layers_in_words(able[name])
                 report.add(

@@ -16,7 +16,7 @@ from .survey import HostRequirements
 
 STOP_SLACK_S = 10.0
 SILENT_S = 5.0
-LOST_S = 60.0  # A host that was silent for so long is abandoned, or connected to again.
+LOST_S = 60.0  # A host that was silent for this long is abandoned or reconnected.
 
 
 class HostsShutdown:
@@ -58,8 +58,8 @@ class HostsShutdown:
             self.on_signal(number)
 
     def dismiss_if_late(self, found: HostState) -> None:
-        """Stop the peers of a restarted host that came too late: all others are done, and no peer
-        is left to send them a state."""
+        """Stop the peers of a restarted host that came too late: all other peers have finished, and
+        none is left to send a state."""
         view, outcome = self._records.view, self._records.outcome
         others_run = any(
             other.unfinished(view)
@@ -97,15 +97,15 @@ class HostsShutdown:
             peers = ", ".join(map(str, found.peers))
             self._records.print_line(
                 f"! {found.name} has been silent for {silent_s:.0f} s; its peers {peers} go on "
-                "without us if they can"
+                "without the launcher if they can"
             )
         elif found.silent and silent_s < SILENT_S:
             found.silent = False
             self._records.print_line(f"~ {found.name} answers again")
         elif found.silent and silent_s > LOST_S and not found.over.is_set() and not found.ended:
             self._records.print_line(
-                f"! {found.name} has been silent for {LOST_S:.0f} s: it is given up, or connected "
-                "to anew"
+                f"! {found.name} has been silent for {LOST_S:.0f} s: it is abandoned, or "
+                "reconnected"
             )
             self._disconnect(found)
 
@@ -129,6 +129,6 @@ class HostsShutdown:
             if self.is_running and not found.ended and not found.remote.over:
                 where = f"{found.host.target}:{self._wanted.host_folder(found.host)}"
                 self._records.print_line(
-                    f"! {found.name} did not answer again: see whether it has ended in {where}"
+                    f"! {found.name} has not replied: check whether it has ended in {where}"
                 )
                 self._disconnect(found)

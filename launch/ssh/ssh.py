@@ -89,7 +89,7 @@ def explain(host: Host, code: int | None, said: Sequence[str]) -> Unreachable:
         return Unreachable(
             target,
             f"there is no {python}",
-            f"python=... behind {host.name} in a host file: one that has gossip",
+            f"python=... after {host.name} in a host file: one that has gossip",
         )
     if "Permission denied" in text:
         denied = next(

@@ -23,7 +23,7 @@ from .pairs import WORD_BYTES
 from .remote import AgentLost, RemoteAgent
 
 MEASURED_MAX = 8
-"""Up to this number of hosts, every pair is measured, half a second each. With more hosts, each is
+"""With up to this many hosts, every pair is measured, half a second each. With more, each host is
 measured with the next one only."""
 
 
@@ -246,7 +246,7 @@ def refuse(found: HostSurvey) -> None:
     why = (
         f"{failed[0].about}: {failed[0].text}"
         if len(failed) == 1
-        else f"{len(failed)} things are wrong on {', '.join(sorted(bad))}"
+        else f"{len(failed)} problems on {', '.join(sorted(bad))}"
     )
     hint = f"{failed[0].hint}. " if len(failed) == 1 and failed[0].hint else ""
     error_of_all = HostsUnfit(why, f"{hint}{rest}nothing was started")

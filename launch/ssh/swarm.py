@@ -79,8 +79,7 @@ class HostsLauncher:
         self._explained_by: str | None = None
         self._key: KeyPair | None = None
         self.resumes: Mapping[str, str] = {}
-        """Checkpoint that the peers of each host resume from, by host, if hosts have different
-        ones."""
+        """Checkpoint to resume from, by host, if hosts have different ones."""
 
     def _remote(self, host: Host) -> RemoteAgent:
         argv = ssh.command(host, self.program.ssh, self.config.name)
@@ -227,7 +226,7 @@ class HostsLauncher:
                 incarnation = found.next_incarnation(self.records.view, peer) - 1
                 other.remote.send("gone", peer=peer, incarnation=incarnation)
 
-    # --- what agents tell -------------------------------------------------------------------------
+    # --- frames of agents -------------------------------------------------------------------------
 
     def _on_end(self, remote: RemoteAgent) -> None:
         if (found := self.places[remote.name]).remote is remote:
@@ -334,7 +333,7 @@ class HostsLauncher:
         host has sent exist here."""
         if not found.ended or found.remote.over or found.remote.silent_s > SILENT_S:
             self.records.print_line(
-                f"! the logs of {found.name} are there only: {self._wanted.host_folder(found.host)}"
+                f"! the logs of {found.name} are only there: {self._wanted.host_folder(found.host)}"
             )
             return
         found.collector = Collector(self._folder, found.name, found.peers)
@@ -344,5 +343,5 @@ class HostsLauncher:
             self.records.print_line(f"! not all logs of {found.name} could be fetched: {lost}")
         found.collector.close()
         for name in found.collector.left_out:
-            self.records.print_line(f"! of {name} on {found.name} only the end was fetched")
+            self.records.print_line(f"! only the end of {name} on {found.name} was fetched")
         await asyncio.to_thread(found.collector.to_our_clock, found.remote.shift_s)

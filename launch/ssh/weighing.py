@@ -82,7 +82,7 @@ def by_bandwidth(
                 report.add(
                     "ok",
                     "servers",
-                    f"{host.name}, with {rates}, has {count}: as much load whichever peer serves",
+                    f"{host.name}, with {rates}, has {count}: equal load whichever peer serves",
                 )
     elif carried:
         found = weights_of(carried)
@@ -95,7 +95,7 @@ def by_bandwidth(
         report.add(
             "ok",
             "servers",
-            f"{config.topology} {why}: {slowest}, with {rates}, has as much to carry as the others",
+            f"{config.topology} {why}: {slowest}, with {rates}, carries as much as the others",
         )
         return resolved
     counted = within_bounds([found[host.name] for host in hosts for _ in range(host.slots)])

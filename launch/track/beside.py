@@ -41,7 +41,7 @@ def _start(name: str, folder: Path, say: Callable[[str], None]) -> _Exporter | N
     try:
         process = start_tracker(name, folder)
     except OSError as error:
-        say(f"! {name}: the tracker cannot be started ({error.strerror}); training goes on")
+        say(f"! {name}: the tracker cannot be started ({error.strerror}); training continues")
         return None
     return _Exporter(name, process, tracker_log(name, folder))
 

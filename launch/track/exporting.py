@@ -1,4 +1,4 @@
-"""The process that exports a run to a tracker. It reads only the run's files, so its queue is on
+"""Process that exports a run to a tracker. It reads only the run's files, so its queue is on
 disk, and its failure does not affect the run."""
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def export(name: str, folder: Path, launched: bool, others_s: float = 0.0) -> in
     """Export a run until it is over. Return the number of exported values.
 
     Args:
-        launched: Whether the run is over when stdin closes: a launcher holds its other end.
+        launched: Whether closing stdin ends the run: a launcher holds its other end.
             Otherwise the run's files show the end.
         others_s: Maximum time to wait after that until the run's files also show the end.
     """
@@ -34,7 +34,7 @@ def export(name: str, folder: Path, launched: bool, others_s: float = 0.0) -> in
     tracker.begin(points.about())
     try:
         while True:
-            # Checked first, so that rows before the end are read after it.
+            # Check this first: the rows from before the end are then read below.
             over = _is_closed(READ_EVERY_S) if launched else standing_of(folder).over
             if over and launched:
                 _wait_for_others(folder, others_s)

@@ -108,7 +108,7 @@ def _server(make: Callable[[], bytes], port: int | None) -> LoopbackServer:
         except OSError as error:
             why = error.strerror
     raise ConfigError(
-        f"cannot serve metrics on port {port}: {why}", f"another {PORT_VARIABLE}, or none"
+        f"cannot serve metrics on port {port}: {why}", f"set another {PORT_VARIABLE}, or none"
     )
 
 

@@ -396,7 +396,7 @@ def test_a_host_that_lets_nobody_in_is_told_and_nothing_is_started(tmp_path: Pat
         run = SshRun(on, tmp_path)
         assert run.launcher.wait(WAIT_S) == 4
         said = run.log.read_text()
-        assert f"error: 2 things are wrong on {', '.join(sorted(on.names))}" in said
+        assert f"error: 2 problems on {', '.join(sorted(on.names))}" in said
         assert f"fail  {on.names[0]}" in said
         assert "Permission denied (publickey). gossip never asks for passwords" in said
         assert not run.folder.exists()

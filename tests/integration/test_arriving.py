@@ -212,7 +212,7 @@ async def test_who_has_no_key_or_another_is_told_so_at_once(tmp_path: Path) -> N
         with pytest.raises(Refused, match=r"wrong swarm key \(yours is "):
             await arrive(join_server.address, key=wrong, patience_s=50.0)
         with pytest.raises(
-            Refused, match=r"it needs a key, or is no join server of gossip"
+            Refused, match=r"it needs a key, or is no gossip join server"
         ) as refused:
             await arrive(join_server.address, patience_s=50.0)
         assert "copy runs/NAME/swarm.key" in (refused.value.hint or "")
@@ -234,9 +234,9 @@ async def test_elsewhere_than_on_loopback_nobody_joins_without_a_key() -> None:
 
 
 async def test_what_is_no_address_is_told_from_a_name_that_nobody_has() -> None:
-    with pytest.raises(ConfigError, match="stands in brackets"):
+    with pytest.raises(ConfigError, match="needs brackets"):
         await arrive("fe80::1:7421")
-    with pytest.raises(ConfigError, match=r"'10.0.0.5:0' is not a HOST:PORT"):
+    with pytest.raises(ConfigError, match=r"'10.0.0.5:0' is not HOST:PORT"):
         await arrive("10.0.0.5:0")
 
 
@@ -280,8 +280,8 @@ async def test_what_the_door_saw_is_compared_with_the_own_address(
         assert newcomer._own_host("127.0.0.1:1", "127.0.0.9") == "127.0.0.1"
         assert said == [
             (
-                "! this machine's address is 127.0.0.1, and the join server at 127.0.0.1:1 saw "
-                "127.0.0.9: something in between translates addresses. The others connect to "
+                "! this machine's address is 127.0.0.1, but the join server at 127.0.0.1:1 saw "
+                "127.0.0.9: the network between them translates addresses. The others connect to "
                 "127.0.0.1"
             )
         ]

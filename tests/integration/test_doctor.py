@@ -40,7 +40,7 @@ def test_why_nothing_answers_is_told() -> None:
 def test_a_host_that_nobody_knows_is_said_to_be() -> None:
     (finding,) = reach("no-such-host.invalid:80")
     assert finding.level == "fail"
-    assert "nobody knows a host 'no-such-host.invalid'" in finding.said
+    assert "the host 'no-such-host.invalid' cannot be resolved" in finding.said
 
 
 @contextlib.contextmanager

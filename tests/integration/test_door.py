@@ -216,7 +216,7 @@ async def test_other_versions_are_turned_away_with_both_values(tmp_path: Path) -
         answer = await asked(join_server, join_request(versions=other))
         assert (answer.kind, answer.message) == (
             "version",
-            f"not the same versions: torch {here.torch} here, 1.2.3 there",
+            f"different versions: torch {here.torch} here, 1.2.3 there",
         )
 
 
@@ -229,7 +229,7 @@ async def test_doors_of_different_runs_have_nothing_to_say_to_each_other(tmp_pat
     ):
         announce(a, 0)
         await until(other.troubles)
-        assert "of the run t, not of yours" in other.troubles()[0]
+        assert "belongs to run t, not yours" in other.troubles()[0]
         assert peers_in(b / "seeds") == []
         assert len(one.keeper.join_servers) == 1
 
@@ -284,7 +284,7 @@ async def test_bytes_of_strangers_are_counted_and_nothing_else(tmp_path: Path) -
         stranger = await say([number, b"GDR9whatever"])
         answer = says.decode((await stranger.recv_multipart())[1])
         assert isinstance(answer, says.JoinRejected)
-        assert answer.message == "this join server speaks version 1, you version 9"
+        assert answer.message == "this join server has version 1, you have version 9"
         assert isinstance(await asked(join_server, says.RunQuery()), says.RunInfo)
     context.destroy(0)
 
@@ -344,7 +344,7 @@ async def test_doors_with_the_swarm_key_talk_and_others_are_told_that_it_is_the_
         ):
             await until(lambda: other.troubles() and none.troubles())
             assert other.troubles()[0].startswith(
-                f"{one.address}: refused by key: this is not the key of that join server"
+                f"{one.address}: refused by key: that join server has a different key"
             )
             assert none.troubles()[0].startswith(
                 f"{one.address}: refused by key: that join server needs one (--key FILE)"
@@ -449,7 +449,7 @@ async def test_a_full_disk_costs_an_answer_and_not_the_door(
         assert isinstance(await asked(join_server, says.RunQuery()), says.RunInfo)
     assert [line for line in said if "No space left" in line] == [
         (
-            f"! the join server at {join_server.address} could not do something, and goes on: "
+            f"! the join server at {join_server.address} failed at a task, and continues:  "
             "OSError: [Errno 28] No space left on device"
         )
     ]

@@ -154,7 +154,7 @@ if "gossip.launch.local.warm" in sys.orig_argv:
 
 @pytest.mark.parametrize(
     ("torch", "says"),
-    [(DIES, "before it could (killed by signal 9)"), (NO_FORK, "too many of them")],
+    [(DIES, "before it was ready (killed by signal 9)"), (NO_FORK, "too many of them")],
     ids=["dies", "no-fork"],
 )
 async def test_without_the_process_that_forks_peers_are_started_one_by_one_and_it_is_said_once(

@@ -56,7 +56,7 @@ def test_the_report_of_a_real_run_has_its_faults_its_note_and_its_checkpoints(fo
     (lies,) = [row for row in cells if "sign_flip" in row[4]]
     assert lies[3] == "4"
     assert re.search(r"suspected at 0:\d\d\.\d \(round \d+\)", lies[5])
-    (killed,) = [row for row in cells if "to be started again" in row[4]]
+    (killed,) = [row for row in cells if "to be restarted" in row[4]]
     assert killed[2:4] == ["40", "1"]
     assert "skipped by all after" in killed[5]
     assert re.match(r"in round \d+, [\d.]+ m?s after its death", killed[6])
@@ -68,9 +68,6 @@ def test_a_report_goes_where_it_is_told_to_and_a_run_that_is_not_there_has_none(
     folder: Path,
 ) -> None:
     gossip(folder, "report", "one", "one", "-o", "both.html")
-    assert (
-        "nothing: all settings, versions and code are the same"
-        in (folder / "both.html").read_text()
-    )
+    assert "nothing: settings, versions and code are equal" in (folder / "both.html").read_text()
     missing = gossip(folder, "report", "ome", code=2)
     assert "Did you mean 'one'?" in missing.stderr

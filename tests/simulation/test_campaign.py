@@ -490,7 +490,7 @@ def test_messages_that_beget_messages_end_the_run_with_a_violation_and_not_never
     outcome = run(replace(WORLD, active_s=2.0, duration_s=2.0), [_Echo()])
     assert outcome.violation is not None
     assert outcome.violation.invariant == "S15"
-    assert "TrainerProgress: they cause each other for ever" in outcome.violation.text
+    assert "TrainerProgress: they cause each other forever" in outcome.violation.text
 
 
 # --- shrinking ------------------------------------------------------------------------------------
@@ -555,7 +555,7 @@ def test_a_campaign_whose_faults_never_took_place_proves_nothing() -> None:
     tally = CampaignTally()
     for _ in range(ENOUGH):
         tally.add(replace(outcome_of(schedule, None), struck={"loss": 1}))
-    assert tally.vacuous == [f"crash was drawn in {ENOUGH} schedules and never took place"]
+    assert tally.vacuous == [f"crash was drawn in {ENOUGH} schedules but never took place"]
     tally.add(replace(outcome_of(schedule, None), struck={"crash": 1}))
     assert tally.vacuous == []
 

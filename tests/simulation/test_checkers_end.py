@@ -230,7 +230,7 @@ def test_a_second_result_is_excused_by_a_lie_for_some_seconds_of_the_calm_only()
     assert swarm.now > 2.0 + FORKS_AFTER_S
 
 
-@pytest.mark.parametrize(("every_s", "words"), [(0.0, "on 13 times"), (0.15, "on 16 times in 2")])
+@pytest.mark.parametrize(("every_s", "words"), [(0.0, "13 times"), (0.15, "16 times in 2")])
 def test_s15_one_that_asks_for_commits_too_often_in_a_second_or_in_three_is_caught(
     every_s: float, words: str
 ) -> None:
@@ -245,7 +245,7 @@ def test_s15_one_that_asks_for_commits_too_often_in_a_second_or_in_three_is_caug
         return [*effects, Send(1, CommitRequest(b"lineage!", 0, 0))]
 
     tamper(swarm, 0, asks)
-    with pytest.raises(Violation, match=f"requests the commits from round 0 {words}"):
+    with pytest.raises(Violation, match=f"requests the commits since round 0 {words}"):
         swarm.run_for(3.0)
 
 

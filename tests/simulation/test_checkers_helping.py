@@ -58,7 +58,9 @@ def test_l4_one_that_does_not_ask_the_silent_again_is_caught(plant: Plant | None
         swarm.hosts[donor].core.recovery.giving.on_request = lambda *asked: []  # type: ignore[method-assign]
     swarm.restart(LATE, after_s=1.0)
     if plant is not None:
-        assert "for an attestation, waits for it, and has not asked again for" in caught(swarm, 4.0)
+        assert "for an attestation, still waits for it, but has not asked again for" in caught(
+            swarm, 4.0
+        )
         return
     swarm.run_for(4.0)
     assert checker.judged
@@ -88,7 +90,7 @@ def test_l7_one_that_has_finished_or_asks_about_its_last_round_promises_no_round
     asked = Received(asks, 0, StateRequest(b"lineage!", 7, ROUNDS + 2, "attestation"))
     swarm.at(swarm.now + after_s, lambda: swarm.inject(0, asked))
     if plant is not None:
-        assert f"does not reply that no round comes after {ROUNDS}" in caught(swarm)
+        assert f"does not reply that no round follows {ROUNDS}" in caught(swarm)
         return
     swarm.run_for(after_s + 0.1)
     assert checker.judged

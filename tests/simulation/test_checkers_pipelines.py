@@ -264,7 +264,7 @@ def test_a_stage_is_made_anew_only_without_a_holder_and_in_the_round_of_the_othe
     checker = StageGoesOn(STAGES)
     others = {0: ("active", 6), 1: ("active", 7)}
     show(checker, "on_effect", at({**others, 2: ("off", 0), 3: ("off", 0)}), 2, rebuilt(7))
-    with pytest.raises(Violation, match=r"S26.*\[3\] of it hold its state"):
+    with pytest.raises(Violation, match=r"S26.*although its members \[3\] hold its state"):
         show(checker, "on_effect", at({**others, 2: ("off", 0), 3: ("active", 7)}), 2, rebuilt(7))
     with pytest.raises(Violation, match="the other stages are in"):
         show(checker, "on_effect", at({**others, 2: ("off", 0)}), 2, rebuilt(5))

@@ -62,9 +62,9 @@ def lets_it_serve(core: Any) -> None:
         (says_nothing, "has waited for peer 0 in round"),
         (
             believes_anybody,
-            "peer 2 is skipped with round 0: more than f have waited in vain in 0, of 3",
+            "peer 2 is skipped with round 0: more than f have waited without a result in 0, of 3",
         ),
-        (passes_over_nobody, "peer 0 serves on after round"),
+        (passes_over_nobody, "peer 0 still serves after round"),
         (rests_too_long, "peer 0 does not serve again after round"),
     ],
 )

@@ -98,7 +98,7 @@ def test_who_asks_one_again_that_has_sent_a_wrong_piece_is_caught(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     never_mind(monkeypatch)
-    assert "which has sent a wrong one" in caught(
+    assert "which has sent a wrong piece" in caught(
         returning(AsksForWhatIsMissing(), attackers("wrong_pieces"), piece_bytes=4)
     )
 
@@ -119,7 +119,7 @@ def test_who_asks_one_donor_for_more_than_its_credit_is_caught(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(pieces, "PIECES_ASKED", 3)
-    assert "and it has to send 3 then" in caught(returning(AsksForWhatIsMissing(), piece_bytes=4))
+    assert "which then has to send 3" in caught(returning(AsksForWhatIsMissing(), piece_bytes=4))
 
 
 def test_who_asks_as_often_as_it_is_answered_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -122,7 +122,7 @@ def test_l4_a_round_that_is_not_closed_to_let_somebody_in_is_caught(faulty: bool
         swarm.cores[peer].rounds.server.quorum.joining = frozenset()  # type: ignore[union-attr]
     swarm.restart(3)
     if faulty:
-        assert "of which 2 are a quorum, to let in peers [3]" in caught(swarm)
+        assert "of which 2 are a quorum, to admit peers [3]" in caught(swarm)
         return
     swarm.run_until(lambda: swarm.cores[3].rounds.round_id > here + 5, 3.0)
     assert checker.judged
@@ -136,6 +136,4 @@ def test_s14_a_charge_of_one_whose_results_it_has_not_refused_is_caught() -> Non
     swarm.run_for(1.0)
     result_validator: Any = swarm.cores[0].rounds.participant.result_validator  # type: ignore[union-attr]
     result_validator.accusations = lambda: (Accusation(2, 3),)
-    assert "accuses peer 2 of a result of round 3, of which it has rejected none by it" in caught(
-        swarm
-    )
+    assert "accuses peer 2 of a result of round 3, but it has rejected none by it" in caught(swarm)

@@ -43,8 +43,8 @@ def test_an_interface_a_network_and_a_number_are_understood() -> None:
 @pytest.mark.parametrize(
     ("wanted", "why"),
     [
-        ("eth1", "eth1 is several addresses: 192.168.1.7, 192.168.1.8"),
-        ("192.168.0.0/16", "192.168.0.0/16 is several addresses: 192.168.1.7, 192.168.1.8"),
+        ("eth1", "eth1 has several addresses: 192.168.1.7, 192.168.1.8"),
+        ("192.168.0.0/16", "192.168.0.0/16 has several addresses: 192.168.1.7, 192.168.1.8"),
         ("172.16.0.0/12", "this machine has no address 172.16.0.0/12"),
         ("10.0.0.9", "this machine has no address 10.0.0.9"),
         ("wlan0", "'wlan0' is not an interface, address or network"),
@@ -79,5 +79,5 @@ def test_addresses_come_apart_and_together(address: str) -> None:
     ["", "10.0.0.5", "10.0.0.5:", ":7421", "10.0.0.5:70000", "10.0.0.5:0", "fe80::1:7421", "a:b"],
 )
 def test_what_is_no_address_is_refused(address: str) -> None:
-    with pytest.raises(ValueError, match=r"HOST:PORT|in brackets"):
+    with pytest.raises(ValueError, match=r"HOST:PORT|needs brackets"):
         split(address)

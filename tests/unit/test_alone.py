@@ -105,5 +105,5 @@ def test_many_that_were_never_met_are_counted():
     ]
     assert (
         format_lines(alone(APART, 2, [0, 1]))[-1]
-        == "  each of them has a model of its own: nothing was exchanged"
+        == "  each of them has its own model: nothing was exchanged"
     )

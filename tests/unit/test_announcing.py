@@ -75,7 +75,7 @@ async def test_the_waiting_line_says_that_peers_cannot_meet(tmp_path: Path) -> N
     assert lines == [
         (
             f"! peers cannot meet: cannot write {tmp_path}/seeds (No space left on device), where "
-            "they look for each other"
+            "they exchange addresses"
         ),
         "  make room on the disk, or find out what changed the folder",
     ]

@@ -187,7 +187,7 @@ def test_records_of_runs_with_whole_and_broken_rates_are_in_one_file(tmp_path: P
     [
         *((["--milestones", at], "each must be a round from 1 to 2") for at in (0, 3, 900)),
         (["--record", "records.txt"], r"neither in \.parquet nor in \.csv"),
-        (["--lr", 0.1, "--lr", 0.5], "2 settings to choose from, and nothing to choose by"),
+        (["--lr", 0.1, "--lr", 0.5], "2 settings to choose from, but no samples to choose by"),
     ],
 )
 def test_options_that_make_no_sense_are_refused(

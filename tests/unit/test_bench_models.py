@@ -148,7 +148,7 @@ def test_the_files_of_mnist_are_read_where_a_name_looks_for_them(
         (b"", "not an IDX file of bytes"),
         (b"\0\0\x0d\x01\0\0\0\x01a", "not an IDX file of bytes"),
         (b"\0\0\x08\x03\0\0\0\x01", "not an IDX file of bytes"),
-        (idx(np.zeros((2, 3, 3)))[:-1], "should hold 2 x 3 x 3 bytes, and holds 17"),
+        (idx(np.zeros((2, 3, 3)))[:-1], "should hold 2 x 3 x 3 bytes, but holds 17"),
     ],
 )
 def test_a_damaged_file_of_mnist_is_refused(content: bytes, says: str, tmp_path: Path) -> None:

@@ -267,7 +267,7 @@ def test_a_failing_cell_says_so_and_one_that_cannot_be_run_is_a_dash_with_its_re
     assert "| `mean` | **fails** (20.0 ± 0.0) | 90.5 ± 0.3 | **fails** (20.0 ± 0.0) |" in text
     assert "| `krum` | - | - | - |" in text
     assert "\n- Cannot be run: `krum`: needs 7 updates for f = 2." in text
-    assert "Under `scale` hold: `median`." in text
+    assert "These rules hold under `scale`: `median`." in text
     assert text.index("| `median` |") < text.index("| `mean` |") < text.index("| `krum` |")
 
 
@@ -330,7 +330,9 @@ def test_an_attack_that_sends_the_honest_mean_is_named() -> None:
         shown = table(("median",), attacks_, n)
         return "\n".join(robustness_page.section(shown, outcomes(shown)))
 
-    assert "- No attack where 2 of 10 lie: `alie`." in section(10, ("none", "alie", "alie*1.5"))
+    assert "- No attack with 2 of 10 workers Byzantine: `alie`." in section(
+        10, ("none", "alie", "alie*1.5")
+    )
     assert "No attack" not in section(10, ("none", "alie*1.5", "scale"))
     assert "No attack" not in section(9, ("none", "alie"))
 
@@ -457,8 +459,8 @@ def test_each_size_has_its_table_and_a_minus_in_the_strength_of_an_attack_stays_
     words += ["--n", "6", "--f", "2", "--seeds", "1", "--rounds", "2", "--into", str(tmp_path)]
     done = CliRunner().invoke(app, words, catch_exceptions=False)
     assert done.exit_code == 0, done.output
-    first, second = done.output.split("\n\n## f = 2 of 6\n\nWithout the liars")
-    assert "## f = 1 of 5\n\nWithout the liars" in first
+    first, second = done.output.split("\n\n## f = 2 of 6\n\nWithout attackers")
+    assert "## f = 1 of 5\n\nWithout attackers" in first
     assert "| `sign_flip*1e-1` |" in first
     assert "| `sign_flip*1e-1` |" in second
 

@@ -55,7 +55,7 @@ def test_a_module_that_a_host_lacks_is_named_as_python_takes_it() -> None:
     module = Program.of(["-m", "lab.train"])
     assert judged(Host("b"), module, script=None)[1:] == [
         "fail  b      there is no -m lab.train in /srv",
-        "             try: install or copy the package of lab.train there, the same as here",
+        "             try: install or copy the same package of lab.train there",
     ]
 
 
@@ -75,7 +75,7 @@ def test_a_host_with_which_all_is_well_is_one_line() -> None:
             {"packages": {"torch": None}},
             [
                 "fail  /opt/bin/python has no torch",
-                "try: python=... of an environment that has, behind b in a host file",
+                "try: python=... of an environment with torch, after b in a host file",
             ],
         ),
         (
@@ -104,13 +104,13 @@ def test_a_host_with_which_all_is_well_is_one_line() -> None:
         (
             {"code": "other"},
             [
-                "warn  gossip has the same version as elsewhere, but other code",
-                "try: install the same on all hosts",
+                "warn  gossip has the same version as elsewhere, but different code",
+                "try: install the same code on all hosts",
             ],
         ),
         (
             {"python": "3.12.1"},
-            ["fail  python is 3.12.1, 3.11.7 elsewhere", "try: python=... behind b in a host file"],
+            ["fail  python is 3.12.1, 3.11.7 elsewhere", "try: python=... after b in a host file"],
         ),
         (
             {"clock_s": -7.25},
@@ -128,7 +128,7 @@ def test_a_host_with_which_all_is_well_is_one_line() -> None:
             {"workdir_error": "No such file or directory"},
             [
                 "fail  cannot work in /srv: No such file or directory",
-                "try: workdir=... behind b in a host file, or: ssh b mkdir -p /srv",
+                "try: workdir=... after b in a host file, or: ssh b mkdir -p /srv",
             ],
         ),
         (
@@ -137,10 +137,10 @@ def test_a_host_with_which_all_is_well_is_one_line() -> None:
         ),
         ({"cores": 1}, ["warn  2 peers share 1 core", "try: b slots=1"]),
         (
-            {"run_dir_error": "it is there already"},
+            {"run_dir_error": "it already exists"},
             [
-                "fail  the run folder /srv/runs/x/hosts/a: it is there already",
-                "try: another --name or --run-dir",
+                "fail  the run folder /srv/runs/x/hosts/a: it already exists",
+                "try: use another --name or --run-dir",
             ],
         ),
         ({"disk_bytes": 2**20}, ["warn  1 MiB are free on the disk of /srv/runs/x/hosts/a"]),
@@ -148,7 +148,7 @@ def test_a_host_with_which_all_is_well_is_one_line() -> None:
             {"address_error": "no address here is in 10.0.0.0/8: lo 127.0.0.1"},
             [
                 "fail  no address here is in 10.0.0.0/8: lo 127.0.0.1",
-                "try: address=... behind b in a host file",
+                "try: address=... after b in a host file",
             ],
         ),
     ],
@@ -165,7 +165,7 @@ def test_what_is_wrong_with_a_host_is_told_with_what_to_do(
 
 def test_peers_of_a_plan_are_not_made_fewer_by_slots() -> None:
     told = judged(Host("b", 2, peers=("lab1", "lab2")), cores=1)
-    assert told[-1].strip() == "try: give some of lab1, lab2 to another host, or plan without them"
+    assert told[-1].strip() == "try: move some of lab1, lab2 to another host, or plan without them"
 
 
 # --- pairs ----------------------------------------------------------------------------------------
@@ -216,7 +216,7 @@ def test_a_way_that_is_closed_is_told_with_both_addresses_and_what_came_back() -
         "fail  a -> b  no reply at 10.77.0.12 from 10.77.0.11: no answer in 3 s",
         (
             "              try: a firewall? Peers listen on ports that the system chooses; over "
-            "another network: address=... behind b in a host file"
+            "another network: address=... after b in a host file"
         ),
     ]
 
@@ -250,9 +250,9 @@ def test_an_address_that_nobody_else_can_reach_is_refused() -> None:
     report = HostReport()
     judge_pairs(report, ["a", "b"], {"a": "127.0.0.1", "b": B}, {B: {("a", "b"): FINE}}, {})
     assert report.as_text() == [
-        "fail  b -> a  a has no address but 127.0.0.1, other machines cannot reach that",
+        "fail  b -> a  a has no address but 127.0.0.1, which other machines cannot reach",
         (
-            "              try: address=... behind a in a host file: an interface, a network such "
+            "              try: address=... after a in a host file: an interface, a network such "
             "as 10.0.0.0/8, or a number"
         ),
     ]
@@ -302,7 +302,7 @@ def test_many_pairs_share_a_line() -> None:
             127,
             ["bash: line 1: /x/python: No such file or directory"],
             "ssh nodeb: there is no /x/python",
-            "python=... behind nodeb in a host file: one that has gossip",
+            "python=... after nodeb in a host file: one that has gossip",
         ),
         (
             1,
@@ -356,7 +356,7 @@ def test_what_only_a_person_can_mend_on_a_host_is_a_mistake_and_the_network_is_n
         refuse(HostSurvey(report, {}, []))
     assert wrong.value.exit_code == 2
     report.add("fail", "a -> b", "nobody answered")
-    with pytest.raises(HostsUnfit, match="2 things are wrong on a, b") as wrong:
+    with pytest.raises(HostsUnfit, match="2 problems on a, b") as wrong:
         refuse(HostSurvey(report, {}, []))
     assert wrong.value.exit_code == 4
 

@@ -116,7 +116,7 @@ def test_a_host_that_cannot_be_reached_is_tried_after_ever_longer_pauses_and_the
     assert REBOOT_S <= sum(tried) < REBOOT_S + BACK_OFF_S[-1]
     assert said == [
         "+ a is restarted in 1 s (1 of 3)",
-        "! no route to host: tried again for up to 599 s",
+        "! no route to host: retrying for up to 599 s",
         "! a is not restarted: it could not be reached for 600 s",
     ]
 

@@ -33,7 +33,7 @@ def test_a_host_may_be_told_where_it_keeps_its_peers_keys() -> None:
 
 def test_a_list_of_who_is_allowed_is_named_the_same_on_all_hosts(tmp_path: Path) -> None:
     config = resolve({"peers": 2, "keys": True, "allowed": "peers.txt"}).config
-    with pytest.raises(ConfigError, match=r"'peers\.txt' .* b would look elsewhere") as caught:
+    with pytest.raises(ConfigError, match=r"'peers\.txt' .* b would read another file") as caught:
         check_list(config, parse_list("localhost,b"))
     assert "absolute path" in str(caught.value.hint)
     check_list(config, parse_list("localhost:2"))
@@ -49,7 +49,7 @@ def test_gossip_hosts_looks_at_the_list_before_anything_else(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("GOSSIP_ALLOWED", "peers.txt")
-    with pytest.raises(ConfigError, match="would look elsewhere"):
+    with pytest.raises(ConfigError, match="would read another file"):
         app(["hosts", "-H", "a,b", "--dry-run", "--", "train.py"], standalone_mode=False)
 
 
@@ -195,7 +195,7 @@ def test_facts_of_a_folder_that_is_not_there_stop_at_that(
     )
     assert (
         hostfacts.collect_facts({**asked, "workdir": str(tmp_path), "run": "bb"})["run_dir_error"]
-        == "it is there already"
+        == "it already exists"
     )
     assert os.getcwd() == str(tmp_path)
 

@@ -51,7 +51,7 @@ async def test_an_agent_that_says_what_is_none_of_the_language_ends_and_its_host
     await asyncio.wait_for(agent.open(), 60)
     await asyncio.wait_for(agent._tasks[1], 60)
     assert (agent.over, ended) == (True, ["a"])
-    assert "it cannot be understood: KeyError" in agent.last_words
+    assert "its frames are malformed: KeyError" in agent.last_words
     await agent.close(now=True)
     assert ended == ["a"], "it ends once"
 
@@ -89,8 +89,8 @@ async def test_a_host_that_stays_silent_is_given_up_once() -> None:
         await asyncio.gather(*shutdown._tasks)
     assert closed == [True]
     assert [line.partition(" has been silent for ")[2] for line in said] == [
-        "61 s; its peers 0, 1 go on without us if they can",
-        f"{hosts.LOST_S:.0f} s: it is given up, or connected to anew",
+        "61 s; its peers 0, 1 go on without the launcher if they can",
+        f"{hosts.LOST_S:.0f} s: it is abandoned, or reconnected",
     ]
 
 

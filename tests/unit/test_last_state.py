@@ -81,4 +81,4 @@ def test_a_folder_that_cannot_be_listed_does_not_hide_the_loss(
     with monkeypatch.context() as patch:
         patch.setattr(checkpoints, "listed", refuse)
         disk, _ = lost_state.hints(tmp_path)
-    assert disk == "  the run's folder has no part of it"
+    assert disk == "  the run's folder has no part of the state"

@@ -80,7 +80,7 @@ def test_without_a_planned_end_there_is_no_bar_and_without_a_loss_no_loss() -> N
     now = rounds(view, 20, [0, 1])
     lines = drawn(view, now)
     assert lines[1] == "step 20  10 steps/s  since 0:02"
-    assert lines[3].startswith("model: your script's to save; peer.steps(N, save=")
+    assert lines[3].startswith("model: saved only by your script; peer.steps(N, save=")
 
 
 def test_a_collective_operation_is_a_round_and_no_step() -> None:
@@ -104,7 +104,7 @@ def test_a_run_whose_peers_all_ended_before_a_round_does_not_start_any_more() ->
         view.apply(event("started", peer, incarnation=0, pid=7))
     view.apply(event("exited", 0, code=1, how="exit code 1"))
     assert drawn(view, 4.0)[1].startswith("starting: ")
-    assert "has not said yet" in drawn(view, 4.0)[3]
+    assert "has not reported yet" in drawn(view, 4.0)[3]
     view.apply(event("exited", 1, code=1, how="exit code 1"))
     assert drawn(view, 4.0)[1:4] == [
         "no round was done  0:04",

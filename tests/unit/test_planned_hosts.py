@@ -80,7 +80,7 @@ def test_a_host_that_the_plan_leaves_out_starts_nothing_and_is_named() -> None:
             "lab3, lab1",
         ),
         ("lab1=a,lab2=b,lab3=c,lab1=c", "the peer lab1 of plan.toml would be on a and on c", "-H"),
-        ("lab1,lab2,lab3:2", r"lab3 gets 2 peers, and plan\.toml has 1 there: lab3", "lab3=lab3"),
+        ("lab1,lab2,lab3:2", r"lab3 gets 2 peers, but plan\.toml has 1 there: lab3", "lab3=lab3"),
     ],
 )
 def test_hosts_that_do_not_fit_the_plan_are_refused_with_both_named(
@@ -108,7 +108,7 @@ def test_names_of_peers_that_cannot_be_are_refused(hosts: str, said: str) -> Non
 
 def test_names_of_peers_without_a_plan_are_refused() -> None:
     planned.check_unnamed(parse_list("a:2,b"))
-    with pytest.raises(ConfigError, match="lab1 at a is the name of a peer, and there is no plan"):
+    with pytest.raises(ConfigError, match="lab1 at a is the name of a peer, but there is no plan"):
         planned.check_unnamed(parse_list("lab1=a,lab2=a"))
 
 
@@ -173,7 +173,7 @@ def test_all_hosts_go_on_from_the_newest_step_that_all_stages_have() -> None:
     told = [(line.about, line.text) for line in report.lines]
     assert told == [
         ("resume", "step 8 of saved: lab3 has layers 0-1; lab1 has layers 2-5"),
-        ("lab2", "takes the state of stage 1 from lab1"),
+        ("lab2", "copies the state of stage 1 from lab1"),
     ]
 
 

@@ -100,7 +100,9 @@ def test_who_noticed_a_death_counts_also_where_the_launcher_has_read_that_first(
         ],
         rounds=60,
     )
-    assert one(run, "killed").noticed == "skipped by all after 50 ms; dead for all after 1.0 s"
+    assert (
+        one(run, "killed").noticed == "skipped by all after 50 ms; declared dead by all after 1.0 s"
+    )
 
 
 def test_a_peer_that_somebody_killed_is_told_of_as_nobodys_plan(tmp_path: Path) -> None:
@@ -115,9 +117,9 @@ def test_a_peer_that_somebody_killed_is_told_of_as_nobodys_plan(tmp_path: Path) 
     )
     found = one(run, "not in the fault plan")
     assert (found.who, found.t) == ((1,), BEGAN + 2.0)
-    assert found.noticed == "skipped by all after 100 ms; dead for all after 1.0 s"
+    assert found.noticed == "skipped by all after 100 ms; declared dead by all after 1.0 s"
     assert found.back == "never"
-    assert found.effect == "rounds went on as before (longest 100 ms)"
+    assert found.effect == "rounds continued as before (longest 100 ms)"
 
 
 def test_a_hang_is_over_when_the_peer_is_in_a_round_again(tmp_path: Path) -> None:
@@ -183,7 +185,7 @@ def test_a_script_that_raised_did_so_when_it_left_the_rounds_and_not_when_its_pr
     run = made(tmp_path, [halted, {**ended, "t": 3.3}], rounds=30)
     found = one(run, "its script ended with an error")
     assert (found.t, found.round) == (BEGAN + 1.45, 13)
-    assert found.effect == "rounds went on as before (longest 100 ms)"
+    assert found.effect == "rounds continued as before (longest 100 ms)"
 
 
 def test_who_falls_silent_behind_a_script_that_raised_is_an_incident(tmp_path: Path) -> None:
@@ -206,7 +208,7 @@ def test_of_a_peer_that_came_back_it_is_told_when_its_process_was_started(tmp_pa
         ],
         faults=[fault],
     )
-    assert one(run, "to be started again").back == (
+    assert one(run, "to be restarted").back == (
         "in round 80, 8.0 s after its death; its process was started after 3.0 s"
     )
 
@@ -277,7 +279,7 @@ def test_a_peer_that_is_dead_for_others_without_a_reason_is_an_incident(tmp_path
         ],
     )
     found = one(run, "declared dead")
-    assert (found.who, found.noticed) == ((3,), "dead for peer 0: no answer")
+    assert (found.who, found.noticed) == ((3,), "declared dead by peer 0: no answer")
     assert found.back == "alive again after 4.0 s"
     assert found.what.endswith("explains it")
 
@@ -298,9 +300,11 @@ def test_who_fell_silent_did_so_when_it_was_first_skipped_and_says_that_it_stood
         rounds=90,
     )
     found = one(run, "fell silent")
-    assert found.what.endswith("it was paused, as a stopped process is")
+    assert found.what.endswith("it was paused like a stopped process")
     assert (found.t, found.round, found.who) == (BEGAN + 4.1, 40, (2,))
-    assert found.noticed == "first skipped by peer 1; dead for peer 0 after 900 ms: no answer"
+    assert (
+        found.noticed == "first skipped by peer 1; declared dead by peer 0 after 900 ms: no answer"
+    )
     assert found.back == "alive again after 2.0 s"
 
 
@@ -313,7 +317,7 @@ def test_a_silence_that_only_an_ended_peer_reported_is_none_of_a_later_one(tmp_p
             event_row("dead", 1, 60.0, subject=2, by=1, round=590),
         ],
     )
-    assert one(run, "fell silent").noticed == "dead for peer 1: no answer"
+    assert one(run, "fell silent").noticed == "declared dead by peer 1: no answer"
 
 
 @pytest.mark.parametrize("load", [3.0, 15.0])
@@ -347,7 +351,7 @@ def test_a_node_that_was_started_again_explains_the_silence_of_its_peer(tmp_path
             event_row("alive_again", 0, 7.1, subject=3),
         ],
     )
-    assert one(run, "declared dead").what.endswith("its node ended, and another was started")
+    assert one(run, "declared dead").what.endswith("its node ended, and a new one was started")
 
 
 def test_of_a_suspect_that_nobody_planned_it_is_told_what_its_updates_were_worth(
@@ -385,9 +389,10 @@ def test_a_partition_says_who_waited_and_when_all_were_back(tmp_path: Path) -> N
     found = one(run, "partition between peers 0,1 and peers 2,3")
     assert (found.round, found.who) == (7, (0, 1, 2, 3))
     assert found.noticed == "first peer skipped after 300 ms"
-    assert found.back == "whole again after 4.0 s; the last peer was back 500 ms later"
+    assert found.back == "repaired after 4.0 s; the last peer was back 500 ms later"
     assert found.effect == (
-        "peers 0,1 went on; peer 2 waited for a quorum; rounds went on as before (longest 100 ms)"
+        "peers 0,1 continued; peer 2 waited for a quorum; "
+        "rounds continued as before (longest 100 ms)"
     )
     assert len(incidents.of(run)) == 1, "its dead are explained by it"
 
@@ -690,8 +695,8 @@ def test_the_time_line_has_begin_lies_lives_checkpoints_and_the_end(tmp_path: Pa
         "peer 3: false updates: sign_flip",
         "training begins",
         "checkpoint of step 100",
-        "2 is started again, life 2",
-        "peers 0-3: the launcher was killed, and all peers with it: no end was recorded",
+        "2 is restarted, life 2",
+        "peers 0-3: the launcher and all its peers were killed: no end was recorded",
     ], "and no hint on what to do"
 
 
@@ -711,7 +716,7 @@ def test_samples_that_wait_are_counted_and_the_checkpoint_that_stays_is_marked(
     found = kept.saved_states(run)
     told = " ".join(found.text)
     assert f"after this run: {tmp_path}/step-000000200. gossip checkpoints export" in told
-    assert "complete; no round before lacked an update" in str(found.parts)
+    assert "complete; no earlier round lacked an update" in str(found.parts)
 
 
 def test_what_was_sent_is_a_figure_of_a_run_without_a_summary(tmp_path: Path) -> None:
@@ -731,4 +736,4 @@ def test_the_side_that_went_on_in_a_partition_is_named_whole(tmp_path: Path) -> 
     run = made(
         tmp_path, told, faults=[fault], rounds=80, of=lambda at: (0, 2) if at < 58 else range(4)
     )
-    assert one(run, "partition").effect.startswith("peers 0-2 went on; ")
+    assert one(run, "partition").effect.startswith("peers 0-2 continued; ")

@@ -100,11 +100,11 @@ def test_every_fault_of_the_run_is_a_row_with_its_time_and_its_effect(
     assert "100 % of updates got no weight" in lies[7]
     (killed,) = [row for row in found if crash in row[4]]
     assert killed[1:4] == ("0:04.8", "120", "1")
-    assert killed[5:7] == ("skipped by all after 40 ms; dead for all after 1.0 s", "never")
+    assert killed[5:7] == ("skipped by all after 40 ms; declared dead by all after 1.0 s", "never")
     (stopped,) = [row for row in found if hang in row[4]]
     assert "woken after 3.0 s" in stopped[6]
     (parted,) = [row for row in found if cut in row[4]]
-    assert parted[6].startswith("whole again after 4.0 s")
+    assert parted[6].startswith("repaired after 4.0 s")
     (back,) = [row for row in found if restart in row[4]]
     assert "after its death" in back[6]
 
@@ -379,4 +379,4 @@ def test_of_how_many_peers_nothing_is_known_of_what_they_sent_is_said(tmp_path: 
         for text in participation.section(recorded.RecordedRun(run.folder), (), []).text
         if text.startswith("Sent in all")
     ]
-    assert sent.endswith(" Of 1 peer it is not known.")
+    assert sent.endswith(" It is unknown for 1 peer.")

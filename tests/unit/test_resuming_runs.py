@@ -33,9 +33,9 @@ def test_a_run_says_where_it_went_on(tmp_path: Path) -> None:
     count_from(30, second)
     assert (
         lines_of(recorded.RecordedRun(second), 80)[0]
-        == "It went on at step 30, from checkpoint /ckpt@30."
+        == "It continued at step 30, from checkpoint /ckpt@30."
     )
-    assert "went on" not in lines_of(recorded.RecordedRun(tmp_path / "first"), 80)[0]
+    assert "It continued" not in lines_of(recorded.RecordedRun(tmp_path / "first"), 80)[0]
 
 
 def test_a_death_that_nobody_planned_has_the_round_of_its_time(tmp_path: Path) -> None:
@@ -56,7 +56,7 @@ def test_a_run_of_local_steps_counts_those_of_its_script(tmp_path: Path) -> None
         file.write(json.dumps(plan) + "\n")
     assert (
         lines_of(recorded.RecordedRun(second), 80)[0]
-        == "It went on at step 150, from checkpoint /ckpt@150."
+        == "It continued at step 150, from checkpoint /ckpt@150."
     )
     steps = overview.facts(recorded.RecordedRun(second))[0]
     assert (steps.label, steps.value, steps.more) == ("Steps", "200", "of 400")

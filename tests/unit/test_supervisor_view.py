@@ -297,7 +297,7 @@ def test_the_batch_policy_is_told_at_the_start_and_when_the_roster_changes_size(
     assert told(view, batch(7, 0, 2, 64), batch(7, 2, 2, 64)) == [
         (
             "= batch from round 7 on: 2 peers x 32 samples, 64 a round (fixed_local); the "
-            "learning rate is left as it is"
+            "learning rate is unchanged"
         )
     ]
     assert told(view, batch(9, 1, 2, 64)) == []  # one that has come back: no news
@@ -417,7 +417,7 @@ def test_a_flood_about_a_peer_is_told_once() -> None:
         ),
     )
     assert lines == [
-        "! events.jsonl has only some of the events bad_commit about 3, and counts the others"
+        "! events.jsonl has only some of the events bad_commit about 3, and a count of the others"
     ]
 
 

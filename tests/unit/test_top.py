@@ -104,7 +104,7 @@ def test_a_peer_that_ends_while_others_go_on_has_left_early(run: RecordedRun) ->
     run.rounds(0, 20)
     lines = drawn(run, RUNNING, 4.0)
     assert "left early" in row(lines, 4)
-    assert any("others went on from step" in line for line in lines)
+    assert any("others continued from step" in line for line in lines)
 
 
 def test_a_peer_that_joined_is_counted(run: RecordedRun) -> None:
@@ -220,7 +220,7 @@ def test_printed_after_the_end_it_tells_every_fault_its_time_and_its_effect(
     told = " ".join(out.split())
     assert "0:00.0 round 0, peer 3: false updates: sign_flip" in told
     assert "0:03.1 round 19, peer 1: killed, not in the fault plan noticed:" in told
-    assert "back: in round 30, 1.0 s after its death effect: rounds went on as before" in told
+    assert "back: in round 30, 1.0 s after its death effect: rounds continued as before" in told
     assert "Notes: 0:01.0 the fan is loud (ann@lab)" in told
 
 

@@ -212,7 +212,7 @@ def test_a_tracker_that_cannot_be_started_ends_nothing(
 
     monkeypatch.setattr(beside, "start_tracker", fails)
     (line,) = said_of(run)
-    assert "cannot be started (Cannot allocate memory); training goes on" in line
+    assert "cannot be started (Cannot allocate memory); training continues" in line
 
 
 def test_an_error_of_the_run_goes_through(

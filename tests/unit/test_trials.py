@@ -68,7 +68,7 @@ def test_both_parts_are_scaled_alike_and_only_where_they_are_pixels(
     ("changed", "says"),
     [
         ({"x_train": np.zeros((4, 0))}, "x_train of shape (4, 0) and type float64 holds nothing"),
-        ({"x_test": np.full((2, 3), np.nan)}, "holds nothing, or what is no finite number"),
+        ({"x_test": np.full((2, 3), np.nan)}, "is empty, or has values that are not finite"),
         ({"x_train": np.array([["a"] * 3] * 4)}, "x_train of shape (4, 3) and type <U1 holds"),
         ({"y_train": np.float64(3)}, "y_train of shape () and type float64 holds nothing"),
         ({"x_test": np.zeros((2, 5))}, "3 numbers to an image in x_train, 5 in x_test"),
@@ -77,7 +77,7 @@ def test_both_parts_are_scaled_alike_and_only_where_they_are_pixels(
         ({"y_train": np.array([0, 1, -1, 1])}, "in y_train are whole numbers from 0 to 9999"),
         ({"y_train": np.array([0, 1, 0.5, 1])}, "labels in y_train are whole numbers"),
         ({"y_train": np.array([0, 1, 2**40, 1])}, "labels in y_train are whole numbers"),
-        ({"y_test": np.array([0, 7])}, "y_test has the label 7, and y_train none beyond 1"),
+        ({"y_test": np.array([0, 7])}, "y_test has the label 7, but y_train none above 1"),
     ],
 )
 def test_data_that_nothing_can_be_learnt_from_are_refused(
@@ -119,7 +119,9 @@ def test_samples_that_do_not_suffice_for_all_are_told_and_no_table_is_made_of_it
 ) -> None:
     few, labels = tmp_path / "few.npz", [0, 1, 0, 1]
     np.savez(few, x_train=np.eye(4), y_train=labels, x_test=np.eye(4), y_test=labels)
-    says = "by 8 honest workers alone: 4 samples for 8 honest workers: some would not have one"
+    says = (
+        "8 honest workers alone cannot train: 4 samples for 8 honest workers: some would lack one"
+    )
     with pytest.raises(ConfigError, match=says):
         bench(tmp_path / "runs", "--n", 10, "--f", 2, "--split", "sorted", "--data", few)
 

@@ -11,13 +11,13 @@ STATES: dict[str, str] = {
     "training": "trains",
     "starting": "starts, or receives a state",
     "quarantined": "in quarantine",
-    "dead": "out of reach for most of the others",
+    "dead": "unreachable for most other peers",
     "paused": "waits for a quorum",
     "stopped": "stopped (SIGSTOP)",
     "gone": "its process has ended",
     "done": "has finished",
 }
-"""State of a peer -> its description. A later state hides those before it."""
+"""State of a peer -> its description. A later state hides earlier ones."""
 
 
 Axis: TypeAlias = Literal["time", "round", "bytes"]
@@ -56,7 +56,7 @@ class LineChart:
     """Curves over time, over rounds, or over bytes. All have the same ``x``.
 
     Attributes:
-        name: Name of its anchor.
+        name: Name of the chart's anchor.
         title: Quantity with its unit.
         about: One or two sentences below the title.
         bottom: Natural lower end of the y axis, if any.

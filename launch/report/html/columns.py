@@ -251,7 +251,7 @@ class CommitColumns:
         return np.concatenate([[np.nan], np.diff(self.t)])[: len(self.t)]
 
     def handed_on(self) -> Iterator[tuple[int, int]]:
-        """Return the rounds that another server than the first committed, with the attempt."""
+        """Return the rounds that a server other than the first committed, with the attempt."""
         handed = self.attempt > 0
         return zip(self.round[handed].tolist(), self.attempt[handed].tolist(), strict=True)
 

@@ -69,7 +69,7 @@ def differences(runs: Sequence[RecordedRun]) -> TextTable:
         values = [each.get(key, NONE) for each in flat]
         if len(set(values)) > 1:
             rows.append((key, *values))
-    rows = rows or [("nothing: all settings, versions and code are the same", *[NONE] * len(runs))]
+    rows = rows or [("nothing: settings, versions and code are equal", *[NONE] * len(runs))]
     head = ("What", *(run.name for run in runs))
     return TextTable("What differs between the runs", head, tuple(rows))
 
@@ -101,5 +101,5 @@ def section(runs: Sequence[RecordedRun], incidents: Sequence[list[Incident]]) ->
         if (chart := compare_by_round(runs, name)) is not None:
             found.parts.append(chart)
     found.parts.append(differences(runs))
-    found.text += [f"{run.name} went on at {run.origin}." for run in runs if run.origin]
+    found.text += [f"{run.name} continued at {run.origin}." for run in runs if run.origin]
     return found

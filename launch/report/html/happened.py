@@ -40,7 +40,7 @@ def section(run: RecordedRun, incidents: list[Incident]) -> Section:
     if rows:
         head = ("Time", "Kind", "What happened")
         told = tuple((_when(run, wall), kind, text) for wall, kind, text in rows)
-        caption = f"{len(rows):,} events, those of a kind folded"
+        caption = f"{len(rows):,} events; those of one kind are folded"
         found.parts.append(TextTable(caption, head, told, frozenset({0}), folded=True))
     else:
         found.text.append("No event was recorded.")
@@ -51,10 +51,10 @@ def _milestones(run: RecordedRun, incidents: list[Incident]) -> list[tuple[float
     """Return milestones that no line of the run reports: its start, attacks, restarts of peers,
     checkpoints and its end."""
     trained = run.view.lives.began_at
-    begins = f"training goes on at {run.origin}" if run.origin else "training begins"
+    begins = f"training continues at {run.origin}" if run.origin else "training begins"
     found = [] if trained is None else [(trained, "progress", begins)]
     found += [
-        (each.started_at, "came", f"{each.peer} is started again, life {each.incarnation + 1}")
+        (each.started_at, "came", f"{each.peer} is restarted, life {each.incarnation + 1}")
         for each in run.view.lives.rejoins
         if each.started_at is not None
     ]

@@ -53,7 +53,7 @@ class Impact:
             return "" if goes_on or not len(self._t) else "no further round was committed"
         longest = float(waits.max())
         if longest < 2 * self.usual_s:
-            return f"rounds went on as before (longest {lasted(longest)})"
+            return f"rounds continued as before (longest {lasted(longest)})"
         return f"longest time without a round {lasted(longest)}, usual {lasted(self.usual_s)}"
 
 

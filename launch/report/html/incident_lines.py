@@ -25,9 +25,9 @@ def lines_of(run: RecordedRun, width: int) -> list[str]:
     found = incidents.of(run)
     lines: list[str] = []
     if run.origin:
-        lines.append(f"It went on at {run.origin}.")
+        lines.append(f"It continued at {run.origin}.")
     if found:
-        lines.append("What went wrong, or was done to it (times count from its start):")
+        lines.append("Failures and injected faults (times count from the start of the run):")
         if origin := times_of_faults(run, found):
             lines += textwrap.wrap(origin, max(width, 2 * INDENT))
         for incident in found[:LISTED_MAX]:

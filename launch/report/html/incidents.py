@@ -40,7 +40,7 @@ TOLD = ("crash", "restart", "hang", "leave")
 """Faults that other rows report."""
 KINDS = {
     "crash": "killed (SIGKILL), for good",
-    "restart": "killed (SIGKILL), to be started again",
+    "restart": "killed (SIGKILL), to be restarted",
     "hang": "stopped (SIGSTOP)",
     "killed": "killed, not in the fault plan",
     "raised": "its script ended with an error",
@@ -239,8 +239,8 @@ def _divergences(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
             t=event.t,
             round=event.round,
             until=event.t,
-            noticed="by digests that travel with updates",
-            back="has the state of most" if event.replaced else NONE,
+            noticed="by the digests in updates",
+            back="copied the state of the majority" if event.replaced else NONE,
             effect=impact.effect(event.t, None),
             grave=4,
         )
@@ -262,7 +262,7 @@ def _blows(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
         if blow.skip_ms is not None:
             told.append(f"skipped by all after {lasted(blow.skip_ms / 1000)}")
         if blow.dead_ms is not None:
-            told.append(f"dead for all after {lasted(blow.dead_ms / 1000)}")
+            told.append(f"declared dead by all after {lasted(blow.dead_ms / 1000)}")
         back_at, back = _woken(run, blow) if blow.kind == "hang" else _back(run, blow)
         t, at_round = blow.at, blow.round if blow.planned else _round_at(run, blow.at, blow.round)
         if blow.raised is not None:
@@ -322,7 +322,7 @@ def _woken(run: RecordedRun, blow: Blow) -> tuple[float | None, str]:
     steps = run.series.steps.x(blow.peer)
     after = steps[steps > blow.woken_at]
     if not len(after):
-        return blow.woken_at, f"{woken}, in no round again"
+        return blow.woken_at, f"{woken}, not in a round again"
     first = float(after[0])
     return first, f"{woken}; in a round again {lasted(first - blow.at)} after it was stopped"
 
@@ -338,7 +338,7 @@ def _back(run: RecordedRun, blow: Blow) -> tuple[float | None, str]:
         told = f"in round {found[0].round}, {lasted(after_s)} after its death"
         return blow.at + after_s, "; ".join(filter(None, (told, started)))
     if found or started:
-        return None, f"{started or 'started again'}, and was in no round before the end"
+        return None, f"{started or 'restarted'}, and was in no round before the end"
     return None, "never"
 
 
@@ -355,10 +355,10 @@ def _absences(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
             noticed = f"first skipped by {_by(first)}; "
         after = f" after {lasted(dead.t - begin)}" if noticed else ""
         stood = _stood_still(run, peer, dead.round or 0)
-        cause = "it was paused, as a stopped process is" if stood else ""
+        cause = "it was paused like a stopped process" if stood else ""
         cause = "; ".join(filter(None, (cause, run.overload(peer, begin))))
         if _is_started_again(run, peer, begin, back_at or run.ended):
-            cause = "its node ended, and another was started"
+            cause = "its node ended, and a new one was started"
         yield Incident(
             what="fell silent and was declared dead: "
             + (cause or "no fault or end of its process explains it"),
@@ -367,7 +367,7 @@ def _absences(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
             t=begin,
             round=first.round,
             until=back_at,
-            noticed=f"{noticed}dead for {_by(dead)}{after}: {dead.reason or 'no answer'}",
+            noticed=f"{noticed}declared dead by {_by(dead)}{after}: {dead.reason or 'no answer'}",
             back="never" if back_at is None else f"alive again after {lasted(back_at - begin)}",
             effect=impact.effect(begin, back_at),
             grave=2,
@@ -508,7 +508,7 @@ def _outages(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
         if outage.paused:
             effects.append(f"{peers(outage.paused)} waited for a quorum")
         if outage.alone:
-            effects.append(f"{peers(outage.alone)} went on alone")
+            effects.append(f"{peers(outage.alone)} continued alone")
         effects.append(impact.effect(outage.at, over))
         apart = tuple(sorted(peer for side in outage.sides for peer in side))
         between = " and ".join(map(peers, outage.sides))
@@ -539,14 +539,14 @@ def _went_on(run: RecordedRun, outage: PartitionRecord) -> str:
         if 2 * len(np.unique(run.commits.of[within & np.isin(run.commits.who, side)])) > len(done)
         for peer in side
     ]
-    return f"{peers(sorted(went_on))} went on" if went_on else ""
+    return f"{peers(sorted(went_on))} continued" if went_on else ""
 
 
 def _mended(outage: PartitionRecord) -> str:
     over, back = outage.over_at, outage.back_at
     if over is None:
         return "not over before the end"
-    told = f"whole again after {lasted(over - outage.at)}"
+    told = f"repaired after {lasted(over - outage.at)}"
     return told if back is None else f"{told}; the last peer was back {lasted(back - over)} later"
 
 
@@ -580,12 +580,12 @@ def _forks(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
         if run.view.failures.outage_at(branch.t) is not None:
             continue
         yield Incident(
-            what="a branch of the history was given up; no network fault explains it",
+            what="a branch of the history was abandoned; no network fault explains it",
             kind="abandoned fork",
             who=tuple(branch.peers),
             t=branch.t,
             round=branch.first,
-            effect=f"{rounds_word(branch.rounds)} of it count for nothing",
+            effect=f"{rounds_word(branch.rounds)} of it do not count",
             grave=2,
         )
 
@@ -599,11 +599,11 @@ def _end(run: RecordedRun) -> list[Incident]:
         return []
     return [
         Incident(
-            what="the launcher was killed, and all peers with it: no end was recorded",
+            what="the launcher and all its peers were killed: no end was recorded",
             who=tuple(run.peers),
             t=run.ended,
             round=_round_at(run, run.ended, run.view.progress.round),
-            noticed="by no peer: none was left",
+            noticed="by no peer, as none was left",
             effect=_steps_lost(run),
             grave=5,
             untold=True,
@@ -632,7 +632,7 @@ def _never(run: RecordedRun) -> Iterator[Incident]:
         if not fault.fault:
             continue
         yield Incident(
-            what="only half of it took place" if fault.struck else "never took place",
+            what="only part of it took place" if fault.struck else "never took place",
             fault=_shorten(fault.fault),
             who=(),
             t=None,

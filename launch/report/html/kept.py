@@ -53,13 +53,15 @@ def _epochs(run: RecordedRun) -> list[tuple[int, int, int, int, int]]:
 def saved_states(run: RecordedRun) -> Section:
     found = Section("checkpoints", "Checkpoints")
     if run.saves_to is None:
-        found.text.append("The script of this run saved none (peer.steps(N, save=FOLDER) does).")
+        found.text.append(
+            "The script of this run saved none (peer.steps(N, save=FOLDER) saves them)."
+        )
         return found
     every = run.view.progress.saves_every
     found.text.append(
         f"Saved to {run.saves_to}"
         + (f", every {every:,} steps." if every else ".")
-        + f" {len(run.saved)} are there now."
+        + f" {len(run.saved)} exist now."
     )
     if whole_ones := [one for one in run.saved if not one.problem]:
         newest = whole_ones[-1]
@@ -86,7 +88,7 @@ def saved_states(run: RecordedRun) -> Section:
 
 
 def _state(one: SavedState) -> str:
-    return "complete; no round before lacked an update" if one.spared else "complete"
+    return "complete; no earlier round lacked an update" if one.spared else "complete"
 
 
 def _written(run: RecordedRun, wall: float) -> str:

@@ -37,7 +37,7 @@ def section(run: RecordedRun, marks: tuple[Mark, ...]) -> Section:
             found.parts.append(by_round)
     if not run.series.metrics:
         found.text.append(
-            "The script logged no loss. peer.log(loss=loss.item()) before optimizer.step() does."
+            "The script logged no loss. Log it: peer.log(loss=loss.item()) before optimizer.step()."
         )
     if speed := _speed(run, marks):
         found.parts.append(speed)

@@ -183,7 +183,7 @@ def incidents_section(run: RecordedRun, incidents: list[Incident], prefix: str) 
         anchors = tuple(f"{prefix}incident-{one.number}" for one in group[:LISTED_MAX])
         if rows:
             found.parts.append(TextTable(caption, HEAD, rows, frozenset({0, 1, 2}), anchors))
-    found.text.append("The numbers are those above the pictures below. Times count from the start.")
+    found.text.append("The pictures below show these numbers. Times count from the start.")
     if origin := times_of_faults(run, incidents):
         found.text.append(origin)
     return found

@@ -41,7 +41,7 @@ class RunPart:
 
 @dataclass(frozen=True, slots=True)
 class RunReport:
-    """``comparison``: of several runs, or None."""
+    """``comparison``: Comparison of several runs, or None."""
 
     parts: tuple[RunPart, ...]
     comparison: Section | None
@@ -60,7 +60,7 @@ class RunReport:
 
 
 def make(folders: Sequence[Path]) -> RunReport:
-    """The report on runs, read from their folders.
+    """Read runs from their folders, and return the report on them.
 
     Raises: ConfigError: One of them cannot be read.
     """

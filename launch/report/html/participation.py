@@ -49,7 +49,7 @@ def section(run: RecordedRun, marks: tuple[Mark, ...], incidents: list[Incident]
         silent = sum(not row.figures.sent.total for row in run.view.rows.values())
         found.text.append(
             f"Sent in all: {bytes_word(sent)}, {bytes_word(sent / rounds)} a round."
-            + (f" Of {counted(silent, 'peer')} it is not known." if silent else "")
+            + (f" It is unknown for {counted(silent, 'peer')}." if silent else "")
         )
     found.parts += _machines(run)
     return found
@@ -70,7 +70,7 @@ def _contributors(run: RecordedRun, marks: tuple[Mark, ...]) -> LineChart:
     return LineChart(
         "chart-contributors",
         "Contributors to a round",
-        f"Peers whose update the server had in time. Each point is {lasted(buckets.width)}.",
+        f"Peers whose update reached the server in time. Each point is {lasted(buckets.width)}.",
         (line,),
         run.duration_s,
         marks,
@@ -108,7 +108,7 @@ def _table(run: RecordedRun, incidents: list[Incident]) -> TextTable:
     rows = [_row(run, peer, spans) for peer in shown]
     caption = "Each peer"
     if len(shown) < len(run.peers):
-        caption = f"The {len(shown)} of {len(run.peers)} peers that had most trouble"
+        caption = f"The {len(shown)} of {len(run.peers)} peers with the most trouble"
     head = (*HEAD, *BYTES) if sent_in_all(run) else HEAD
     cut = tuple(row[: len(head)] for row in rows)
     return TextTable(caption, head, cut, frozenset(range(2, len(head))))

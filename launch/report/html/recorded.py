@@ -60,7 +60,7 @@ class RecordedRun(RunReader):
         super().__init__(folder, details=True)
         self.state, self.label = run_state.read_state(folder), ""
         self.sources = tuple(_sources(folder))
-        # Otherwise the summary may be of one of several launchers, or of an earlier end.
+        # Otherwise the summary may be that of one of several launchers, or of an earlier end.
         summary = self.object("summary.json") if self.state.state == "ended" else None
         self.outcome = documents.Outcome.pick(summary)
         self.presence = Presence(self.view)

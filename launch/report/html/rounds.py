@@ -142,24 +142,24 @@ def why(run: RecordedRun, at: int, duration: float, who: np.ndarray, longest: np
     if cut is not None and cut.at >= start:
         told.append(f"network fault: {cut.fault}")
     if round_id in run.handed_on:
-        told.append(f"handed on to another server: {run.handed_on[round_id]}")
+        told.append(f"passed to another server: {run.handed_on[round_id]}")
     if round_id in run.view.turns.late:
         missing, waited = run.view.turns.late[round_id]
         loads = {run.overload(peer, start) for peer in missing} - {""}
         why_late = f"; {', '.join(sorted(loads))}" if loads else ""
-        told.append(f"{peers(missing)} came too late (waited {lasted(waited)}{why_late})")
+        told.append(f"{peers(missing)} were too late (waited {lasted(waited)}{why_late})")
     skipped = {each.peer for each in failures.silences if start <= each.first.t <= stop}
     if skipped and cut is None:  # In a partition each side skips the other.
         told.append(f"{peers(skipped)} fell silent")
     if any(start <= each.t <= stop for each in progress.lost.values()):
-        told.append("rounds before it were lost")
+        told.append("earlier rounds were lost")
     if not told and who[at] >= 0 and longest[at] > duration / 2:
         told.append(
             f"computing: peer {who[at]} took {lasted(float(longest[at]))}"
             if longest[at] <= duration
-            else f"computing: peer {who[at]}, which all steps would take "
-            f"{lasted(float(longest[at]))}, took fewer"
+            else f"computing: peer {who[at]}, which would need "
+            f"{lasted(float(longest[at]))} for all steps, did fewer"
         )
     if not told and at == 1:
-        told.append("the first rounds: everything is loaded")
-    return "; ".join(told) or "nothing is recorded that explains it"
+        told.append("the first rounds load code and data")
+    return "; ".join(told) or "no recorded event explains it"

@@ -50,11 +50,11 @@ def _lanes(
     incidents: list[Incident],
 ) -> LaneChart:
     shown = in_trouble(spans, incidents, curves.LISTED_MAX)
-    about = "Of several states the most serious is drawn."
+    about = "If a peer has several states, the most serious is drawn."
     if len(spans) > len(shown):
         rest = [membership.away_s(spans[peer]) for peer in spans if peer not in shown]
         about = (
-            f"The {len(shown)} of {len(spans)} peers that had most trouble. No other peer was away "
+            f"The {len(shown)} of {len(spans)} peers with the most trouble. No other peer was away "
             f"for more than {lasted(max(rest, default=0.0))} in all."
         )
     return LaneChart(

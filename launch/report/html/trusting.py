@@ -22,7 +22,7 @@ def section(run: RecordedRun, marks: tuple[Mark, ...]) -> Section:
     found = Section("trust", "Trust")
     trust = run.commits.trust if run.commits.trust.peers else run.series.trust
     if not trust.peers:
-        found.text.append("This run has recorded no trust.")
+        found.text.append("This run recorded no trust.")
         return found
     found.parts.append(_chart(run, trust, marks))
     found.text.append(f"Suspected: {peers(run.view.trust.suspicions)}.")
