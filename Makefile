@@ -1,4 +1,4 @@
-# make demo | make test | make simulate: each installs what it needs into .venv first.
+# make demo | make test | make simulate: each first installs its needs into .venv.
 # make help lists the rest.
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -7,33 +7,33 @@ SHELL := /bin/bash
 
 PYTHON ?= python3
 VENV ?= .venv
-# Where torch comes from when the default package index is not what you want, such as the index of
+# Package index for torch, if not the default one: for example the index of
 # CPU-only builds.
 TORCH_INDEX ?=
-# Address of the repository, which the packages of a release name.
+# Address of the repository, for the metadata of released packages.
 SOURCE ?=
 ARGS ?=
 PYTEST_ARGS ?=
-# nproc takes OMP_NUM_THREADS for the number of processors, and newer makes hand it what is
-# exported below.
+# nproc reads OMP_NUM_THREADS as the number of processors, and newer versions of make pass it the value
+# that is exported below.
 JOBS ?= $(shell env -u OMP_NUM_THREADS nproc)
-# Of tests that start a swarm each: they wait half of their time, so two of them keep two
-# processors busy.
+# Processes for tests that each start a swarm: these wait half of the time, so two of them use two
+# processors.
 SWARMS ?= $(shell echo $$(( $(JOBS) < 4 ? $(JOBS) : $(JOBS) / 2 )))
-# What the tests of `make test-hosts` need of Debian's packages.
+# Debian packages that the tests of `make test-hosts` need.
 HOSTS_NEED := openssh-server openssh-client iproute2 nftables util-linux slurm-wlm munge
 # Unit tests that start no process and load neither a trainer nor a launcher.
 BEYOND_QUICK := gossip\.(training|launch|testing|node|integrations|run|ipc)\b|gossip_(lab|clusters)|gossip_pipelines\.(plan|stages|starts)|^import gossip$$|subprocess|code_blocks|examples
 QUICK = $(shell grep -LE '$(BEYOND_QUICK)' tests/unit/test_*.py)
-# How many fault schedules `make test` plays; `make simulate` plays 2,000.
+# Number of fault schedules in `make test`; `make simulate` plays 2,000.
 SCHEDULES ?= 12
 
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
-# Tests that need one process each run on every processor, those that start peers on every other
-# where there are many; the longest begin first, and who has nothing left takes of what others
-# have. What knows no real time runs beside those that start peers, and takes what these leave of
-# the processors, which wait for each other half of their time.
+# Tests of one process run on every processor. Tests that start peers run on every second one
+# if there are many; the longest begin first, and idle workers take over tests of
+# others. Tests on a virtual clock run beside those that start peers, on the remaining processor
+# time: swarms wait half of the time.
 BRIEF := $(wildcard tests/test_*.py) tests/unit
 VIRTUAL := tests/property tests/simulation
 ALONE := $(BRIEF) $(VIRTUAL)
@@ -41,52 +41,52 @@ TOGETHER := tests/fault tests/integration
 YIELDING := nice -n 19
 SOURCES := gossip aggregators topologies launch extras tests examples benchmarks docs
 
-# One thread a process: several processes with a thread a core each are slower than one thread
-# each by a factor of hundreds.
+# One thread per process: several processes with one thread per core are hundreds of times slower
+# than with one thread each.
 export OMP_NUM_THREADS ?= 1
 export OMP_WAIT_POLICY ?= PASSIVE
-# Where it is set, each process that runs tests or starts peers compiles all of them, and us, anew.
+# If it is set, each process that runs tests or starts peers compiles all tests and gossip again.
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help venv demo quick test test-adapters test-virtual test-swarms test-long test-hosts campaign simulate frames folders lint words format types pyright screenshots bench robustness package release-check clean mutants test-examples docs
 
-help:  ## this list
+help:  ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@echo "Variables: PYTHON=python3.12  VENV=.venv  TORCH_INDEX=<url>  JOBS=2  TEST_LONG=1  ARGS='--peers 4'  PYTEST_ARGS='-k rolling'"
 
-venv: $(INSTALLED)  ## make .venv with the tested versions of everything
+venv: $(INSTALLED)  ## create .venv with the tested versions of all packages
 
-# torch first and pinned, so that no other package can pull in another one (a few GiB of CUDA
+# torch comes first and pinned, so that no other package can install a different one (a few GiB of CUDA
 # libraries on some indexes).
 $(INSTALLED): pyproject.toml extras/lab/pyproject.toml extras/clusters/pyproject.toml extras/pipelines/pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "gossip needs Python 3.11 or newer, $(PYTHON) is " \
-	  + sys.version.split()[0] + ". Give another one: make PYTHON=python3.12 ...")'
+	  + sys.version.split()[0] + ". Set another one: make PYTHON=python3.12 ...")'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) torch
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]' --editable 'extras/lab[records]' --editable extras/clusters --editable extras/pipelines
-	# What tests compare our rules with; without what it needs for plots and training (torchvision among it, which wants a torch of its own).
+	# Tests compare our rules with byzfl. Its dependencies for plots and training are omitted: torchvision would install its own torch.
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-deps byzfl
 	@touch $@
 
-demo: $(INSTALLED)  ## eight peers, two liars, a killed server; ARGS is passed on to `gossip demo`
+demo: $(INSTALLED)  ## eight peers, two of them Byzantine, and a killed server; ARGS is passed to `gossip demo`
 	$(BIN)/gossip demo $(ARGS)
 
-quick: $(INSTALLED)  ## tests of the core, the rules, the faults and the codec: less than a minute
+quick: $(INSTALLED)  ## run the tests of the core, rules, faults and codec (less than a minute)
 	$(BIN)/ruff check
 	$(BIN)/python -m pytest -q --numprocesses $(JOBS) $(QUICK)
 
-test: lint $(INSTALLED)  ## all that a change must pass: lint, types, tests
+test: lint $(INSTALLED)  ## run all checks of a change: lint, types, tests
 ifdef PYTEST_ARGS
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -q $(PYTEST_ARGS)
 else
-	@echo "the dear tests do what every change needs; make test-long gives them all their seeds, sizes and examples"
+	@echo "expensive tests run a part of their cases; make test-long runs all their seeds, sizes and examples"
 	$(BIN)/python -m pytest -q --durations=5 --numprocesses $(JOBS) --dist loadgroup $(BRIEF)
-	@echo "types, simulations and swarms at once: each is shown when it has ended"
+	@echo "types, simulations and swarms in parallel: each output is shown at its end"
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target test-virtual test-swarms
 endif
 
-# Of `make test`, which starts both at once.
+# Parts of `make test`, which starts both at once.
 test-virtual: $(INSTALLED)
 	$(YIELDING) $(BIN)/mypy
 	$(YIELDING) $(BIN)/python -m pytest -q --durations=5 --numprocesses $(JOBS) --dist loadgroup $(VIRTUAL)
@@ -95,12 +95,12 @@ test-virtual: $(INSTALLED)
 test-swarms: $(INSTALLED)
 	$(BIN)/python -m pytest -q --durations=5 --numprocesses $(SWARMS) --dist worksteal -m 'not adapters and not ray and not slurm and not ssh' $(TOGETHER)
 
-test-long: $(INSTALLED)  ## the same tests with all their seeds, sizes and examples (ten minutes of four processors more)
+test-long: $(INSTALLED)  ## run the same tests with all their seeds, sizes and examples (ten more minutes on four processors)
 	TEST_LONG=1 $(BIN)/python -m pytest -q --durations=20 --numprocesses $(JOBS) --dist loadgroup $(PYTEST_ARGS) $(ALONE)
 	TEST_LONG=1 $(BIN)/python -m pytest -q --durations=20 --numprocesses $(SWARMS) --dist worksteal $(PYTEST_ARGS) $(TOGETHER)
 
 # Only root may install packages, and only this target does.
-test-hosts: $(INSTALLED)  ## tests over real ssh, Slurm and Ray between network namespaces (root), more of them with TEST_LONG=1; installs what is missing with apt-get and pip
+test-hosts: $(INSTALLED)  ## run tests over real ssh, Slurm and Ray between network namespaces (root), more of them with TEST_LONG=1; installs missing packages with apt-get and pip
 	@if [ -x /usr/sbin/sshd ] && (for tool in ssh ip nft nsenter slurmctld munged; do command -v $$tool >/dev/null || exit 1; done); then :; \
 	elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 	  echo "installing $(HOSTS_NEED) with apt-get"; \
@@ -109,75 +109,75 @@ test-hosts: $(INSTALLED)  ## tests over real ssh, Slurm and Ray between network 
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[ray]'
 	$(BIN)/python -m pytest -q -m 'ray or ssh or slurm' $(PYTEST_ARGS) tests/fault
 
-test-examples: $(INSTALLED)  ## each example from a clean wheel; GOSSIP_TEST_DATA=FOLDER has mnist.npz
+test-examples: $(INSTALLED)  ## run each example from a clean wheel; GOSSIP_TEST_DATA=FOLDER has mnist.npz
 	TEST_LONG=1 $(BIN)/python -m pytest -q --durations=20 $(PYTEST_ARGS) tests/integration/test_examples_from_a_wheel.py
 
-test-adapters: $(INSTALLED)  ## tests of gossip.integrations and of engines for sweeps with the real libraries, which it installs; ten fault plans each with TEST_LONG=1
+test-adapters: $(INSTALLED)  ## run tests of gossip.integrations and of engines for sweeps with the real libraries, which it installs; ten fault plans each with TEST_LONG=1
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[lightning,transformers,accelerate]' --editable 'extras/lab[optuna,dask,ray]'
 	$(BIN)/python -m pytest -q -m adapters $(PYTEST_ARGS) tests/fault
 
-campaign: lint types test-long simulate frames folders mutants  ## what a night is for: test-long, 2,000 schedules, every mutant (hours)
+campaign: lint types test-long simulate frames folders mutants  ## run all long checks: test-long, 2,000 schedules, every mutant (hours)
 
-mutants: $(INSTALLED)  ## plant protocol faults and let the simulator find them, up to 2,000 schedules each (hours)
+mutants: $(INSTALLED)  ## plant protocol faults and search for them in the simulator, up to 2,000 schedules each (hours)
 	$(BIN)/python tests/mutants/hunt.py --jobs $(JOBS) $(ARGS)
 
-frames: $(INSTALLED)  ## 2,000,000 hostile frames for all that reads bytes of others (ten minutes); ARGS='--count 20000' for fewer
+frames: $(INSTALLED)  ## send 2,000,000 hostile frames to all readers of remote bytes (ten minutes); ARGS='--count 20000' for fewer
 	$(BIN)/python tests/frames/hostile.py $(ARGS)
 
-folders: $(INSTALLED)  ## 200,000 tampered run folders, read by eight commands (hours); ARGS='--count 3000 --only report,top' for fewer
+folders: $(INSTALLED)  ## read 200,000 tampered run folders with eight commands (hours); ARGS='--count 3000 --only report,top' for fewer
 	$(BIN)/python tests/folders/mutate.py $(ARGS)
 
-simulate: $(INSTALLED)  ## 2,000 fault schedules on a virtual clock; ARGS='--seeds 100' for fewer
+simulate: $(INSTALLED)  ## play 2,000 fault schedules on a virtual clock; ARGS='--seeds 100' for fewer
 	$(BIN)/gossip simulate --seeds 2000 --jobs $(JOBS) $(ARGS)
 
-words: $(INSTALLED)  ## sentences of code and docs that break a rule of our English; ARGS='gossip/core --show 50'
+words: $(INSTALLED)  ## list sentences in code and docs that break a rule of our English; ARGS='gossip/core --show 50'
 	$(BIN)/python tests/words.py $(ARGS)
 
-lint: $(INSTALLED)  ## ruff, style and formatting; who imports whom
+lint: $(INSTALLED)  ## check style and formatting (ruff), and the order of imports between packages
 	$(BIN)/ruff check $(SOURCES)
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/ruff format --check $(SOURCES)
 
-format: $(INSTALLED)  ## let ruff format and fix
+format: $(INSTALLED)  ## format and fix the sources with ruff
 	$(BIN)/ruff format $(SOURCES)
 	$(BIN)/ruff check --fix $(SOURCES)
 
-types: $(INSTALLED)  ## mypy --strict, of gossip, benchmarks and the mutant hunt
+types: $(INSTALLED)  ## run mypy --strict on gossip, benchmarks and the mutant hunt
 	$(BIN)/mypy
 
-pyright: $(INSTALLED)  ## pyright (needs node; not part of `make test`, because without one it downloads one)
+pyright: $(INSTALLED)  ## run pyright (needs node, which it downloads if missing, so it is not part of `make test`)
 	$(BIN)/pyright
 
-# Of a real run and into docs/: make screenshots ARGS='--docs docs runs/NAME'.
-# Of the terminal and into docs/: make screenshots TERMINAL_ARGS='--docs docs'.
-screenshots: $(INSTALLED)  ## the report in headless Chromium, light and dark, narrow and wide, and the terminal at 80, 120 and 200 columns; fails where a text is cut (CHROMIUM=path)
+# For a real run, into docs/: make screenshots ARGS='--docs docs runs/NAME'.
+# For the terminal, into docs/: make screenshots TERMINAL_ARGS='--docs docs'.
+screenshots: $(INSTALLED)  ## take pictures of the report in headless Chromium, light and dark, narrow and wide, and of the terminal at 80, 120 and 200 columns; fails if a text is cut (CHROMIUM=path)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt playwright pyte
 	$(BIN)/python tests/screenshots/take.py $(ARGS)
 	$(BIN)/python tests/screenshots/terminal_pictures.py $(TERMINAL_ARGS)
 
-bench: $(INSTALLED)  ## steps per second against PyTorch DDP over gloo
+bench: $(INSTALLED)  ## measure steps per second, compared with PyTorch DDP over gloo
 	$(BIN)/gossip bench step $(ARGS)
 
-# Each processor rounds sums in its own way, and where training diverges that decides a cell:
-# torch, MKL and OpenBLAS take what nearly all have in common, for a page that depends on the
-# machine as little as may be.
+# Processors round sums differently, which decides a cell if training diverges:
+# torch, MKL and OpenBLAS use instructions that nearly all processors have, so that the page depends on the
+# machine as little as possible.
 robustness: export ATEN_CPU_CAPABILITY ?= avx2
 robustness: export MKL_CBWR ?= COMPATIBLE
 robustness: export OPENBLAS_CORETYPE ?= Haswell
-robustness: $(INSTALLED)  ## every rule under every attack, into docs/results/robustness.md (an hour of one processor; Ctrl-C and go on)
+robustness: $(INSTALLED)  ## run every rule under every attack, for docs/results/robustness.md (an hour of one processor; resumes after Ctrl-C)
 	$(BIN)/gossip bench robustness --n 10 --f 2 --rounds 50 --seeds 5 --jobs $(JOBS) --out docs/results/robustness.md $(ARGS)
 
-docs: $(INSTALLED)  ## the site of docs/ and README.md into site/; fails where a link leads nowhere
+docs: $(INSTALLED)  ## build the site of docs/ and README.md in site/; fails if a link is broken
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[docs]'
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict $(ARGS)
 
-package: $(INSTALLED)  ## sdist and wheel of each package into dist/, of what is committed; SOURCE=ADDRESS of the repository for an upload
+package: $(INSTALLED)  ## build sdist and wheel of each package in dist/, from the last commit; SOURCE=ADDRESS of the repository for an upload
 	rm -rf dist
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt build
 	$(BIN)/python tests/release/packages.py --source '$(SOURCE)'
 
-# torch and what it needs stay in .release, a folder for each Python.
-release-check: $(INSTALLED)  ## a fresh clone, built and installed for each Python, with demo, quick tests, links, metadata and licences (a quarter of an hour); SOURCE as for package
+# torch and its dependencies stay in .release, with a folder for each Python.
+release-check: $(INSTALLED)  ## check a fresh clone, built and installed for each Python: demo, quick tests, links, metadata and licences (a quarter of an hour); SOURCE as for package
 	TORCH_INDEX='$(TORCH_INDEX)' $(BIN)/python tests/release/check.py --source '$(SOURCE)' $(ARGS)
 
 clean:  ## remove .venv, caches and build outputs; keeps runs/

@@ -1,10 +1,10 @@
-"""AdamW in gossip rounds: whether exchanges of parameters should mix its moments, too.
+"""AdamW in gossip rounds: whether exchanges of parameters should also mix its moments.
 
 Each peer steps with AdamW on the mean gradient of its neighbourhood, in the fast engine of the
-playground. In a round that mixes parameters, nothing else is mixed (as in ``gossip run``, and in
+playground. A round that mixes parameters mixes nothing else (as in ``gossip run``, and in
 DADAM, Nazari et al. 2019, arXiv:1901.09109), or the second moments too (Chen et al. 2021,
-arXiv:2109.03194), or both moments. Each way gets its best learning rate. First moments are never
-mixed alone: where all own gradients are 0, a peer would divide those of others by 0.
+arXiv:2109.03194), or both moments. Each variant gets its best learning rate. First moments are
+never mixed alone: where all own gradients are 0, a peer would divide those of others by 0.
 
 ``python benchmarks/adamw_moments.py`` prints the table of docs/results/playground.md.
 """

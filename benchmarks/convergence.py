@@ -1,4 +1,4 @@
-"""The promise "eventually converges", scenario by scenario, each with a twin that breaks it.
+"""The guarantee "eventually converges": scenarios, each with a twin that lacks one condition.
 
 python benchmarks/convergence.py --seeds 50 --jobs 2 --write docs/results/convergence.md
 """

@@ -17,7 +17,7 @@ INK, MUTED, BLUE, RED = "#1a1a1a", "#8a8a8a", "#1f5fbf", "#c23b22"
 
 
 def draw(folder: Path, picture: Path) -> None:
-    """Draw the runs of a demo's folder into a PNG, or the format of the name's ending."""
+    """Draw the runs of a demo's folder into a picture in the format of its name, such as PNG."""
     config = RunConfig.load(folder / "config.json")
     summary = read_json(folder / "summary.json") or {}
     honest = [peer for peer in range(config.peers) if peer not in config.plan.byzantine]
@@ -67,7 +67,7 @@ def draw(folder: Path, picture: Path) -> None:
             f"  {', '.join(suspicion)} suspected from round "
             f"{', '.join(map(str, sorted(set(suspicion.values()))))}"
         )
-        # plain averaging rises slightly in its first rounds; there is room to the right
+        # Plain averaging rises slightly in its first rounds; to the right there is room.
         at = (max(suspicion.values()) + 0.05 * (config.rounds or 0), 0.02)
         axes.annotate(label, at, fontsize=8, color=BLUE)
     axes.set(xlabel="round", ylabel="test accuracy", ylim=(0, 1.02), xlim=(0, config.rounds))
@@ -78,7 +78,7 @@ def draw(folder: Path, picture: Path) -> None:
 
 
 def _curve(folder: Path, peers: list[int]) -> tuple[list[int], list[float]]:
-    """Round -> accuracy, the mean over honest peers that tested after it."""
+    """Return rounds, and the mean accuracy of the honest peers that tested after each."""
     found: dict[int, list[float]] = {}
     paths = [
         folder / "metrics.jsonl",

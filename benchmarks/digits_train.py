@@ -1,4 +1,4 @@
-"""The digits MLP under ``gossip run``: SGD with momentum, one batch a process and step.
+"""The digits MLP under ``gossip run``: SGD with momentum, one batch for each process and step.
 
 Peer 0 writes what it measured to ``--result``. Started by ``versions.py``.
 """
@@ -19,18 +19,18 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import gossip
 
-# The part of a run that is measured, as fractions of its steps:
-# without the start and the leaving of the others.
+# Measured part of a run, as fractions of its steps:
+# without the start, and the end of the other peers.
 FROM, TO = 0.2, 0.9
 
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, required=True)
-    parser.add_argument("--batch", type=int, default=32, help="samples a process and step")
+    parser.add_argument("--batch", type=int, default=32, help="samples of a process in a step")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument(
-        "--result", type=Path, required=True, help="where rank 0 writes its measurement"
+        "--result", type=Path, required=True, help="file for the measurement of rank 0"
     )
     return parser.parse_args()
 

@@ -1,4 +1,4 @@
-"""Payloads between distant hosts, with keys, against one plain TCP stream over the same link.
+"""Payloads between distant hosts, with keys, compared with a plain TCP stream over the same link.
 
     sudo python benchmarks/distant_payloads.py                    # 4 round trips, 2 rates
     sudo python benchmarks/distant_payloads.py --round-trips 100 --mbit 200 --turns 5
@@ -96,7 +96,7 @@ def send_gossip(address: str, target: str, bulk: str, known: Known, seconds: flo
 
 
 def play(on: Wan, side: str, seconds: float) -> float:
-    """Mbit/s of one stream from host 1 to host 0."""
+    """Return the rate of one stream from host 1 to host 0, in Mbit/s."""
     pairs = {peer: (pair.public, pair.secret) for peer, pair in Known((1, 2)).pairs.items()}
     command = [sys.executable, __file__, "--side", side, "--seconds", str(seconds)]
     command += ["--pairs", json.dumps(pairs)]
@@ -121,7 +121,7 @@ def known_of(pairs: str) -> Known:
 
 
 def play_side(args: argparse.Namespace) -> None:
-    """One end of a stream."""
+    """Run one end of a stream."""
     if args.side == "tcp" and args.target:
         send_tcp(args.target, args.seconds)
     elif args.side == "tcp":
@@ -139,7 +139,7 @@ def parse_options() -> argparse.Namespace:
         "--round-trips", type=float, nargs="+", default=[20, 100, 200, 400], help="ms"
     )
     parser.add_argument("--mbit", type=float, nargs="+", default=[200, 1000])
-    parser.add_argument("--seconds", type=float, default=10.0, help="of one stream")
+    parser.add_argument("--seconds", type=float, default=10.0, help="duration of a stream")
     parser.add_argument("--turns", type=int, default=3)
     for hidden in ("--side", "--pairs", "--address", "--target", "--bulk"):
         parser.add_argument(hidden, help=argparse.SUPPRESS)
@@ -157,7 +157,7 @@ def main() -> int:
     print("| round trip, ms | link, Mbit/s | TCP | gossip | ratio |\n|---|---|---|---|---|")
     for round_trip_ms in args.round_trips:
         for mbit_s in args.mbit:
-            # a queue of a round trip, as routers have
+            # a queue of one round trip, as in routers
             queue = max(2**18, round(mbit_s * 125 * round_trip_ms))
             rule = {
                 "delay_s": round_trip_ms / 2000,

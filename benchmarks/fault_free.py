@@ -1,4 +1,4 @@
-"""Failures without a fault: rounds over peers, sizes of the model, links and other work.
+"""Failures without a fault, by number of peers, size of the model, links and other load.
 The memory of a peer is also measured.
 
     python benchmarks/fault_free.py --peers 4 --numbers 25000000 --rounds 15
@@ -6,8 +6,8 @@ The memory of a peer is also measured.
     sudo python benchmarks/fault_free.py --peers 2 4 --numbers 25000000 --rounds 20 \\
         --hosts 2 --mbit 100 1000 0
 
-Each combination is a run. Counted are commits without all contributors, attempts above 0, late
-updates, suspicions, restored states and branches: all of them should be 0. Two hosts are network
+Each combination is a run. The table counts commits without all contributors, attempts above 0, late
+updates, suspicions, restored states and branches: all should be 0. Two hosts are network
 namespaces of this machine (root, and ip and tc of iproute2) with cables that carry ``--mbit``, 0
 for no limit. ``--busy`` processes compute at the same time. The model is a single vector without
 computation: the test covers the transfer, copies, hashes and sums of updates and results.
@@ -33,7 +33,7 @@ from typing import Any
 import psutil
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.append(str(ROOT / "tests"))  # hosts of namespaces are those of the tests
+sys.path.append(str(ROOT / "tests"))  # for the hosts in network namespaces
 
 from hosts import MOVE_IN, Hosts, hosts, why_no_hosts  # noqa: E402
 
@@ -154,7 +154,7 @@ def cell(
         if done.returncode:
             print(done.stderr, end="", file=sys.stderr, flush=True)
         if missing := [name for name in WRITTEN if not (folder / "out" / name).is_file()]:
-            said = "what it says is above" if done.stderr else "it has said nothing"
+            said = "its output is above" if done.stderr else "it has printed nothing"
             raise SystemExit(
                 f"a run of {peers} peers and {numbers} numbers has no "
                 f"{' and no '.join(missing)}: its launcher has ended with exit code "
@@ -179,7 +179,8 @@ def cell(
 
 def judge(folder: Path, peers: int, rounds: int) -> dict[str, Any]:
     """Return the counts and times that a run has logged. Events from the round after the last do
-    not count: the first peer that finishes turns that round over, which is not a fault."""
+    not count: the first peer that finishes passes that round to another server, which is no
+    fault."""
     events = [row for row in rows(folder / "events.jsonl") if row.get("round", 0) < rounds]
     commits = rows(folder / "commits.jsonl")
     counts = Counter(row["event"] for row in events)
@@ -209,17 +210,17 @@ def main() -> None:
         type=int,
         nargs="+",
         default=[0],
-        help="of either host's cable; 0: what the machine gives",
+        help="rate of each host's cable; 0 means no limit",
     )
     parser.add_argument(
         "--busy", type=int, nargs="+", default=[0], help="processes that compute beside the peers"
     )
     parser.add_argument("--rounds", type=int, default=200)
     parser.add_argument("--aggregator", default="mean")
-    parser.add_argument("--word", action="append", default=[], help="a further word of gossip run")
     parser.add_argument(
-        "--keep", type=Path, help="where the folder of the last run is to be copied to"
+        "--word", action="append", default=[], help="an additional argument of gossip run"
     )
+    parser.add_argument("--keep", type=Path, help="copy the folder of the last run to this path")
     parser.add_argument("--json", type=Path, help="file to which a line is added for each run")
     options = parser.parse_args()
     if options.hosts == 2 and (why := why_no_hosts()):

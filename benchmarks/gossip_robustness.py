@@ -43,7 +43,7 @@ def cells_of(sweep: Sweep) -> Cells:
 
 
 def attack_of(faults: tuple[str, ...]) -> str:
-    """Return the attack and its strength: ``sign_flip*10`` of ``sign_flip:18,19*10``."""
+    """Return the attack and its strength: ``sign_flip*10`` for ``sign_flip:18,19*10``."""
     if not faults:
         return NONE
     attack, _, peers = faults[0].partition(":")
@@ -97,7 +97,7 @@ def main() -> None:
     parser.add_argument("-j", "--jobs", type=int, default=1, help="cells at once")
     parser.add_argument("--into", type=Path, default=Path("runs/gossip_robustness"))
     parser.add_argument("--write", type=Path, default=PAGE, help="page with the marks of tables")
-    parser.add_argument("--show", action="store_true", help="only what was played so far")
+    parser.add_argument("--show", action="store_true", help="show only the finished cells")
     options = parser.parse_args()
     grid, settings = Grid.from_toml(GRID), SweepSettings(options.into, options.jobs)
     sweep = read_sweep(grid, settings) if options.show else run_grid(grid, settings, LOCAL)

@@ -4,11 +4,11 @@
     python benchmarks/many_peers.py --peers 1000 --topology random-k
     python benchmarks/many_peers.py --peers 256 --speed
 
-One line of JSON for each size. 20 rounds, in which one peer is killed, one joins and the killed one
-returns. ``--speed`` plays the rounds without a fault and measures
-the simulator: peer-rounds a second of processor time, and memory.
+It prints a line of JSON for each size. In 20 rounds one peer is killed, one joins and the killed
+one returns. ``--speed`` plays the rounds without a fault and measures the simulator: peer-rounds a
+second of processor time, and memory.
 
-Exit codes: 0 all is well, 1 the peers did not end up together.
+Exit codes: 0 success, 1 the peers did not end together.
 """
 
 from __future__ import annotations

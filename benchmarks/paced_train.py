@@ -1,9 +1,8 @@
 """A small model under ``gossip run``, with local steps that each last a stated time.
 
-It learns which of 32 tokens follows two others. Each peer writes its number of steps and its
-computing time to ``computed-PEER.json`` in the run's folder. The run is over at the round that the
-file ``until`` there names. Started by ``slow_links.py``; ``planned_storm.py`` trains the same
-model.
+The model predicts which of 32 tokens follows two others. Each peer writes its number of steps and
+its computing time to ``computed-PEER.json`` in the run's folder. The run ends at the round that the
+file ``until`` there names. ``slow_links.py`` starts it; ``planned_storm.py`` trains the same model.
 """
 
 from __future__ import annotations
@@ -20,14 +19,14 @@ SAMPLES, HELD_OUT = 200_000, 2_000
 
 
 def source(seed: int = 0) -> tuple[Any, Any]:
-    """Samples to train on, two tokens and the next one each, and others to test on."""
+    """Return training samples, each two tokens and the next one, and test samples."""
     import torch
 
     draw = torch.Generator().manual_seed(seed)
     first, second = 1.5 * torch.randn(2, TOKENS, TOKENS, generator=draw)
     before = torch.randint(TOKENS, (SAMPLES + HELD_OUT, 2), generator=draw)
     chances = torch.softmax(first[:, None] + second[None], dim=2).flatten(0, 1)
-    # by the inverse of the distribution: a restarted peer draws them all quickly
+    # Use the inverse of the distribution: a restarted peer then draws all samples quickly.
     of_pair = before[:, 0] * TOKENS + before[:, 1]
     upto = (chances.cumsum(dim=1) + torch.arange(TOKENS**2)[:, None]).flatten()
     lots = of_pair + torch.rand(len(before), generator=draw)
@@ -37,8 +36,8 @@ def source(seed: int = 0) -> tuple[Any, Any]:
 
 
 def model_of(hidden: int, layers: int = 0) -> Any:
-    """Return a model of 97 parameters for each hidden unit, and 1,056 others. Each of ``layers``
-    more layers in between has ``hidden * (hidden + 1)``."""
+    """Return a model with 97 parameters for each hidden unit, and 1,056 others. Each of ``layers``
+    more layers in between adds ``hidden * (hidden + 1)``."""
     from torch import nn
 
     deeper = [part for _ in range(layers) for part in (nn.Linear(hidden, hidden), nn.ReLU())]
@@ -82,7 +81,7 @@ def main() -> None:
         time.sleep(options.pause)
         steps, computed_at = steps + 1, time.monotonic()
         optimizer.step()
-        local = peer.step % options.local_steps > 0  # no round was behind it
+        local = peer.step % options.local_steps > 0  # no round ended with it
         computed_s += (time.monotonic() if local else computed_at) - began
         if not local and is_over(until, peer.round):
             break

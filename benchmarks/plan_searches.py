@@ -1,4 +1,4 @@
-"""Searches for the places of peers in a pipeline, one a stage, with unequal links: exact cuts,
+"""Searches for the places of peers in a pipeline, one peer a stage, with unequal links: exact cuts,
 local moves, the differentiable search, and a Markov chain over cuts and places.
 
     python benchmarks/plan_searches.py                      # 200 instances of 5 peers, 40 of 8
@@ -50,7 +50,7 @@ TEMPERATURE = 0.02
 def sample_placement(
     stage_costs: StageCosts, given: Groups, seed: int, evaluations: int
 ) -> Placement:
-    """Return the best state of a chain after so many evaluations of a step."""
+    """Return the best state of a chain after ``evaluations`` evaluations of a step."""
     draw, stages = Random(seed), len(given)
     layers = len(stage_costs.costs.layers)
     groups, bounds = given, tuple(layers * stage // stages for stage in range(stages + 1))
@@ -73,7 +73,7 @@ def sample_placement(
 
 
 def ways_of(stage_costs: StageCosts, given: Groups, seed: int, evaluations: int) -> dict[str, Way]:
-    """Return the searches by name; the first one is what the others are compared with."""
+    """Return the searches by name; the others are compared with the first one."""
     count = len(given)
     chain = partial(sample_placement, stage_costs, given, seed, evaluations)
     ways: dict[str, Way] = {

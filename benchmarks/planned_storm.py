@@ -1,5 +1,5 @@
 """Eight peers and a planned number of epochs under all kinds of faults of peers. Does the
-run end as planned, and as well as without faults?
+run end as planned, with the loss of a run without faults?
 
     python benchmarks/planned_storm.py --into storm --seed 1       # about half an hour
     python benchmarks/planned_storm.py --into storm --epochs 1 --pause 0.02
@@ -39,7 +39,7 @@ from gossip.faults import Fault, FaultPlan, Hang, Partition, Restart, Slow
 from gossip.run.telemetry import read_lines
 
 BATCH = 8
-APART_S = 15.0  # between two faults of one peer
+APART_S = 15.0  # minimum time between two faults of one peer
 EVERY_S = {"kill": 40.0, "hang": 60.0, "slow": 120.0, "cut": 60.0, "cut one way": 60.0}
 JOIN_EVERY_S, STAYS_S = 120.0, 60.0
 CALM_S = 10.0
@@ -232,7 +232,7 @@ def judge(run: Path, alone: Path, options: argparse.Namespace) -> tuple[dict[str
     if not summary["replicas_identical"]:
         wrong.append("replicas differ")
     if len(epochs) != options.epochs or any(epoch["twice"] for epoch in epochs):
-        wrong.append("not each epoch is over, or samples were used twice")
+        wrong.append("some epochs are not over, or samples were used twice")
     if epochs and epochs[-1]["never"]:
         wrong.append(f"{epochs[-1]['never']} samples were left")
     if not worse <= WORSE_MAX:
@@ -244,7 +244,7 @@ def main() -> int:
     made = parser(__doc__, peers=8, seed="of the faults")
     made.add_argument("--epochs", type=int, default=4)
     made.add_argument("--pause", type=float, default=0.06, help="seconds that a step sleeps")
-    made.add_argument("--minutes", type=float, default=30.0, help="in which faults come")
+    made.add_argument("--minutes", type=float, default=30.0, help="duration of the faults")
     made.add_argument("--train", action="store_true", help=argparse.SUPPRESS)
     options = made.parse_args()
     if options.train:

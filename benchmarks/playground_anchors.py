@@ -1,4 +1,4 @@
-"""Published results that the playground repeats, and the effects of data policies.
+"""Published results that the playground reproduces, and the effects of data policies.
 
     python benchmarks/playground_anchors.py data --mnist path/to/mnist.npz
     for name in epidemic_learning d_cliques policies orders; do
@@ -29,7 +29,7 @@ from gossip_lab.playground.played import PlayedRun
 from gossip_lab.playground.sweeps import read_sweep
 
 Runs: TypeAlias = dict[tuple[str, ...], dict[int, tuple[World, PlayedRun]]]
-"""Worlds and their runs, by the values that vary, and by the seed."""
+"""Worlds and their runs, by the varied values and the seed."""
 WORLDS = Path(__file__).parent / "worlds"
 TEST_IMAGES = 1000
 TARGETS = (0.85, 0.9)
@@ -65,7 +65,7 @@ def write_data(mnist: Path) -> Path:
 
 
 def read_runs(name: str, folder: Path) -> Runs:
-    """Return the runs of a grid that there are."""
+    """Return the finished runs of a grid."""
     sweep = read_sweep(Grid.from_toml(WORLDS / f"{name}.toml"), SweepSettings(folder / name))
     found: Runs = {}
     for cell, result in sweep.results.items():
@@ -98,8 +98,8 @@ def epidemic_lines(folder: Path) -> Iterator[str]:
 
 
 def find_fastest(runs: Runs, topology: str, target: float) -> tuple[str, dict[int, float]]:
-    """Return the learning rate with which a topology needs the fewest rounds on average, and for
-    each seed the rounds."""
+    """Return the learning rate with which a topology needs the fewest rounds on average, and its
+    rounds for each seed."""
     found = [("-", dict[int, float]())]
     for (rate, name), seeds in runs.items():
         if name == topology:

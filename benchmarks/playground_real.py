@@ -5,9 +5,9 @@ round.
     python benchmarks/playground_real.py --cases rolling random-k-crash --json real.json
 
 Each case is one ``gossip run`` of ``playground_train.py``, and the same world in the playground:
-with the drawn times of computations (``exact``, ``fast``), and in the exact engine with those
+with drawn times of computations (``exact``, ``fast``), and in the exact engine with the times
 measured in the run on this machine (``measured``). Honest peers that are present are evaluated.
-Seconds per round are measured between the first evaluated round and the last, so they contain no
+Seconds per round are measured between the first evaluated round and the last, so they exclude the
 start. A
 killed peer cannot report its bytes: where one is killed, the bytes of the others are compared, and
 the playground's total is reduced by an equal share of the rounds before.

@@ -1,9 +1,9 @@
 """A world of the playground as a script under ``gossip run``: each peer computes the updates of its
 learner, from the same samples, and sleeps until the drawn time of the computation is over.
 
-It writes parameters to ``parameters-PEER-ROUND.f32`` in the run's folder. ``times-PEER.json`` there
-has a row for each round: number of applied rounds, time, and seconds of the computation before.
-Started by ``playground_real.py``.
+The script writes parameters to ``parameters-PEER-ROUND.f32`` in the run's folder.
+``times-PEER.json`` there has a row for each round: number of applied rounds, time, and seconds of
+the computation before. Started by ``playground_real.py``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Recovery time of the others while eight peers train on digits, and are killed and restarted one
+"""Recovery time after deaths: eight peers train on digits, and are killed and restarted one
 after the other.
 
     python benchmarks/recovery.py  # a random peer every second for three minutes
@@ -29,16 +29,14 @@ from gossip.run.telemetry import read_lines
 
 PILOT_ROUNDS = 400
 BEFORE = 20  # gaps between commits from which the usual one is computed
-LOOK_S = 2.0  # after a kill
+LOOK_S = 2.0  # time after a kill that is examined
 SLOWER = 1 / 0.95
 ACCURACY_LOSS_MAX = 0.01
 
 
 def main() -> int:
-    parser = whole_runs.parser(__doc__, peers=8, seed="of who is killed")
-    parser.add_argument(
-        "--seconds", type=float, default=180.0, help="how long peers are killed for"
-    )
+    parser = whole_runs.parser(__doc__, peers=8, seed="of the killed peers")
+    parser.add_argument("--seconds", type=float, default=180.0, help="duration of the kills")
     parser.add_argument("--every", type=float, default=1.0, help="seconds between two kills")
     options = parser.parse_args()
     with whole_runs.folder(options.into) as into:
@@ -170,7 +168,7 @@ def page(numbers: dict[str, Any]) -> str:
     lines = [
         (
             f"{kills} kills among {numbers['peers']} peers, one every {numbers['every_s']:g} s, "
-            f"on {numbers['cores']} cores; {numbers['hit_the_server']} hit whoever served"
+            f"on {numbers['cores']} cores; {numbers['hit_the_server']} hit the server"
         ),
         (
             f"rounds {numbers['rounds']} ({numbers['rounds_lost']} lost), {rate['killed']}/s, "
@@ -185,9 +183,9 @@ def page(numbers: dict[str, Any]) -> str:
     ]
     rows = {
         "skipped by all after, ms": "skip_ms",
-        "held for dead by all after, ms": "dead_ms",
-        "no commit beyond the usual, ms": "stall_ms",
-        "rounds until at 95 % again": "slow_rounds",
+        "declared dead by all after, ms": "dead_ms",
+        "no commit beyond the usual gap, ms": "stall_ms",
+        "rounds until back at 95 %": "slow_rounds",
         "takes part again after, ms": "back_ms",
     }
     for name, key in rows.items():

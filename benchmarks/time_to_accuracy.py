@@ -38,7 +38,7 @@ from gossip_lab.playground.world import EngineName, engine_of
 
 GOAL = 0.25
 MARGIN = 1.4
-"""Rounds of a real run, in those that were predicted to be enough."""
+"""Rounds of a real run, as a multiple of the predicted number."""
 STABLE_PEERS = 4
 """Peers that the spot market never stops, so that some report the times of the whole run."""
 DELAY_S, LINK_BYTES_PER_S = 0.05, 1_250_000
@@ -142,10 +142,14 @@ def main() -> int:
     arguments.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES))
     arguments.add_argument("--target", type=float, default=0.95)
     arguments.add_argument("--every", type=int, default=2, help="rounds between evaluations")
-    arguments.add_argument("--rounds", type=int, default=240, help="of a run at most")
-    arguments.add_argument("--step", type=float, default=0.1, help="seconds of a local step")
+    arguments.add_argument("--rounds", type=int, default=240, help="maximum rounds of a run")
+    arguments.add_argument(
+        "--step", type=float, default=0.1, help="duration of a local step, in seconds"
+    )
     arguments.add_argument("--market", default="spot:20s:5s")
-    arguments.add_argument("--start", type=float, default=4.0, help="seconds of a peer's start")
+    arguments.add_argument(
+        "--start", type=float, default=4.0, help="start time of a peer, in seconds"
+    )
     arguments.add_argument("--no-run", action="store_true", help="predict only")
     options = arguments.parse_args()
     found: dict[str, dict[str, float]] = {}

@@ -1,4 +1,4 @@
-"""An exchange between two hosts, with keys, against gloo: the processes of ``gossip bench
+"""An exchange between two hosts, with keys, compared with gloo: the processes of ``gossip bench
 exchange``, on two network namespaces of this machine.
 
     sudo python benchmarks/two_hosts.py                       # no limit, and 1 Gbit/s
@@ -22,13 +22,13 @@ from gossip_lab.bench.exchange import missing
 from gossip_lab.bench.side_by_side import GLOO, GOSSIP as OURS, BenchTask
 from gossip_lab.bench.turns import ratios
 
-sys.path.append(str(HERE.parent / "tests"))  # hosts of namespaces are those of the tests
+sys.path.append(str(HERE.parent / "tests"))  # for the hosts in network namespaces
 
 from hosts import MOVE_IN, Hosts, hosts, why_no_hosts
 
 PEERS = 2
 NUMBER_S = 8e-9
-"""Seconds a byte takes at a Gbit/s. A step moves 8 bytes for each number, twice those of an update,
+"""Seconds for a byte at 1 Gbit/s. A step moves 8 bytes for each number, twice those of an update,
 each way."""
 TURN_S, STEPS_MAX = 0.5, 50
 ON_HOSTS = (
@@ -63,7 +63,7 @@ def play(on: Hosts, numbers: int, encoding: str, repetitions: int) -> dict[str, 
         run_all([(command, environment(**settings))], folder / "log")
         result = folder / "result.json"
         if not result.exists():
-            raise SystemExit(f"the peers did not come to their end\n{last_words(folder / 'log')}")
+            raise SystemExit(f"the peers did not finish\n{last_words(folder / 'log')}")
         took: dict[str, Any] = json.loads(result.read_text("utf-8"))
         return {**took, **missing(run, PEERS)}
 
@@ -86,7 +86,7 @@ def main() -> int:
     )
     print("|---|---|---|---|---|---|---|")
     with hosts(PEERS) as on:
-        for mbit in sorted(options.mbit):  # a narrow link is not widened
+        for mbit in sorted(options.mbit):  # no limit (0) first: a limit cannot be removed
             for number in range(PEERS if mbit else 0):
                 on.narrow(number, mbit)
             for numbers in options.numbers:

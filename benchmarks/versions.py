@@ -37,7 +37,7 @@ def processor_s() -> float:
 
 
 def measured(checkout: Path, rule: str, options: argparse.Namespace) -> dict[str, float]:
-    """Return the seconds of a round and of the processor, of one run of one version. Raises:
+    """Return the seconds of a round, and the processor seconds, of one run of one version. Raises:
     Failed."""
     with scratch("gossip-versions-") as folder:
         result, log = folder / "result.json", folder / "log"
@@ -50,7 +50,7 @@ def measured(checkout: Path, rule: str, options: argparse.Namespace) -> dict[str
         with contextlib.chdir(folder):  # python -m imports from the working directory first
             run_all([(command, environment(PYTHONPATH=str(checkout)))], log)
         if not result.exists():
-            raise Failed(f"rank 0 did not come to its end\n{last_words(log)}")
+            raise Failed(f"rank 0 did not finish\n{last_words(log)}")
         rate = json.loads(result.read_text())["steps_per_s"]
         return {"round": 1 / rate, "processor": processor_s() - before_s}
 
@@ -85,7 +85,7 @@ def main() -> int:
     parser.add_argument("--peers", type=int, default=4)
     parser.add_argument("--steps", type=int, default=400)
     parser.add_argument("--pairs", type=int, default=8, help="measured pairs, after a warm-up")
-    parser.add_argument("--bound", type=float, default=1.05, help="of the ratio")
+    parser.add_argument("--bound", type=float, default=1.05, help="bound of the ratio")
     options = parser.parse_args()
     if options.pairs < 2 or options.steps < 20:
         parser.error("--pairs must be at least 2, --steps at least 20")

@@ -24,7 +24,7 @@ RUN_TIMEOUT_S = 300.0
 END_S = 10.0
 
 _asked_to_end: list[int] = []
-"""Received end signals: deferred while a process is being started, because no list has it yet."""
+"""Received signals to end: deferred during the start of a process, which is not in a list yet."""
 
 
 def ask_to_end(number: int, frame: FrameType | None) -> None:
@@ -36,8 +36,8 @@ class Failed(Exception):
 
 
 def environment(**extra: str) -> dict[str, str]:
-    """Return an environment with one thread a process, and without variables of an outer gossip
-    run."""
+    """Return an environment with one thread for each process, and without variables of an outer
+    gossip run."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("GOSSIP_")}
     return {
         **kept,
@@ -52,7 +52,7 @@ def last_words(log: Path) -> str:
 
 
 def run_all(commands: Sequence[tuple[list[str], dict[str, str]]], log: Path) -> None:
-    """Run the commands side by side; end them all if one fails or the time is up. Raises
+    """Run the commands in parallel; end them all if one fails or the time is up. Raises
     ``Failed``."""
     deadline = time.monotonic() + RUN_TIMEOUT_S
     with log.open("w+") as out:
@@ -68,7 +68,7 @@ def run_all(commands: Sequence[tuple[list[str], dict[str, str]]], log: Path) -> 
                 if time.monotonic() > deadline:
                     raise Failed(f"not done in {RUN_TIMEOUT_S:.0f} s\n{last_words(log)}")
                 if any(process.poll() for process in running):
-                    break  # one failed, and the others would wait for it
+                    break  # One failed, and the others would wait for it.
                 time.sleep(0.02)
             if _asked_to_end:
                 sys.exit(128 + _asked_to_end[0])

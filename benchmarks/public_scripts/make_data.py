@@ -1,5 +1,5 @@
-"""Makes the data that ``run_scripts.py`` needs, from files of the user (a part of MNIST and a
-text), and random sentences, with tiny models and tokenizers for them. Nothing is downloaded."""
+"""Creates the data for ``run_scripts.py`` from files of the user (a part of MNIST and a
+text) and random sentences, with tiny models and tokenizers for them. Nothing is downloaded."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """Public training scripts with the documented lines: four peers, of which one hangs for 3 s and one
-is killed and started again, against one process with batches of four times the size.
+is killed and restarted, compared with one process with batches of four times the size.
 
 ``python run_scripts.py CHECKOUTS --work FOLDER`` prints a table.
 ``docs/results/public_scripts.md`` lists the data that FOLDER must have. Nothing is downloaded.
@@ -25,7 +25,7 @@ PEERS = 4
 
 
 def substitute(text: str, edits: dict[str, str], where: str) -> str:
-    """Return ``text`` with each edit applied once. Raises: SystemExit: One does not apply."""
+    """Return ``text`` with each edit applied once. Raises: SystemExit: An edit does not apply."""
     for old, new in edits.items():
         if old not in text:
             raise SystemExit(f"{where}: no text {old!r}; is it another version of the script?")

@@ -11,11 +11,12 @@ class PublicScript:
 
     Attributes:
         file: Script, in the folder of checkouts.
-        words: Arguments. ``BATCH`` is the batch of a peer, for a single process four times that.
+        words: Arguments. ``BATCH`` becomes the batch of a peer; for a single process four times
+            that.
         loss: Pattern of the loss that the script prints.
-        last: Number of last losses of a process of which the mean counts.
+        last: Number of last losses of a process that are averaged.
         batch: Batch of a peer.
-        steps: Steps planned.
+        steps: Planned steps.
         edits: Documented lines, by file: a text, and its replacement.
         small: Constants of the script that no argument sets, for every run.
         beside: Modules next to the script in the checkout that it imports.

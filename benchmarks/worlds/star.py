@@ -5,7 +5,7 @@ from gossip.topologies import Plan, Roster, topology
 
 @topology
 def star(roster: Roster, round_id: int, seed: int, *, metropolis: bool = False) -> Plan:
-    """The lowest peer exchanges with all others, which exchange with it alone."""
+    """Return a star: the lowest peer exchanges with all others, which exchange with it alone."""
     hub, *leaves = roster
     pushes = {hub: tuple(leaves), **dict.fromkeys(leaves, (hub,))}
     return Plan(pushes=pushes, metropolis=metropolis)

@@ -32,9 +32,9 @@ from .workers import end_with_parent
 SCHEMA = "gossip.cell/1"
 PROGRESS_S = 10.0
 LABEL_CHARS = 80
-WRITABLE = "--into names a folder that can be written to"
+WRITABLE = "--into must name a writable folder"
 ERROR = "error"
-"""Key of a row that is returned and not stored: the cause of the error may be mended."""
+"""Key of a row that is returned but not stored: the cause of the error may be removed."""
 
 Row = dict[str, Any]
 Cell = TypeVar("Cell", bound=Hashable)
@@ -122,7 +122,7 @@ class CellStore(Generic[Cell, Result]):
         to."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            # otherwise the error would appear only after the first run
+            # Otherwise the error would appear only after the first run.
             with TemporaryFile(dir=self.folder):
                 pass
         except OSError as error:
@@ -214,13 +214,14 @@ class ProgressLines:
             left_s = (now - self.began) / self.done * (self.total - self.done)
             self._print_line(
                 f"{self.done} of {counted(self.total, 'cell')}, {now - self.began:.0f} s, "
-                f"{left_s:.0f} s to go"
+                f"{left_s:.0f} s left"
             )
 
     def print_stop(self, folder: Path) -> None:
         self._print_line(
-            f"stopped after {self.done} of {counted(self.total, 'cell')}; the same command goes "
-            f"on from {folder}"
+            f"stopped after {self.done} of {counted(self.total, 'cell')}; the same command "
+            "continues "
+            f"from {folder}"
         )
 
     def _print_line(self, text: str) -> None:

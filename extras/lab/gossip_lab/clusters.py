@@ -25,7 +25,7 @@ def cluster(features: Tensor, k: int, seed: int) -> Tensor:
     while len(centers) < k:
         apart = _squares(some, centers).min(axis=1)
         total = apart.sum()
-        # with fewer different points than clusters, some clusters stay empty
+        # With fewer different points than clusters, some clusters stay empty.
         chances = apart / total if total > 0 else None
         centers = np.concatenate([centers, some[[chance.choice(len(some), p=chances)]]])
     for _ in range(STEPS_MAX):

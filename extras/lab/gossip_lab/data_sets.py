@@ -33,7 +33,7 @@ NAMED = {
     "mnist": ("mnist.npz", "MNIST/raw"),
     "fashion_mnist": ("fashion_mnist.npz", "FashionMNIST/raw"),
 }
-"""Their positions in the data set."""
+"""Positions of the test samples in the data set."""
 IDX_FILES = {
     "x_train": "train-images-idx3-ubyte",
     "y_train": "train-labels-idx1-ubyte",
@@ -159,7 +159,7 @@ def _read_npz(path: Path) -> dict[str, NDArray[Any]]:
     except (OSError, BadZipFile, KeyError, ValueError) as error:
         raise ConfigError(
             f"cannot read {path}: {error}",
-            f"give {DIGITS!r}, or an .npz file with the arrays {', '.join(ARRAYS)}",
+            f"use {DIGITS!r}, or an .npz file with the arrays {', '.join(ARRAYS)}",
         ) from error
 
 
@@ -193,7 +193,7 @@ def _read_idx(path: Path) -> NDArray[Any]:
     shape = [int(size) for size in np.frombuffer(raw[4:head], ">u4")]
     if len(raw) - head != np.prod(shape, dtype=object):
         raise ConfigError(
-            f"{path} should hold {' x '.join(map(str, shape))} bytes, and holds {len(raw) - head}",
+            f"{path} should hold {' x '.join(map(str, shape))} bytes, but holds {len(raw) - head}",
             "it is incomplete: download it again",
         )
     return np.frombuffer(raw, np.uint8, offset=head).reshape(shape)
@@ -209,8 +209,9 @@ def _wrong_with(arrays: Mapping[str, NDArray[Any]]) -> str:
             or not np.isfinite(array).all()
         ):
             return (
-                f"{name} of shape {array.shape} and type {array.dtype} holds nothing, or what is "
-                "no finite number"
+                f"{name} of shape {array.shape} and type {array.dtype} is empty, or has values "
+                "that are "
+                "not finite"
             )
     for image, label in (ARRAYS[:2], ARRAYS[2:]):
         if arrays[label].shape != (len(arrays[image]),):
@@ -229,7 +230,7 @@ def _wrong_with(arrays: Mapping[str, NDArray[Any]]) -> str:
         return f"{here} numbers to an image in x_train, {there} in x_test"
     if arrays["y_test"].max() > arrays["y_train"].max():
         return (
-            f"y_test has the label {arrays['y_test'].max():g}, and y_train none beyond "
+            f"y_test has the label {arrays['y_test'].max():g}, but y_train none above "
             f"{arrays['y_train'].max():g}"
         )
     return ""

@@ -14,7 +14,7 @@ class ProgressBar:
     """A bar on a terminal, a line every ten seconds elsewhere.
 
     Args:
-        total: Number of things to do; None if unknown.
+        total: Number of items; None if unknown.
         print_line: Prints a line where stderr is not a terminal.
     """
 

@@ -23,7 +23,7 @@ LAB = (
     *("clusters.py", "data_sets.py", "splits.py"),
     *("bench/encoded.py", "bench/trials.py", "bench/trial_world.py"),
 )
-"""The same of this distribution."""
+"""Packages and modules of this distribution that affect an outcome."""
 NOT_PLAYED = ("engines", "command.py", "page.py", "sweeps.py", "tables.py")
 """Parts of the playground that affect no trial."""
 
@@ -97,6 +97,6 @@ def _files_of(place: str) -> list[Path]:
     try:
         finder.run_script(str(path))
     except (OSError, SyntaxError, ValueError):
-        return [path]  # not Python, or absent: loading it shows the error
+        return [path]  # It is not Python, or absent: loading it shows the error.
     found = [getattr(module, "__file__", None) for module in finder.modules.values()]
     return [Path(file) for file in found if file]

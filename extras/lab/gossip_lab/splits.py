@@ -1,4 +1,4 @@
-"""Splits of the training samples among the honest workers: all alike, or each with data of its own.
+"""Splits of the training samples among the honest workers: equal data, or different data for each.
 
     shares = split("dirichlet:0.1", (labels, images), workers=8, batch=32, seed=0)
 
@@ -78,8 +78,8 @@ def _read_clusters(text: str) -> int:
 def split(
     text: str, samples: tuple[Tensor, Tensor], workers: int, batch: int, seed: int
 ) -> list[Tensor]:
-    """Indices of the samples that each worker draws from. All splits but ``iid`` cut the samples
-    into parts without a common one.
+    """Return the indices of the samples that each worker draws from. All splits but ``iid`` cut the
+    samples into disjoint parts.
 
     - ``iid``: every worker draws from all samples.
     - ``sorted``: the samples are sorted by label and cut into equal parts.
@@ -108,7 +108,7 @@ def split(
     if len(labels) < workers * least:
         lack = "a batch" if least > 1 else "one"
         raise ConfigError(
-            f"{len(labels)} samples for {workers} honest workers: some would not have {lack}",
+            f"{len(labels)} samples for {workers} honest workers: some would lack {lack}",
             "use fewer workers or more samples",
         )
     if name == "sorted":

@@ -68,7 +68,7 @@ def call(spec: str, updates: Tensor, f: int) -> tuple[Callable[[], Any] | None, 
         import psutil
 
         n, d = updates.shape
-        need = 4 * d * n * (n - f)  # it copies every row's neighbours
+        need = 4 * d * n * (n - f)  # byzfl copies the neighbours of every row
         if need * 1.5 > psutil.virtual_memory().available:
             return None, f"needs {need / 2**30:.0f} GiB"
     made = makers[name]()

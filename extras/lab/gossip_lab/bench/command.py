@@ -12,7 +12,7 @@ from .speed import aggregators
 app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="Measure rules, exchanges and encodings: their speed, and what they bear.",
+    help="Measure rules, exchanges and encodings: their speed, and the robustness of rules.",
 )
 app.command()(aggregators)
 app.command()(robustness)

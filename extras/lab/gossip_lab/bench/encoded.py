@@ -1,4 +1,4 @@
-"""Updates and results as they are after an encoding."""
+"""Effect of an encoding on updates and results."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gossip.vectors import WireFormat, load_encoding
 class EncodedLink:
     """Link between the workers of a trial and its rule.
 
-    Honest workers keep the part that their updates lose; Byzantine workers send anything, encoded.
+    Honest workers keep the part that encoding loses; Byzantine workers send any vector, encoded.
     """
 
     def __init__(
@@ -30,7 +30,7 @@ class EncodedLink:
         self._memory = np.empty(self._wire.update_bytes[0], np.uint8)
 
     def pass_updates(self, updates: Tensor, round_id: int) -> Tensor:
-        """Return ``(n, d)`` updates as they arrive. A malformed update is not finite then."""
+        """Return ``(n, d)`` updates as they arrive. A malformed update arrives as not finite."""
         passed = updates.numpy().copy()
         for encoder, update in zip(self._encoders[: self._honest], passed, strict=False):
             encoder.encode(update, self._memory, round_id)

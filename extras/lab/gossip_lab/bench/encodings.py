@@ -44,7 +44,7 @@ def encodings(
     rules: Annotated[str, optional("Rules, separated by blanks; by default all.")] = "",
     encoding: Annotated[list[str], typer.Option(help="Encodings. Repeatable.")] = ENCODINGS,
     attack: Annotated[
-        list[str], typer.Option(help="What two of eleven workers do. Repeatable.")
+        list[str], typer.Option(help="Attack of two of eleven workers. Repeatable.")
     ] = ATTACKS,
     seeds: Annotated[int, typer.Option(min=1, help="Trainings of each rule.")] = SEEDS,
     rounds: Annotated[int, typer.Option(min=10, help="Rounds of each.")] = 100,
@@ -56,15 +56,13 @@ def encodings(
     ] = "mlp",
     lr: Annotated[float, typer.Option(min=1e-6, help="Learning rate of plain SGD.")] = 0.5,
     test_samples: Annotated[
-        int, typer.Option(min=0, help="Test on so many samples, drawn once; 0: on all.")
+        int, typer.Option(min=0, help="Number of test samples, drawn once; 0 means all.")
     ] = 0,
     jobs: Annotated[int, typer.Option(min=1, help="Processes.")] = 1,
     into: Annotated[
-        Path, typer.Option(help="Folder that remembers every training: the same command goes on.")
+        Path, typer.Option(help="Folder of finished trainings: the same command continues.")
     ] = Path("runs/encodings"),
-    page: Annotated[
-        Path | None, typer.Option(help="Page whose measured part is written anew.")
-    ] = None,
+    page: Annotated[Path | None, typer.Option(help="Page whose measured part is replaced.")] = None,
     as_json_only: Annotated[
         bool, typer.Option("--json", help="Print the result as JSON, and nothing else, to stdout.")
     ] = False,
@@ -124,7 +122,8 @@ def encodings(
     _show(costs, cells, wanted, encoding, out)
     if page is not None:
         about = (
-            f"{counted(seeds, 'seed')}, {rounds} rounds, {PEERS} workers of which {LIARS} lie: "
+            f"{counted(seeds, 'seed')}, {rounds} rounds, {PEERS} workers, {LIARS} of them "
+            "Byzantine: "
             f"{' or '.join(attack)}. Data {data}, model {model}. {environment()}."
         )
         lines = measured(costs, cells, wanted, encoding, about)
@@ -241,7 +240,7 @@ def _show(
     out: Any,
 ) -> None:
     draw("encodings", COST_COLUMNS, _costs(costs), out)
-    title = "accuracy in per cent: mean without liars / least of all seeds with them"
+    title = "accuracy in percent: mean without attack / lowest of all seeds under attack"
     draw(title, ("rule", *encodings), _grid(cells, rules, encodings), out)
 
 
@@ -254,12 +253,13 @@ def measured(
 ) -> list[str]:
     """Return the measured part of the page."""
     return [
-        f"Accuracies: {SEEDS} seeds, {LONG_ROUNDS} rounds, nobody lies, the rule is the mean.",
+        f"Accuracies: {SEEDS} seeds, {LONG_ROUNDS} rounds, no attack, the rule is the mean.",
         "",
         *markdown_table(COST_COLUMNS, _costs(costs)),
         "",
         about,
-        "Accuracy in per cent, without liars (mean) / with them (least of all seeds and attacks):",
+        "Accuracy in percent: without attack (mean) / under attack (lowest of all seeds and "
+        "attacks):",
         "",
         *markdown_table(("rule", *encodings), _grid(cells, rules, encodings)),
     ]

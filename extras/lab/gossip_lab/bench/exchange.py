@@ -37,12 +37,12 @@ PeerCounts = Annotated[
 Numbers = Annotated[list[int], typer.Option(min=1, help="Numbers of an update. Repeatable.")]
 Repetitions = Annotated[int, typer.Option(min=1, help="Measured turns of each side.")]
 Aggregator = Annotated[str, typer.Option(help="The rule that gossip runs.")]
-Topology = Annotated[str, typer.Option(help="Who exchanges with whom in gossip.")]
-Encoding = Annotated[str, typer.Option(help="How gossip's updates travel.")]
+Topology = Annotated[str, typer.Option(help="Topology of gossip.")]
+Encoding = Annotated[str, typer.Option(help="Encoding of gossip's updates.")]
 Device = Annotated[
     str, typer.Option(help="Where the model is: cpu, or cuda, which all peers share.")
 ]
-Keys = Annotated[bool, typer.Option("--keys", help="gossip's peers authenticate and encrypt.")]
+Keys = Annotated[bool, typer.Option("--keys", help="gossip authenticates and encrypts.")]
 Json = Annotated[
     bool, typer.Option("--json", help="Print the result as JSON, and nothing else, to stdout.")
 ]
@@ -103,7 +103,7 @@ def exchange(
 def step(
     peers: PeerCounts = PEERS,
     model: Annotated[
-        str, typer.Option(help="What is trained: digits-mlp, cnn, wide-mlp or char-gpt.")
+        str, typer.Option(help="Model: digits-mlp, cnn, wide-mlp or char-gpt.")
     ] = "digits-mlp",
     batch: Annotated[int, typer.Option(min=1, help="Samples of a peer in a step.")] = 32,
     repetitions: Repetitions = REPETITIONS,
@@ -227,7 +227,7 @@ def ended_by_signals() -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        print("interrupted; what is printed above is complete", file=sys.stderr)
+        print("interrupted; the output above is complete", file=sys.stderr)
         raise typer.Exit(130) from None
     finally:
         signal.signal(signal.SIGTERM, before)
@@ -287,7 +287,7 @@ def _show_steps(row: dict[str, Any], title: str, quiet: bool) -> None:
 def _show(
     row: dict[str, Any], title: str, unit: str, sides: list[tuple[str, str]], quiet: bool
 ) -> None:
-    """Print both sides, and next to them the processor time, which other work disturbs less than
+    """Print both sides, the processor time, which other work disturbs less than
     the time of a step, and the limits of the machine."""
     spent, best = row["processor_s"], row["limits"]
     drawn = [
@@ -298,7 +298,10 @@ def _show(
         ("limit, ms: copy the numbers once", _ms(best["copy_s"])),
         ("limit, ms: over a unix socket", _ms(best["unix_s"])),
         ("limit, ms: over TCP", _ms(best["tcp_s"])),
-        ("rounds without somebody", f"{row['rounds_without_somebody']} of {row['rounds']}"),
+        (
+            "rounds that lack a peer's update",
+            f"{row['rounds_without_somebody']} of {row['rounds']}",
+        ),
     ]
     columns = (unit, "median (least to most)")
     draw(title, columns, drawn, sys.stderr if quiet else sys.stdout)

@@ -68,7 +68,7 @@ def csv_of(tables: Sequence[RobustnessTable], found: Found) -> str:
     lines = csv.writer(text, lineterminator="\n")
     fields = dataclasses.fields(next(iter(runs)))
     settings = [field.name for field in fields if field.name != "record"]
-    # a setting has the name already
+    # A setting already has this name.
     columns = ["validation_accuracy" if name == "validation" else name for name in OUTCOMES]
     lines.writerow([*settings, *columns, "curve"])
     for trial, outcome in runs.items():
@@ -168,7 +168,8 @@ def _caption(table: RobustnessTable, found: Found, data: str) -> str:
     reference = _math(robustness_page.percent(table.reference(found)))
     limit = f"{100 * table.limit(found).mean:.1f}, {100 * table.fails_below:g} \\% of that"
     return (
-        f"Test accuracy in percent, {measured}: {', '.join(said)}. Averaging the honest alone "
+        f"Test accuracy in percent, {measured}: {', '.join(said)}. Averaging only the honest "
+        "workers "
         f"reaches {reference}; the limit is {limit}. "
         "Bold: fails; italic: undecided; --: cannot be run."
     )

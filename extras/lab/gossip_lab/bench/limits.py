@@ -75,7 +75,7 @@ def _send(ours: socket.socket, source: np.ndarray) -> None:
 
 
 def _drain(theirs: socket.socket, nbytes: int) -> None:
-    """Reply to each ``nbytes`` with a byte, until the other side hangs up."""
+    """Reply to each ``nbytes`` with a byte, until the other side closes."""
     memory, filled = memoryview(bytearray(min(nbytes, BLOCK_BYTES))), 0
     with theirs:
         theirs.sendall(b".")

@@ -27,7 +27,7 @@ COMPOSED = (
     "bucketing:s=2+geometric_median",
     "arc+geometric_median",
 )
-"""Beside all rules that have a name."""
+"""Rules that are added to all rules with a name."""
 BESIDE = {"ipm": "ipm*10", "alie": "alie*1.5"}
 INSTEAD = {
     "sign_flip": "sign_flip*10",
@@ -60,7 +60,7 @@ def robustness(
         4,
     ],
     declared_f: Annotated[
-        list[int] | None, optional("The f that the rule is told; by default as --f.")
+        list[int] | None, optional("The f that the rule receives; by default as --f.")
     ] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Runs of each cell, with seeds 0, 1, ...")] = 3,
     first_seed: Annotated[int, typer.Option(min=0, help="The first of them.")] = 0,
@@ -83,18 +83,16 @@ def robustness(
     model: Annotated[
         str,
         typer.Option(
-            help="mlp, or mlp:64 with so many hidden units; for images of 28 by 28 small_cnn, or "
+            help="mlp, or mlp:64 with 64 hidden units; for images of 28 by 28 small_cnn, or "
             "logreg_mnist, fc_mnist or cnn_mnist of ByzFL."
         ),
     ] = "mlp",
     sender: Annotated[
         list[str] | None,
-        optional(
-            "What workers make of their updates: momentum:beta=0.9+clip:10. Repeatable, as --lr."
-        ),
+        optional("Transforms of workers' updates: momentum:beta=0.9+clip:10. Repeatable, as --lr."),
     ] = None,
     weight_decay: Annotated[
-        list[float], typer.Option(help="Of plain SGD. Repeatable, as --lr.")
+        list[float], typer.Option(help="Weight decay of plain SGD. Repeatable, as --lr.")
     ] = [0.0],  # noqa: B006
     validation: Annotated[
         float,
@@ -105,13 +103,14 @@ def robustness(
         ),
     ] = 0.0,
     reference: Annotated[
-        int, typer.Option(min=1, help="Samples by which rules with a judge judge in a round.")
+        int, typer.Option(min=1, help="Samples of a round for rules with a judge.")
     ] = 256,
     split: Annotated[
         list[str],
         typer.Option(
             help=(
-                "How the honest share the samples: iid, sorted, dirichlet:ALPHA, gamma:SHARE. "
+                "Split of the samples among honest workers: iid, sorted, dirichlet:ALPHA, "
+                "gamma:SHARE. "
                 "Repeatable."
             )
         ),
@@ -126,12 +125,12 @@ def robustness(
     outer: Annotated[
         list[str] | None,
         optional(
-            "What follows a round of local steps: nesterov:lr=0.7,momentum=0.9 (the default), "
+            "Outer optimizer after local steps: nesterov:lr=0.7,momentum=0.9 (the default), "
             "heavy_ball, mean. Repeatable."
         ),
     ] = None,
     trust: Annotated[
-        bool, typer.Option(help="The trust table of a run keeps out who stands out for long.")
+        bool, typer.Option(help="Use the trust table of a run, which quarantines outliers.")
     ] = False,
     data: Annotated[
         str,
@@ -143,16 +142,14 @@ def robustness(
         ),
     ] = "digits",
     test_samples: Annotated[
-        int, typer.Option(min=0, help="Test on so many samples, drawn once; 0: on all.")
+        int, typer.Option(min=0, help="Number of test samples, drawn once; 0 means all.")
     ] = 0,
     curves: Annotated[
         int,
-        typer.Option(min=0, help="Test every so many rounds, and draw curves beside --out."),
+        typer.Option(min=0, help="Rounds between tests, for curves beside --out; 0 for none."),
     ] = 0,
     jobs: Annotated[int, typer.Option("-j", "--jobs", min=1, help="Processes.")] = 1,
-    into: Annotated[Path, typer.Option(help="Folder that remembers every run.")] = Path(
-        "runs/robustness"
-    ),
+    into: Annotated[Path, typer.Option(help="Folder of finished runs.")] = Path("runs/robustness"),
     out: Annotated[
         Path | None, optional("Write the page (.md) here, its heat maps beside it.")
     ] = None,
@@ -170,10 +167,10 @@ def robustness(
     latex: Annotated[Path | None, optional("Write the tables here, for LaTeX (booktabs).")] = None,
     plot: Annotated[bool, typer.Option(help="Draw heat maps beside --out.")] = True,
     show: Annotated[
-        bool, typer.Option("--show", help="Run nothing: tables of what was run so far.")
+        bool, typer.Option("--show", help="Run nothing: print tables of the finished runs.")
     ] = False,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print everything as JSON, and nothing else, to stdout.")
+        bool, typer.Option("--json", help="Print the result as JSON, and nothing else, to stdout.")
     ] = False,
 ) -> None:
     """Train under every attack with every rule: accuracies with error bars. After Ctrl-C the same
@@ -306,7 +303,8 @@ def _choices(given: Mapping[str, Any]) -> list[dict[str, Any]]:
     combinations = [dict(zip(CHOSEN, each, strict=True)) for each in product(*values)]
     if len(combinations) > 1 and not given["validation"]:
         raise ConfigError(
-            f"{len(combinations)} settings to choose from, and nothing to choose by: by the test "
+            f"{len(combinations)} settings to choose from, but no samples to choose by: by the "
+            "test "
             "samples a rule would look better than it is",
             "hold out training samples: --validation 0.2",
         )
@@ -353,12 +351,10 @@ def _check_reference(table: RobustnessTable, found: Found, into: Path) -> None:
     """Check the reference: a table needs the accuracy of averaging the honest workers alone."""
     alone = [found[trial] for trial in table.without_attackers(found) if trial in found]
     if why := next((result.refused for result in alone if result.refused), ""):
-        raise ConfigError(
-            f"nothing can be learnt by {table.n - table.f} honest workers alone: {why}"
-        )
+        raise ConfigError(f"{table.n - table.f} honest workers alone cannot train: {why}")
     if not alone:
         raise ConfigError(
-            f"nothing was run of {counted(table.f, 'liar')} of {table.n} with these settings "
+            f"no run has {counted(table.f, 'Byzantine worker')} of {table.n} with these settings "
             f"in {into}",
             "leave out --show to run it",
         )

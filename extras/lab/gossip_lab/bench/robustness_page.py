@@ -78,23 +78,26 @@ def head(tables: Sequence[RobustnessTable], found: Found, data: str, command: st
     """Return the text above the tables. ``command`` is the command that makes the page."""
     table = tables[0]
     what = (
-        "Which rule learns under which attack: n simulated workers, f of them liars who draw from "
-        "all samples, see every honest update of the round and, for `adaptive` and `optimal_*`, "
-        "try themselves on the very rule before they send. One process a run, plain SGD, no "
+        "Which rule learns under which attack? Of n simulated workers, f are Byzantine. These draw "
+        "from "
+        "all samples, know every honest update of the round and, for `adaptive` and `optimal_*`, "
+        "test their updates on the rule before they send. Each run is one process, plain SGD, no "
         "network; real processes are in [attacks.md](attacks.md). This command makes the page, and "
-        "goes on after Ctrl-C:"
+        "continues after Ctrl-C:"
     )
     share = f"{100 * table.fails_below:g} %"
     reading = (
         "A cell is the test accuracy in percent at the end (mean of the last five tests): the mean "
         "over the seeds ± its standard error. The limit is "
-        f"{share} of what plain averaging of the n-f honest workers alone reaches. Each run is "
+        f"{share} of the accuracy of averaging the n-f honest workers alone. Each run is "
         "compared with the run of the same seed without attackers. A cell **fails** when it is "
-        "below the limit, and *holds* when it is not, where that is no chance (Student's t of the "
-        "differences). Else more seeds might turn it, and it is *undecided*. Of the decided cells "
+        "below the limit, and *holds* when it is not, if that is not due to chance (Student's t of "
+        "the "
+        "differences). Otherwise it is *undecided*: more seeds might reverse it. Of the decided "
+        "cells "
         "of a table, 5 % are wrong on average (Benjamini, Hochberg). "
-        f"`{DASH}` means that the rule cannot be run so; "
-        "why is said below the table. `none`: nobody lies. `worst` is the lowest cell of the row."
+        f"`{DASH}` means that the rule cannot be run; "
+        "the reason is below the table. `none`: no attack. `worst` is the lowest cell of the row."
     )
     if len(table.choices) > 1:
         reading += (
@@ -105,10 +108,12 @@ def head(tables: Sequence[RobustnessTable], found: Found, data: str, command: st
     limits = (
         f"This is {counted(len(table.seeds), 'seed')} and "
         f"{counted(table.settings()['rounds'], 'round')}: averaging without any "
-        f"liar reaches {reached} in that time, and would reach more in a longer run. That a rule "
-        f"holds says that it kept {share} of this against these attacks, "
-        "not that it loses nothing, nor that no other attack breaks it; what lies within the ± is "
-        "no difference."
+        f"attacker reaches {reached} in that time, and would reach more in a longer run. That a "
+        "rule "
+        f"holds means that it kept {share} of this under these attacks, "
+        "not that it loses nothing, nor that no other attack breaks it; a difference within the ± "
+        "is "
+        "none."
     )
     settings = [(f"`{name}`", value) for name, value in settings_of(tables, data).items()]
     return [
@@ -140,23 +145,23 @@ def settings_of(tables: Sequence[RobustnessTable], data: str) -> dict[str, str]:
 
 
 def choice_text(table: RobustnessTable, rule: str, found: Found) -> str:
-    """Return the settings that are best for a rule, of those that it chose from."""
+    """Return the best settings for a rule, of those that it may choose from."""
     choice = table.chosen(rule, found)
     varied = [name for name in choice if len({each[name] for each in table.choices}) > 1]
     return ", ".join(f"{name} = {choice[name] or 'none'}" for name in varied)
 
 
 def _calculated(tables: Sequence[RobustnessTable], found: Found) -> list[str]:
-    """Date, commit and processor of the page; the last one only if a run kept it."""
+    """Return a line with date, commit and, if a run recorded it, the processor."""
     seen = {arithmetic for table in tables for arithmetic in table.arithmetics(found)}
     version = code_version(Path(__file__).parent)
     commit = f", commit {version['commit'][:8]}" if version is not None else ""
     text = f"Made on {date.today().isoformat()} with gossip {__version__}{commit}."
     if any(seen):
-        what = " and ".join(sorted(arithmetic or "what was not kept" for arithmetic in seen))
+        what = " and ".join(sorted(arithmetic or "an unrecorded processor" for arithmetic in seen))
         text += (
             f" Calculated with {what}. Other processors and versions of torch round sums "
-            "differently: cells change in their last digit, and altogether where training diverges "
+            "differently: cells change in their last digit, and completely where training diverges "
             "or one step decides."
         )
     return ["", fill(text)]
@@ -198,7 +203,7 @@ def section(table: RobustnessTable, found: Found) -> list[str]:
     between = f" (between {low:.1f} and {high:.1f} %)" if len(limit.values) > 1 else ""
     lines = [
         (
-            f"Without the liars, averaging reaches {percent(reference)} %; the limit is "
+            f"Without attackers, averaging reaches {percent(reference)} %; the limit is "
             f"{100 * limit.mean:.1f} %{between}."
         ),
         "",
@@ -222,13 +227,17 @@ def section(table: RobustnessTable, found: Found) -> list[str]:
 
 
 def _idle(table: RobustnessTable) -> list[str]:
-    """Attacks that send the honest mean among so few."""
+    """Return a line about attacks that send the honest mean with so few workers."""
     idle = [
         f"`{attack}`"
         for attack in table.attacks
         if (known := ATTACKS.get(attack)) is not None and known.idle(table.n, table.f)
     ]
-    return [f"- No attack where {table.f} of {table.n} lie: {', '.join(idle)}."] if idle else []
+    return (
+        [f"- No attack with {table.f} of {table.n} workers Byzantine: {', '.join(idle)}."]
+        if idle
+        else []
+    )
 
 
 def _quarantined(table: RobustnessTable, rows: Sequence[RobustnessRow]) -> list[str]:
@@ -266,7 +275,7 @@ def _worst_classes(table: RobustnessTable, rows: Sequence[RobustnessRow]) -> lis
     attacks = [f"`{attack}`" for attack in table.attacks]
     return [
         "",
-        "The accuracy on the class where it is least, in percent, mean over the seeds:",
+        "The lowest accuracy on any class, in percent, mean over the seeds:",
         "",
         *markdown_table(("rule", *attacks), texts),
     ]
@@ -318,7 +327,7 @@ def _verdict(table: RobustnessTable, rows: Sequence[RobustnessRow]) -> list[str]
     attacks = [attack for attack in table.attacks if attack != "none"] or ["none"]
     everything = f"all {len(attacks)} attacks" if len(attacks) > 1 else f"`{attacks[0]}`"
     if holding:
-        lines = [f"- Under {everything} hold: {', '.join(holding)}."]
+        lines = [f"- These rules hold under {everything}: {', '.join(holding)}."]
     elif waiting or any(cell.verdict == "undecided" for cell in cells):
         lines = [f"- No rule is known to hold under {everything}."]
     else:
@@ -416,7 +425,8 @@ def draw(table: RobustnessTable, found: Found, path: Path) -> None:
             weight = "bold" if cell.fails else "normal"
             axes.text(x, y, words, ha="center", va="center", fontsize=7, fontweight=weight)
     axes.set_title(
-        f"test accuracy in %, {table.f} of {table.n} lie (bold: fails; {best:.0f} without liars)",
+        f"test accuracy in %, {table.f} of {table.n} lie (bold: fails; {best:.0f} without "
+        "attackers)",
         fontsize=9,
     )
     figure.colorbar(picture, ax=axes, shrink=0.6)

@@ -1,4 +1,4 @@
-"""One peer of ``gossip bench exchange`` and ``gossip bench step``: the same processes run both
+"""A peer of ``gossip bench exchange`` and ``gossip bench step``: the same processes run both
 sides, gloo's and gossip's, alternately.
 
 Started by ``gossip run``, with its task as JSON.
@@ -27,7 +27,7 @@ class BenchTask:
     """Task of each peer.
 
     Attributes:
-        model: A name of ``WORKLOADS``, or ``vector``: with which nothing is computed.
+        model: A name of ``WORKLOADS``, or ``vector`` for a model without computation.
         device: Device of the model.
         numbers: Length of a vector.
         steps: Steps in a turn of one side.
@@ -48,7 +48,7 @@ class BenchTask:
 
 
 class Side:
-    """A model that one of the two exchanges: ``step`` is a whole step of its training."""
+    """One side of the comparison: a model, and ``step``, a whole step of its training."""
 
     def __init__(self, task: BenchTask, rank: int) -> None:
         import torch
@@ -60,7 +60,7 @@ class Side:
         self.batches: list[Any] = []
         if task.model == VECTOR:
             self.model: Any = FlatVector(task.numbers).to(task.device)
-            # an update several times as long would be rejected as an attack
+            # An update several times as long would be rejected as an attack.
             value = 1.0 + rank / task.peers
             self.gradient: Any = torch.full((task.numbers,), value, device=task.device)
         else:
@@ -132,7 +132,7 @@ def main() -> None:
     ours = sides[GOSSIP]
     ours.model, ours.optimizer = peer.prepare(ours.model, ours.optimizer)
     took, spent = _measured(task, peer.id, {name: side.step for name, side in sides.items()})
-    # a step is over when it is over in the last process
+    # A step ends when it has ended in the last process.
     dist.all_reduce(took, dist.ReduceOp.MAX)
     dist.all_reduce(spent)
     if peer.id == 0:

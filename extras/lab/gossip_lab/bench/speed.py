@@ -37,7 +37,7 @@ RULES = (
     "centered_clipping:steps=5",
     "nnm+trimmed_mean",
 )
-SLOW_S = 0.3  # slower rules are repeated less often
+SLOW_S = 0.3  # rules that take longer are repeated less often
 SLOW_REPETITIONS = 3
 NOTE_CHARS = 200
 
@@ -50,12 +50,14 @@ Rules = Annotated[
     list[str] | None,
     optional("Rules, separated by blanks; by default eleven common ones. Repeatable."),
 ]
-Repetitions = Annotated[int, typer.Option(min=1, help="Of each cell; the median counts.")]
-Threads = Annotated[int | None, optional("Threads; as many as torch takes by default.", min=1)]
+Repetitions = Annotated[
+    int, typer.Option(min=1, help="Repetitions of each cell; the median counts.")
+]
+Threads = Annotated[int | None, optional("Threads; by default torch's own number.", min=1)]
 Byzfl = Annotated[bool, typer.Option(help="Measure byzfl, too, when it is installed.")]
 Explain = Annotated[
     bool,
-    typer.Option("--explain", help="Time also the calls that return weights and outlyingness."),
+    typer.Option("--explain", help="Also time the calls that return weights and outlyingness."),
 ]
 Json = Annotated[
     bool, typer.Option("--json", help="Print the result as JSON, and nothing else, to stdout.")
@@ -166,7 +168,8 @@ class TimingTable:
 
 @dataclass(slots=True)
 class _Timed:
-    """One function to time. ``took``: in seconds; ``passes``: the times of the passes before."""
+    """One function to time. ``took``: times, in seconds; ``passes``: times of the preceding
+    passes."""
 
     name: str
     call: Callable[[], Any] | None
@@ -191,7 +194,7 @@ class _Timed:
             began = time.perf_counter()
             self.call()
             took = time.perf_counter() - began
-        except Exception as error:  # noqa: BLE001 - of any rule; the others are timed
+        except Exception as error:  # noqa: BLE001 - a rule may raise anything
             words = " ".join(str(error).split())
             kind = "" if isinstance(error, GossipError) else f"{type(error).__name__}: "
             self.failed = f"{kind}{words}"[:NOTE_CHARS]

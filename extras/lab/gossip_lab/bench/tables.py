@@ -29,7 +29,7 @@ class RobustnessCell:
 
     Attributes:
         outcomes: Results of the seeds that were run.
-        verdict: Whether the rule surely reached the accuracy that it should; empty if it was not
+        verdict: Whether the rule significantly reached the required accuracy; empty if it was not
             run, or cannot be.
     """
 
@@ -38,7 +38,7 @@ class RobustnessCell:
 
     @property
     def why(self) -> str:
-        """Why the rule cannot be run; empty if it can, or was not run yet."""
+        """Reason why the rule cannot be run; empty if it can, or was not run yet."""
         return next((outcome.refused for outcome in self.outcomes if outcome.refused), "")
 
     @property
@@ -53,7 +53,7 @@ class RobustnessCell:
 
     @property
     def estimate(self) -> Estimate:
-        """The mean of the accuracies, and its uncertainty."""
+        """Mean of the accuracies, and its uncertainty."""
         return Estimate(self.accuracies)
 
     @property
@@ -111,7 +111,7 @@ class RobustnessTable:
         return {**self.defaults(), **self.shared, **choice}
 
     def trials(self) -> list[Trial]:
-        """Return all its runs, and those without attack that it is compared with."""
+        """Return all runs of the table, and the runs without attack for comparison."""
         cells = [
             trial
             for choice in self.choices
@@ -159,13 +159,13 @@ class RobustnessTable:
         return max(self.choices, key=worst)
 
     def without_attackers(self, found: Found = MappingProxyType({})) -> list[Trial]:
-        """Return the trials of plain averaging of only the honest workers, with the best settings
-        for it. No worker is suspected there."""
+        """Return the trials of averaging only the honest workers, with the best settings
+        for that. No worker is suspected there."""
         best = max(self.choices, key=lambda choice: _validated(self._alone(choice), found))
         return self._alone(best)
 
     def reference(self, found: Found) -> Estimate:
-        """The accuracy of averaging the honest workers alone."""
+        """Return the accuracy of averaging the honest workers alone."""
         return Estimate(
             tuple(
                 found[trial].accuracy or 0.0
@@ -175,8 +175,8 @@ class RobustnessTable:
         )
 
     def limit(self, found: Found) -> Estimate:
-        """The accuracy below which a rule fails. It is as uncertain as the reference, of which it
-        is a share."""
+        """Return the accuracy below which a rule fails: a share of the reference, and as uncertain
+        as the reference."""
         return self.reference(found).times(self.fails_below)
 
     def cells(self, found: Found) -> dict[tuple[str, str], RobustnessCell]:

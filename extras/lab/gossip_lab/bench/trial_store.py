@@ -50,7 +50,7 @@ def run_all(
     Raises: ConfigError: The data cannot be read, or the folder not be written to.
     """
     if data != data_sets.DIGITS:
-        data_sets.load(data)  # its errors are reported before a worker starts
+        data_sets.load(data)  # Report its errors before a worker starts.
     return run_cells(
         trials, functools.partial(_play, data), store_of(folder, data), jobs, quiet=quiet
     )
@@ -58,7 +58,7 @@ def run_all(
 
 def recall_records(store: CellStore[Trial, TrialResult], trial: Trial) -> dict[str, list[Any]]:
     """Return the records of a trial that was run before, by column; empty if it has none."""
-    row = store.read_row(trial) or {}  # none if its rule raised
+    row = store.read_row(trial) or {}  # no row if its rule raised
     records: dict[str, list[Any]] = row.get("records", {})
     return records
 
@@ -87,7 +87,7 @@ def _play(data: str, trial: Trial) -> Row:
     except GossipError as wrong:
         error, result = wrong, TrialResult(None, str(wrong))
     except Exception as wrong:  # noqa: BLE001
-        # an exception of a rule goes into the table, which then continues
+        # An exception of a rule is recorded in the table, and the other cells continue.
         error, result = wrong, TrialResult(0.0, f"raised {type(wrong).__name__}: {wrong}")
     row = dataclasses.asdict(dataclasses.replace(result, arithmetic=arithmetic()))
     return row if error is None else {**row, ERROR: repr(error)}

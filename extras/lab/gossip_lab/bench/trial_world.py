@@ -26,8 +26,8 @@ from .encoded import EncodedLink
 from .trials import NO_ATTACK, RECORD, Trial, TrialResult, read_attack
 
 EVALUATIONS = 5
-"""The accuracy of a run is the mean of this many tests at its end, one every fiftieth of the
-run."""
+"""Number of tests at the end of a run; the accuracy is their mean. There is one every fiftieth of
+the run."""
 
 
 def train(trial: Trial, data: TrainingData) -> TrialResult:

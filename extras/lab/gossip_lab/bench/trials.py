@@ -40,8 +40,8 @@ class Trial:
         validation: Share of the training samples that is held out, for a choice among settings.
         test_samples: Samples of a test, drawn once and the same in all runs; 0 means all.
         every: Rounds between the tests of a curve; 0 if none is made.
-        local_steps: Steps of plain SGD that each worker takes locally in a round. Updates are
-            model differences then.
+        local_steps: Steps of plain SGD of each worker in a round; with more than one, updates are
+            model differences.
         outer: The outer step after them, as ``outer.load`` takes it; empty if updates are
             gradients.
         milestones: Rounds, separated by blanks, from which the learning rate is multiplied by
@@ -100,10 +100,10 @@ class TrialResult:
     Attributes:
         accuracy: On the test samples, 0 to 1: the mean of the last tests. The accuracy of a model
             that is not finite is 0.
-        refused: Why the rule cannot be run at all, even without attack; then the accuracy is None.
+        refused: Reason why the rule cannot be run, even without attack; then the accuracy is None.
         skipped: Rounds without a step: too few finite updates were left, or the rule raised, or its
             aggregate was not finite.
-        trouble: Why the first of these rounds made no step.
+        trouble: Reason why the first of these rounds made no step.
         arithmetic: Software and processor that decide how sums are rounded, see
             ``trial_store.arithmetic``; empty if they were not recorded.
         worst_class: The lowest accuracy on the test samples of one class; the mean of the last
@@ -160,7 +160,7 @@ def read_attack(text: str) -> tuple[str, float | None]:
         raise UnknownName("attack", name, (NO_ATTACK, *attacks.names(), *attacks.DATA_ATTACKS))
     if attacks.make(name, value).tells_each:
         raise ConfigError(
-            f"{name} sends each receiver another update, so it works only in gossip rounds",
+            f"{name} sends each receiver a different update, so it works only in gossip rounds",
             "leave it out here",
         )
     return name, value

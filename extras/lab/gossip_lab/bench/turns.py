@@ -15,7 +15,7 @@ from gossip.launch.report import counted
 
 Side = TypeVar("Side")
 REPETITIONS = 15
-# of a table for a file or a pipe, where no line is cut or wrapped
+# width of a table for a file or a pipe, where no line is cut or wrapped
 FILE_COLUMNS = 500
 
 
@@ -33,7 +33,7 @@ class Spread:
 
 
 def ratios(over: Sequence[float], under: Sequence[float]) -> Spread:
-    """Return the spread of the ratios within each turn. A ratio stays stable when the machine's own
+    """Return the spread of the ratios within each turn. A ratio stays stable when the machine's
     speed does not."""
     return Spread.of([a / b for a, b in zip(over, under, strict=True)])
 

@@ -94,7 +94,7 @@ def play(
     csv: Csv = None,
     parquet: Parquet = None,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print everything as JSON, and nothing else, to stdout.")
+        bool, typer.Option("--json", help="Print the result as JSON, and nothing else, to stdout.")
     ] = False,
     check: Annotated[
         bool,

@@ -26,27 +26,29 @@ if TYPE_CHECKING:
     from gossip_lab.simulation import CampaignTally, Chart, SearchQuery, Shrunk, SimulationResult
 
 SEEDS = 200
-SHRUNK_MAX = 3  # different invariants with an example that is shrunk
+SHRUNK_MAX = 3  # number of violated invariants with a shrunk example
 SHOWN_MAX = 10
 SEEDS_SHOWN = 50
 
 Seeds = Annotated[int | None, optional(f"How many schedules to play; {SEEDS} by default.")]
 First = Annotated[int, typer.Option("--first-seed", help="The seed to begin with.")]
 Peers = Annotated[int | None, optional("Peers of each swarm; drawn from 4 to 9.", "-n", "--peers")]
-Topology = Annotated[str | None, optional("Who exchanges with whom; drawn.")]
-Aggregator = Annotated[str | None, optional("How updates become one; mean by default.")]
-Faults = Annotated[Path | None, optional("Play the faults of a plan file (TOML), none drawn.")]
+Topology = Annotated[str | None, optional("Topology of exchanges; by default drawn.")]
+Aggregator = Annotated[str | None, optional("Aggregation rule; mean by default.")]
+Faults = Annotated[
+    Path | None, optional("Play the faults of a plan file (TOML) instead of drawn ones.")
+]
 Pipelines = Annotated[
     bool,
     typer.Option("--pipelines", help="Draw pipelines: peers in stages, each with some layers."),
 ]
-Minutes = Annotated[float | None, optional("Go on for so long, or until --seeds are played.")]
+Minutes = Annotated[
+    float | None, optional("Maximum time, in minutes; --seeds also ends the search.")
+]
 Jobs = Annotated[int | None, optional("Processes; one for each CPU by default.")]
 Replay = Annotated[int | None, optional("Play this one seed and report on it.", metavar="SEED")]
-Trace = Annotated[
-    bool, typer.Option("--trace", help="Of one schedule: print everything that happened.")
-]
-Picture = Annotated[Path | None, optional("Of one schedule: draw its end into this SVG.")]
+Trace = Annotated[bool, typer.Option("--trace", help="With one schedule: print all events.")]
+Picture = Annotated[Path | None, optional("With one schedule: draw its end into this SVG.")]
 Out = Annotated[Path, typer.Option(help="Folder for the plans of failing schedules.")]
 Json = Annotated[
     bool, typer.Option("--json", help="Print the result as JSON, and nothing else, to stdout.")
@@ -83,7 +85,7 @@ def simulate(
     if one is None and (trace or picture is not None):
         raise ConfigError("--trace and --picture are about one schedule", "--replay SEED")
     if replay is not None and (seeds is not None or minutes is not None):
-        raise ConfigError("--replay plays one seed: neither --seeds nor --minutes goes with it")
+        raise ConfigError("--replay plays one seed: it allows neither --seeds nor --minutes")
     count = (
         1
         if one is not None
@@ -103,7 +105,7 @@ def simulate(
     if pipelines and any(given is not None for given in drawn):
         raise ConfigError("--pipelines draws peers, topology, rule and faults", "leave these out")
     question = SearchQuery(first, count, peers, topology, aggregator, plan, pipelines)
-    question.check_rule(first)  # errors in the options are reported before anything starts
+    question.check_rule(first)  # Report errors in the options before anything starts.
     if not out.is_dir():
         raise ConfigError(f"there is no folder {out} to write plans into")
     console = _Console(as_json)
@@ -140,7 +142,7 @@ def _search(
 
     tally, stopped = CampaignTally(), False
     outcomes = search(question, jobs)
-    # which ends its processes, as Ctrl-C does
+    # This ends its processes, as Ctrl-C does.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     try:
         with ProgressBar(question.count, console.print_line) as bar:
@@ -152,7 +154,7 @@ def _search(
                 if minutes is not None and console.wall_s > 60 * minutes:
                     break
     except KeyboardInterrupt:
-        stopped = True  # an hour of search is not lost: its findings are printed as they are
+        stopped = True  # The findings so far are printed.
         print(
             "interrupted: results so far (Ctrl-C again: none)",
             file=sys.stderr,
@@ -166,7 +168,7 @@ def _search(
     if question.plan is None:
         vacuous = [] if stopped else tally.vacuous
     else:
-        vacuous = [f"{kind} is in the plan and never took place" for kind in tally.idle(1)]
+        vacuous = [f"{kind} is in the plan but never took place" for kind in tally.idle(1)]
     result = _result(tally, wall_s, failures, vacuous) | {"interrupted": stopped}
     if console.as_json:
         print(json.dumps(result))
@@ -180,7 +182,7 @@ def _search(
 
 
 def _examples(violations: list[SimulationResult]) -> Iterator[tuple[SimulationResult, Shrunk]]:
-    """Yield an example of each violated invariant, that of the lowest seed, as it was played."""
+    """Yield an example of each violated invariant: the run of the lowest seed, unshrunk."""
     from gossip_lab.simulation import Shrunk
 
     examples: dict[str, SimulationResult] = {}
@@ -194,7 +196,7 @@ def _examples(violations: list[SimulationResult]) -> Iterator[tuple[SimulationRe
 def _shrink(
     violations: list[SimulationResult], console: _Console
 ) -> Iterator[tuple[SimulationResult, Shrunk]]:
-    """Yield these examples, shrunk."""
+    """Yield the examples of ``_examples``, shrunk."""
     from gossip_lab.simulation import play, shrink
 
     for outcome, whole in _examples(violations):
@@ -205,7 +207,7 @@ def _shrink(
         try:
             yield outcome, shrink(outcome, play.run)
         except KeyboardInterrupt:
-            console.print_line("interrupted: the plan stays as it is")
+            console.print_line("interrupted: the plan is not shrunk further")
             yield outcome, whole
 
 
@@ -302,7 +304,7 @@ def _table(tally: CampaignTally, result: dict[str, Any], console: _Console) -> N
             if rounds
             else ""
         )
-        + (f"; {rounds['share_of_50']:.1%} came to round 50" if rounds else "")
+        + (f"; {rounds['share_of_50']:.1%} reached round 50" if rounds else "")
     )
     console.print_line(
         "topologies: "
@@ -313,7 +315,7 @@ def _table(tally: CampaignTally, result: dict[str, Any], console: _Console) -> N
         "rules: "
         + ", ".join(f"{name} {count}" for name, count in result["aggregators"].items())
         + (
-            f"; asked {counted(tally.judged_by['RuleAnswers'], 'time')} with as many updates as "
+            f"; called {counted(tally.judged_by['RuleAnswers'], 'time')} with as many updates as "
             "they need"
         )
         + (
@@ -326,7 +328,7 @@ def _table(tally: CampaignTally, result: dict[str, Any], console: _Console) -> N
         )
     )
     console.print_line(
-        "kinds of fault that took place, in so many schedules: " + _pairs(result["kinds_of_fault"])
+        "schedules in which each kind of fault took place: " + _pairs(result["kinds_of_fault"])
     )
     console.print_line(f"{'fault':<20}{'schedules':>10}{'times':>9}")
     for kind, seen in result["faults"].items():
@@ -348,7 +350,7 @@ def _table(tally: CampaignTally, result: dict[str, Any], console: _Console) -> N
         else ""
     )
     console.print_line(
-        f"violations: {len(seeds)}, of the seeds {', '.join(map(str, seeds[:SEEDS_SHOWN]))}{more}"
+        f"violations: {len(seeds)}, with the seeds {', '.join(map(str, seeds[:SEEDS_SHOWN]))}{more}"
         if seeds
         else "no violation"
     )

@@ -1,4 +1,4 @@
-"""Plays schedules, checks them, shrinks failing ones and draws the events."""
+"""Plays schedules, checks them, shrinks failing ones and draws their events."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ LOST = (
 )
 """Reasons why a message never arrives, as the swarm counts them."""
 ALTERED = ("corrupted", "spoiled", "duplicated", "reordered", "spiked", "queued")
-"""Other effects on a message. A delay needs no line of its own: it is visible."""
+"""Other effects on a message. A delay needs no line: the times show it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ class ChartLine:
 
 
 class Chart(Observer):
-    """Keeps the last lines of a run, ``lines_max`` of them (None: all)."""
+    """Keeps the last ``lines_max`` lines of a run (None: all)."""
 
     def __init__(self, lines_max: int | None = 20_000) -> None:
         self.lines: deque[ChartLine] = deque(maxlen=lines_max)
@@ -100,7 +100,7 @@ class Chart(Observer):
             swarm,
             peer,
             "fault",
-            f"goes on after {swarm.now - swarm.hosts[peer].paused_at_ns / NS:.3f} s",
+            f"continues after {swarm.now - swarm.hosts[peer].paused_at_ns / NS:.3f} s",
         )
 
     def on_fault(self, swarm: AnySwarm, peer: PeerId, text: str) -> None:
@@ -109,7 +109,7 @@ class Chart(Observer):
     def on_mishap(
         self, swarm: AnySwarm, peer: PeerId, to: PeerId, what: str, message: Message | None
     ) -> None:
-        words = describe_message(message) if message is not None else "bytes that mean nothing"
+        words = describe_message(message) if message is not None else "meaningless bytes"
         if what == "lied":
             self.lines.append(ChartLine(swarm.now, peer, "lied", words, message, to))
         elif what in LOST:
@@ -209,7 +209,7 @@ def _place(message: Any) -> Iterator[str]:
     found = {name: getattr(message, name) for name in _PLACE if hasattr(message, name)}
     if "round_id" in found:
         yield f"r{found['round_id']}{_shard(found.get('shard', 0))}"
-    if "stage" in found:  # the number of one, or the progress of a peer
+    if "stage" in found:  # the number of a stage, or the progress of a peer
         yield f"stage {found['stage']}" if isinstance(found["stage"], int) else found["stage"]
     if "micro_batch" in found:
         yield f"b{found['micro_batch']}"

@@ -1,5 +1,5 @@
-"""No live peer is declared dead: swarms of memberships with lossy links or paused peers, and
-the count of false deaths.
+"""Checks that no live peer is declared dead: swarms of memberships with lossy links or paused
+peers, and the count of false deaths.
 
 A *false death* is an entry in any table with the status dead, or left, of a peer whose present
 incarnation runs and has not been disturbed. Every change of every table is checked instead of the
@@ -33,9 +33,9 @@ from gossip_lab.simulation.world import (
 LOSS, DUPLICATION, JITTER_S = 0.2, 0.2, 0.1
 CHURN_S = (0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)  # pauses of a sleeper on lossy links, in turn
 STARTED_S = 2.0
-CALM_S = 15.0  # without loss: a table exchange, two suspicions and the news of them
+CALM_S = 15.0  # without loss: a table exchange, two suspicions and their spread
 MEET_S = 10.0
-WORST_WITHIN_S = 60.0  # by then one of the observers suspects a peer, or something else is wrong
+WORST_WITHIN_S = 60.0  # Within this time an observer suspects a peer, or the run is wrong.
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +126,7 @@ class LossySwarm:
 
 
 def rain(world: LossySwarm) -> FalseDeathCounts:
-    """Play a swarm on lossy links, then end the loss: after that all peers must see each other
+    """Play a swarm on lossy links, then end the loss: then all peers must see each other
     again.
 
     Raises: SimulationStuck: They do not.
@@ -198,13 +198,13 @@ class Pause:
 
 
 def pause(world: Pause) -> FalseDeathCounts:
-    """Play a pause of observers. After it all peers must see each other again.
+    """Play a pause of observers. Afterwards all peers must see each other again.
 
-    The observers are rightly declared dead. If any peer declares another one dead, that is a false
+    The observers may be declared dead. Any other declaration of death is a false
     death. Raises: SimulationStuck: The peers do not see each other again.
     """
     assert 0 < world.observers < world.n, (
-        f"{world.observers} of {world.n} sleep: nobody is left to be wronged"
+        f"{world.observers} of {world.n} sleep: no peer is left that could be declared dead"
     )
     weather = LinkModel(loss=world.loss, delay_s=(0.0, JITTER_S)) if world.loss else LinkModel()
     network = Network(weather)
@@ -212,7 +212,7 @@ def pause(world: Pause) -> FalseDeathCounts:
     sleepers = range(world.n - world.observers, world.n)
     deaths = FalseDeaths(excused=sleepers)
     swarm.hooks.append(deaths)
-    swarm.run_for(STARTED_S + swarm.rng.uniform(0.0, 1.0))  # at any phase of the peers' probes
+    swarm.run_for(STARTED_S + swarm.rng.uniform(0.0, 1.0))  # at a random phase of the probes
     if world.loss:
         swarm.run_until(
             lambda: any(
@@ -227,7 +227,7 @@ def pause(world: Pause) -> FalseDeathCounts:
         if world.deaf:
             swarm.hosts[stalled_peer].inbox.clear()
         swarm.resume(stalled_peer)
-    # verdicts of the observers after the pause fall under the loss of the pause
+    # After the pause the observers judge with the loss of the pause.
     swarm.run_for(5.0)
     network.default = LinkModel()
     swarm.run_until(lambda: all_fine(swarm), MEET_S)
@@ -237,7 +237,7 @@ def pause(world: Pause) -> FalseDeathCounts:
 def _suspects_one_awake(
     swarm: Swarm[MemberCore], observer: PeerId, sleepers: Collection[PeerId]
 ) -> bool:
-    """Whether a death is only a matter of time for the observer: there is a suspicion with evidence
+    """Whether the observer is about to declare a death: it has a suspicion with evidence
     of its own, and no ack since."""
     members = swarm.cores[observer].membership.members.values()
     return any(

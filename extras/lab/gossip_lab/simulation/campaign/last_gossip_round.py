@@ -20,8 +20,8 @@ from .last_round import toys_of
 if TYPE_CHECKING:
     from gossip_lab.simulation.world import Swarm
 
-ROUNDS = (1, 12)  # that are still trained
-DISTURBED = 0.7  # of the ends
+ROUNDS = (1, 12)  # bounds of the number of rounds that are still trained
+DISTURBED = 0.7  # share of the ends with disturbances
 KINDS = ("slow", "hang", "trainer", "restart", "crash")
 AWAY_S = (0.1, 12.0)
 TOGETHER, APART_S = 0.5, 1.5
@@ -52,11 +52,11 @@ def play_gossip_end(swarm: Swarm[Peer], checker: EverybodyEnds) -> None:
         compute_s = max(compute_s, trainer.pace.compute_s[1] * trainer.pace.slowness)
     over_s = _disturb(swarm, sorted(running), last, rng)
     settings = next(iter(running.values())).settings.rounds
-    # a peer that is further behind reaches it alone, or restores the state of one that has
+    # A peer that is further behind reaches the end alone, or restores the state of a peer that has
     alone_s = (last - min(at)) * compute_s
     rounds_s = (left + FETCHES) * (settings.round_timeout_s + compute_s)
     leaves_s = settings.drain_timeout_s + settings.linger_s
-    # others wait for the last peer to return, which then waits for others itself, or gives up if no
+    # The others wait for the last peer to return, which then waits for others, or gives up if no
     # other peer has a state
     until = began + over_s + alone_s + rounds_s + 2 * leaves_s + settings.quorum_timeout_s
     while swarm.now < until and checker.remaining():
@@ -75,7 +75,7 @@ def _disturb(swarm: Swarm[Peer], peers: list[PeerId], last: int, rng: Random) ->
     together_s = rng.uniform(*AWAY_S) if rng.random() < TOGETHER else None
     most_s = 0.0
     for peer in rng.sample(peers, rng.randint(1, len(peers))):
-        # some crash while others restore their states
+        # Some peers crash while others restore their states.
         alone_s, apart_s = rng.uniform(*AWAY_S), rng.uniform(0.0, APART_S)
         for_s = alone_s if together_s is None else together_s + apart_s
         most_s = max(most_s, _disturb_one(swarm, peer, for_s, last, rng))

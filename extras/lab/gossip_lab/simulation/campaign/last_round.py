@@ -32,16 +32,16 @@ from gossip_lab.simulation.world import Outgoing, ToyTrainer, payload_of
 if TYPE_CHECKING:
     from gossip_lab.simulation.world import Swarm
 
-ROUNDS = 3  # that are still trained, at least
+ROUNDS = 3  # minimum number of rounds that are still trained
 LOOKED_AT = 12
 LONGER = np.float32(1.01)
 SLICE_S = 0.25
-LATE_SHARE = 0.6  # of the ends, if enough peers are present without one
+LATE_SHARE = 0.6  # share of the ends with a late peer, if enough other peers are present
 AWAY_S = (0.05, 3.0)
 COPY_SHARES = (0.0, 0.1, 0.2, 0.3)
 """Shares of a round timeout that copying or restoring a state may take. A peer that waits longer
 requests the state from another peer."""
-# messages about states from the late peer to another, or back, in sequence
+# consecutive messages about states between the late peer and another
 LOST_MOST = 3
 
 
@@ -145,7 +145,7 @@ class LateRejoin:
         asks = isinstance(envelope.message, StateRequest)
         if self.peer in (sender, to) and (asks or isinstance(envelope.message, StateAttestation)):
             words = to if sender == self.peer else sender, asks
-            # of a peer that joins at the end none is lost
+            # No message of a peer that joins at the end is lost.
             if (left := self._lost.get(words, 0)) > 0:
                 self._lost[words] = left - 1
                 return []

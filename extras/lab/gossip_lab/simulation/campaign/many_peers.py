@@ -1,4 +1,4 @@
-"""Rounds of a swarm far larger than real ones have been: the traffic of a peer in a round, and the
+"""Rounds of a swarm far larger than any real one so far: the traffic of a peer in a round, and the
 size of the largest message.
 
 Everything except sockets and training is the code of a real peer. All peers have met before, so
@@ -49,8 +49,8 @@ SAMPLES = 100_003
 
 @dataclass(frozen=True, slots=True)
 class ManyPeers:
-    """``rounds`` rounds of ``n`` peers. In between one is killed, one joins, and the killed one
-    returns."""
+    """``rounds`` rounds of ``n`` peers. In between one peer is killed, one joins, and the killed
+    one returns."""
 
     n: int
     seed: int = 1
@@ -65,12 +65,12 @@ class ManyPeersResult:
     less an n-th part.
 
     Attributes:
-        rounds: The round of all peers at the end.
-        together: Whether all running peers, the newcomer and the returned one included, hold the
+        rounds: Round that all peers have reached at the end.
+        together: Whether all running peers, including the newcomer and the returned one, hold the
             same parameters at the end. In gossip rounds, whether they are as close as required, in
             rounds and in parameters.
         sent_bytes: Mean bytes of a peer in a round.
-        most_sent_bytes: Bytes of the peer that sent most in a round: its server.
+        most_sent_bytes: Bytes of the peer that sent the most in a round: the server.
         largest: Type of message -> bytes of the largest one.
         sent: Type of message -> number of sent ones.
     """

@@ -1,4 +1,4 @@
-"""A tenth of a large swarm of memberships crashes at once: the time until each survivor has
+"""Crash of a tenth of a large swarm of memberships: the time until each survivor has
 recorded it, and the traffic of all peers in bytes."""
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ SILENT = {"closing_s": (1e9, 1e9), "heartbeat_s": None}
 
 # peers: in larger swarms the initial storm of news takes longer than the whole measurement
 ACQUAINTED_ABOVE = 128
-# by then every peer has sent its first table, at a time that does not depend on n yet
+# time within which every peer has sent its first table, for any n
 FIRST_TABLES_S = 6.0
 LIMIT_S = 60.0
 
@@ -75,14 +75,14 @@ class MassCrashResult:
     dead_first_median_s: float  # first peer that declares a victim dead
     known_median_s: float  # over all pairs of a survivor and a victim
     known_all_s: float  # the last survivor has recorded the last victim
-    converged_s: float  # and no peer suspects or skips a live one
+    converged_s: float  # the same, without suspicions or skips of live peers
     false_deaths: int
     false_suspicions: int  # of survivors, by survivors
     # while nothing happens, over one whole interval between table exchanges
     calm_bytes_per_peer_s: float
-    calm_table_bytes_per_peer_s: float  # the part of it that is tables
+    calm_table_bytes_per_peer_s: float  # tables alone
     calm_messages_per_peer_s: float
-    crash_bytes_per_peer_s: float  # by a survivor, from the crash until all is known
+    crash_bytes_per_peer_s: float  # by a survivor, from the crash until all deaths are recorded
     crash_bytes_per_peer: float
 
 
@@ -128,18 +128,18 @@ def mass_crash(world: MassCrash) -> MassCrashResult:
         swarm.crash(victim)
     survivors = world.n - len(world.victims)
     pairs = survivors * len(world.victims)
-    _advance(swarm, lambda: len(deaths.dead) == pairs, f"{pairs} deaths are to be recorded", deaths)
+    _advance(swarm, lambda: len(deaths.dead) == pairs, f"{pairs} deaths must be recorded", deaths)
     known_all_s = max(deaths.dead.values()) - crashed_at
     crash_bytes = after.by_peer.total() / survivors
     until_s = swarm.now - crashed_at
     _advance(
         swarm,
         lambda: all_fine(swarm),
-        "every peer is to see all live peers, and no others",
+        "every peer must see all live peers, and no others",
         deaths,
     )
     converged_s = swarm.now - crashed_at
-    # a peer that is wrongly accused in this time could be declared dead by now
+    # A peer that was wrongly accused in this time could be declared dead by now.
     swarm.run_for(2.0)
     first: dict[PeerId, float] = {}
     for (_, victim), at in deaths.dead.items():

@@ -31,7 +31,7 @@ class TrafficMeter:
     by_kind: Counter[str] = field(default_factory=Counter)
     largest: dict[str, int] = field(default_factory=dict)
     sent: Counter[str] = field(default_factory=Counter)
-    _last: Envelope | None = None  # a message to several peers is one object, which is encoded once
+    _last: Envelope | None = None  # one object for several receivers, which is encoded once
     _length: int = 0
 
     def __call__(
@@ -59,5 +59,7 @@ def advance(
     until_s = swarm.now + limit_s
     while not predicate():
         if swarm.now >= until_s:
-            raise SimulationStuck(f"not so after {limit_s:g} s: {what()}\n{swarm.summary()[:2000]}")
+            raise SimulationStuck(
+                f"not met after {limit_s:g} s: {what()}\n{swarm.summary()[:2000]}"
+            )
         swarm.run_for(STEP_S)

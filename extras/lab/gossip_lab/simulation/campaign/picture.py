@@ -1,4 +1,4 @@
-"""Draws the end of a run as a message-sequence chart: a line for each peer, time downwards, an
+"""Draws the end of a run as a message-sequence chart: a line for each peer, time downwards, and an
 arrow for each message.
 
 Every line of the chart has its own row, so that nothing overlaps; the seconds are at the left.
@@ -20,7 +20,7 @@ ROWS = 90
 ROW_PX, COLUMN_PX, LEFT_PX, RIGHT_PX, TOP_PX = 18, 170, 110, 190, 30
 CHARACTER_PX = 7
 BOLD = ' font-weight="bold"'
-STUB = 0.3  # of the way, for a message that never arrived
+STUB = 0.3  # length of the arrow of a message that never arrived, as a share of the way
 COLOURS = {"rounds": "#1f5fbf", "joining": "#8a3fbf", "membership": "#7a7a7a"}
 GREEN, RED, ORANGE, INK = "#16803c", "#c81e1e", "#b45309", "#222222"
 WRAP = 150
@@ -48,7 +48,7 @@ class _Arrow:
 
 
 def relevant(lines: Iterable[ChartLine], invariant: str, rows: int = ROWS) -> list[ChartLine]:
-    """Return the last lines that concern the invariant: without probes and rumours for an invariant
+    """Return the last lines that concern the invariant: without probes and rumors for an invariant
     of rounds, and so on."""
     about_members = invariant in _MEMBERSHIP
     kept = [line for line in lines if _concerns(line, about_members)]
@@ -57,7 +57,7 @@ def relevant(lines: Iterable[ChartLine], invariant: str, rows: int = ROWS) -> li
 
 def _concerns(line: ChartLine, about_members: bool) -> bool:
     if line.what in ("lost", "altered"):
-        return False  # their arrows show it
+        return False  # The arrows of the messages show it.
     if about_members:
         return line.group == "membership" or line.what in (
             "started",

@@ -105,11 +105,11 @@ from .last_gossip_round import play_gossip_end
 from .last_round import play_end, toys_of
 
 HEARTBEAT_S = 0.1  # until a link beyond its timeout is detected
-LONGER = 2.0  # largest multiple of its duration for which a schedule is played to reach its rounds
+LONGER = 2.0  # maximum time to reach the rounds of a schedule, as a multiple of its duration
 SLICE_S = 0.25
 EVENTS_LEAST = 100_000  # allowed in any run, however short it is
-RATES = (1.0,)  # of every trainer's steps
-SAMPLES = 997  # in an epoch: a prime, so that the last round of one is uneven
+RATES = (1.0,)  # learning rates of every trainer
+SAMPLES = 997  # of an epoch: a prime, so that its last round is uneven
 
 TRUST = TrustSettings(quarantine_rounds=12, parole_rounds=8)
 """Trust settings under which a peer that stands out passes through quarantine and parole, and
@@ -170,7 +170,7 @@ class SimulationResult:
         reports: Reports of the peers, by event, before the last round with its attack.
         judged: Invariant -> number of judgements.
         judged_by: Checker -> number of judgements that could have failed.
-        left: Share of the way to the target that half of the peers have yet to go, at least.
+        left: Minimum share of the way to the target that half of the peers still have to go.
     """
 
     schedule: Schedule
@@ -235,17 +235,15 @@ class _SeedingPeer(Peer):
 
 
 class _SeedingStagePeer(_SeedingPeer, StagePeer):
-    """Such a peer in a pipeline."""
+    """A ``_SeedingPeer`` in a pipeline."""
 
 
 def _begotten(swarm: Swarm[Peer]) -> Violation:
-    """Return the violation of messages that cause messages forever, so that the clock never
-    advances: one of S15."""
+    """Return the violation (S15) of messages that cause messages forever, so that the clock never
+    advances."""
     event = swarm.handling
     what = type(event.message if isinstance(event, Received) else event).__name__
-    text = (
-        f"{swarm.deliveries_max} events so far, this one a {what}: they cause each other for ever"
-    )
+    text = f"{swarm.deliveries_max} events so far, this one a {what}: they cause each other forever"
     return Violation("S15", swarm.handler, swarm.now, text)
 
 
@@ -266,7 +264,7 @@ def run(schedule: Schedule, observers: Iterable[Observer] = ()) -> SimulationRes
     swarm.deliveries_max = min(most, swarm.deliveries_max)
     swarm.too_many = _begotten
     violation: ViolationRecord | None = None
-    found: tuple[int, float, float, dict[str, int]] | None = None  # before the end
+    found: tuple[int, float, float, dict[str, int]] | None = None  # before the last round
     lied_to = 0
     try:
         nemesis.begin(swarm)
@@ -291,7 +289,7 @@ def run(schedule: Schedule, observers: Iterable[Observer] = ()) -> SimulationRes
             lied_to = play_end(swarm, ends.circumstances.attackers, ends)
             play_gossip_end(swarm, everybody)
     except Exception as error:  # noqa: BLE001
-        # an exception of a core is a finding, not an end of the search
+        # An exception of a core is a finding, and must not end the search.
         blamed = panel.blame(swarm, error)
         violation = ViolationRecord(blamed.invariant, blamed.peer, blamed.now_s, blamed.text)
     now = _reached(swarm, schedule.compute_s[0]), swarm.now, _left(swarm), _reports(swarm)
@@ -362,7 +360,7 @@ class _Pace:
 
 def _reached(swarm: Swarm[Peer], compute_s: float) -> int:
     """Return the round that half of the running peers have reached; half of all, if none runs. A
-    peer that a false state has sent far ahead counts only if all are there: the others go on
+    peer that a false state has sent far ahead counts only if all are there: the others continue
     without it."""
     most = swarm.now / compute_s + 1
     running = [host for host in swarm.hosts.values() if host.running]
@@ -392,7 +390,7 @@ def _trickling(schedule: Schedule) -> tuple[PeerId, ...]:
 
 
 def _may_part(schedule: Schedule) -> bool:
-    """Whether one of two peers may go on alone while a result of the other, which pauses, is in
+    """Whether one of two peers may continue alone while a result of the other, which pauses, is in
     transit. A link may end before it has carried a large result, and two peers need no majority."""
     stops = FaultPlan(schedule.faults).of_kind(Hang)
     return bool(stops) and schedule.bytes_per_s > 0 and schedule.peers < 3
@@ -556,7 +554,7 @@ def tolerated(schedule: Schedule) -> int:
 
 def reducer_of(aggregator: str, f: int) -> tuple[Reducer, tuple[int, ...]]:
     """Return the function that aggregates updates, and the smallest number of updates that it needs
-    with 0, 1, ... ``f`` Byzantine ones among them.
+    with 0, 1, ... ``f`` Byzantine updates among them.
 
     The plain mean is summed here in a fixed order; every other rule is the one of real runs, which
     needs torch.
@@ -570,7 +568,7 @@ def reducer_of(aggregator: str, f: int) -> tuple[Reducer, tuple[int, ...]]:
 
     from gossip import aggregators
 
-    # eight numbers cannot be divided among threads, and the threads of many searches would compete
+    # Eight numbers cannot be divided among threads, and the threads of many searches would compete
     # for processors
     torch.set_num_threads(1)
     rule = aggregators.load(aggregator)
@@ -609,7 +607,7 @@ def reducer_of(aggregator: str, f: int) -> tuple[Reducer, tuple[int, ...]]:
         except ConfigError as error:
             return RuleRefusal(str(error))
         except Exception as error:  # noqa: BLE001
-            # as in a node: an exception of a rule affects only its round
+            # As in a node, an exception of a rule affects only its round.
             return RuleRefusal(f"{rule.name} failed: {type(error).__name__}: {error}"[:200])
         return RuleResult(
             verdict.aggregate.tolist(),

@@ -24,9 +24,9 @@ from . import play
 from .play import SimulationResult
 
 INTERRUPTIBLE_S = 0.2
-BATCH = 2  # schedules that a worker gets at a time: a second's work
-ENOUGH = 8  # schedules with a drawn kind of fault, after which it must have struck
-CUTS_MIN = 2  # different partitions, in a campaign that draws any
+BATCH = 2  # schedules for a worker at a time: one second of work
+ENOUGH = 8  # schedules in which a kind of fault must occur once
+CUTS_MIN = 2  # different partitions in a campaign
 EXPECTED_REPORTS = ("suspect", "dead", "alive_again", "skip")
 """Reports that a large campaign must contain. Without one of them its faults were too gentle to
 prove anything."""
@@ -64,7 +64,7 @@ class SearchQuery:
             raise ConfigError(f"seed {seed}: seeds are counted from 0")
         if self.pipelines:
             return generate_pipeline(seed)
-        # This is checked before anything is drawn for this number of peers.
+        # Check this before any draw for this number of peers.
         if self.plan is not None:
             Schedule(seed).with_plan(replace(self.plan, faults=()))
         if self.peers is not None:
@@ -101,7 +101,7 @@ class SearchQuery:
             f = play.tolerated(schedule)
             needed = play.reducer_of(schedule.aggregator, f)[1][f]
             most = self.peers or (schedule.peers if self.plan is not None else max(PEERS))
-            # A single schedule may be a failure after shrinking.
+            # A single schedule may be the result of shrinking a failure.
             if needed > most and self.count != 1:
                 raise TooFewUpdates(schedule.aggregator, f, needed, most)
 
@@ -157,7 +157,7 @@ def search(question: SearchQuery, jobs: int) -> Iterator[SimulationResult]:
                 f"a process of the search was killed, perhaps for lack of memory ({jobs} jobs)"
             ) from error
         finally:
-            over.set()  # work that a process has cannot be withdrawn
+            over.set()  # A process keeps the work that it has received.
             pool.shutdown(wait=True, cancel_futures=True)
 
 
@@ -181,7 +181,7 @@ class _SearchWorker:
 def _begin_work(over: Event) -> None:
     _SearchWorker.over = over
     end_with_parent()
-    # a run creates many objects and almost no cycles, and collecting them takes a twentieth of the
+    # A run creates many objects and almost no cycles; collecting them takes a twentieth of the
     # time
     gc.freeze()
     gc.disable()
@@ -193,7 +193,7 @@ def _play(question: SearchQuery, seeds: list[int]) -> list[SimulationResult]:
         if _SearchWorker.over is not None and _SearchWorker.over.is_set():
             break
         played.append(play.run(question.schedule(seed)))
-    gc.collect()  # the swarms themselves
+    gc.collect()  # for the swarms themselves
     return played
 
 
@@ -263,9 +263,9 @@ class CampaignTally:
 
     @property
     def vacuous(self) -> list[str]:
-        """Tests that this campaign should have performed and did not."""
+        """Tests that this campaign should have performed but did not."""
         found = [
-            f"{kind} was drawn in {self.drawn[kind]} schedules and never took place"
+            f"{kind} was drawn in {self.drawn[kind]} schedules but never took place"
             for kind in self.idle(ENOUGH)
         ]
         if (
@@ -274,9 +274,7 @@ class CampaignTally:
         ):
             found.append(f"the network was cut in {self.cuts} different ways")
         if self.rounds and not self.judged_by.get("RuleAnswers", 1):
-            found.append(
-                f"{' and '.join(sorted(self.aggregators))} never had as many updates as it needs"
-            )
+            found.append(f"{' and '.join(sorted(self.aggregators))} never had enough updates")
         if len(self.rounds) >= LARGE and self.drawn:
             found += [
                 f"no peer ever reported {event!r}"

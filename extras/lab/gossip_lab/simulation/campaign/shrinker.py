@@ -1,4 +1,4 @@
-"""Shrinks a failing schedule: fewer faults, fewer peers, a shorter run, and still a violation of
+"""Shrinks a failing schedule: fewer faults, fewer peers and a shorter run that still violates
 the same invariant."""
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def shrink(failed: SimulationResult, play: RunFunction = run, runs_max: int = RU
     Args:
         failed: Result of a schedule with a violation.
         play: Plays a schedule.
-        Returns: The smallest one, with the same invariant violated; at worst ``failed`` itself.
+        Returns: The smallest one that violates the same invariant; at worst ``failed`` itself.
     """
     assert failed.violation is not None, "there is nothing to shrink in a run without a violation"
     best = Shrunk(failed)
@@ -51,7 +51,7 @@ def shrink(failed: SimulationResult, play: RunFunction = run, runs_max: int = RU
 
 
 def _exhaust(best: Shrunk, step: Any, play: RunFunction, runs_max: int) -> bool:
-    """Take one kind of step as long as the schedule still fails."""
+    """Repeat one kind of step as long as the schedule still fails."""
     before = best.outcome
     assert before.violation is not None
     invariant = before.violation.invariant

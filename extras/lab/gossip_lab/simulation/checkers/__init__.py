@@ -1,13 +1,13 @@
-"""Checkers, one an invariant (docs/design_notes.md N19, N20): observers that raise ``Violation``
+"""Checkers, one per invariant (docs/design_notes.md N19, N20): observers that raise ``Violation``
 when it is broken.
 
     panel = Panel(every_checker(RunConditions.of(attackers=(3,))))
     swarm.hooks.append(panel)
     swarm.run_for(30.0)  # with faults
     swarm.network.heal(); ...
-    panel.settle(swarm)  # calm: runs on until all that must come about has, or is overdue
+    panel.settle(swarm)  # calm: runs until everything required has happened, or is overdue
 
-S16 (the checkpoint on disk is always loadable) is a matter of real processes; S18 (one seed, one
+S16 (the checkpoint on disk is always loadable) needs real processes; S18 (one seed, one
 trace) is ``Swarm.trace_hash``.
 """
 
@@ -71,7 +71,7 @@ __all__ = [
 def every_checker(
     circumstances: RunConditions | None = None, onlookers: Onlookers | None = None
 ) -> list[Watching]:
-    """Return every checker, after the onlookers that the checkers read: for tests, and for a run
+    """Return every checker, after the onlookers that they read: for tests, and for a run
     that needs some of them."""
     c, known = circumstances or RunConditions(), onlookers or Onlookers.create(circumstances)
     return [*known, *[kind(c, known) for kind in Checker.kinds]]

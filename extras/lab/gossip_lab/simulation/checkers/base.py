@@ -48,8 +48,8 @@ REFUSALS = ("refused_result", "bad_commit")
 """Events by which a peer reports that it rejects a result."""
 
 FORKING_ATTACKS = frozenset({"two_results", "forged_departures"})
-"""Attacks that lead honest peers to apply two results of one round for a while. If a server sends
-each peer another result, only the next round's hashes reveal it, until results are compared.
+"""Attacks by which honest peers apply two results of one round for a while. If a server sends
+each peer a different result, only the hashes of the next round reveal it.
 Without keys nothing prevents a peer from forging the farewells of others, which shrink the roster
 until half of it is a majority."""
 
@@ -72,7 +72,7 @@ Byzantine peer form a majority. A peer that returns into that round accepts the 
 attacker sends it unchanged."""
 
 INVENTING_ATTACKS = frozenset({"forged_incarnations"})
-"""Attacks that make honest peers record incarnations that never existed: those of peers from which
+"""Attacks by which honest peers record incarnations that never existed: those of peers from which
 they have received nothing yet, and refutations, which the peer then outbids."""
 
 FATAL_ATTACKS = frozenset({"false_deaths"})
@@ -120,8 +120,8 @@ class RunConditions:
         forks: A commit may reach some peers and not others (loss, cuts, resets, delays of the order
             of a round timeout), so that two branches exist for a while. Otherwise at most one
             digest is ever applied for a round.
-        equivocating: Peers whose claims differ from the state of their node. Their own state is
-            compared with no other.
+        equivocating: Peers whose claims differ from the state of their node, so that their own
+            state is compared with no other.
         lies: Names of these attacks (from ``gossip.inject.message_attacks``). Each attack excuses
             exactly the facts that the sets above state.
         forgetting: Some peers are killed and restarted, and lose their votes. Or their trainer
@@ -163,8 +163,8 @@ class RunConditions:
 
     @property
     def forking_lies(self) -> bool:
-        """Whether an attack may fork the history. The fork may show long after the attack, as may a
-        result that one peer has and all others reject."""
+        """Whether an attack may fork the history. The fork may appear long after the attack, as may
+        a result that one peer has and all others reject."""
         if self.untolerated:
             return True
         return not FORKING_ATTACKS.isdisjoint(self.lies) or (
@@ -243,7 +243,7 @@ class Refusals(Watching):
     needs = "rolling"
 
     def __init__(self) -> None:
-        # by peer, round and shard: the peers that sent the result, and the reports of it
+        # peer, round, shard -> peers that sent the rejected result, with the reports of it
         self._known: dict[PeerId, dict[tuple[int, int], set[tuple[PeerId, str]]]] = {}
 
     def begin_life(self) -> None:
@@ -327,7 +327,7 @@ class Checker(Watching):
     """An observer that raises ``Violation`` as soon as its invariant is broken.
 
     Attributes:
-        judged: Number of judgements that could have failed. A checker that never judges proves
+        judged: Number of judgements that could have failed. A checker without judgements proves
             nothing.
     """
 
@@ -394,7 +394,8 @@ class Checker(Watching):
         return Violation(self.invariant, where, self.now, text)
 
     def demand(self, holds: bool, text: str, peer: PeerId | None = None) -> None:
-        """Judge once more. Raises: Violation, at ``peer`` if it is not the present one."""
+        """Count a judgement. Raises: Violation: It fails, at ``peer`` or else at the present
+        one."""
         self.judged += 1
         if not holds:
             raise self.violated(text, peer)

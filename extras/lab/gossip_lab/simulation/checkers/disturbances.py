@@ -1,7 +1,7 @@
 """Disturbances of a run: pauses and cuts of peers, and times at which the network was worse than a
 protocol must tolerate.
 
-Several invariants hold only for undisturbed peers, and for all of these.
+Several invariants hold for all undisturbed peers, and only for these.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ STILL_S = 0.25
 # share of the messages on a link; up to it no peer may be declared dead (docs/design_notes.md N5)
 LOSS_MAX = 0.2
 AWAY_MAX_S = 0.105
-"""Largest delay of a message beyond the fastest one on its link, up to which no peer may be
+"""Delay of a message beyond the fastest one on its link, up to which no peer may be
 declared dead. If links are reset, the message waits until a new connection is up."""
 LOOK_EVERY_S = 0.1
 LATE_S = 0.05
@@ -28,7 +28,7 @@ NEVER = float("-inf")
 
 
 class Disturbances(Watching):
-    """Records disturbances. Must come before the checkers that read it."""
+    """Records disturbances. It must precede the checkers that read it."""
 
     needs = ""
 
@@ -80,8 +80,8 @@ class Disturbances(Watching):
         return self.still_until.get(peer, NEVER), self.still_s.get(peer, 0.0)
 
     def undisturbed_s(self, swarm: AnySwarm, peer: PeerId) -> float:
-        """Return the time since the running ``peer`` was last disturbed: paused, at either end of
-        a cut, behind, or in an intolerable network."""
+        """Return the seconds since the running ``peer`` was last disturbed: paused, at either end
+        of a cut, behind, or in an intolerable network."""
         if swarm.network.changed != self._changed:
             self._on_cuts(swarm)
         self._record_conditions(swarm)
@@ -142,7 +142,7 @@ class Disturbances(Watching):
         ):
             self.uneven_until = swarm.now
         for model in (network.default, *network.models.values()):
-            # A damaged message is dropped; a delayed message holds up all that follow it.
+            # A damaged message is dropped; a delayed message delays all later ones.
             spike_s = model.spike_s if model.spike else 0.0
             least, most = model.delay_s
             away_s = most - least + spike_s + HANDSHAKE_WAYS * least * (model.reset > 0)

@@ -1,8 +1,8 @@
 """Evidence that each peer has received for and against another peer's being alive, derived from its
 events and effects.
 
-If the outcome of a probe cannot be derived, it counts as failed: a probe that can be sent to no
-peer leaves no trace except that no connection is up.
+If the outcome of a probe cannot be derived, it counts as failed: a probe without a connection
+leaves no other trace.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class PeerContact:
 
 
 class Hearing(Watching):
-    """Records evidence. Must come before the checkers that read it."""
+    """Records evidence. It must precede the checkers that read it."""
 
     needs = ""
 

@@ -16,7 +16,7 @@ from .transitions import TableChecker, TableWatch, watch_life
 from .watching import Watching
 
 C = TypeVar("C", bound=Checker)
-SLICE_S = 0.25  # of a calm phase, between two checks of all liveness checkers
+SLICE_S = 0.25  # seconds between two checks of all liveness checkers in a calm phase
 
 
 class Panel(Observer):
@@ -24,8 +24,8 @@ class Panel(Observer):
     events, and most of them concern one or two checkers.
 
     Args:
-        has_onlookers: Whether the onlookers watch through this panel; another one has them
-            otherwise.
+        has_onlookers: Whether this panel has the onlookers; otherwise another panel
+            has them.
     """
 
     def __init__(self, checkers: Iterable[Watching], has_onlookers: bool = True) -> None:

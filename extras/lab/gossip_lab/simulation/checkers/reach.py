@@ -11,13 +11,13 @@ from gossip_lab.simulation.world import AnySwarm, Link, LinkModel, Network
 
 from .watching import Watching, on_event
 
-LOOK_EVERY_S = 0.1  # disturbances that leave no trace in a counter last longer
+LOOK_EVERY_S = 0.1  # disturbances that no counter records last longer
 DELAY_MAX_S = 0.005  # one way; a link with a longer delay counts as disturbed
 NEVER = float("-inf")
 
 
 class Reach(Watching):
-    """Records reachability. Must come before the checkers that read it. If the events between two
+    """Records reachability. It must precede the checkers that read it. If the events between two
     samples are unknown, it assumes the worst."""
 
     needs = ""
@@ -42,8 +42,8 @@ class Reach(Watching):
             self._record_faults(self.swarm)
 
     def direct(self, swarm: AnySwarm, a: PeerId, b: PeerId, since_s: float) -> bool:
-        """Whether every message between two peers has arrived soon since then, and both were able
-        to receive it."""
+        """Whether every message between two peers has arrived promptly since then, and both were
+        able to receive it."""
         self._record_faults(swarm)
         return (
             self._well(swarm, a, since_s)

@@ -1,4 +1,4 @@
-"""The checkers of a swarm for each stage of a pipeline: each stage is checked like a swarm."""
+"""Checkers for each stage of a pipeline: a stage is checked like a swarm."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class _OfStage(Mapping[PeerId, Any]):
 
 
 class StageWorld:
-    """A swarm that contains only the members of one stage. Everything else is that of the whole
+    """View of a swarm with only the members of one stage. Everything else is that of the whole
     swarm."""
 
     def __init__(self, swarm: AnySwarm, members: Collection[PeerId]) -> None:

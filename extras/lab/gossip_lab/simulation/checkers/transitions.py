@@ -1,8 +1,8 @@
 """Log of every change in a table of members, including changes that are overwritten before the core
 has handled the event.
 
-A watched member gets a class of the same layout, which records changes of its attributes. It
-behaves as before.
+A watched member gets a class of the same layout, which records changes of its attributes. The
+member behaves as before.
 """
 
 from __future__ import annotations
@@ -87,8 +87,8 @@ class TableWatch:
         self.count = len(self._known)
 
     def fresh(self) -> list[TableTransition]:
-        """Return the transitions since the last call, in order. A new row is reported as it is at
-        the end of its event."""
+        """Return the transitions since the last call, in order. A new row is reported in its state
+        at the end of its event."""
         if len(self.members) != self.count:
             self._add_members()
         if not self.sink:

@@ -1,5 +1,5 @@
-"""Observers with decorated methods: the decorator names the moment, the annotation of the last
-parameter the types.
+"""Observers with decorated methods: the decorator names the moment, and the annotation of the last
+parameter names the types.
 
     class CountsPushes(Watching):
         @on_event
@@ -40,7 +40,8 @@ class _Handler(NamedTuple):
 
     Attributes:
         kinds: Types of events, effects or messages that it watches.
-        carried: Whether it takes ``Received`` or ``Send``, and then their message.
+        carried: Whether its first parameter is ``Received`` or ``Send``, and the second their
+            message.
         reports: Names of the reports that it watches; empty means any effect.
     """
 
@@ -109,7 +110,7 @@ class Watching(Observer):
         return {}
 
     def sent(self, kind: type[M], to: PeerId) -> list[M]:
-        """Return the messages of a type that the last event made its peer send to another one."""
+        """Return the messages of a type that the last event made its peer send to peer ``to``."""
         return [
             effect.message
             for effect in self.swarm.asked

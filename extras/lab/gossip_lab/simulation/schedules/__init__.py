@@ -1,4 +1,4 @@
-"""Schedules as data: the description of a simulated run, and its random generation from a seed."""
+"""Schedules: descriptions of simulated runs as data, and their random generation from a seed."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ class _Losses:
     gone: list[PeerId | str] = field(default_factory=list)
 
     def bear(self, fault: Fault) -> bool:
-        """Count a fault. Return False if that is one too many."""
+        """Count a fault. Return False if the peers cannot survive it."""
         match fault:
             case Crash(peer="server"):
                 return self._lose(SOME_SERVER)

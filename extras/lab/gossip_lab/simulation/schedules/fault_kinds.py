@@ -1,6 +1,6 @@
 """Draws the faults of each kind for a schedule.
 
-Every kind has its own generator, which draws everything that it could need, whether it is used
+Every kind has its own generator, which draws all values that it could need, whether it uses them
 or not.
 """
 
@@ -59,8 +59,8 @@ LIES = (
 
 @dataclass(frozen=True, slots=True)
 class FaultGenerator:
-    """Frequency of a kind of fault, and the function that draws it. The function draws the same
-    number of lots for any outcome."""
+    """Frequency of a kind of fault, and the function that draws it. The function makes the same
+    number of random draws for any outcome."""
 
     name: str
     weight: float
@@ -140,8 +140,8 @@ def _node_lie(lots: FaultSampler) -> list[Fault]:
 
 
 def _partition(lots: FaultSampler) -> list[Fault]:
-    """Cut off one peer, a minority, halves, three parts, or halves with a bridge; sometimes one
-    way."""
+    """Partition the swarm: one peer, a minority, halves, three parts, or halves with a
+    bridge; sometimes one way."""
     made: list[Fault] = []
     count, order = lots.few(2), lots.peers()
     for number in range(2):
@@ -179,7 +179,7 @@ def _flap(lots: FaultSampler) -> list[Fault]:
 
 
 def _near(lots: FaultSampler) -> tuple[int, ...]:
-    """Draw the peers that a fault affects: in two of three cases all, as an empty tuple."""
+    """Draw the peers that a fault affects; in two of three cases (), which means all peers."""
     order, everybody, count = lots.peers(), lots.random.random() < 2 / 3, lots.few(2)
     return () if everybody else tuple(sorted(order[:count]))
 
@@ -198,8 +198,8 @@ def _share_of_messages(
 def _narrow(
     lots: FaultSampler, speeds: tuple[float, float], queues: tuple[int, ...], least_s: float
 ) -> list[Fault]:
-    """Draw a narrow link. With slow speeds and short queues an update is still in transit when the
-    next one arrives, which then has no room."""
+    """Draw a narrow link. At a low speed and with a short queue, an update is still in transit when
+    the next one arrives, and that one is dropped."""
     speed, queue_bytes = lots.long(*speeds), float(lots.random.choice(queues))
     return [Narrow(speed, queue_bytes, lots.when(0.2), lots.long(least_s, 8.0), _near(lots))]
 

@@ -1,8 +1,8 @@
 """Draws a fault schedule from a seed.
 
-Every kind of fault has its own generator and draws everything it could need, whether it is
-used or not. Omitting a kind or a peer does not change the rest of the schedule. Peers are
-chosen by lots that every possible peer draws.
+Every kind of fault has its own generator and draws all values that it could need, whether it uses
+them or not. Omitting a kind or a peer does not change the rest of the schedule. Peers are
+chosen by a random number that is drawn for every possible peer.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ from .situations import situated, standing
 from .strains import far, lent, starved, strained
 
 PEERS = {4: 8, 5: 6, 6: 4, 7: 2, 8: 1, 9: 1}
-"""Relative frequency of each size of a swarm: messages grow with the square of it, and most
-failures among nine peers also happen among five."""
+"""Relative frequency of each size of a swarm: messages grow with the square of the size, and most
+failures of nine peers also occur with five."""
 KINDS_A_SCHEDULE = (4, 6)
 TOPOLOGIES = ("rolling", "rolling", "rolling", "random-k", "random-k", "ring", "full")
 SHARDS = ((8,), (8,), (5, 3), (4, 4, 4))
 RULES_S = (0.0001, 0.0001, 0.01, 0.1)
-"""Seconds. Eight numbers are aggregated at once, unlike a real model, during whose aggregation a
+"""Seconds. Eight numbers are aggregated at once, unlike a real model, in whose aggregation a
 server may fail."""
-# nodes use the first by default, which takes most time
+# Nodes use the first one by default, which takes the most time.
 PROBE_INTERVALS_S = (MembershipSettings().probe_interval_s, 0.5, 0.5, 0.5, 1.0, 1.0, 1.0, 1.0)
 COMPUTE_S = (0.46, 0.58)
 ROUNDS_MIN = 50  # takes 28 s without faults
@@ -60,7 +60,8 @@ FAST_PEERS = 6
 COMMIT_LOGS = (8, 64, 64)  # rounds: three seconds, or more than a schedule lasts
 PREPARES_S = (0.001, 0.001, 0.2, 1.0)
 STABLE = 0.2  # share of the schedules in which a restarted peer has its old addresses
-# share of those with rolling rounds: they share the same samples, for any number of them
+# share of those with rolling rounds: peers divide a fixed number of samples, for any number of
+# peers
 FIXED_GLOBAL = 0.25
 LOCAL = 0.2
 LOCAL_STEPS = (2, 5, 20)
@@ -112,9 +113,9 @@ IN_PIECES, PIECES_BYTES = 0.5, (4, 8, 20)
 PIECE_ATTACKER = 0.5
 """Share of the schedules with states in pieces that have an attacker of pieces. They need rolling
 rounds, in which others attest the pieces, and enough peers."""
-PIECES_PEERS = 4  # the peer that requests, and 2f + 1 others
+PIECES_PEERS = 4  # the requesting peer, and 2f + 1 others
 PIECES_ASKING = 3  # peers that are restarted
-PIECES_FROM_S = 2.0  # by then no other peer has been killed permanently
+PIECES_FROM_S = 2.0  # before this no other peer has been killed permanently
 
 
 def generate(
@@ -155,7 +156,7 @@ def generate(
 
 
 def _draw_world(seed: int, n: int, topology: str, shards: tuple[int, ...]) -> Schedule:
-    """Return a schedule without faults: each setting has its own lot."""
+    """Return a schedule without faults: each setting has its own random generator."""
 
     def lot(name: str) -> Random:
         return Random(f"schedule/{seed}/{name}")
@@ -181,13 +182,13 @@ def _draw_world(seed: int, n: int, topology: str, shards: tuple[int, ...]) -> Sc
 
 
 def _with_rule(base: Schedule, rule: str, shards: tuple[int, ...], together: Random) -> Schedule:
-    """Use the drawn rule in schedules with attackers, and in some others, if it has updates enough;
+    """Use the drawn rule in schedules with attackers, and in some others, if it has enough updates;
     in some schedules with many peers use a rule that servers of shards run together.
 
     Args:
         shards: As drawn; at least two are needed for that.
     """
-    # One more is added because otherwise a single crash would lose every later round, and one for
+    # One more is added because a single crash would otherwise lose every later round, and one for
     # each permanent loss.
     spare = max(1, sum(isinstance(fault, Crash | Leave) for fault in base.faults))
     robust = Random(f"schedule/{base.seed}/robust").random() < ROBUST
@@ -205,7 +206,7 @@ def _with_rule(base: Schedule, rule: str, shards: tuple[int, ...], together: Ran
 def _with_lie(
     faults: tuple[Fault, ...], lie: str, instead_of: Collection[str]
 ) -> tuple[Fault, ...]:
-    """Replace some attacks of nodes by another one."""
+    """Replace some attacks of nodes by ``lie``."""
     return tuple(
         [
             replace(fault, lie=lie)
@@ -220,8 +221,8 @@ def _draw_faults(
     base: Schedule, lots: list[float], chosen: int, doubts: list[Fault]
 ) -> tuple[Fault, ...]:
     """Return the faults of ``chosen`` kinds, or of more, that a swarm can survive together.
-    ``lots`` order the kinds. ``doubts`` are included in any case, instead of other attacks of
-    nodes."""
+    ``lots`` (random numbers) order the kinds. ``doubts`` are always included, instead of other
+    attacks of nodes."""
     # By weight without replacement (Efraimidis and Spirakis): the largest of u ** (1 / weight).
     order = sorted(range(len(KINDS)), key=lambda i: -(lots[i] ** (1.0 / KINDS[i].weight)))
     made = [
@@ -231,7 +232,7 @@ def _draw_faults(
         for kind in KINDS
     ]
     if not topologies.load(base.topology).rolling:
-        # no peer serves in gossip rounds
+        # In gossip rounds no peer serves.
         made = [[fault for fault in faults if not needs_a_server(fault)] for faults in made]
     bearable: tuple[Fault, ...] = ()
     # Some drawn faults cannot be survived together with others: more kinds compensate for them.
@@ -246,8 +247,8 @@ def _draw_faults(
 
 
 def _draw_attacker_of_pieces(base: Schedule) -> list[Fault]:
-    """Return, in some schedules, the attack of a peer on pieces, or its repeated requests for each,
-    with restarts of peers that request pieces. Otherwise return no faults."""
+    """Return, in some schedules, an attack of a peer on pieces, or its repeated requests for
+    pieces, with restarts of peers that request pieces. Otherwise return no faults."""
     n, lot = base.peers, Random(f"schedule/{base.seed}/liar of pieces")
     rolling = topologies.load(base.topology).rolling
     if not rolling or n < PIECES_PEERS or lot.random() >= PIECE_ATTACKER:
@@ -318,8 +319,8 @@ def _with_overlap(drawn: Schedule) -> Schedule:
 
 def _with_fragments(drawn: Schedule) -> Schedule:
     """Split the model into fragments, in some schedules with local steps and servers. Trickling
-    payloads are excepted: there a round that follows a collective operation may take longer than
-    L11 allows, also without fragments."""
+    payloads are excepted: there a round after a collective operation may take longer than
+    L11 allows, even without fragments."""
     lot = Random(f"schedule/{drawn.seed}/split model")
     cuts = [cut for cut in FRAGMENTS if drawn.local_steps % cut == 0]
     if lot.random() >= FRAGMENTED or not cuts:

@@ -1,8 +1,8 @@
-"""Starts at which some peers are absent, or do not stay.
+"""Starts at which some peers are absent, or fail at once.
 
-A machine boots late or never, a job waits in its queue, a trainer reads its data for longer than
-the others: these begin with ``--min-peers``. Or the peer with the initial weights dies, hangs or is
-cut off before another peer has them.
+A machine boots late or never, a job waits in its queue, a trainer takes longer to read its data
+than the others: the others begin with ``--min-peers``. Or the peer with the initial weights dies,
+hangs or is cut off before another peer has them.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ LATE_S = (1.0, 15.0)
 FIRST_SHARE = 0.06
 """Share of the schedules without late peers in which a fault strikes in the first moments."""
 FIRST_S = (0.03, 0.4)  # all peers are known, and one is about to send its weights to the others
-LOWEST = 0.6  # the share of them in which the fault strikes peer 0, which has these weights
+LOWEST = 0.6  # share of these in which the fault strikes peer 0, which has these weights
 AWAY_S = (0.3, 4.0)
 BEGUN_S = 3.0
-"""Seconds after the patience. After that all present peers have begun; a peer that is lost earlier
-is one too many."""
+"""Seconds after the patience until all present peers have begun; a peer that is lost earlier
+cannot be survived."""
 
 
 def begun_late(drawn: Schedule, need: int) -> Schedule:
@@ -90,7 +90,7 @@ def begun_late(drawn: Schedule, need: int) -> Schedule:
     ]
     faults = bearable_of([*late, *kept], n)
     gone = sum(isinstance(fault, Crash | Leave | NeverStarts) for fault in faults)
-    told = any(map(is_counted, faults))  # two honest peers must agree against such an attack
+    told = any(map(is_counted, faults))  # Against such an attack two honest peers must agree.
     if need + gone > n or len({type(fault) for fault in faults}) < KINDS_MIN:
         return drawn
     return replace(

@@ -9,7 +9,7 @@ from typing import Any
 
 from .schedule import PEERS_MAX, Schedule
 
-BEGIN_S = 1.0  # the swarm has gathered by then
+BEGIN_S = 1.0  # time after which the swarm has gathered
 
 
 @dataclass(slots=True)
@@ -29,7 +29,8 @@ class FaultSampler:
         return self.ms(least_s, max(least_s, self.active_s - 0.5))
 
     def ms(self, least_s: float, most_s: float) -> float:
-        """Draw whole milliseconds, which look the same in a plan file, a message and a trace."""
+        """Draw whole milliseconds, which are printed alike in a plan file, a message and a
+        trace."""
         return round(self.random.uniform(least_s, most_s), 3)
 
     def long(self, least_s: float, most_s: float) -> float:
@@ -72,7 +73,7 @@ def draw_scenario(
     """Return one of the scenarios instead of the drawn schedule, in a ``share`` of the schedules.
 
     Args:
-        name: Word of the lot, which depends on nothing else.
+        name: Name of the random draw, which depends on nothing else.
         changes: Fields of the schedule that a scenario begins with.
     """
     lot = Random(f"schedule/{drawn.seed}/{name}")

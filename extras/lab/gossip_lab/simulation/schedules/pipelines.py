@@ -1,4 +1,4 @@
-"""Draws schedules of pipelines: those faults of a swarm's schedule that stages can survive."""
+"""Draws schedules of pipelines, with the faults of a swarm's schedule that stages can survive."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def generate_pipeline(seed: int) -> Schedule:
 
 def _with_late_trainer(schedule: Schedule, survivors: set[int], draw: Random) -> Schedule:
     """Delay, in some schedules, a trainer that builds its layers: until then it drops the
-    activations of the stage before."""
+    activations of the previous stage."""
     peer, at_s = draw.choice(sorted(survivors)), draw.uniform(*LATE_S)
     if draw.random() >= LATE_SHARE:
         return schedule
@@ -116,8 +116,8 @@ def _with_audits(schedule: Schedule, draw: Random) -> Schedule:
 def _with_lost_stage(
     faults: tuple[Fault, ...], schedule: Schedule, draw: Random
 ) -> tuple[Fault, ...]:
-    """Kill all peers of one stage at about the same time. One of two peers may stay away; of more,
-    as many as leave a majority."""
+    """Kill all peers of one stage at about the same time. One of two peers may stay away; of more
+    peers, as many as leave a majority."""
     members = draw.choice(schedule.members)
     at_s = draw.uniform(0.3, 0.7) * schedule.active_s
     most = 1 if len(members) == 2 else (len(members) - 1) // 2

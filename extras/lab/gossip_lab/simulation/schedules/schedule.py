@@ -17,7 +17,7 @@ from gossip.topologies import read_weights, write_weights
 
 PROBE_INTERVAL_S = (0.05, 10.0)
 COMMIT_LOG_MAX = 4096
-WAYS = 4  # in sequence in a round: update, requests between servers of shards, result
+WAYS = 4  # one-way trips of a round in sequence: update, requests between shard servers, result
 KINDS_MIN = 3  # of fault, in a random schedule
 PEERS_MAX = 64  # larger swarms are simulated one by one, not by the thousand
 
@@ -43,7 +43,8 @@ class Schedule:
         start_timeout_s: ``RoundSettings.start_timeout_s``.
         min_peers: ``RoundSettings.min_peers``: this many peers begin without the others; 0 if all
             are waited for.
-        patience_s: ``RoundSettings.patience_s``: wait for the others once those are present.
+        patience_s: ``RoundSettings.patience_s``: wait for the others once ``min_peers`` are
+            present.
         apart: Whether each peer has its own initial weights, as in scripts without a seed: all
             begin with those of one peer.
         commit_log: ``RoundSettings.commit_log``: a peer that is further behind needs a state.
@@ -54,7 +55,7 @@ class Schedule:
         bytes_per_s: Bandwidth of each link for payloads, each way; 0 if they take no time. A number
             of the toy model has 4 bytes.
         link_timeout_s: ``MembershipSettings.link_timeout_s``: longer between hosts.
-        queue_s: Extra delay of other messages while payloads move, at most: links share their
+        queue_s: Maximum extra delay of other messages while payloads move: links share their
             cables.
         copies_per_s: Bytes of payloads that a node copies in a second, one payload after the other;
             0 if copying takes no time.
@@ -118,7 +119,7 @@ class Schedule:
 
     @property
     def members(self) -> tuple[tuple[int, ...], ...]:
-        """The peers of each stage; without a pipeline those of one."""
+        """Peers of each stage; without a pipeline all peers as one stage."""
         edges = accumulate(self.stages or (self.peers,), initial=0)
         return tuple([tuple(range(*edge)) for edge in pairwise(edges)])
 
@@ -183,7 +184,7 @@ class Schedule:
         return self
 
     def _demands(self) -> Iterator[tuple[bool, *tuple[str, ...]]]:
-        """Yield each requirement of the schedule in turn: whether it holds, the error text if it
+        """Yield each requirement of the schedule: whether it holds, the error text if it
         does not, and a hint."""
         yield (
             1 <= self.peers <= PEERS_MAX,
@@ -333,13 +334,13 @@ def _alike(value: object, example: object) -> bool:
 
 
 PEERS_NEEDED: Mapping[type, int] = {Flap: 2, Ring: 4}
-"""Peers without which a fault means nothing: in a ring of three each peer is next to both
+"""Peers without which a fault has no meaning: in a ring of three each peer is next to both
 others."""
 
 
 def without_peer(schedule: Schedule, gone: int) -> Schedule:
-    """Return the swarm without one peer: later ids decrease by one, and faults that need the peer
-    go."""
+    """Return the schedule without one peer: later ids decrease by one, and faults that need the
+    peer are removed."""
     faults = tuple(kept for fault in schedule.faults if (kept := _without(fault, gone)) is not None)
     weights = {
         _moved(peer, gone): weight
@@ -355,7 +356,7 @@ def without_peer(schedule: Schedule, gone: int) -> Schedule:
             [sum(p != gone for p in members) for members in schedule.members if members != (gone,)]
         )
         schedule = dataclasses.replace(schedule, stages=stages if schedule.stages else ())
-        # the number of awaited peers does not change
+        # The number of awaited peers does not change.
         least = max(0, min(schedule.min_peers - (not late), schedule.peers - 1))
         return dataclasses.replace(
             schedule, peers=schedule.peers - 1, min_peers=least, faults=faults

@@ -1,9 +1,10 @@
-"""Situations that randomly drawn faults rarely cause. Some rules of the protocol exist only
+"""Situations that random faults rarely cause. Some rules of the protocol exist only
 for them.
 
-Most of a swarm leaves at once. A Byzantine server gets state requests repeatedly, from peers
+Examples: most of a swarm leaves at once. A Byzantine server repeatedly gets state requests from
+    peers
 that leave and return. A link is so slow that commits are late for seconds. A node is overloaded,
-and there is no other fault. A share of the random schedules is one of these situations: its seed,
+without any other fault. A share of the random schedules is one of these situations: its seed,
 its times and the size of its swarm stay as drawn, if possible.
 """
 
@@ -37,16 +38,16 @@ from .lots import FaultSampler, Scenario, draw_scenario
 from .schedule import Schedule
 
 SHARE = 0.2
-"""Share of the random schedules that are a situation."""
+"""Share of the random schedules that are replaced by a situation."""
 STEADY_S, QUICK_S = (0.46, 0.58), (0.08, 0.11)
 """Seconds of a trainer for a round. Many short rounds pass while one peer is away."""
 OFTEN_S = 0.2  # between two probes
-# that tolerate one Byzantine peer of three
+# rules that tolerate one Byzantine peer of three
 RULES_UNDER_ATTACK = ("geometric_median", "median", "trimmed_mean")
 STANDING = 0.08
 """Share of standstills among the random schedules that are not one of these situations and begin
 with all peers. In a standstill, results are rejected while few peers are left."""
-# attacks that every peer with its own update detects
+# attacks that every peer with an update of its own detects
 REFUSED = ("wrong_results", "scaled_results", "nan_results")
 BRIEF_S = (12.0, 17.0)
 """Active and total seconds of a standstill. Its rounds are short: more than a hundred pass."""
@@ -65,7 +66,7 @@ def standing(drawn: Schedule) -> Schedule:
 
 
 def _harmless(lots: FaultSampler, peers: Sequence[int] = ()) -> list[Fault]:
-    """Draw faults that lose no message and give no peer a wrong identity: for some or all of
+    """Draw faults that lose no message and give no peer a wrong identity, for some or all of
     ``peers``."""
     order, at_s, for_s = (
         peers or lots.peers(),
@@ -100,7 +101,7 @@ def _exodus(lots: FaultSampler, drawn: Schedule) -> Schedule:
     after_s = [round(at_s + lots.ms(0.0, apart_s), 3) for _ in range(drawn.peers)]
     dies, back_s = lots.random.random() < 0.6, lots.long(0.05, 4.0)
     lossy, share = lots.random.random() < 0.6, round(lots.random.uniform(0.2, 0.45), 3)
-    # Results are sent in the order of the peers, so the peers that leave get them first. They
+    # Results are sent in the order of the peers, so the leaving peers get them first. They
     # leave within a round, because its rule takes long.
     leavers, rule_s = (sorted(order)[:count], 0.3) if dies else (order[:count], rule_s)
     faults: list[Fault] = [Leave(peer, when) for peer, when in zip(leavers, after_s, strict=False)]
@@ -134,7 +135,7 @@ def _byzantine_server(lots: FaultSampler, drawn: Schedule) -> Schedule:
     lie = lots.random.choice((*RESULT_ATTACKS, *RATHER, *RATHER))
     rule = lots.random.choice(RULES_UNDER_ATTACK)
     at_s, away_s = lots.ms(2.0, lots.active_s - 7.0), lots.long(1.0, 6.0)
-    # A peer that died and returns before the other one was in no roster in between.
+    # A peer that died and returns before the server was in no roster in between.
     died_s, back_s, often = (
         lots.ms(0.0, 1.0),
         round(away_s * lots.random.uniform(0.1, 0.8), 3),
@@ -159,7 +160,7 @@ def _byzantine_server(lots: FaultSampler, drawn: Schedule) -> Schedule:
 
 
 def _slow_link(lots: FaultSampler, drawn: Schedule) -> Schedule:
-    """Delay large messages to one peer by seconds, and small ones not at all. The peer receives
+    """Delay only large messages to one peer, by seconds. The peer receives
     claims that others are ahead, and sends requests."""
     order, at_s, for_s = lots.peers(), lots.ms(2.0, lots.active_s - 9.0), lots.long(3.0, 8.0)
     bytes_per_s, late_s = lots.long(20.0, 200.0), lots.long(1.0, 4.0)
@@ -171,7 +172,7 @@ def _slow_link(lots: FaultSampler, drawn: Schedule) -> Schedule:
 
 
 def _leap(lots: FaultSampler, drawn: Schedule) -> Schedule:
-    """Quarantine a peer that stands out for some rounds. Others pause for as many rounds, and
+    """Quarantine a peer that stands out for some rounds. Other peers pause for as many rounds, and
     continue from the round of the others."""
     attacker, *others = lots.peers()
     topology = (
@@ -241,7 +242,7 @@ def _standstill(lots: FaultSampler, drawn: Schedule) -> Schedule:
 
 
 STANDSTILL = Scenario("standstill", 1.0, 4, 6, _standstill)
-"""Drawn separately: ``standing``."""
+"""Scenarios that ``standing`` draws separately."""
 SITUATIONS: tuple[Scenario, ...] = (
     Scenario("lying server", 3.0, 5, 7, _byzantine_server),
     Scenario("exodus", 2.0, 7, 9, _exodus),

@@ -1,4 +1,4 @@
-"""Schedules with few faults but much strain: payloads that take time, peers that pause.
+"""Schedules with few faults but heavy load: payloads that take time, peers that pause.
 
 A swarm of one; all peers paused at once; links and processors for which updates and states are
 large, without a fault or with peers that pause. A newcomer with a link that is too slow for the
@@ -33,12 +33,12 @@ SHARE, LENT_SHARE = 0.3, 0.08
 """Share of strains among the random schedules that are not situations and begin with all peers, and
 share of lent memory among the remaining ones."""
 STARVED_SHARE, FIRST_S = 0.04, 0.06
-"""Share of all schedules, and the time by which all processes have just begun."""
+"""Share of all schedules, and the time in which all processes start."""
 FAR_SHARE, FAR_S, JITTERS = 0.04, (0.01, 0.2), (0.0, 0.3)
 """Share of all schedules, time of a message one way, and its relative variation."""
 FAR_PEERS = 3
-"""Two peers have no majority: each receives the other's commit a moment later, and both continue
-alone."""
+"""Two peers have no majority: each receives the commit of the other a moment later, and both
+continue alone."""
 PLAIN: dict[str, Any] = {
     "topology": "rolling",
     "aggregator": "mean",
@@ -48,7 +48,7 @@ PLAIN: dict[str, Any] = {
 }
 COMPUTE_S = (0.1, 0.2)
 QUEUE_S = 0.6
-"""A queue of 0.1 s, and a segment that is sent again after 0.2 s or after 0.4 s more."""
+"""A queue of 0.1 s, and a segment that is retransmitted after 0.2 s and again 0.4 s later."""
 QUEUED_BELOW = 5.0
 """Payloads a second: faster links do not fill a queue for this time."""
 STOPPED_SHARE = 0.5
@@ -64,7 +64,7 @@ def strained(drawn: Schedule) -> Schedule:
 
 def lent(drawn: Schedule) -> Schedule:
     """Return a schedule with lent memory instead of the drawn one, or the drawn one. To be called
-    last: it leaves the other schedules unchanged."""
+    last, because it leaves the other schedules unchanged."""
     return draw_scenario(drawn, "lent", LENT_SHARE, [LENT_MEMORY], **PLAIN)
 
 
@@ -82,8 +82,8 @@ def starved(drawn: Schedule) -> Schedule:
 
 def far(drawn: Schedule) -> Schedule:
     """Put the hosts as far apart as continents. A share of the schedules has these links, and is
-    otherwise unchanged. Narrow links stay near: their payloads take seconds already, about as long
-    as peers that have finished wait for others."""
+    otherwise unchanged. Narrow links stay near: their payloads already take seconds, about as long
+    as finished peers wait for others."""
     lots = FaultSampler(Random(f"schedule/{drawn.seed}/far"), drawn.peers, drawn.active_s)
     leaves = drawn.peers < FAR_PEERS or drawn.bytes_per_s > 0
     if lots.random.random() >= FAR_SHARE or leaves:

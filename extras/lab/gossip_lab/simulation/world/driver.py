@@ -1,4 +1,4 @@
-"""Runs sans-IO cores over a simulated network on a virtual clock: it does the work of a node for a
+"""Runs sans-IO cores over a simulated network on a virtual clock, as a node does, for a
 whole swarm.
 
 The same seed gives the same run, to the last bit, as ``Swarm.trace_hash`` shows. Messages travel as
@@ -54,10 +54,10 @@ from .wire import Outgoing, Wire
 
 __all__ = ["AnySwarm", "SimulationStuck", "Swarm", "address", "node_rng"]
 
-# in one run: a core that causes its own events forever is a bug, not a long test
+# in one run: beyond it, a core probably causes its own events forever
 DELIVERIES_MAX = 50_000_000
 CRASHED: str = "crashed"
-# a node does not notice a shorter pause: ``StallDetector`` in the node
+# A node does not notice a shorter pause (``StallDetector``).
 STALLED_AFTER_S = 0.2
 
 
@@ -72,7 +72,7 @@ def address(peer: PeerId, incarnation: int = 0) -> tuple[str, str]:
 
 def _too_many(swarm: AnySwarm) -> Exception:
     return SimulationStuck(
-        f"{swarm.deliveries_max} events in one run: some core answers itself for ever\n"
+        f"{swarm.deliveries_max} events in one run: a core answers itself forever\n"
         f"{swarm.summary()}"
     )
 
@@ -130,7 +130,7 @@ class Swarm(Timeline, Generic[C]):
         outgoing: Changes the messages of Byzantine peers; None if all are honest.
     """
 
-    # A test or a campaign varies one of the world's options, by name.
+    # Tests and campaigns vary these options by name.
     def __init__(  # noqa: PLR0913
         self,
         make_core: Callable[[PeerId, int], C],
@@ -187,13 +187,13 @@ class Swarm(Timeline, Generic[C]):
         }
         self.hosts: dict[PeerId, SimProcess[C]] = {}
         self.inspections: dict[PeerId, Inspection] = {}
-        self.past: list[SimProcess[C]] = []  # former lives
+        self.past: list[SimProcess[C]] = []  # former incarnations
         for peer in range(n):
             after_s = self.rng.uniform(0.0, start_spread_s)
             if peer not in absent:
                 self._add(peer, 0, after_s)
 
-    # --- what tests look at -----------------------------------------------------------------------
+    # --- state for tests --------------------------------------------------------------------------
 
     @property
     def cores(self) -> dict[PeerId, C]:
@@ -233,7 +233,7 @@ class Swarm(Timeline, Generic[C]):
         self._links.heartbeats()
 
     def summary(self) -> str:
-        """Return one line a peer: its state, its core, its last reports."""
+        """Return one line for each peer: its state, its core, its last reports."""
         lines = [
             (
                 f"seed {self.seed}, network: {dict(sorted(self.counts.items()))}, cut: "
@@ -367,7 +367,7 @@ class Swarm(Timeline, Generic[C]):
         see ``Machine.set_clock``."""
         host = self.hosts[peer]
         host.machine.set_clock(self.now_ns, rate, jump_s)
-        # timers that were set before follow the new rate
+        # Timers that were set earlier follow the new rate.
         for token, (_, at_s) in tuple(host.timers.items()):
             self._set_alarm(host, token, at_s)
 
@@ -411,7 +411,7 @@ class Swarm(Timeline, Generic[C]):
     def _watch_progress(self, host: SimProcess[C]) -> None:
         if host.trainer is None or host.state in ("crashed", "halted"):
             return
-        # the node reads it from shared memory, so a hung trainer also has progress
+        # The node reads it from shared memory, so even a hung trainer has progress.
         if host.state == "up":
             self.deliver(host, host.trainer.progress(host.machine.clock_s(self.now_ns)))
         self.at_ns(self.now_ns + to_ns(self.progress_s), self._watch_progress, host)
@@ -482,12 +482,12 @@ class Swarm(Timeline, Generic[C]):
             if host.state != "up":
                 assert host.halt is None, f"peer {peer} asks for {effect} after it halted"
                 if host.state == CRASHED:
-                    return False  # killed by an observer: the remaining effects are lost
+                    return False  # An observer killed the peer: the remaining effects are lost.
             carry_out[asked](host, effect)
         return True
 
     def _set_timer(self, host: SimProcess[C], effect: events.SetTimer) -> None:
-        # With one token for two timers in one incarnation, stale timers kill healthy peers
+        # If two timers of an incarnation share a token, stale timers kill healthy peers
         # (docs/design_notes.md N7).
         assert effect.token not in host.used_tokens, (
             f"peer {host.peer} used timer token {effect.token} twice"
@@ -508,7 +508,7 @@ class Swarm(Timeline, Generic[C]):
     def _fire(self, host: SimProcess[C], token: Token, due_ns: int) -> None:
         pending = host.timers.get(token)
         if pending is None or pending[0] != due_ns:
-            return  # cancelled, or the clock was changed since
+            return  # It was cancelled, or the clock has been changed.
         if host.state == "paused":
             host.late_timers.append((due_ns, token))
             return

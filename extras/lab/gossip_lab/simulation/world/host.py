@@ -68,17 +68,17 @@ class Lane:
     up: bool = False
     to_incarnation: int = 0  # of the receiver, once connected
     tries: int = 0
-    attempt: int = 0  # names the pending attempt, so that an outdated one has no effect
-    breaks: int = 0  # resets, in which messages in transit are lost
-    # last arrival, control and bulk: first in, first out
+    attempt: int = 0  # id of the pending attempt: outdated ones have no effect
+    breaks: int = 0  # number of resets
+    # last arrivals, control and bulk: each lane is first in, first out
     arrives_ns: list[int] = field(default_factory=lambda: [0, 0])
-    free_at_ns: int = 0  # time at which the bulk lane has sent the queued payloads
-    let_go: int = 0  # times that all messages in transit arrived at once
+    free_at_ns: int = 0  # time at which the bulk lane is free
+    let_go: int = 0  # number of deliveries of all messages in transit at once
     # messages in transit on a link that a fault slows down
     slowed: list[tuple[Any, ...]] = field(default_factory=list)
 
     def in_order(self, arrives_ns: int, bulk: bool) -> int:
-        """Return the arrival time at which the message overtakes no other."""
+        """Return the arrival time with which the message overtakes no other."""
         last = self.arrives_ns
         if arrives_ns > last[bulk]:
             last[bulk] = arrives_ns

@@ -1,5 +1,5 @@
-"""Reports of the launchers to the peers: which peers have ended and are not restarted, and which
-newcomers are expected."""
+"""Reports of the launchers to the peers: peers that have ended and are not restarted, and
+newcomers that are expected."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     from .driver import AnySwarm
 
 SEEN_AFTER_S = 0.3
-"""Seconds from the end of a process until the other peers have read the report of it."""
+"""Seconds from the end of a process until the other peers have read the report."""
 ON_ITS_WAY_S = 2.5
 """Seconds from the claim of an id until the newcomer has an address: its process starts, and
 imports torch."""
 
 
 class Launchers(Observer):
-    """Reports events to all peers, also to those that start later."""
+    """Reports events to all peers, including those that start later."""
 
     def __init__(self) -> None:
         self._said: dict[PeerId, Event] = {}

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from gossip.core import Envelope, Payload, PeerId
 from gossip.inject import LIES, ByzantinePeer, OutMessage
 
-from . import message_lies  # noqa: F401 - its lies have names
+from . import message_lies  # noqa: F401 - registers its attacks
 from .toy_payloads import digest_of
 
 if TYPE_CHECKING:

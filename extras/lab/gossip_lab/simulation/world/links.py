@@ -1,5 +1,5 @@
-"""The connections between simulated processes: retried until they are up, closed with a process,
-timed out when silent."""
+"""Connections between simulated processes: retried until they are up, closed with a process,
+and timed out when silent."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Links:
         assert to != host.peer, f"peer {to} connects to itself"
         lane = host.lanes.get(to)
         if lane is not None and lane.control == control:
-            return  # it is up, or is being tried already
+            return  # It is up, or an attempt is pending.
         if lane is not None:
             lane.up, lane.attempt = False, lane.attempt + 1
         host.lanes[to] = lane = Lane(control)
@@ -62,7 +62,7 @@ class Links:
         to: PeerId,
         lane: Lane,
     ) -> None:
-        """Call ``act`` with the lane later, if the attempt at it that is pending now still is."""
+        """Call ``act`` with the lane later, if the present attempt is still pending then."""
         attempt = lane.attempt
 
         def run() -> None:
@@ -105,7 +105,7 @@ class Links:
             and other.running
             and self.swarm.address_of(to, other.incarnation)[0] == lane.control
         ):
-            # its kernel would accept, but no process answers the handshake
+            # The kernel would accept, but no process answers the handshake.
             if other.state == "paused":
                 self._try_later(host, to, lane, self.swarm.network.reconnect_s)
                 return
@@ -128,7 +128,7 @@ class Links:
         other = self.swarm.hosts[to]
         alive = other.state == "up" and other.incarnation == lane.to_incarnation
         if alive and host.state == "up" and not self.blocked(host.peer, to):
-            return  # healed in time
+            return  # The link has healed in time.
         self._lose(host, to, lane, "timeout", self.swarm.network.reconnect_s)
 
     def _lose(

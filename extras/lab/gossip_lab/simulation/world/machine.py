@@ -39,7 +39,7 @@ class Machine:
     waited: int = 0
     rate: float = 1.0
     _since_ns: int = 0  # time at which the clock got its present rate
-    _since_s: float = 0.0  # its time then
+    _since_s: float = 0.0  # time of the clock at ``_since_ns``
     true: bool = True
 
     def clock_s(self, now_ns: int) -> float:
@@ -50,13 +50,13 @@ class Machine:
 
     def set_clock(self, now_ns: int, rate: float | None = None, jump_s: float = 0.0) -> None:
         """Run the clock at ``rate`` from now on; 1.0 is the rate of the world's, None the present
-        one. The clock jumps by ``jump_s`` seconds, for clocks that began elsewhere."""
+        one. The clock jumps by ``jump_s`` seconds, for clocks with a different start."""
         self._since_s, self._since_ns = self.clock_s(now_ns) + jump_s, now_ns
         self.rate = self.rate if rate is None else rate
         self.true = False
 
     def due_ns(self, at_s: float) -> int:
-        """Return when a timer for ``at_s`` of its clock fires: never before that clock shows it."""
+        """Return when a timer for ``at_s`` fires: never before this clock shows ``at_s``."""
         if self.true:
             t_ns = ceil(at_s * NS)
             return (t_ns if t_ns / NS >= at_s else t_ns + 1) + self.late_ns

@@ -1,4 +1,4 @@
-"""A swarm of cores that have only a membership, for large swarms and long runs, in which rounds
+"""Swarm of cores with a membership only, for large swarms and long runs, in which rounds
 would only take time."""
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class MemberCore:
         raise AssertionError(event)
 
 
-# A test or a campaign varies one of these, by name.
+# Tests and campaigns vary these by name.
 def member_swarm(  # noqa: PLR0913
     n: int,
     seed: int,
@@ -118,14 +118,14 @@ def member_swarm(  # noqa: PLR0913
 
 
 class StallBlindCore(MemberCore):
-    """A core with a driver that reports no pauses; it must detect them by its own late timers."""
+    """A core with a driver that reports no pauses: it must detect them by its own late timers."""
 
     def handle(self, event: Event, now: float) -> list[Effect]:
         return [] if isinstance(event, events.ClockJumped) else super().handle(event, now)
 
 
 def all_fine(swarm: Swarm[MemberCore]) -> bool:
-    """Whether no peer is still to start, and all running peers have exactly each other as alive and
+    """Whether all peers have started, and all running peers record exactly each other as alive and
     usable."""
     up = set(swarm.up)
     return not any(host.state == "starting" for host in swarm.hosts.values()) and all(

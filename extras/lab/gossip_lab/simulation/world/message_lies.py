@@ -29,7 +29,7 @@ from gossip.inject import ByzantinePeer, Instead, Letter, lie
 OFTEN = 0.1  # share of the messages that carry false claims about others, if they can
 HUGE = np.float32(1e30)
 STATUSES: tuple[Status, ...] = ("alive", "suspect", "dead", "left")
-STRANGERS = 10_000  # these and higher ids belong to no peer of the run
+STRANGERS = 10_000  # no peer of the run has this id or a higher one
 
 
 # --- updates --------------------------------------------------------------------------------------
@@ -67,7 +67,7 @@ def huge(attacker: ByzantinePeer, letter: Letter) -> Instead:
 
 @lie
 def two_updates(attacker: ByzantinePeer, letter: Letter) -> Instead:
-    """Equivocate: send another update to each receiver."""
+    """Equivocate: send a different update to each receiver."""
     return _tampered(attacker, letter, lambda update: update * np.float32(1 + letter.to))
 
 
@@ -83,7 +83,7 @@ def wrong_size(attacker: ByzantinePeer, letter: Letter) -> Instead:
 
 @lie
 def usurper(attacker: ByzantinePeer, letter: Letter) -> Instead:
-    """Commit instead of the server: send its own commit to a peer that should receive its
+    """Commit in place of the server: send an own commit to a peer that should receive its
     update."""
     message = letter.message
     if not isinstance(message, Update) or letter.payload is None or attacker.rng.random() >= OFTEN:
@@ -116,7 +116,8 @@ def _measures(letter: Letter) -> tuple[PartialStatistics | None, np.ndarray]:
 
 @lie
 def wrong_measures(attacker: ByzantinePeer, letter: Letter) -> Instead:
-    """Send false statistics of its shard: numbers as large as the true ones, others each time."""
+    """Send false statistics of its shard: numbers as large as the true ones, different each
+    time."""
     message, numbers = _measures(letter)
     if message is None:
         return None
@@ -228,7 +229,7 @@ def forged_incarnations(attacker: ByzantinePeer, letter: Letter) -> Instead:
 
 @lie
 def deaf(attacker: ByzantinePeer, letter: Letter) -> Instead:
-    """Send no acks to one peer, and all acks to the others: a case for indirect probes."""
+    """Send no acks to one peer, and all acks to the others, to exercise indirect probes."""
     unheard = min(peer for peer in attacker.peers if peer != attacker.peer)
     return [] if isinstance(letter.message, Ack) and letter.to == unheard else None
 
@@ -253,7 +254,7 @@ def strangers(attacker: ByzantinePeer, letter: Letter) -> Instead:
 
 @lie
 def replays(attacker: ByzantinePeer, letter: Letter) -> Instead:
-    """Also send again a message that it sent to a peer a while ago."""
+    """Also send again an earlier message to a peer."""
     kind = type(letter.message).__name__
     often, fresh = attacker.rng.random() < OFTEN, attacker.rng.random() < OFTEN
     old = attacker.heard.get(kind)

@@ -1,5 +1,5 @@
-"""Carries out a schedule's faults in a swarm, ends them for the calm phase, and counts those that
-took place.
+"""Carries out the faults of a schedule in a swarm, ends them for the calm phase, and counts those
+that took place.
 
 A fault without an effect (the peer is dead already, no message was sent while messages were lost)
 is not counted.
@@ -111,9 +111,9 @@ class Nemesis(Observer):
         self._at_round: list[Blow] = []
         self._midway: dict[PeerId, tuple[int, CrashMidway]] = {}  # effects left before the crash
         self._servers: list[ServerFault] = []  # for the next server
-        # of the last commit: server, round, shard, number of receivers
+        # last commit: server, round, shard, number of receivers
         self._told: tuple[PeerId, int, int, int] = (-1, -1, -1, 0)
-        # faults that made a node slow, and the number of events that had waited there before
+        # (fault that made a node slow, number of events that had waited there before)
         self._slow_nodes: list[tuple[SlowNode | Starve, int]] = []
         self._attackers: ByzantinePeers | None = None
         self._launchers = Launchers() if schedule.told else None
@@ -138,7 +138,7 @@ class Nemesis(Observer):
                 assert fault.at_s is not None
                 if fault.at_s <= now < fault.at_s + fault.for_s:
                     self._rewritten[fault] = True
-                    # every third one is no longer finite
+                    # Every third one is not finite.
                     return vector * np.float32(3.0 if (round_id + row.peer) % 3 else np.nan)
         return vector
 
@@ -146,7 +146,7 @@ class Nemesis(Observer):
         """Schedule all faults with a time in a new swarm.
 
         The nemesis is an observer only if it has to wait for an event, and then the last one, so
-        that other observers get the effect before the peer dies.
+        that other observers receive the effect before the peer dies.
         """
         self._arm_attackers(swarm)
         if any(
@@ -179,8 +179,8 @@ class Nemesis(Observer):
             swarm.outgoing = PerReceiverAttack(apart, swarm.outgoing)
 
     def _plan(self, swarm: AnySwarm, number: int, fault: Fault) -> None:
-        """Schedule a fault, or let it wait for its event. Slow and Byzantine peers are so from the
-        first round, in the trainer."""
+        """Schedule a fault, or let it wait for its event. Peers are slow or Byzantine from the
+        first round, by their trainers."""
         if isinstance(fault, NetworkFault):
             self.network.plan(swarm, number, fault)
         elif isinstance(fault, ProcessFault):
@@ -212,7 +212,7 @@ class Nemesis(Observer):
 
     def _come(self, swarm: AnySwarm, fault: StartFault) -> None:
         """Start a late peer, or end the wait for it. The fault took place if the others have ended
-        a round without the peer; in a pipeline, where they cannot, if any peer has begun one."""
+        a round without the peer; in a pipeline, which needs it, if any peer has begun one."""
         others = [host.core.rounds for peer, host in swarm.hosts.items() if peer != fault.peer]
         waited_for = self.schedule.stages and any(rounds.mode == "active" for rounds in others)
         if waited_for or any(rounds.round_id > 0 for rounds in others):
@@ -222,7 +222,7 @@ class Nemesis(Observer):
             self._join(swarm, fault.peer)
 
     def _join(self, swarm: AnySwarm, peer: PeerId) -> None:
-        """Start a newcomer, which has the same link faults as the others."""
+        """Start a newcomer, with the same link faults as the others."""
         self.announce(swarm, peer, "joins")
         swarm.join(peer)
         self.network.reshape(swarm)
@@ -321,7 +321,7 @@ class Nemesis(Observer):
     def _blow(self, swarm: AnySwarm, fault: Blow) -> None:
         """Carry out a crash, restart or hang that is due."""
         if fault.peer == "server":
-            self._at_round.append(Crash("server"))  # the next server
+            self._at_round.append(Crash("server"))  # hits the next server
         elif isinstance(fault, Hang):
             self._hang(swarm, fault, fault.peer)
         elif fault.peer in swarm.hosts:  # otherwise it has not started yet
@@ -350,7 +350,7 @@ class Nemesis(Observer):
         match fault:
             case CrashMidway():
                 self._midway[peer] = (fault.effect, fault)
-                return  # counted when it crashes
+                return  # It counts when the peer crashes.
             case HangTrainer():
                 swarm.stop_trainer(peer)
                 swarm.at(
@@ -363,7 +363,7 @@ class Nemesis(Observer):
                 swarm.stop(peer, "asked to leave")
             case Drift():
                 swarm.drift(peer, fault.rate)
-                # if this incarnation still runs
+                # only if this incarnation still runs
                 mend = lambda: swarm.drift(peer, 1.0) if swarm.hosts[peer] is host else None  # noqa: E731
                 self.later(swarm, until_s, mend)
             case LateTimers():
@@ -375,7 +375,7 @@ class Nemesis(Observer):
                 swarm.slow_down(peer, slowness, busy_s)
                 self._slow_nodes.append((fault, host.machine.waited))
                 self.later(swarm, until_s, partial(swarm.slow_down, peer, 1.0))
-                return  # counted when an event has had to wait
+                return  # It counts when an event had to wait.
             case _:
                 assert_never(fault)
         self.struck[name_of(fault)] += 1

@@ -15,8 +15,8 @@ Link = tuple[PeerId, PeerId]
 
 @dataclass(frozen=True, slots=True)
 class LinkModel:
-    """One direction between two peers. Probabilities are per message, and drawn whether they can
-    matter or not.
+    """One direction between two peers. Probabilities are per message, and drawn even if they cannot
+    matter.
 
     TCP itself loses no messages: they are lost with their connection (``reset``) or at a
     full queue (``queue_bytes``). ``loss``, ``duplicate``, ``reorder`` and ``corrupt`` are harsher
@@ -35,17 +35,17 @@ class LinkModel:
     corrupt_payload: float = 0.0  # one bit of the payload flips, which the transport detects
     # the connection breaks, loses its messages, and is opened again; both ends get an event
     reset: float = 0.0
-    # of the bulk lane; None if payloads take no longer than other messages
+    # bandwidth of the bulk lane; None if payloads take no longer than other messages
     bytes_per_s: float | None = None
-    # extra delay of other messages while payloads move, at most: queues, and segments sent again
+    # maximum extra delay of other messages while payloads move: queues and retransmissions
     queue_s: float = 0.0
-    # a payload that finds a longer queue than this is dropped: the high-water mark
+    # high-water mark: a payload is dropped if the queue is longer
     queue_bytes: float | None = None
     # ``bytes_per_s`` is a fault: payloads in transit at its end are delivered at once
     slowed: bool = False
-    unreadable: bool = False  # no payload arrives, and all other messages do
+    unreadable: bool = False  # no payload arrives, but all other messages do
     numbered_shares: tuple[tuple[int, float], ...] = field(init=False, repr=False, compare=False)
-    """Share of the messages for each effect of ``wire``, which are numbered."""
+    """Share of the messages for each numbered effect of ``wire``."""
     disturbs: bool = field(init=False, repr=False, compare=False)
     """Whether the link affects a message by more than time and bandwidth."""
 
@@ -79,7 +79,7 @@ class Network:
     reconnect_s: float = 0.1
     models: dict[Link, LinkModel] = field(default_factory=dict)
     cuts: dict[Link, bool] = field(default_factory=dict)  # an ordered set
-    # payloads are in transit until then, on links with a ``queue_s``
+    # time until which payloads are in transit, on links with a ``queue_s``
     loaded_until_ns: int = 0
     changed: int = 0  # counts changes of ``cuts``, so that the swarm detects them
 
@@ -120,8 +120,8 @@ class Network:
                         self.cut(a, b, both_ways=not one_way)
 
     def ring(self, peers: Iterable[PeerId], reach: int = 1) -> None:
-        """Cut links so that every peer reaches only the ``reach`` next on either side: connected,
-        and with no two views alike."""
+        """Cut links so that every peer reaches only the next ``reach`` peers on either side:
+        connected, but with no two equal views."""
         order = tuple(peers)
         for i, a in enumerate(order):
             for j, b in enumerate(order[i + 1 :], i + 1):

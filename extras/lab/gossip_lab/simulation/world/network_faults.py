@@ -46,7 +46,7 @@ class FaultClock(Protocol):
 
 
 class NetworkFaults:
-    """Each present fault has its cuts, or makes its links worse.
+    """Present faults of the network: each cuts links, or makes them worse.
 
     Attributes:
         cuts_seen: Each different way in which the network was cut.
@@ -86,7 +86,7 @@ class NetworkFaults:
 
     def _off(self, swarm: AnySwarm, number: int, fault: NetworkFault) -> None:
         if self._on_now.pop(number, None) is None:
-            return  # ended before its time
+            return  # It was ended early.
         self.proofs.rest(number)
         self.nemesis.announce(swarm, -1, f"ends: {fault}")
         if isinstance(fault, Break):
@@ -106,7 +106,7 @@ class NetworkFaults:
 
     def _swing(self, swarm: AnySwarm, number: int, fault: Flap) -> None:
         if number not in self._on_now:
-            return  # it is over
+            return  # The fault is over.
         if number in self._cuts:
             del self._cuts[number]
             self.proofs.rest(number)
@@ -129,7 +129,7 @@ class NetworkFaults:
             self.cuts_seen[tuple(sorted(wanted))] = True
 
     def reshape(self, swarm: AnySwarm) -> None:
-        """Make every link as bad as all present faults together make it."""
+        """Set every link to the combined effect of all present faults."""
         peers, network = tuple(swarm.hosts), swarm.network
         network.models.clear()
         for fault in self._weather.values():
@@ -145,7 +145,7 @@ _WORSE: Mapping[type, Mapping[str, str]] = {
     Reorder: {"reorder": "share", "reorder_s": "held_s"},
     Spike: {"spike": "share", "spike_s": "spike_s"},
 }
-"""Fields of a link that a fault raises, each to the value of one of its own."""
+"""Field of a link that a fault raises -> field of the fault with the value."""
 
 
 def _worse(model: LinkModel, fault: Weather) -> LinkModel:

@@ -19,7 +19,7 @@ Watcher = Callable[..., None]
 
 
 MANY = 32
-"""Numbers of effects of one event that count as a flood, or almost as one."""
+"""Numbers of effects of one event that count as a flood, or almost as a flood."""
 
 
 class Observer:

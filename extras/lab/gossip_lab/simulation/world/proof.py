@@ -48,7 +48,7 @@ _PROOF: dict[type, str] = {
 """Effect on a message that proves each kind of fault."""
 
 SHORT_QUEUE_BYTES = 64.0
-"""A shorter queue is meant to be full: then a message must have been dropped."""
+"""A queue below this size is meant to overflow: a message must be dropped."""
 
 
 def drops(fault: Fault) -> bool:

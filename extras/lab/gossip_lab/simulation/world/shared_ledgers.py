@@ -1,7 +1,7 @@
 """Ledgers that the peers of one simulation share.
 
 After the same commits all peers have equal ledgers. Each change of a ledger is computed once, for
-the first peer that makes it, and the others get its result. A shared ledger never changes: each
+the first peer that makes it; the others share the result. A shared ledger never changes: each
 change is made on a copy. A peer that adopts a state, or that reaches the same content in another
 way, shares its ledger again.
 """
@@ -30,7 +30,7 @@ class SharedLedgers:
         self._headers: dict[int, tuple[Commit, bytes]] = {}
 
     def add(self, peer: Peer) -> None:
-        """Let a peer that has not started yet share its ledger."""
+        """Let a peer share its ledger, before it starts."""
         peer.share_ledgers(self, self._headers)
 
     def change(

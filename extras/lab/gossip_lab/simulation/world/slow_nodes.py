@@ -1,4 +1,4 @@
-"""Nodes that need time for each event. While a node is busy, events wait in order, and a waiting
+"""Nodes that need time for each event. While a node is busy, events wait in order. A waiting
 timer may be cancelled."""
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class SlowNodes:
         """Handle the event that has waited longest."""
         machine = host.machine
         if not host.waiting or host.state != "up" or machine.free_at_ns != free_at_ns:
-            return  # it was paused, or is no longer slow
+            return  # It was paused, or is no longer slow.
         event, said = host.waiting.popleft()
         machine.free_at_ns = self.swarm.now_ns + machine.handling_ns
         if host.waiting:
@@ -51,7 +51,7 @@ class SlowNodes:
     def handle(self, host: SimProcess[Any], event: Event, said: bytes | None) -> None:
         """Handle an event that has waited."""
         if type(event) is TimerFired and host.timers.pop(event.token, None) is None:
-            return  # cancelled while it waited
+            return  # The timer was cancelled while it waited.
         self.handle_now(host, event, said)
 
     def catch_up(self, host: SimProcess[Any]) -> None:

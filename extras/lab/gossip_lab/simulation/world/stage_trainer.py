@@ -21,7 +21,7 @@ WIDTH = 4  # elements of an activation
 PASSED_ON = 0.5  # share of an activation, and of a gradient, that each stage forwards
 SAVED_EVERY = 4  # rounds between two checkpoints of a stage
 REBUILT_OF = ("checkpoint", "neighbours", "fresh")
-"""Sources for rebuilding a stage that has lost its state. The seed selects one."""
+"""Sources from which a stage without a state is rebuilt. The seed selects one."""
 STATE_BYTES = 2**16  # largest state of a neighbouring stage
 PULL = 0.05  # weight of the activations on the gradient of the parameters
 COLLECT_S = 0.0002
@@ -61,8 +61,8 @@ class StageTrainer(ToyTrainer):
     def __post_init__(self) -> None:
         super().__post_init__()
         self._kept: dict[int, list[float]] = {}  # inputs, until the backward pass
-        self._sum: dict[int, list[float]] = {}  # of each included micro-batch
-        # the input of another's micro-batch, until its backward pass
+        self._sum: dict[int, list[float]] = {}  # gradient of each included micro-batch
+        # input of another peer's micro-batch, until the backward pass
         self._audited: list[float] = []
         self.audits = 0  # forward passes of others' micro-batches
         self._offered: events.Contributed | None = None
@@ -143,7 +143,7 @@ class StageTrainer(ToyTrainer):
                 assert_never(task)
 
     def _timed(self, done: events.ForwardDone | events.BackwardDone) -> tuple[float, Said]:
-        """Return one of the two passes of a micro-batch, with its duration."""
+        """Return a pass of a micro-batch, with its duration."""
         took_s = self.pace.draw_s(self.rng) / (2 * self.micro_batches)
         return took_s, replace(done, took_us=round(1e6 * took_s))
 
@@ -192,7 +192,7 @@ class StageTrainer(ToyTrainer):
             told = (task.round_id, micro_batch, task.attempt, self._back(task, gradient))
             return events.BackwardDone(*told, 0, audit=True)
         came = self._kept.pop(micro_batch, None)
-        assert came is not None, f"micro-batch {micro_batch} goes backward and was not kept"
+        assert came is not None, f"micro-batch {micro_batch} goes backward but was not kept"
         assert micro_batch not in self._sum, f"micro-batch {micro_batch} is in the sum already"
         gradient = came if task.payload is None else task.payload.data.tolist()
         self._sum[micro_batch] = self.gradient_of(task.round_id, micro_batch, came, gradient)
@@ -227,7 +227,7 @@ class StageTrainer(ToyTrainer):
 
     def _collect(self, task: events.CollectUpdate) -> events.Contributed:
         named = list(task.micro_batches)
-        assert named == sorted(self._sum), f"{named} asked for, the sum has {sorted(self._sum)}"
+        assert named == sorted(self._sum), f"{named} requested, but the sum has {sorted(self._sum)}"
         mean = [sum(parts) / len(named) for parts in zip(*self._sum.values(), strict=True)]
         self._offered = events.Contributed(
             task.round_id,

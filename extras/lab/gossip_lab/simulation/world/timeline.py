@@ -1,5 +1,5 @@
-"""Queue of calls in whole nanoseconds of virtual time. The earliest runs first; among calls at one
-time, the first requested one."""
+"""Queue of calls in whole nanoseconds of virtual time. The earliest runs first; among calls at the
+same time, the one that was requested first."""
 
 from __future__ import annotations
 
@@ -83,13 +83,13 @@ class Timeline:
             self._tend_if_changed()
             if (self._heap and self._heap[0][0] > end_ns) or not self.step():
                 raise SimulationStuck(
-                    f"not so after {limit_s} s (virtual time {self.now:.3f} s)\n{self.summary()}"
+                    f"not met after {limit_s} s (virtual time {self.now:.3f} s)\n{self.summary()}"
                 )
         return (self.now_ns - start_ns) / NS
 
     def summary(self) -> str:
         """Describe the state of the run, to show why it makes no progress."""
-        return f"{len(self._heap)} things to happen"
+        return f"{len(self._heap)} pending calls"
 
     def _tend_if_changed(self) -> None:
         if self._seen != self._stirring.changed:

@@ -1,8 +1,8 @@
-"""Attacks of the fault plan in the simulator, on a peer's updates: the attacks of real runs, on toy
+"""Attacks of the fault plan on a peer's updates: the attacks of real runs, on toy
 vectors.
 
-Simulated attackers compute values that real ones can only guess: they share the seed from which
-every peer draws its noise.
+Simulated attackers compute values that real attackers can only guess: they share the seed from
+which every peer draws its noise.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ Lie = Callable[[Vector, int], Vector]
 
 PLAIN: dict[str, Callable[[Vector, np.float32], Vector]] = {
     "sign_flip": lambda update, strength: -update * strength,
-    # a peer that learns from wrong labels steps away from the target
+    # A peer that learns from wrong labels steps away from the target.
     "label_flip": lambda update, strength: -update,
     "scale": lambda update, strength: update * strength,
     "nan": lambda update, strength: np.full_like(update, np.nan),
     "inf": lambda update, strength: np.copysign(np.float32(np.inf), update),
     "zero": lambda update, strength: np.zeros_like(update),
 }
-"""Attacks that follow from the update alone: ``(update, strength) -> forged update``."""
+"""Attacks computed from the update alone: ``(update, strength) -> forged update``."""
 
 
 class ToyAttack:
@@ -59,8 +59,8 @@ class ToyAttack:
 
     @property
     def is_per_receiver(self) -> bool:
-        """Whether it sends each neighbour another update (``PerReceiverAttack``), and the honest
-        one to the trainer."""
+        """Whether it sends each neighbour a different update (``PerReceiverAttack``), and the
+        honest one to the trainer."""
         return self.kind.shape == "apart"
 
     def __call__(self, update: Vector, round_id: int) -> Vector:

@@ -22,7 +22,7 @@ from .toy_payloads import Values, Vector, noise_of
 
 STEP_SIZE = 0.1
 NOISE = 0.05
-OWN_BYTES = 8  # of a packed state, behind the parameters and the memory of the outer step
+OWN_BYTES = 8  # of a packed state, after the parameters and the memory of the outer step
 OUTER = outer.OuterStep(outer.NESTEROV, outer.LR, outer.MOMENTUM)
 """Outer step that follows a round of local steps."""
 
@@ -65,13 +65,13 @@ class ToyModel:
         self.target = target_of(self.seed, elements)
         self._target: list[float] = self.target.tolist()
         self._here = array("f", bytes(4 * elements))  # the parameters
-        # memory of the outer step; empty if updates are of one step
+        # memory of the outer step; empty if an update is a single step
         self._momentum = array("f", bytes(4 * elements if self.local_steps > 1 else 0))
-        # a peer begins with its own weights and has to restore the swarm's
+        # A peer begins with its own weights and has to restore the swarm's.
         if self.initial is not None:
             draw = np.random.default_rng([self.seed, 2, self.initial])
             self.parameters = draw.standard_normal(elements)
-        self.moved: tuple[int, int] = (-1, -1)  # the round applied last, and the fragment it moved
+        self.moved: tuple[int, int] = (-1, -1)  # last applied round, and the fragment that it moved
 
     @property
     def parameters(self) -> Vector:
@@ -101,7 +101,7 @@ class ToyModel:
 
     def update(self, round_id: int, beside: Sequence[float] = ()) -> list[float]:
         """Return the honest update for a round, from the present parameters, or with ``beside``,
-        the update of the last round, from those plus that update."""
+        the update of the last round, from those parameters plus ``beside``."""
         noise = noise_of(f"{self.seed}/{self.peer}/{round_id}", len(self._target))
         size, blur = self.step_size, self.noise
         if self.local_steps > 1:  # together these steps move as far as one of this size
@@ -115,7 +115,7 @@ class ToyModel:
         ]
 
     def _fragment(self, round_id: int, collectives: int) -> slice:
-        """Return the elements that a round is on."""
+        """Return the elements that a round updates."""
         size = sum(self.sizes)
         start = size * fragment_of(round_id, collectives, self.fragments)
         return slice(start, start + size)
@@ -177,7 +177,7 @@ class ToyModel:
         return moved, memory.tolist()
 
     def load(self, packed: bytes) -> str:
-        """Take over the parameters and the memory of a packed state. Return the reason why it
+        """Load the parameters and the memory of a packed state. Return the reason why it
         cannot."""
         most, parameters = len(self._shared), 4 * len(self._here)
         if len(packed) != most + OWN_BYTES:

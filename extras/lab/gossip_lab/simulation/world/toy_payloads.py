@@ -17,7 +17,7 @@ from gossip.vectors import described, from_bytes, to_bytes
 
 Vector = NDArray[np.float32]
 Values = Sequence[float]
-"""A vector for arithmetic. For eight numbers Python is several times as fast as numpy."""
+"""Vector for arithmetic. For eight numbers Python lists are several times faster than numpy."""
 
 
 def digest_of(*arrays: NDArray[Any]) -> bytes:
@@ -28,8 +28,8 @@ def digest_of(*arrays: NDArray[Any]) -> bytes:
 
 
 def payload_of(array: NDArray[Any], digest: bool = False) -> Payload:
-    """Return a payload with its facts. The array is made read-only, because the peers of a
-    simulation share it."""
+    """Return a payload with its size, whether it is finite and, if ``digest``, its digest. The
+    array becomes read-only, because the peers of a simulation share it."""
     array.setflags(write=False)
     finite = bool(np.logical_and.reduce(np.isfinite(array))) if array.dtype.kind == "f" else True
     content = to_bytes(array)
@@ -40,7 +40,7 @@ def payload_of_values(values: Iterable[float], digest: bool = False) -> Payload:
     """Return the payload of float32 ``values``: too large numbers become infinite."""
     packed = array("f", values)
     content = to_bytes(np.frombuffer(packed.tobytes(), np.float32))
-    # A sum of float32 in float64 stays finite if all are.
+    # A float64 sum of finite float32 values is finite.
     name = hashlib.blake2b(content.data, digest_size=DIGEST_BYTES).digest() if digest else b""
     return Payload(from_bytes(content), len(content), isfinite(sum(packed)), name)
 
@@ -52,7 +52,7 @@ def noise_of(name: str, elements: int) -> list[float]:
         f"<{4 * elements}H", hashlib.shake_128(name.encode()).digest(8 * elements)
     )
     fours = zip(*[iter(drawn)] * 4, strict=True)
-    # the sum of four is bell-shaped enough
+    # The sum of four uniform numbers is close enough to normal.
     return [(a + b + c + d - 131070.0) / 37837.2 for a, b, c, d in fours]
 
 

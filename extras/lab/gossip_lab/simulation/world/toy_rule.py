@@ -22,7 +22,7 @@ class RuleResult(NamedTuple):
 
 
 class RuleRefusal(NamedTuple):
-    """The rule has no result on the updates; ``reason`` is its own text."""
+    """The rule has no result for the updates; ``reason`` is its text."""
 
     reason: str
 
@@ -53,7 +53,7 @@ class ToyRule:
     second_reading: Callable[[Row, int, float], Vector] | None = None
 
     def run(self, ask: events.Aggregate, now: float, peer: PeerId) -> events.Aggregated:
-        """Aggregate the updates as they are in memory by now, for ``peer``. As in a node, updates
+        """Aggregate the updates as they are now in memory, for ``peer``. As in a node, updates
         that are no longer finite are left out and have no weight."""
         if self.second_reading is None or ask.step != "whole" or ask.mix:
             return self._aggregate(ask)
@@ -84,7 +84,7 @@ class ToyRule:
         if not rows or sum(samples) == 0:
             return events.Aggregated(ask.ticket, None, reason="nothing to aggregate")
         if ask.step != "whole":
-            assert self.step is not None, "nobody has said how its shards decide together"
+            assert self.step is not None, "``step`` is missing: shards decide together"
             return self.step(ask)
         if ask.mix:
             assert ask.own is not None, "mixing is centred on the own row"
@@ -103,7 +103,7 @@ class ToyRule:
             )
         values = found.aggregate
         if ask.own_share:
-            assert ask.own is not None, "a share of the own row, and there is none"
+            assert ask.own is not None, "a share of the own row, which does not exist"
             pairs = zip(values, rows[ask.own], strict=True)
             values = [value + ask.own_share * (own - value) for value, own in pairs]
         result = payload_of_values(values, digest=True)

@@ -29,10 +29,10 @@ fragments."""
 CALL = b"called"
 
 FIRST, FURTHER = 2, 5
-"""Kinds of steps of a script with two optimizers: the second one steps on the same samples."""
+"""Kinds of steps of a script with two optimizers, which step on the same samples."""
 
 DRAINS = 8
-"""Interval of rounds after which no round is computed beside another, as before a checkpoint."""
+"""Interval of rounds after which the trainer does not overlap rounds, as before a checkpoint."""
 
 TRAINER_EFFECTS = (
     events.Aggregate,
@@ -81,8 +81,8 @@ class Trainer(Protocol):
 class MadeOf(NamedTuple):
     """Inputs that an update was computed from."""
 
-    round_id: int  # in which it was offered
-    lacks: int  # rounds that were applied since then
+    round_id: int  # round in which it was offered
+    lacks: int  # rounds applied since then
     restores: int  # restores of others' states since then
     samples: events.DataSlice | None  # that it has read
 
@@ -130,7 +130,7 @@ class ToyPace:
     snapshot_s: float = SNAPSHOT_S
 
     def draw_s(self, rng: random.Random, batches: float = 1.0) -> float:
-        """Draw the compute time of a round with as many batches."""
+        """Draw the compute time of a round with this number of batches."""
         drawn_s = rng.uniform(*self.compute_s) * self.slowness
         return drawn_s * batches if self.by_samples else drawn_s
 
@@ -176,8 +176,8 @@ class OptimizerTurns:
     """Turns of two optimizers of a script.
 
     Attributes:
-        every: Steps before each step of the second one; 0 if there is no second one.
-        steps: Since the last one of the second optimizer.
+        every: Steps before each step of the second optimizer; 0 if there is none.
+        steps: Steps since the last one of the second optimizer.
         awaits: Whether a step of the kind that the script has begun is pending.
     """
 
@@ -187,7 +187,7 @@ class OptimizerTurns:
 
     @property
     def kind(self) -> int:
-        """Kind of the step that the script is at."""
+        """Kind of the present step of the script."""
         if not self.every:
             return 0
         return FIRST if self.steps < self.every else FURTHER
@@ -237,9 +237,9 @@ class ToyTrainer(ToyModel):
         self.confirmed: events.StateConfirmed | None = None
         self.ledger: events.LedgerReply | None = None
         self._asked = -1  # the last round before which it requested a confirmation
-        # the update in computation; with overlap also one that is not requested yet
+        # update in computation; with overlap also one that is not yet requested
         self.computing: events.Contributed | ComputedAhead | None = None
-        self._go: events.StartRound | None = None  # the round that it has answered last
+        self._go: events.StartRound | None = None  # last round that it has answered
         self._ahead = _Ahead()
         self._put_off: list[Effect] = []  # effects that wait while it computes
         self.changed_at = 0.0
@@ -297,7 +297,7 @@ class ToyTrainer(ToyModel):
             return self._compute_ahead()
         if self.rounds is None or effect.round_id < self.rounds:
             return self._compute(effect)
-        # a second time, from another state of the round
+        # It is started again, from a different state of the round.
         again, self._asked = self._asked == effect.round_id, effect.round_id
         return [] if again else [(0.0002, events.ConfirmState(effect.round_id))]
 
@@ -310,7 +310,7 @@ class ToyTrainer(ToyModel):
         )
 
     def on_effect(self, effect: Effect, now: float) -> list[tuple[float, Said]]:
-        if isinstance(effect, events.Aggregate):  # the node itself does that
+        if isinstance(effect, events.Aggregate):  # done by the node itself
             self.history.served.append(effect.round_id)
             return [(self.pace.rule_s, self.rule.run(effect, now, self.peer))]
         if self._has_to_wait(effect):
@@ -364,7 +364,7 @@ class ToyTrainer(ToyModel):
                 | events.ResetSum()
                 | events.CollectUpdate()
             ):
-                raise AssertionError(f"{type(effect).__name__} is not for the trainer")
+                raise AssertionError(f"{type(effect).__name__} is not an effect for the trainer")
             case _:
                 assert_never(effect)
 
@@ -396,7 +396,7 @@ class ToyTrainer(ToyModel):
             self._go = go
             self.computing = events.Contributed(go.round_id, 0, (), None, collective=CALL)
             return [(self._pause_s(0), self.computing)]
-        if self.turns.awaits:  # others were at a step of another kind
+        if self.turns.awaits:  # Others were at a step of the other kind.
             self._go = go
             self.computing = events.Contributed(go.round_id, 0, (), None, kind=self.turns.kind)
             return [(self._pause_s(0), self.computing)]
@@ -427,7 +427,7 @@ class ToyTrainer(ToyModel):
         assert go is not None
         if self.computing is not None or self.next_round != go.round_id - 1:
             return []
-        # With fragments the update computed beside the last round is on another part of the model.
+        # With fragments the update computed beside the last round is of another part of the model.
         whole = self.local_steps > 1 and self.fragments == 1
         beside = self._outer_step(self._ahead.in_flight)[0] if whole else ()
         self._ahead.draft = draft = self._drafted(go, beside)
@@ -460,7 +460,7 @@ class ToyTrainer(ToyModel):
 
     def _used(self, round_id: int, samples: int) -> int:
         """Return the number of samples of its slice that the trainer uses. With local steps a peer
-        may use fewer than others, and leaves the others unused. With overlap it uses all."""
+        may use fewer than other peers, and leaves the rest unused. With overlap it uses all."""
         if self.local_steps == 1 or self.overlap or samples < 2:
             return samples
         lot = random.Random(f"steps/{self.seed}/{self.peer}/{round_id}")

@@ -9,7 +9,7 @@ from typing import Any
 
 from gossip.core import Event, Payload, PeerId, events
 
-PIECES_MAX = 2048  # that are hashed together, which takes a fraction of the time
+PIECES_MAX = 2048  # hashed together, which is several times faster
 
 _HEAD = struct.Struct("<QIB")  # ns, peer, kind of the rest
 _NUMBERS = struct.Struct("<QQ")
@@ -53,7 +53,7 @@ class Trace:
 
 
 def _words(event: Event) -> bytes:
-    """Return the event in bytes that do not depend on the addresses of objects in memory."""
+    """Encode the event in bytes that do not depend on addresses of objects in memory."""
     match event:
         case events.Received(sender, incarnation, message, payload):
             return f"Received {sender}.{incarnation} {message!r} ".encode() + _facts(payload)

@@ -1,4 +1,4 @@
-"""The trainers of all nodes: the requests of their cores, and the times of the answers."""
+"""Trainers of all nodes: the requests of their cores, and the times of their answers."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ class Trainers:
 
     def request(self, host: SimProcess[Any], effect: Effect) -> None:
         assert host.trainer is not None, (
-            f"peer {host.peer} asks a trainer that is not there for {type(effect).__name__}"
+            f"peer {host.peer} has no trainer, but requests {type(effect).__name__}"
         )
-        # the node itself aggregates
+        # The node itself aggregates.
         if host.trainer_stopped and not isinstance(effect, events.Aggregate):
             host.asked.append(effect)
         else:

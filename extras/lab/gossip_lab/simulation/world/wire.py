@@ -1,4 +1,4 @@
-"""Messages in transit between simulated peers: as the codec's bytes, with all effects of a link
+"""Messages in transit between simulated peers: as bytes of the codec, with all effects of a link
 on them."""
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Wire:
     def __init__(self, swarm: SwarmEnvironment, links: Links) -> None:
         self.swarm, self.links = swarm, links
         self._known: dict[bytes, Envelope] = {}
-        # the last one: a message to several peers is one object, which is encoded once
+        # last message: one object for several receivers, which is encoded once
         self._said: Envelope | None = None
         self._encoded = b""
 
@@ -74,8 +74,8 @@ class Wire:
     def post(
         self, host: SimProcess[Any], to: PeerId, said: Envelope | bytes, payload: Payload | None
     ) -> None:
-        """Put one message on the link to ``to``. The effects of the link follow from two lots,
-        drawn in any case, so that switching one fault off does not change the others."""
+        """Put one message on the link to ``to``. The effects of the link follow from two random
+        draws, made in any case, so that switching one fault off does not change the others."""
         swarm, sender = self.swarm, host.peer
         model = swarm.network.model((sender, to))
         lot, roll = host.dice.getrandbits(64), host.dice.random()
@@ -116,7 +116,8 @@ class Wire:
         return flipped_bit(said, _chance(sending.lot, 8))
 
     def _leaves_ns(self, sending: _Sending) -> int | None:
-        """Return when the sender's end of the link has sent it; None if its queue is full."""
+        """Return when the sender's end of the link has sent the message; None if its queue is
+        full."""
         swarm, model, lane, payload = self.swarm, sending.model, sending.lane, sending.payload
         leaves_ns, network = swarm.now_ns, swarm.network
         assert payload is not None
@@ -139,7 +140,7 @@ class Wire:
         return leaves_ns
 
     def _delay_s(self, sending: _Sending) -> float:
-        """Return its delay from there."""
+        """Return the delay of the message on the link."""
         swarm, model, (least, most) = self.swarm, sending.model, sending.model.delay_s
         network = swarm.network
         delay_s = least + (most - least) * sending.roll
@@ -159,7 +160,7 @@ class Wire:
         arrives_ns = leaves_ns + round(self._delay_s(sending) * NS)
         if fate.spoiled and payload is not None:
             self._note("spoiled", sender, to, said)
-            return  # the transport detects damage and drops the payload
+            return  # The transport detects damage and drops the payload.
         if fate.held_up:
             self._note("reordered", sender, to, said)
             arrives_ns += to_ns(_chance(lot, 9) * model.reorder_s)
@@ -186,7 +187,7 @@ class Wire:
             self._arrive(trip)
 
     def let_go(self, sender: PeerId, to: PeerId) -> None:
-        """Restore the speed of the link: messages in transit are delivered."""
+        """Restore the speed of the link, and deliver messages in transit."""
         lane = self.swarm.hosts[sender].lanes.get(to) if sender in self.swarm.hosts else None
         if lane is not None and lane.slowed:
             trips, lane.slowed, lane.free_at_ns = lane.slowed, [], self.swarm.now_ns
@@ -237,7 +238,7 @@ class Wire:
         said: bytes | None = None
         envelope: Envelope | None
         if type(parcel) is bytes:
-            # equal bytes have equal meaning, so they are parsed once
+            # Equal bytes are parsed only once.
             said, envelope = parcel, self._known.get(parcel)
             if envelope is None:
                 envelope = self._read(parcel)

@@ -7,7 +7,7 @@ from gossip.core import NotServing, PeerId, Received, Report, Update
 from gossip_lab.simulation.checkers.base import Checker, PerLife
 from gossip_lab.simulation.checkers.watching import after_event, on_report
 
-AT_ONCE_S = 0.1  # for the effects of the same moment
+AT_ONCE_S = 0.1  # for effects in the same moment
 
 
 class JoinsTheLarger(Checker):
@@ -15,10 +15,10 @@ class JoinsTheLarger(Checker):
     larger one's state at once.
 
     It does so as soon as more peers report a branch of the present round other than its own,
-    and more than f, which may be Byzantine. It does not wait until the others have continued,
-    because they may be unable to. A peer that has just left its branch for this reason, and
-    returned to it without another state, may stay for the time of a round. It then sends others the
-    state of its branch.
+    and more than f, as f of them may be Byzantine. It does not wait until the others have
+    continued, because they may be unable to. A peer that has just left its branch for this reason,
+    and returned to it without another state, may stay for the time of a round. It then sends others
+    the state of its branch.
     """
 
     invariant = "L5"

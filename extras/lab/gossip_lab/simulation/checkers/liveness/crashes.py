@@ -15,7 +15,7 @@ ROUND_S = 1.0  # for the round itself
 LOST_BY_A_BYZANTINE_SERVER = "the statistics of the decision are lost"
 """Reason of a lost round with a later shard served by a peer that sends wrong measures, or has its
 result rejected: no other peer can have made these measurements."""
-BEFORE_S = 3.0  # a crash counts alone if nothing else has happened for so long
+BEFORE_S = 3.0  # a crash counts alone if nothing else has happened for this long
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class _Crash:
 
 
 class CrashCostsLittle(Checker):
-    """L3: a crash, also of the server in the middle of its broadcast, costs at most one round, and
+    """L3: a crash, even of the server during its broadcast, costs at most one round, and
     no more time than its detection and a round timeout. Judged only if no other fault occurs in
     this time."""
 
@@ -93,8 +93,8 @@ class CrashCostsLittle(Checker):
             return
         reached = max(core.rounds.round_id for core in cores)
         text = (
-            f"{crash.within_s:.2f} s after its crash the others are in round {reached}, as they "
-            f"were then ({crash.furthest})"
+            f"{crash.within_s:.2f} s after its crash the others are still in round {reached}, as "
+            f"then ({crash.furthest})"
         )
         self.demand(reached > crash.furthest, text, victim)
         gone = list(self._lost)[crash.lost :]

@@ -12,8 +12,8 @@ WRONG = ("attempt", "late", "suspect", "dead", "recovering", "fork", "paused")
 
 
 ROUND_TIMEOUTS = 3.0
-"""A trickling server is skipped after one; the next may have to wait for updates, and may also be
-skipped."""
+"""Round timeouts: a trickling server is skipped after one; the next may wait for updates, and be
+skipped, too."""
 
 
 class NothingGoesWrong(Checker):
@@ -32,10 +32,10 @@ class NothingGoesWrong(Checker):
 
     @on_report(*WRONG)
     def judge_report(self, report: Report) -> None:
-        # occasionally, near the optimum
+        # Near the optimum this happens occasionally.
         refused = report.event == "attempt" and "is refused" in report.fields["reason"]
         if self.circumstances.faultless:
-            text = f"reports {report.event} {report.fields}, and nothing is wrong"
+            text = f"reports {report.event} {report.fields}, although nothing is wrong"
             self.demand(refused, text)
 
     @on_effect
@@ -48,7 +48,7 @@ class NothingGoesWrong(Checker):
         if self.circumstances.faultless:
             self.demand(
                 not lacking,
-                f"commits round {commit.round_id}, shard {commit.shard} without {lacking}, and "
+                f"commits round {commit.round_id}, shard {commit.shard} without {lacking}, but "
                 "nothing is wrong",
             )
 

@@ -27,7 +27,7 @@ from gossip_lab.simulation.checkers.watching import on_effect, on_event
 from gossip_lab.simulation.world import AnySwarm, ToyTrainer
 
 LINGER_S = 0.5  # the last messages may still be in transit
-# multiple of the expected rounds per turn: by the draw this happens to one peer in ten million
+# multiple of the expected rounds per turn: the draw exceeds it for one peer in ten million
 STARVED_AFTER = 16
 ROUNDS_AFTER = 3  # rounds that every peer applies in a calm phase before it counts as continuing
 
@@ -43,7 +43,7 @@ def converged_after_s(settings: MembershipSettings, n: int) -> float:
 
 
 class Liveness(Checker):
-    """A checker that is content or reports a shortcoming. From its deadline on it must be
+    """A checker that either is content or reports a shortcoming. After its deadline it must be
     content."""
 
     def make_records(self) -> None:
@@ -127,7 +127,7 @@ class Converges(Liveness):
                     if row.skip:
                         return peer, f"peer {subject}, which runs, is skipped: {row.skip}"
                 elif row is not None and row.met and not row.gone:
-                    return peer, f"peer {subject}, which does not run any more, is {row.status}"
+                    return peer, f"peer {subject}, which no longer runs, is {row.status}"
         return None
 
 
@@ -161,7 +161,7 @@ class RoundLiveness(Liveness):
 
 
 class RoundsGoOn(RoundLiveness):
-    """L2: with a connected quorum, all peers apply round after round. When the swarm has settled in
+    """L2: with a connected quorum, all peers keep applying rounds. When the swarm has settled in
     the calm, never two round timeouts pass without a round, up to the end."""
 
     invariant = "L2"
@@ -194,7 +194,7 @@ class RoundsGoOn(RoundLiveness):
         waited_s, most_s = self.now - before, self._most_s(self.core)
         self.demand(
             waited_s <= most_s,
-            f"applies round {apply.round_id} {waited_s:.2f} s after the one before; at most "
+            f"applies round {apply.round_id} {waited_s:.2f} s after the previous one; at most "
             f"{most_s:.2f} s",
         )
 
@@ -239,7 +239,7 @@ class EverybodyContributes(RoundLiveness):
 
     def lacks(self) -> Shortcoming:
         participants = self.participants()
-        # a peer that answers falsely is in quarantine most of the time
+        # A peer with false replies is in quarantine most of the time.
         excused = self.circumstances.attackers | self.circumstances.answering_falsely
         for peer, core in participants:
             rounds = core.rolling
@@ -284,7 +284,7 @@ class OneLineage(RoundLiveness):
         """Check that no peer is far behind its sources. In a ring those are two, and the far side
         may be further.
 
-        No peer has to follow one that an attacker has sent into a round that never comes, nor
+        No peer has to follow a peer that an attacker has sent into a round that never happens, nor
         claims of only f peers.
         """
         at = {peer: core.rounds.round_id for peer, core in participants}
@@ -392,7 +392,7 @@ def _is_active(swarm: AnySwarm, peer: PeerId) -> bool:
 
 
 class StopEnds(Checker):
-    """L7: a peer that was requested to stop has ended after its drain timeout, regardless of the
+    """L7: a peer that was requested to stop ends within its drain timeout, regardless of the
     others."""
 
     invariant = "L7"
@@ -412,7 +412,7 @@ class StopEnds(Checker):
             elif (
                 host.state == "paused" or self.disturbances.still_until.get(peer, NEVER) > asked_at
             ):
-                self._await(life, drain_s)  # it had no time to
+                self._await(life, drain_s)  # It had no time to end.
             else:
                 text = f"it was requested to stop at {asked_at:.2f} s and still runs"
                 raise self.violated(text, peer)

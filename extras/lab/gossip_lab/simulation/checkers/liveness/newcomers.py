@@ -29,7 +29,7 @@ class CountsWhenItKeepsUp(Checker):
 
     invariant = "L9"
     needs = "rolling"
-    # of the last commit at each peer
+    # roster of the last commit at each peer
     _roster = PerLife[frozenset[PeerId] | None]()
 
     @on_effect
@@ -50,7 +50,7 @@ class CountsWhenItKeepsUp(Checker):
             behind = commit.round_id - other.round_id
             self.demand(
                 behind <= most,
-                f"lets peer {newcomer} into the roster, which is {behind} rounds behind; "
+                f"admits peer {newcomer} to the roster, which is {behind} rounds behind; "
                 f"{most:.0f} at most",
             )
 
@@ -108,6 +108,6 @@ class WaitsForThoseWhoCome(Checker):
         )
         self.demand(
             not (enough and in_time),
-            f"gives up with {here} of {list(rounds.roster)}, the others have ended, and "
+            f"gives up with {here} of {list(rounds.roster)}: the others have ended, but "
             f"{sorted(newcomers)} are on their way",
         )

@@ -1,5 +1,5 @@
-"""L2, L3 and L5 where time matters: no peer waits for a peer that it skips, nor when everything is
-present, nor without a request."""
+"""L2, L3 and L5 where time matters: no peer waits for a peer that it skips, or when everything is
+present, or without a request."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ from gossip_lab.simulation.checkers.watching import (
 from gossip_lab.simulation.world import AnySwarm
 
 PAUSES_KNOWN = 32
-AT_ONCE_S = 0.5  # for some round trips and the rule; half of the shortest round timeout
-QUIET_S = 1.0  # views have settled after so long without an event
-# after a report that it is behind; the peer itself waits for a fiftieth of that
+AT_ONCE_S = 0.5  # half of the shortest round timeout
+QUIET_S = 1.0  # views settle without events for this long
+# A peer itself waits a fiftieth of this after a report that it is behind.
 ASKED_WITHIN_S = 1.0
 LOOK_EVERY_S = 0.2
 ROUNDS_KNOWN = 64
@@ -76,7 +76,7 @@ class NobodyWaitsForTheSkipped(Checker):
     @on_effect
     def judge_offer(self, send: Send, update: Update) -> None:
         asked, shards = self._asked.get((send.peer, update.shard)), self.rolling.shards
-        # A peer that requests an update gets it, regardless of its health in this peer's view.
+        # A peer that requests an update gets it, whatever its health in this peer's view.
         if asked == (update.round_id, update.attempt):
             return
         here = update.round_id == self.rolling.round_id and update.shard < len(shards)
@@ -130,7 +130,7 @@ class _Offer:
 
 
 class OverWhenAllIsThere(Checker):
-    """L2: a round is over as soon as all updates have arrived, and no timeout passes then. This
+    """L2: a round is over as soon as all updates have arrived, without a timeout. This
     also holds if some links are cut, each peer reaches a quorum, and all have noticed which peers
     are unreachable."""
 
@@ -162,7 +162,7 @@ class OverWhenAllIsThere(Checker):
         self._calm = True
         if not self.circumstances.delaying:
             return
-        # until now an attacker may have sent other updates than its own
+        # Until now an attacker may have sent updates other than its own.
         self._offers.clear()
         # Claims in a round in progress are not withdrawn: a peer that followed them to a later turn
         # waits there.
@@ -199,14 +199,14 @@ class OverWhenAllIsThere(Checker):
                 parent,
                 roster,
             ):
-                return  # it was too late, or missing
+                return  # its update was late, or missing
             first = offer if offer.at < first.at else first
             last = offer if offer.at > last.at else last
         changed_at = max(self._changed_at, self.disturbances.calm_since(self.swarm))
         if changed_at > first.at - QUIET_S or not self._is_settled(roster):
             return
         waited_s = self.now - last.at
-        # too short to be a disturbance
+        # This pause is too short to be a disturbance.
         paused_s = sum(for_s for until, for_s in self._paused if until >= last.at)
         self.demand(
             waited_s <= AT_ONCE_S + paused_s + self.swarm.travel_s,
@@ -278,8 +278,8 @@ class NobodyIsStuck(Checker):
             most_s = timeouts_s + self.swarm.travel_s + _carried_s(self.swarm, core)
             self.demand(
                 stuck_s <= most_s + LOOK_EVERY_S,
-                f"has been in round {core.rounds.round_id} for {stuck_s:.2f} s with nothing in its "
-                f"way; at most {most_s:.2f} s",
+                f"has been in round {core.rounds.round_id} for {stuck_s:.2f} s unhindered; "
+                f"at most {most_s:.2f} s",
                 other,
             )
 
@@ -363,15 +363,15 @@ class AsksForWhatItLacks(Checker):
         waits = core.recover_at is not None and self.now < core.recover_at
         stood_still = self.now - core.handled_at > STILL_S
         if waits or stood_still or _is_sent_payloads(self.swarm, self.peer):
-            # it could not keep up and has reported so, was paused, or the missing commits may be in
-            # transit
+            # It has reported that it could not keep up, was paused, or the missing commits may be
+            # in transit
             self._reported_at = self.now
         else:
             waited_s = self.now - reported_at
             self.demand(
                 waited_s <= ASKED_WITHIN_S + self.swarm.travel_s,
                 f"{waited_s:.2f} s ago others were reported beyond round {rounds.round_id}, "
-                "and it has requested nothing since",
+                "but it has requested nothing since",
             )
 
     @on_effect
@@ -417,12 +417,12 @@ class TakesAStateInstead(Checker):
         # if it restores no state, it tries again later
         self.demand(
             core.phase != "running" or core.recover_at is not None,
-            f"cannot go on from round {here} by commits, by its reports, and adopts no state",
+            f"cannot continue from round {here} by commits, as it reports, but adopts no state",
         )
 
 
 def _is_of_old(core: Inspection, event: Received) -> bool:
-    """Whether the message comes from a stranger or a former incarnation, and so does not count."""
+    """Whether the message does not count: it comes from a stranger or a former incarnation."""
     member = core.membership.members.get(event.sender)
     return not core.settings.may_be(event.sender) or (
         member is not None and event.incarnation < member.incarnation

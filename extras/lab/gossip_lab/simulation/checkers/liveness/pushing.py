@@ -1,4 +1,4 @@
-"""L4, S11, L3, of gossip rounds: a peer pushes to all peers in its plan, does not wait when there
+"""L4, S11, L3, of gossip rounds: a peer pushes to all peers in its plan, does not wait if there
 is nothing to wait for, and each sample has one reader."""
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class PushesToAll(Checker):
     def judge(self, event: Contributed) -> None:
         targets, self._targets, core = self._targets, None, self.core
         if targets is None or core.phase != "running":
-            return  # or it has found that the training is over
+            return  # or the training is over in its view
         settings = core.settings.gossip
         mixes = event.round_id % settings.mix_every == settings.mix_every - 1
         for target, what in product(targets, ("gradient", "parameters")[: 1 + mixes]):
@@ -102,7 +102,7 @@ class EachReadsItsOwn(Checker):
     needs = "gossip"
 
     def make_records(self) -> None:
-        # Epoch and newcomer, -1: of the first -> sample -> its reader and the round.
+        # Epoch and newcomer (-1: first peers) -> sample -> its reader and the round.
         self._readers: dict[tuple[int, PeerId], dict[int, tuple[PeerId, int]]] = {}
 
     @on_effect
@@ -119,5 +119,5 @@ class EachReadsItsOwn(Checker):
             if first != reader:
                 raise self.violated(
                     f"reads sample {sample} of epoch {epoch} in round {start.round_id}; peer "
-                    f"{first[0]} does in {first[1]}"
+                    f"{first[0]} reads it in {first[1]}"
                 )

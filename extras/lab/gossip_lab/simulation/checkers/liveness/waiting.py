@@ -40,7 +40,7 @@ RoundReport = (
 """Messages by which a peer reports its round."""
 
 HEARD_S = 1.0
-"""Seconds since a peer's last message within which the peer is surely present."""
+"""Seconds after a peer's last message in which the peer is certainly present."""
 
 
 class WaitsForNobodyInVain(Checker):
@@ -59,7 +59,7 @@ class WaitsForNobodyInVain(Checker):
     @on_event
     def record_broken_link(self, event: LinkDown) -> None:
         rounds, silent = self.rolling, self._silent
-        # before the first round no peer has a state that another incarnation would lack
+        # Before the first round no peer has a state that a new incarnation would lack.
         if rounds.round_id > 0:
             # A report of a round that has not begun here is kept, and counts when that round
             # begins.
@@ -81,13 +81,13 @@ class WaitsForNobodyInVain(Checker):
 
     @on_report("recovering")
     def forget(self, report: Report) -> None:
-        # If it returns to its round, it handles again the messages that it has kept.
+        # A peer that returns to its round handles its kept messages again.
         self._silent.clear()
 
     @on_report("late")
     def judge(self, report: Report) -> None:
         where, waited_s = place_of(report), report.fields["waited_s"]
-        # without f no Byzantine peer is expected
+        # With f = 0 no Byzantine peer is expected.
         refused = self.refusals.senders(self.peer, where) if self.core.settings.f else ()
         what = f"waits {waited_s} s in round {where[0]}, shard {where[1]}, for the update of"
         for other in report.fields["missing"]:
@@ -158,8 +158,8 @@ class NoRoundStands(Checker):
 
 
 class LetsInWhoIsReady(Checker):
-    """L4: if a quorum has answered and no other peer will, the server closes the round to let a
-    ready newcomer in, although the rule has no result with this few updates. With the newcomer's
+    """L4: if a quorum has answered and no other peer will, the server closes the round to admit a
+    ready newcomer, although the rule has no result with this few updates. With the newcomer's
     update it may succeed again."""
 
     invariant = "L4"
@@ -192,17 +192,17 @@ class LetsInWhoIsReady(Checker):
                 self.demand(
                     shard.served.ticket is not None,
                     f"does not close round {rounds.round_id}, shard {shard.index}, with the "
-                    f"updates of {sorted(answers)}, of which {quorum} are a quorum, to let in "
+                    f"updates of {sorted(answers)}, of which {quorum} are a quorum, to admit "
                     f"peers {sorted(ready)}",
                 )
 
 
 class KeepsWhoSpeaks(Checker):
-    """S14: a server keeps in the next roster every peer that is reported as left, but is received
-    from over a live link and has not announced its departure itself. Others have a live link to
-    that peer, so they would reject the server's result after a farewell forged for one server
-    alone. A peer that the run has begun without, because it was reported as left, joins like a
-    newcomer: BELIEVED_GONE in tests/simulation/test_lies.py."""
+    """S14: a server keeps in the next roster a peer that is reported as left, if the peer still
+    sends over a live link and has not announced its departure itself. Others have a live link to
+    that peer, so they would reject the server's result after a farewell forged for one
+    server alone. A peer that the run has begun without, because it was reported as left, joins like
+    a newcomer: BELIEVED_GONE in tests/simulation/test_lies.py."""
 
     invariant = "S14"
     # peers that have announced their end, in any incarnation

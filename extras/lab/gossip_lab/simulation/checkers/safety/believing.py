@@ -1,4 +1,4 @@
-"""Grounds on which a peer may reject a sound result, and on which it must reject a result while at
+"""Reasons for which a peer may reject a sound result, and for which it must reject one while at
 most f peers have sent it."""
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def must_be_refused(
     if not _speaks_for_all(core, rounds, commit):
         return ""
     if _steps(rounds, commit) == "far" and len(rounds.roster) >= 2 * core.settings.f + 2:
-        return f"it steps with {commit.rates}, and its own rates are others by far"
+        return f"it uses the rates {commit.rates}, far from the peer's own"
     left_out, put_in = _left_out(core, rounds, commit), _put_in(core, rounds, commit)
     if len(left_out) + len(put_in) > core.settings.f and not rounds.is_passed(commit.round_id):
         return (

@@ -22,7 +22,7 @@ class EndsAlike(Checker):
 
     def make_records(self) -> None:
         self._confirmed: dict[int, tuple[bytes, PeerId]] = {}
-        # peers that have requested a confirmation, with the time
+        # peer -> time at which it requested a confirmation
         self.waiting: dict[PeerId, float] = self.per_life()
 
     @on_event
@@ -72,7 +72,7 @@ class EndsAlike(Checker):
             core = self.swarm.inspections[peer]
             if self.misled.lying and self._alike() <= 2 * core.settings.f:
                 continue  # too few peers are left that could have confirmed it
-            text = f"it has requested at {since:.2f} s to have its last state confirmed, in vain"
+            text = f"it has requested at {since:.2f} s that its last state be confirmed: it was not"
             self.demand(not hosts[peer].running, text, peer)
 
     def _alike(self) -> int:
@@ -89,7 +89,7 @@ class EverybodyEnds(Checker):
 
     invariant = "L12"
 
-    # the round of the state that this incarnation was sent last
+    # round of the state that was last sent to this incarnation
     _sent = PerLife[int](lambda: -1)
 
     @on_effect

@@ -1,5 +1,5 @@
-"""S11-S13: the content of a commit, the state that a joiner restores, and that nothing unchecked is
-used."""
+"""S11-S13: the content of a commit, the state that a joiner restores, and the check of everything
+that is used."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class _Branch:
 
     roster: tuple[PeerId, ...]
     steps: int = 0
-    used: Ranges | None = None  # or never to be used
+    used: Ranges | None = None  # or will never be used
     end: int = 0  # of all assigned samples
 
 
@@ -70,7 +70,7 @@ class Conserved(Checker):
 
     invariant = "S11"
     _rows = PerLife(dict[tuple[int, int], tuple[Row, ...] | None])
-    # aggregates that each peer has applied last by kinds of steps, since it restored a state
+    # last aggregate that each peer applied, by kind of step, since it restored a state
     _previous = PerLife(dict[int, tuple[Payload, ...]])
 
     def make_records(self) -> None:
@@ -142,7 +142,7 @@ class Conserved(Checker):
         known = [last[kind][ask.shard] if kind in last and not ask.mix else None for kind in kinds]
         if not any(ask.previous is each for each in known):
             raise self.violated(
-                f"{what}: the rule is not given the aggregate that was applied last"
+                f"{what}: the rule does not receive the aggregate that was applied last"
             )
         counted: tuple[Row, ...] | None = ask.rows
         if ask.step == "decide":
@@ -182,7 +182,7 @@ class Conserved(Checker):
             ]
             fresh += _never_again(commits, slices, before.end)
         merged = _disjoint([*before.used, *fresh])
-        assert merged is not None, "none of what is given out was used"
+        assert merged is not None, "none of the assigned samples was used"
         stops = [stop for ranges in slices.values() for _, stop in ranges] if is_step else []
         end = max([before.end, *stops])
         return _Branch(commits[0].roster, before.steps + is_step, merged, end)
@@ -191,9 +191,11 @@ class Conserved(Checker):
         names = [c.peer for c in commit.contributors]
         where = f"round {commit.round_id}, shard {commit.shard}"
         if names != sorted(set(names)) or not set(names) <= set(roster):
-            raise self.violated(f"{where} names {names} as contributors, its roster is {roster}")
+            raise self.violated(
+                f"{where} names {names} as contributors, but its roster is {roster}"
+            )
         if names and not commit.digest:
-            raise self.violated(f"{where} has contributors {names} and no aggregate")
+            raise self.violated(f"{where} has contributors {names}, but no aggregate")
         if both := set(names) & {rejection.peer for rejection in commit.rejected}:
             raise self.violated(f"{where} both uses and rejects {sorted(both)}")
         for rejection in commit.rejected:
@@ -211,7 +213,7 @@ class Conserved(Checker):
 
     def _judge_slices(self, commit: Commit, slices: dict[PeerId, Any]) -> None:
         if _disjoint([pair for ranges in slices.values() for pair in ranges]) is None:
-            raise self.violated(f"round {commit.round_id} gives samples to two peers: {slices}")
+            raise self.violated(f"round {commit.round_id} assigns samples to two peers: {slices}")
         for c in commit.contributors:
             read = self._read.get((c.peer, commit.round_id, commit.parent))
             if read is not None and read != tuple(slices.get(c.peer, ())):
@@ -226,7 +228,7 @@ class Conserved(Checker):
         planned = self._batch * len(self.core.settings.peers)
         epoch = steps // -(-done.samples_total // planned)
         text = (
-            f"round {done.commit.round_id} is one of epoch {done.epoch}, and was planned for epoch "
+            f"round {done.commit.round_id} is one of epoch {done.epoch}, but was planned for epoch "
             f"{epoch}"
         )
         self.demand(done.epoch == epoch, text)
@@ -239,14 +241,14 @@ class Conserved(Checker):
         where, merged = f"round {done.commit.round_id}", _disjoint([*used, *given])
         self.judged += 1
         if merged is None:
-            raise self.violated(f"{where} gives out used samples again: {given}")
+            raise self.violated(f"{where} assigns used samples again: {given}")
         # Returned samples that do not fit this round may lie below those that other peers have
         # used.
         if given and not (merged[0][0] == 0 and merged[0][1] >= max(stop for _, stop in given)):
             raise self.violated(f"{where} omits samples: {merged}")
         end = done.samples_total * (done.epoch + 1)
         if given and merged[0][1] > end:
-            raise self.violated(f"{where} gives out {merged}, its epoch ends at {end}")
+            raise self.violated(f"{where} assigns {merged}, but its epoch ends at {end}")
 
 
 def _samples_used(commits: list[Commit]) -> dict[PeerId, int]:
@@ -293,7 +295,7 @@ def _disjoint(pairs: list[tuple[int, int]]) -> Ranges | None:
 
 
 class TakesOverTheDonorsState(Checker):
-    """S12: a joiner restores a state that a donor held before that round, with a history of some
+    """S12: a joiner restores a state that a donor held before that round, with the history of a
     peer. It offers no update for an earlier round."""
 
     invariant = "S12"
@@ -346,7 +348,7 @@ class TakesOverTheDonorsState(Checker):
         self._first = event.round_id
         if rounds is not None and self.peer not in self.misled:
             head = rounds.replicated.lineage.at(event.round_id - 1)
-            text = f"restores round {event.round_id} upon a history that no peer has: "
+            text = f"restores round {event.round_id} on a history that no peer has: "
             self.demand(head in self._heads[event.round_id], f"{text}{(head or b'').hex()}")
 
 
@@ -381,8 +383,8 @@ class CheckedBeforeUse(Checker):
     @around_event
     def judge_refusable(self, event: Received, message: _Usable) -> Iterator[None]:
         core, rounds = self.core, self.core.rolling
-        # Two steps precede the handling of any event: a server stores the commit that it has sent,
-        # and a peer that was paused hands over its turn as server.
+        # Two steps precede the handling of any event: a server stores a commit that it has sent,
+        # and a peer that was paused passes its turn as server.
         still_s = self.clock_s - core.handled_at
         if rounds is None or rounds.holds_back or still_s > core.tolerance_s:
             return
@@ -396,7 +398,7 @@ class CheckedBeforeUse(Checker):
         after = _state_of(core, rounds)
         self.demand(
             before == after,
-            f"uses a {type(message).__name__} of peer {event.sender} which is not to be used "
+            f"uses a {type(message).__name__} of peer {event.sender}, which it must not use "
             f"({reason}): {before} -> {after}",
         )
 
@@ -405,7 +407,7 @@ class CheckedBeforeUse(Checker):
         member = core.membership.members.get(event.sender)
         if not core.settings.may_be(event.sender):
             return "a stranger"
-        # An incarnation without received messages is invented if the peer continues to send in an
+        # An incarnation without messages is invented if the peer continues to send in an
         # earlier one.
         invented = member is not None and self.circumstances.invented_lives and not member.spoken
         bound = not isinstance(message, Commit) and not invented
@@ -445,7 +447,7 @@ class CheckedBeforeUse(Checker):
             where = f"shard {shard} of round {apply.round_id}"
             self._judge_payload(payload, shard_bytes[shard], where)
             if commits and content_digest(payload) != commits[shard].digest:
-                raise self.violated(f"applies to {where} another result than that of its commit")
+                raise self.violated(f"applies to {where} a result other than that of its commit")
         for commit in commits:
             roster, known = set(commit.roster), self.core.settings.everybody
             if list(commit.roster) != sorted(roster) or not roster or not roster.issubset(known):

@@ -1,7 +1,7 @@
 """S6, S12, S13, L3: conclusions that a peer may draw from its messages, and those that it must
 draw.
 
-A peer is accused, skipped or declared dead only with grounds. A peer that loses its connection is
+A peer is accused, skipped or declared dead only with evidence. A peer that loses its connection is
 skipped at once. Messages of a former incarnation do not count, and dead peers receive no requests.
 """
 
@@ -30,7 +30,7 @@ from gossip_lab.simulation.checkers.base import Checker
 from gossip_lab.simulation.checkers.transitions import TableChecker, TableTransition
 from gossip_lab.simulation.checkers.watching import after_event, on_effect
 
-# of quiet: after that every connection is up again, and the peers at its ends have exchanged hellos
+# of quiet: then every connection is up again, and its two peers have exchanged hellos
 LINKED_AFTER_S = 1.0
 
 
@@ -137,7 +137,7 @@ class ClosedIsSkipped(Checker):
         if not self.membership.me.gone:
             self.demand(
                 self.membership.skip_reason(event.peer) != "",
-                f"its connection to peer {event.peer} went down, and it does not skip it",
+                f"its connection to peer {event.peer} closed, but it does not skip that peer",
             )
 
 
@@ -165,7 +165,7 @@ class FormerLivesAreNotAnswered(Checker):
 
 
 class TheAccusedHear(Checker):
-    """S6: an accused peer, or one declared gone, gets the claim with every ack: only that peer can
+    """S6: an accused peer, or a peer declared gone, gets the claim with every ack: only it can
     refute it."""
 
     invariant = "S6"

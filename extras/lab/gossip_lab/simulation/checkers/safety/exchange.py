@@ -1,5 +1,5 @@
-"""S11, of gossip rounds: the pushes that a peer has received go into its next round, and nothing
-else does; and the peers for which it waits."""
+"""S11, of gossip rounds: the pushes that a peer has received enter its next round, and nothing
+else does; it waits only for the right peers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Kind = Literal["gradient", "parameters"]
 
 
 def members_of(core: Inspection) -> tuple[PeerId, ...]:
-    """Return the peers that a peer plans with: those that are not gone in its view."""
+    """Return the peers in a peer's plans: those that are not gone in its view."""
     is_gone = core.membership.is_gone
     return tuple([peer for peer in everybody_of(core) if peer == core.local or not is_gone(peer)])
 
@@ -226,7 +226,7 @@ class TakesWhatItWasPushed(Checker):
             named = sources_of(self.core, round_id)
             self.demand(
                 rounds.sources == named,
-                f"expects something of peers {list(rounds.sources)} in round {round_id}; its "
+                f"expects pushes of peers {list(rounds.sources)} in round {round_id}, but its "
                 f"plan names {list(named)}",
             )
         elif desk.round.own is None:
@@ -237,7 +237,7 @@ class TakesWhatItWasPushed(Checker):
     def record_release(self, report: Report) -> None:
         doing = self._desks.round
         if doing is not None and doing.expected is None:
-            # released with this round: the peer was in quarantine while rows were collected
+            # The peer was in quarantine while the rows of this round were collected.
             doing.released.append(report.fields["subject"])
 
     @on_report("late")
@@ -248,7 +248,7 @@ class TakesWhatItWasPushed(Checker):
         if doing is None:
             return
         doing.late = True
-        # The round that ends with this report may quarantine a peer for which it was still right to
+        # The round that ends with this report may quarantine a peer for which it rightly had to
         # wait.
         fresh = {
             asked.fields["subject"]
@@ -286,7 +286,7 @@ class TakesWhatItWasPushed(Checker):
             excused = doing.late or delivered or source in doing.released
             self.demand(
                 excused or not is_worth_waiting(core, rounds, source),
-                f"goes on in round {doing.round_id} without peer {source}, which is reachable, "
+                f"continues in round {doing.round_id} without peer {source}, which is reachable, "
                 "before its grace period is over",
             )
         barred, found = {*rounds.trust.quarantined(), *doing.released}, {}
@@ -336,8 +336,8 @@ class TakesWhatItWasPushed(Checker):
         expected.sort(key=lambda row: row.peer)
         self.demand(
             _are_same(expected, ask.rows),
-            f"round {doing.round_id}: the rows of {kind} are {_names(ask.rows)}; what has arrived, "
-            f"and is its own, is {_names(expected)}",
+            f"round {doing.round_id}: the rows of {kind} are {_names(ask.rows)}; arrived or "
+            f"own are {_names(expected)}",
         )
 
     @on_effect

@@ -1,4 +1,4 @@
-"""S10, from the other end: a commit is neither withheld from a peer that would otherwise commit
+"""S10, for the holder: a commit is neither withheld from a peer that would otherwise commit
 again, nor ignored by that peer.
 
 It also checks L5: a peer that requests its missing commits receives them.
@@ -91,7 +91,7 @@ class TakesWhatWasCommitted(Checker):
         by = doubted.setdefault(where, set())
         by.add(event.sender)
         keep_latest(doubted, ROUNDS_KEPT)
-        # also because of its length
+        # It may also reject the result because of its length.
         refused = self.refusals.senders(self.peer, where[:2], ("refused_result",))
         if len(by | refused) <= core.settings.f:
             return must_be_refused(core, self.rolling, commit, event.similarity) or None
@@ -109,7 +109,7 @@ class TakesWhatWasCommitted(Checker):
         attempt, serves = shard.attempt, shard.server_of(shard.attempt) == self.peer
         refusable: str | None = ""
         if is_doubtful(core, rounds, commit, event.similarity):
-            # also if the commit is too late: its sender counts as having forwarded it
+            # Even if the commit is too late, its sender counts as having forwarded it.
             refusable = self._refusable(event, commit)
         if refusable is None or (commit.attempt < attempt and not serves):
             return
@@ -133,7 +133,7 @@ class TakesWhatWasCommitted(Checker):
                 return  # it was paused before it received this, and is no longer the server
             self.demand(
                 shard.commit is not None,
-                f"does not accept a sound commit of {where}, of attempt {commit.attempt}, and "
+                f"does not accept a sound commit of {where}, of attempt {commit.attempt}, but "
                 f"{'serves' if serves else 'is at'} attempt {attempt}",
             )
         else:
@@ -141,7 +141,7 @@ class TakesWhatWasCommitted(Checker):
 
 
 class GivesWhatIsAskedFor(Checker):
-    """L5: a peer that requests the commits from a round on gets every one of them, in an acceptable
+    """L5: a peer that requests all commits since a round gets every one of them, in an acceptable
     form. If they are no longer stored, it gets that reply at once. It catches up with a short
     absence by replaying it."""
 
@@ -171,7 +171,7 @@ class GivesWhatIsAskedFor(Checker):
             }
             lacking, complete = f"the commits {sorted(owed)[:3]}", not owed
         else:
-            lacking = "the reply that they are not kept any more"
+            lacking = "the reply that they are no longer stored"
             complete = bool(self.sent(NotServing, event.sender))
         self.demand(
             complete, f"does not send peer {event.sender}, which requests commits, {lacking}"
@@ -200,7 +200,7 @@ def _held(rounds: RollingInspection, message: UpdateRequest | Update) -> Commit 
     """Return the commit that the sender of ``message`` lacks. A commit of a past round is already
     in transit, unless the message is of a later attempt."""
     if rounds.holds_back:
-        # the peer stores the commit that it has sent before it receives this message, and the round
+        # The peer stores its sent commit before it receives this message, and the round
         # may then be over
         return None
     if message.round_id == rounds.round_id:

@@ -32,7 +32,7 @@ from gossip_lab.simulation.world import MANY, AnySwarm
 
 STASH_MAX = 9  # rounds: the present one and eight ahead
 EVERY = 32  # timers of a peer between two checks of all its memory: about a second
-# sends to each peer that one event may cause, beside the commits for a peer that is behind
+# messages to each peer for one event, besides commits for a peer that is behind
 PER_TICK = 16
 
 
@@ -54,7 +54,7 @@ class NothingRaises(Checker):
         self._most[self.peer] = PER_TICK * n + (
             core.settings.rounds.commit_log * shards if core is not None else 0
         )
-        assert self._most[self.peer] >= MANY, "fewer are not looked at"
+        assert self._most[self.peer] >= MANY, "fewer are not checked"
 
     def on_flood(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
         self.select_peer(swarm, peer)
@@ -71,7 +71,7 @@ class NothingRaises(Checker):
     def judge(self, halt: Halt) -> None:
         event = self.swarm.handling
         if self.core.stop_reason == halt.reason:
-            return  # it was requested to leave, and no peer needs it any more
+            return  # It was requested to leave, and no peer needs it.
         if isinstance(event, Received) and event.sender in self.circumstances.attackers:
             raise self.violated(
                 f"halts ({halt.reason}) because of a Byzantine peer's message: {_words(event)}"
@@ -224,7 +224,7 @@ class TimersAndHalt(Checker):
     def judge_fired(self, event: TimerFired) -> None:
         self.demand(
             event.token in self._pending,
-            f"timer {event.token} fires, which is not pending: fired, cancelled or never set",
+            f"timer {event.token} fires, but is not pending: fired, cancelled or never set",
         )
         self._pending.remove(event.token)
 

@@ -8,12 +8,12 @@ from gossip_lab.simulation.checkers.watching import on_report
 
 
 class KeepsWhatWasHeld(Checker):
-    """S19: a trained state is never replaced by a fresh one. A peer that is started when the run
-    has had a round does not begin it with weights of its own."""
+    """S19: a trained state is never replaced by a fresh one. A peer that starts when the run
+    has had a round does not begin with its own weights."""
 
     invariant = "S19"
 
-    # round and holder of the furthest state when its life began
+    # round and holder of the latest state when its life began
     _before = PerLife[tuple[int, PeerId]](lambda: (0, -1))
 
     def make_records(self) -> None:

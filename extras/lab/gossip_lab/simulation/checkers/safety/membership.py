@@ -20,7 +20,7 @@ GONE = ("dead", "left")
 
 
 class StandingNeverFalls(TableChecker):
-    """S1: at no observer does a peer's standing fall, and only the peer itself ever raises it."""
+    """S1: a peer's standing falls at no observer, and only the peer itself raises it."""
 
     invariant = "S1"
     fields = ("standing", "enlisted")
@@ -68,13 +68,13 @@ class StandingNeverFalls(TableChecker):
 
 
 class NoReturnFromTheDead(TableChecker):
-    """S2 (and S4): a peer that is dead or has left with a standing becomes alive again only with a
-    higher one, and suspect never."""
+    """S2 (and S4): a peer that is dead or has left with a standing returns to alive only with a
+    higher one, and never becomes suspect."""
 
     invariant = "S2"
     fields = ("status", "enlisted")
     forbidden = "alive"
-    # the standing with which a subject left or died
+    # standing with which a subject left or died
     _gone = PerLife(dict[PeerId, int])
 
     def judge(self, transition: TableTransition) -> None:
@@ -199,7 +199,7 @@ class NoFalseDeath(TableChecker):
         self.demand(
             undisturbed_s <= window_s,
             f"declares peer {subject} dead, which runs and was undisturbed for "
-            f"{min(undisturbed_s, self.now):.2f} s; after {window_s:.2f} s that must not happen",
+            f"{min(undisturbed_s, self.now):.2f} s; after {window_s:.2f} s it must not",
         )
 
     def _is_outbid(self, subject: PeerId) -> bool:
@@ -213,7 +213,7 @@ class NoFalseDeath(TableChecker):
 
 
 class NoDeathByAStalledPeer(TableChecker):
-    """S7: after a pause, a peer waits the full time again for those that it then misses before it
+    """S7: after a pause, a peer waits the full time again for peers without a reply before it
     declares any of them dead."""
 
     invariant = "S7"
@@ -226,7 +226,7 @@ class NoDeathByAStalledPeer(TableChecker):
         own_verdict = membership.members[subject].origin == self.peer
         woke_at, long_s = self.disturbances.slept(self.peer)
         awake_s = self.now - woke_at
-        # Shorter pauses than twice the probe interval may pass for jitter.
+        # A pause below twice the probe interval may look like jitter.
         if not own_verdict or long_s <= 2.0 * membership.settings.probe_interval_s:
             return
         least_s = shortest_s(membership.n, membership.settings)

@@ -1,9 +1,9 @@
 """S20 to S23, S25, S26, S28, S31 and S33, of pipelines.
 
 Every micro-batch counts once in each stage, and all peers that compute it get the same gradient.
-Nothing old is computed on, and no stage continues before all have committed. Audits find only
-Byzantine peers, and others then do their work. A rebuilt stage continues with the others.
-Members agree on the share of the micro-batches of each. No member begins a micro-batch that another
+No computation uses old data, and no stage continues before all have committed. Audits find only
+Byzantine peers; their work then goes to others. A rebuilt stage continues with the others.
+Members agree on everyone's share of the micro-batches. No member begins a micro-batch that another
 has counted, and nothing is sent to a peer that would drop it.
 """
 
@@ -37,7 +37,7 @@ from gossip.core import (
 from gossip_lab.simulation.checkers.base import Checker, PerLife, RunConditions
 from gossip_lab.simulation.checkers.watching import on_effect, on_event, on_report
 
-TOLERANCE = 1e-5  # sums of float32 in another order
+TOLERANCE = 1e-5  # sums of float32 in a different order
 Members = tuple[tuple[PeerId, ...], ...]
 
 
@@ -79,7 +79,7 @@ class ComputesAlike(StageChecker):
     @on_event
     def judge(self, event: BackwardDone) -> None:
         if event.audit or self.circumstances.tampering:
-            return  # the auditor may have received another input
+            return  # the auditor may have received a different input
         found = self.trainer.gradients[event.round_id, event.micro_batch]
         stage = self.stage_of[self.peer]
         known = self.gradients[stage, event.round_id]
@@ -88,8 +88,8 @@ class ComputesAlike(StageChecker):
             return
         self.demand(
             found == known.setdefault(event.micro_batch, found),
-            f"stage {stage}, round {event.round_id}: another gradient of micro-batch "
-            f"{event.micro_batch} than a member had before",
+            f"stage {stage}, round {event.round_id}: the gradient of micro-batch "
+            f"{event.micro_batch} differs from that of another member",
         )
 
 
@@ -125,7 +125,7 @@ class CountsOnce(StageChecker):
         if not apply.payloads or self.circumstances.tampering:
             return
         parts = self.computed.gradients[self.stage_of[self.peer], apply.round_id]
-        text = f"round {apply.round_id} is applied, and only {sorted(parts)} were ever computed"
+        text = f"round {apply.round_id} is applied, but only {sorted(parts)} were ever computed"
         self.demand(len(parts) == self.micro_batches, text)
         found = [value for payload in apply.payloads for value in payload.data.tolist()]
         if apply.round_id in self.computed.mixed:
@@ -200,7 +200,7 @@ class UsesNothingOld(StageChecker):
 
     @on_report("stage_rebuilt", "restored")
     def forget_attempts(self, report: Report) -> None:
-        # until then it did not take part, and rejected all messages
+        # Before that it did not take part, and rejected all messages.
         self._activations.latest.clear()
 
     @on_effect
@@ -214,12 +214,12 @@ class UsesNothingOld(StageChecker):
     def judge(self, run: RunForward) -> None:
         known, place = self._activations, (run.round_id, run.micro_batch)
         if run.payload is None or run.audit or place in known.computed:
-            return  # computed again, on the same input
+            return  # It computes again on the same input.
         known.computed.add(place)
         _, sender, life, message = known.arrived.get(id(run.payload), (None, -1, -1, None))
         text = f"micro-batch {run.micro_batch} of round {run.round_id} is computed on"
         if message is None or (message.round_id, message.micro_batch) != place:
-            raise self.violated(f"{text} what was sent as {message}")
+            raise self.violated(f"{text} an input that was sent as {message}")
         attempt = known.latest.get((sender, *place), (0, 0))
         self.demand((life, message.attempt) >= attempt, f"{text} attempt {message.attempt}")
         member = self.core.membership.members[sender]
@@ -247,7 +247,7 @@ class GoesOnTogether(StageChecker):
             for stage, committed in enumerate(self._committed)
             if committed <= apply.round_id and stage != self.stage_of[self.peer]
         ]
-        text = f"round {apply.round_id} is applied, and not committed in stages {behind}"
+        text = f"round {apply.round_id} is applied, but not committed in stages {behind}"
         self.demand(not behind, text)
 
 
@@ -276,7 +276,7 @@ class FindsLiarsAlone(StageChecker):
 
     @on_effect
     def judge_work(self, run: RunForward) -> None:
-        text = f"it computes micro-batch {run.micro_batch}, and is in quarantine"
+        text = f"it computes micro-batch {run.micro_batch}, but is in quarantine"
         self.demand(run.audit or self.peer not in self._locked, text)
 
     @on_effect
@@ -307,9 +307,11 @@ class StageGoesOn(StageChecker):
         stage, round_id = self.stage_of[self.peer], report.fields["round"]
         own = self.stages[stage]
         holds = [p for p, of in rounds.items() if p in own and p != self.peer and of.mode != "off"]
-        self.demand(not holds, f"stage {stage} is rebuilt, and {holds} of it hold its state")
+        self.demand(
+            not holds, f"stage {stage} is rebuilt, although its members {holds} hold its state"
+        )
         others = {p: of.round_id for p, of in rounds.items() if p not in own and of.mode != "off"}
-        text = f"it goes on in round {round_id}, and the other stages are in {others}"
+        text = f"it continues in round {round_id}, but the other stages are in {others}"
         self.demand(round_id in others.values(), text)
 
 
@@ -331,7 +333,7 @@ class SharesAlike(StageChecker):
         text = f"round {start.round_id}: micro-batches are shared by"
         place = self.stage_of[self.peer], start.round_id, self.rolling.chain
         known = self._weights.setdefault(place, found)
-        self.demand(found == known, f"{text} {found} here, by {known} elsewhere")
+        self.demand(found == known, f"{text} {found} here, but by {known} elsewhere")
         apart = max(found.values()) / min(found.values())
         self.demand(apart <= SPEED_RATIO_MAX + TOLERANCE, f"{text} {found}")
 

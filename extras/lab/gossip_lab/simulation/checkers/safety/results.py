@@ -168,11 +168,11 @@ class AppliesWhatTheRuleSaid(Checker):
         mine = (own.own or own.payloads[0]) if own.samples and own.payloads else None
         output = asked[-1].output if asked else None
         expected = (output,) if output is not None else (mine,) if mine is not None else ()
-        whose = "what its rule has made" if output is not None else "its own update"
+        whose = "the result of its rule" if output is not None else "its own update"
         self.demand(
             len(apply.payloads) == len(expected)
             and all(a is b for a, b in zip(apply.payloads, expected, strict=True)),
-            f"applies in round {apply.round_id} something other than {whose}",
+            f"applies in round {apply.round_id} a vector other than {whose}",
         )
 
     def _judge_own_share(self, ask: Aggregate) -> None:

@@ -48,7 +48,7 @@ server sends it the commit again (seed 1980: 6.02 s)."""
 
 
 def rule_has_enough(core: Inspection, here: Collection[PeerId]) -> bool:
-    """Whether the rule can make something of the updates of the peers in ``here``; if not, a quorum
+    """Whether the rule has a result for the updates of the peers in ``here``; if not, a quorum
     of ``majority`` waits."""
     rounds = core.rolling
     if rounds is None or core.settings.rounds.quorum == "available":
@@ -115,7 +115,7 @@ class AppliedOnce(Checker):
 
     @on_effect
     def forget_round(self, effect: Restore) -> None:
-        self._started = None  # computed from another state, the same round is another one
+        self._started = None  # With another state the same round is a different computation.
 
     @on_effect
     def judge_start(self, start: StartRound) -> None:
@@ -134,7 +134,7 @@ class AppliedOnce(Checker):
         rolling = self.core.rolling is not None
         self.demand(
             round_id == place.next_round or (not rolling and round_id > place.next_round),
-            f"applies round {round_id}, and {place.next_round} is next",
+            f"applies round {round_id}, but {place.next_round} is next",
         )
         if rolling:
             place.head = self._follow(round_id, place.head)
@@ -161,7 +161,7 @@ class AppliedOnce(Checker):
             self._chains[chain] = commits
         elif len(known) != len(commits) or not all(map(_is_same, known, commits)):
             raise self.violated(
-                f"holds other commits of round {round_id} than others under one hash, {chain.hex()}"
+                f"holds commits of round {round_id} that differ under one hash, {chain.hex()}"
             )
         return chain
 
@@ -203,7 +203,7 @@ class IdenticalReplicas(Checker):
 
     @on_effect
     def compare_before(self, effect: Apply) -> None:
-        self._compare()  # the result of the rounds before
+        self._compare()  # the result of the previous rounds
 
     @after_event
     def compare_restored(self, event: Restored) -> None:
@@ -346,7 +346,7 @@ class OneHistory(Checker):
             answered = max((round_id for round_id, _, _ in self._offered), default=-1)
             self.demand(
                 answered < hello.round_id,
-                f"announces to leave before round {hello.round_id}, and has answered in round "
+                f"announces to leave before round {hello.round_id}, but has replied in round "
                 f"{answered}",
             )
 
@@ -373,14 +373,14 @@ class OneHistory(Checker):
         away = [p for p in rounds.roster if p not in here and not core.membership.is_gone(p)]
         alone = len(here) > len(answers) and (not away or shard.attempt >= len(shard.order))
         present = len(here) if alone else len(answers)
-        self.demand(present >= need, f"{closes} with {present} answers of {need}")
+        self.demand(present >= need, f"{closes} with {present} replies of {need}")
         is_plain = not alone and not gone and rounds.joining <= set(rounds.roster)
         if is_plain and core.settings.rounds.quorum == "majority":
             useful = sum(sender not in rounds.server.present.proven for sender in answers)
             need = updates_needed(core.settings, rounds.roster, rounds.server.present.proven)
             if useful < need:
                 raise self.violated(
-                    f"{closes} with {useful} answers, of which the rule makes nothing: it needs "
+                    f"{closes} with {useful} replies, for which the rule has no result: it needs "
                     f"{need}"
                 )
         right = ask.round_id, ask.shard, shard.served.attempt, rounds.chain
@@ -388,7 +388,7 @@ class OneHistory(Checker):
             fits = (update.round_id, update.shard, update.attempt, update.parent)
             if sender not in rounds.roster or fits != right:
                 raise self.violated(
-                    f"{closes} with an answer of peer {sender} that is not for it: {update}"
+                    f"{closes} with a reply of peer {sender} that is not meant for it: {update}"
                 )
 
     @on_effect
@@ -424,7 +424,7 @@ class OneHistory(Checker):
     def _compare(self, commit: Commit) -> None:
         known = self._applied.setdefault((commit.parent, commit.round_id, commit.shard), {})
         self.judged += 1
-        # other peers may later accept a second digest that was excused when it appeared
+        # Other peers may later accept a second digest that was excused when it first appeared.
         if commit.digest not in known:
             if known and not self._may_fork():
                 digest, holder = next(iter(known.items()))
@@ -440,8 +440,8 @@ class OneHistory(Checker):
         if not self.circumstances.forks:
             return False
         if self.circumstances.forking_lies and not self._is_calm():
-            # an attack may show long after it happened, but not after all peers have compared their
-            # results
+            # An attack may have effects long afterwards, but not after all peers have compared
+            # their results
             return True
         return self.now - self.disturbances.uneven_until <= FORKS_AFTER_S
 

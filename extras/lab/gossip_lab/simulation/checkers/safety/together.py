@@ -93,7 +93,7 @@ class DecidesTogether(Checker):
         if first is None:
             raise self.violated(f"{combines} without a decision")
         meant = self._own.get((ask.round_id, ask.shard)) == first.measured[ask.shard]
-        self.demand(meant, f"{combines} by a decision that was made on something else")
+        self.demand(meant, f"{combines} by a decision about other updates")
         decided = {
             c.peer: weight for c, weight in zip(first.contributors, first.decision, strict=False)
         }
@@ -126,10 +126,10 @@ class DecidesTogether(Checker):
         if not self.core.settings.cross_shard or commit.shard == 0 or not commit.digest:
             return
         if self.peer in liars or commit.server in liars:
-            return  # they have another result
+            return  # They have a different result.
         decided = self._decided.get((commit.round_id, commit.parent), set())
         self.demand(
             commit.contributors in decided,
-            f"shard {commit.shard} of round {commit.round_id} was made of {commit.contributors}; "
-            f"decided was {decided or 'nothing'}",
+            f"shard {commit.shard} of round {commit.round_id} combines {commit.contributors}; the "
+            f"decision was {decided or 'nothing'}",
         )

@@ -1,5 +1,5 @@
 """S24, S27: the state and the samples from which an update is computed, and the part of the model
-that a round is on."""
+that a round trains."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gossip_lab.simulation.world import ToyTrainer
 
 class TakesTurns(Checker):
     """S27: fragments of a model take turns by the number of steps in the history of their peer. An
-    aggregate moves the fragment in turn, and an update is requested of no other. A collective
+    aggregate moves the fragment in turn, and updates are requested for no other. A collective
     operation is not a step."""
 
     invariant = "S27"
@@ -25,7 +25,7 @@ class TakesTurns(Checker):
     @on_effect
     def judge_operations(self, start: StartRound) -> None:
         known = self._steps.get(self.rolling.chain)
-        # a Byzantine peer may misstate the round of its state
+        # A Byzantine peer may misstate the round of its state.
         if known is not None and self.rolling.round_id == start.round_id == known[2]:
             self.demand(
                 start.round_id - start.collectives == known[0],
@@ -41,7 +41,7 @@ class TakesTurns(Checker):
         beginning = (0, settings.peers, 0) if commit.round_id == 0 else None
         known = self._steps.get(commit.parent, beginning)
         if known is None or known[2] != commit.round_id:
-            # of a history with a beginning that no peer has applied, or that an attacker has
+            # Its history has a beginning that no peer has applied, or that an attacker has
             # renumbered
             return
         before, roster, _ = known
@@ -54,7 +54,7 @@ class TakesTurns(Checker):
     def judge_moved(self, event: Applied) -> None:
         before, trainer = self._before.pop(event.round_id, None), self.trainer
         if before is None or trainer.moved[0] != event.round_id:
-            return  # it changed nothing
+            return  # It changed nothing.
         self.demand(
             trainer.moved[1] == before % trainer.fragments,
             f"round {event.round_id} has moved fragment {trainer.moved[1]} of {trainer.fragments}, "
@@ -92,7 +92,7 @@ class ComputedInTurn(Checker):
         has, read = given.samples, made_of.samples
         self.demand(
             has is None or (read is not None and _part(has) == _part(read)),
-            f"{here} samples {read}, and its own are {has}",
+            f"{here} samples {read}, but its own are {has}",
         )
 
     def finish(self) -> None:

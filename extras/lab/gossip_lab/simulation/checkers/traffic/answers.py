@@ -42,8 +42,8 @@ _REPLIES: dict[type, str] = {
     **dict.fromkeys((Update, UpdateRequest, CommitRequest, NotServing), "refusals"),
     **dict.fromkeys((StateRequest, StateOffer, StateAttestation), "states"),
 }
-"""Kind of reply that a request calls for, once, and that a reply is. A request to probe another
-peer ends in an ack or a nack."""
+"""Kind of reply to which a request or a reply belongs. A request gets one. A request to probe
+another peer ends in an ack or a nack."""
 
 
 class AnswersOnce(Checker):
@@ -53,7 +53,7 @@ class AnswersOnce(Checker):
     invariant = "S15"
     needs = ""
     _owed = PerLife(Counter[tuple[PeerId, str]])
-    # receiver, round, shard and attempt
+    # key: receiver, round, shard and attempt
     _offered = PerLife(set[tuple[PeerId, int, int, int]])
 
     @on_event
@@ -144,7 +144,7 @@ class CommitsForAReason(Checker):
         self.demand(
             self._sent[to, round_id, shard] <= reasons,
             f"sends peer {to} the commit of round {round_id}, shard {shard} {reasons + 1} times, "
-            f"and has had reason for {reasons}",
+            f"but has had reason for only {reasons}",
         )
 
 
@@ -153,7 +153,7 @@ def _calls_for_a_commit(
 ) -> bool:
     """Whether a message is a reason to send the commit of its shard."""
     if message.round_id != rounds.round_id or message.shard >= len(rounds.shards):
-        return True  # it may be one, once its round begins
+        return True  # It may become one when its round begins.
     shard = rounds.shards[message.shard]
     if not isinstance(message, Commit):  # otherwise the server waits for the update
         return shard.commit is not None or rounds.holds_back

@@ -1,7 +1,7 @@
 """S15: the rates at which a peer sends messages.
 
-A peer sends at most about twice the necessary messages of each kind, and each piece of news a
-limited number of times. In a settled swarm it sends almost only probes."""
+A peer sends at most about twice the necessary messages of each kind, and each rumor a
+limited number of times. In a settled swarm it sends mostly probes."""
 
 from __future__ import annotations
 
@@ -38,17 +38,18 @@ TIMES = 2.0
 """Tolerated multiple of the protocol's need, which is an estimate."""
 
 SETTLES_S = 1.0
-"""Seconds after the swarm has settled in which the last news still spreads: all peers agree by
-then, but not all have received the news of it."""
+"""Seconds after the swarm has settled in which the last rumors still spread: all peers agree by
+then, but not all have received the rumors."""
 
 FAR_S = 0.005
 """One way: hosts in different buildings are farther apart."""
 
 PAUSE_S = 0.2
-"""Seconds without a message after which a peer has fallen silent."""
+"""Seconds without a message after which a peer counts as silent."""
 
 LISTENERS = 3
-"""No peer is sent news about itself: with fewer there may be no peer to send them to."""
+"""Minimum number of peers: a peer gets no news about itself, so with fewer there may be no
+receiver."""
 
 RUMORS_KINDS = (Ping, PingRequest, Gossip)
 """Messages that a Byzantine peer may cause in any number, by accusing others faster than they can
@@ -82,11 +83,11 @@ def needed_a_second(membership: MembershipInspection, n: int) -> dict[type, floa
 def needed_in_the_calm(membership: MembershipInspection, n: int) -> dict[type, float]:
     """Return the number of messages of each kind that a peer sends unprompted in a second while all
     peers reach each other. A peer that was away receives deaths in others' tables, and gossips each
-    death as often as news requires."""
+    death as often as other rumors."""
     settings = membership.settings
     turns = 1.0 / settings.probe_interval_s
     nothing = dict.fromkeys((Hello, CommitRequest, StateRequest), 0.0)
-    # for a peer that is just leaving
+    # for a peer that is leaving
     probe = dict.fromkeys((PingRequest, Nack), float(settings.indirect_probes))
     news = {
         Gossip: float(retransmit_limit(n, settings)),
@@ -126,7 +127,7 @@ class SpeaksInMeasure(Checker):
     @on_effect
     def excuse(self, restore: Restore) -> None:
         if self.circumstances.equivocating:
-            # each result that a server sends in two versions causes another state transfer
+            # Each result that a server sends in two versions causes one more state transfer.
             self._sent_at[self.peer].pop((StateRequest, -1), None)
 
     @on_effect
@@ -166,13 +167,13 @@ class SpeaksInMeasure(Checker):
         sent_at.append(now)
 
     def _is_accused(self) -> bool:
-        """Whether an attacker accuses others, or an overloaded peer replies so late that all ask
-        about it."""
+        """Whether an attacker accuses others, or an overloaded peer replies so late that all peers
+        ask about it."""
         starves = any(machine.slowness > 1.0 for machine in self.swarm.machines.values())
         return starves or bool(self.circumstances.lies and self.circumstances.defaming)
 
     def _is_called_for(self, send: Send) -> bool:
-        """Whether another cause than the clock determines the rate of the message."""
+        """Whether a cause other than the clock determines the rate of the message."""
         kind, message, cause = type(send.message), send.message, self.swarm.handling
         if isinstance(message, PushPull):
             return message.reply
@@ -181,7 +182,7 @@ class SpeaksInMeasure(Checker):
             # peer has: after each of its turns it needs the others' state.
             return bool(message.piece) or self.peer in self.circumstances.equivocating
         if kind in (Hello, Ping) and type(cause) is LinkUp and cause.peer == send.peer:
-            # a link reconnects as often as the network resets it
+            # A link reconnects as often as the network resets it.
             return _is_sent_once(self.swarm, kind, send.peer)
         if type(cause) is not Received:
             return False
@@ -207,13 +208,13 @@ class SpeaksInMeasure(Checker):
 
 
 class FallsSilent(Checker):
-    """S15: a peer stops gossiping when its last news is older than the time of its spread, as long
-    as it has receivers for it. A message that is for rumours alone contains one."""
+    """S15: a peer stops gossiping when its last rumor is older than the time of its spread, if
+    it has receivers. A message for rumors alone contains at least one."""
 
     invariant = "S15"
     needs = ""
 
-    # number of news, first time of the last ones, time of the last message
+    # number of rumors, first time of the last ones, time of the last message
     _news = PerLife[tuple[int, float, float]](lambda: (-1, 0.0, 0.0))
 
     @on_effect
@@ -222,7 +223,7 @@ class FallsSilent(Checker):
             return
         membership, now = self.membership, self.now
         if not gossip.rumors:
-            raise self.violated(f"sends peer {send.peer} no rumour at all")
+            raise self.violated(f"sends peer {send.peer} no rumor at all")
         news, settings = membership.news, membership.settings
         known, since, told_at = self._news
         listeners = sum(member.linked and not member.gone for member in membership.others())
@@ -248,20 +249,20 @@ def _is_sent_once(swarm: AnySwarm, kind: type, to: PeerId) -> bool:
 
 
 AGAIN = 3
-"""Times that the same news may have to start again: for example an accusation of a peer that was
+"""Times that the same rumor may have to start again: for example an accusation of a peer that was
 absent."""
 KEPT = 4096
 
 REQUESTS = ((12, 1.0), (15, 3.0))
 """Requests for commits: at most this number in this many seconds. The first ones follow each other
-closely; then each reply has its time."""
+closely; later ones leave time for each reply."""
 
 News = tuple[Life, PeerId, str, int, PeerId]
 
 
 class NewsGrowOld(Checker):
-    """S15: a peer sends one piece of news a few times the logarithm of the number of peers, and
-    then never again. News about the receiver itself, and about the sender, do not count."""
+    """S15: a peer sends one rumor a few times the logarithm of the number of peers, and
+    then never again. Rumors about the receiver or the sender do not count."""
 
     invariant = "S15"
     needs = ""
@@ -277,7 +278,7 @@ class NewsGrowOld(Checker):
         self.judged += 1
         for rumor in message.rumors:
             if rumor.peer in (send.peer, self.peer):
-                continue  # an outdated accusation is refuted each time
+                continue  # An outdated accusation is refuted each time.
             news = self.life, rumor.peer, rumor.status, rumor.incarnation, rumor.origin
             self._times_sent[news] += 1
             if self._times_sent[news] > most:
@@ -300,13 +301,13 @@ class AsksInMeasure(Checker):
     @on_effect
     def judge(self, send: Send, ask: CommitRequest) -> None:
         if self.rolling.mode != "active":
-            return  # a peer that only follows the rounds requests the next
+            return  # A peer that only follows the rounds requests the next.
         asked = self._asked
         self.judged += 1
         for most, within_s in REQUESTS:
             if len(asked) >= most and (took_s := self.now - asked[-most]) < within_s:
                 raise self.violated(
-                    f"requests the commits from round {ask.first} on {most + 1} times in "
+                    f"requests the commits since round {ask.first} {most + 1} times in "
                     f"{took_s:.2f} s"
                 )
         asked.append(self.now)

@@ -30,8 +30,8 @@ TIMES = 2.0
 
 
 def _right_piece(core: Inspection, event: Received, offer: StateOffer) -> bytes | None:
-    """Return the digest of the received piece, if the peer has requested it; b"" if it is another
-    one; None if it was not requested, or no reply was received."""
+    """Return the digest of the received piece, if the peer has requested it; b"" if it is a
+    different one; None if it was not requested, or no reply was received."""
     recovery, pieces = core.recovery, core.recovery.pieces
     if event.payload is None or not offer.digest or pieces is None:
         return None
@@ -68,7 +68,7 @@ class AsksForWhatIsMissing(Checker):
         recovery, pieces, piece = self.core.recovery, self.core.recovery.pieces, ask.piece
         here, false = self._here, self._false
         if ask.what == "state" and not piece and recovery.attestation is None:
-            false.discard(send.peer)  # nothing is attested: each donor may be used again
+            false.discard(send.peer)  # Nothing is attested: each donor may be used again.
         if not piece or pieces is None:
             return
         here &= {*pieces.outline.digests}
@@ -76,16 +76,15 @@ class AsksForWhatIsMissing(Checker):
         what = f"requests piece {piece} of a state from peer {send.peer}"
         self.demand(pieces.outline.digests[piece - 1] not in here, f"{what}, which it has")
         if send.peer in false:
-            raise self.violated(f"{what}, which has sent a wrong one")
+            raise self.violated(f"{what}, which has sent a wrong piece")
         if under_way > CREDIT_MAX:
-            raise self.violated(f"{what}, and it has to send {under_way} then")
+            raise self.violated(f"{what}, which then has to send {under_way}")
 
 
 class FetchesInMeasure(Checker):
-    """S15: in no second does a peer request more pieces from a donor than the right ones that it
-    has received from it, plus a credit. The donor has this credit for each time that a failing
-    donor may be asked again. A useless reply does not cause another request at once, even if it
-    arrives early."""
+    """S15: in no second does a peer request more pieces from a donor than it has received right
+    ones from it, plus a credit. The credit is for each time that a failing donor may be asked
+    again. A useless reply does not cause a request at once, even if it arrives early."""
 
     invariant = "S15"
     _asked = PerLife(lambda: defaultdict[PeerId, deque[float]](deque))
@@ -127,7 +126,7 @@ class GivesInMeasure(Checker):
     def judge(self, send: Send, offer: StateOffer) -> None:
         copy = self.core.recovery.copies.get(offer.round_id)
         if copy is None or not offer.digest:
-            return  # it is not kept for another request
+            return  # It is not kept for another request.
         payload = copy.taken.payload
         known = self._given.get(offer.round_id)
         if known is None or known[0] is not payload:

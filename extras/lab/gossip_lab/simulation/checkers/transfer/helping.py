@@ -1,7 +1,7 @@
-"""L4, L7: the help that peers that restore a state can count on, even near the end.
+"""L4, L7: replies that a peer gets while it restores a state, even near the end of the run.
 
-A request or a reply may be lost; the requested round may never come; and a peer that has finished
-leaves, but not while another one restores its state.
+A request or a reply may be lost; the requested round may never begin; and a peer that has finished
+leaves, but not while another peer restores its state.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from gossip_lab.simulation.checkers.base import Checker, PerLife
 from gossip_lab.simulation.checkers.watching import after_event, on_effect, on_event, on_report
 
 LATE_S = 0.25
-"""Delay with which a healthy peer may do its due work."""
+"""Delay with which a healthy peer may do work that is due."""
 
 
 class RemindsTheSilent(Checker):
@@ -35,7 +35,7 @@ class RemindsTheSilent(Checker):
 
     invariant = "L4"
     _nonce = PerLife[int](lambda: -1)
-    # last request to each peer, or time when it was seen to be reachable again
+    # time of the last request to each peer, or time since which it is reachable again
     _since = PerLife(dict[PeerId, float])
 
     @on_effect
@@ -61,15 +61,15 @@ class RemindsTheSilent(Checker):
             self.judged += now_s > since_s + 0.5 * REPLY_S
             if now_s > since_s + REPLY_S + LATE_S:
                 raise self.violated(
-                    f"has asked peer {other} for an attestation, waits for it, and has not "
+                    f"has asked peer {other} for an attestation, still waits for it, but has not "
                     f"asked again for {now_s - since_s:.2f} s"
                 )
 
 
 class SaysThatNoRoundComes(Checker):
     """L7: a peer that has completed its last round, or leaves, replies to each request for its
-    state before a future round that there will be none. So no peer waits for a state that will not
-    exist."""
+    state before a future round that this round will not take place. So no peer waits for a state
+    that will not exist."""
 
     invariant = "L7"
     _told = PerLife(set[tuple[PeerId, int]])  # receiver and nonce
@@ -86,14 +86,13 @@ class SaysThatNoRoundComes(Checker):
             self.demand(
                 (event.sender, ask.nonce) in self._told,
                 f"has a request of peer {event.sender} for its state before round {ask.round_id}, "
-                f"and does not reply that no round comes after {here}",
+                f"but does not reply that no round follows {here}",
             )
 
 
 class StaysForTakers(Checker):
-    """L4: a peer that has finished leaves no peer that is about to restore its state. Each request
-    gives the other peer the time of a drain again, but no more than the total for a peer that may
-    return."""
+    """L4: a peer that has finished does not leave while a peer is about to restore its state. Each
+    request renews the time of a drain, up to the total for a peer that may return."""
 
     invariant = "L4"
     _urged = PerLife(int)
@@ -113,7 +112,7 @@ class StaysForTakers(Checker):
 
     @on_report("recovering")
     def forget(self, report: Report) -> None:
-        # its earlier requests are completed or abandoned
+        # Its earlier requests are completed or abandoned.
         for asked in self._asked.values():
             asked.pop(self.peer, None)
 
@@ -141,7 +140,7 @@ class StaysForTakers(Checker):
             if taker is None or taker.phase != "recovering" or taker.recovery.stage == "restoring":
                 continue
             mine, theirs = core.rolling, taker.rolling
-            # A peer that was about to restore another's state may already hold the state of all.
+            # A peer that was about to restore a state may already hold the common one.
             alike = (
                 mine is not None
                 and theirs is not None

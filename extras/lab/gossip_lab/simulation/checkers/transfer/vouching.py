@@ -63,12 +63,12 @@ class TakesNoFewersWord(Checker):
         hurried = len(able) > f and waited_s < 0.9 * settings.rounds.round_timeout_s
         self.demand(
             len(able) <= 2 * f and not hurried,
-            f"accepts fewer than {f + 1} attestations of the state, and peers {able} have one; it "
+            f"accepts fewer than {f + 1} attestations of the state, but peers {able} have one; it "
             f"has asked for {waited_s:.2f} s",
         )
 
     def _has_a_state(self, other: PeerId) -> bool:
-        """Whether the other peer can be asked for a state, and could when the peer asked last."""
+        """Whether the other peer can be asked for a state, and could be at the last request."""
         host = self.swarm.hosts[other]
         able = (
             host.state == "up"
@@ -88,7 +88,7 @@ class TakesNoFewersWord(Checker):
         self.demand(
             len(alike) >= recovery.need or has_unattested_state(self.swarm, self.peer),
             f"restores a state of round {restore.round_id} that {len(alike)} have attested, "
-            f"and f is {self.core.settings.f}",
+            f"but f is {self.core.settings.f}",
         )
         if agreed is not None:
             self._judge_content(agreed, restore)
@@ -103,11 +103,11 @@ class TakesNoFewersWord(Checker):
         )
         self.judged += 1
         if offer is None or offer.round_id != restore.round_id:
-            raise self.violated(f"{restores}, which has offered none of that round")
+            raise self.violated(f"{restores}, which has offered no state of that round")
         found = attested_digest(lineage, offer.round_id, offer.chain, offer.core, state)
         if (offer.round_id, offer.chain, found) != (agreed.round_id, agreed.chain, agreed.digest):
             raise self.violated(
-                f"{restores}, with the digest {found.hex()}; of round {agreed.round_id} "
+                f"{restores}, with the digest {found.hex()}; for round {agreed.round_id} "
                 f"{agreed.digest.hex()} was attested"
             )
         if restore.settings and settings != agreed.settings:
@@ -124,7 +124,7 @@ def _same(attestation: StateAttestation, agreed: StateAttestation) -> bool:
 
 class AnswersForTheRoundAsked(Checker):
     """S12: a peer that is asked for the state before a named round attests or sends exactly that
-    one. Two peers in different rounds could otherwise never attest the same state."""
+    state. Otherwise two peers in different rounds could never attest the same one."""
 
     invariant = "S12"
     # sender and nonce -> requested rounds (0: any)
@@ -144,7 +144,7 @@ class AnswersForTheRoundAsked(Checker):
             self.demand(
                 answer.round_id in rounds,
                 f"{does} its state before round {answer.round_id} to peer {send.peer}, which has "
-                f"asked for that before {sorted(rounds)}",
+                f"asked for the state before {sorted(rounds)}",
             )
 
 
@@ -167,7 +167,7 @@ class NamesARoundToCome(Checker):
         # a state, or none has sent the attested one.
         if before != (ask.nonce - 1, 0):
             return
-        # When it sent its first request, possibly no reachable peer could report the rounds of the
+        # At its first request, perhaps no reachable peer could report the rounds of the
         # others.
         found_somebody = any(
             isinstance(each, Report) and "subject" in each.fields for each in self.swarm.asked

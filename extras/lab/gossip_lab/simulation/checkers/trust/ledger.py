@@ -1,5 +1,5 @@
 """Evidence from which trust must follow: the peers that stood out in each round, as the rules
-reported, and those that may be in quarantine for it."""
+reported, and those that may therefore be in quarantine."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ class Ledger:
                         if record.locked_for >= 0
                         else "was not in quarantine"
                     )
-                    wrong = peer, f"is released with round {round_id}, and {lasted}"
+                    wrong = peer, f"is released with round {round_id}, but {lasted}"
                 records[peer] = Record(released_for=0)
         wrong = wrong or self._lacks(round_id, records, members)
         return replace(
@@ -191,7 +191,7 @@ class Ledger:
         return equivocations
 
     def _is_twice(self, contents: dict[bytes, frozenset[PeerId]]) -> bool:
-        """Whether more than f have received one result, and more than f another."""
+        """Whether more than f peers have received one result, and more than f a different one."""
         return sum(len(by) > self.f for by in contents.values()) > 1
 
     def _may_be_trusted(self, record: Record) -> bool:
@@ -202,7 +202,7 @@ class Ledger:
         return record.ordinary >= ceil(log(left) / log(settings.memory))
 
     def _lacks_grounds(self, record: Record) -> str:
-        """Return the evidence against a peer in quarantine if it is insufficient, else nothing."""
+        """Return the evidence against a peer in quarantine if it is insufficient, else ""."""
         # On parole a score begins between the thresholds.
         between = (self.settings.suspect_below + self.settings.quarantine_below) / 2
         start = 1.0 if record.released_for < 0 else between
@@ -213,8 +213,8 @@ class Ledger:
         if record.counts >= least or record.refused >= results:
             return ""
         return (
-            f"{record.counts} rounds of standing out, it takes {least}; "
-            f"{record.refused} results, of {results}"
+            f"{record.counts} rounds of standing out, of {least} required; "
+            f"{record.refused} rejected results, of {results}"
         )
 
     def _lacks(
@@ -224,7 +224,7 @@ class Ledger:
         # are stored.
         locked = [peer for peer, record in records.items() if record.locked_for >= 0]
         if len([peer for peer in locked if not records[peer].twice]) > self.f:
-            return locked[0], f"is in quarantine with {locked}, more than f, and without proof"
+            return locked[0], f"is in quarantine with {locked}, more than f, without proof"
         inside = len([peer for peer in locked if peer in members])
         proven = len([peer for peer in locked if peer in members and records[peer].twice])
         needed = self.updates_for[max(0, min(self.f, len(self.updates_for) - 1) - proven)]
@@ -245,7 +245,7 @@ class Ledger:
                     peer,
                     (
                         f"has stood out for {record.in_a_row} rounds in a row by round "
-                        f"{round_id}, and is not in quarantine"
+                        f"{round_id}, but is not in quarantine"
                     ),
                 )
         return None

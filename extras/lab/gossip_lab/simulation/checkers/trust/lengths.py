@@ -38,6 +38,6 @@ class RuleKnowsUsualLengths(Checker):
         self.judged += bool(recent)
         if ask.usual != (longest := max(recent, default=0.0)):
             raise self.violated(
-                f"round {ask.round_id}: its rule gets {ask.usual:g} as the usual length, and it is "
+                f"round {ask.round_id}: its rule gets {ask.usual:g} as the usual length, which is "
                 f"{longest:g}"
             )

@@ -26,14 +26,14 @@ from gossip_lab.simulation.checkers.watching import on_effect, on_report
 from .histories import Decision, HistoryChecker
 
 TURNS = ("passed_over", "serves_again")
-KNOWN_MAX = 32  # of the waits of a peer, as many as it surely remembers
+KNOWN_MAX = 32  # waits of a peer that it certainly still stores
 OPEN_MAX = 16
-"""Rounds of one server with open claims, beyond which a core may drop the first."""
+"""Number of rounds of one server with open claims, beyond which a core may drop the first."""
 
 
 @dataclass(frozen=True, slots=True)
 class _RoundTurns:
-    """Peers that serve after a round, and the evidence that this must follow from.
+    """Peers that serve after a round, and the evidence for it.
 
     Attributes:
         rounds: As in ``Waits``, including this round.
@@ -154,11 +154,11 @@ class Waits:
         for peer in passed_over:
             least = self.enough(self.settings.suspect_below if peer in turn.again else 1.0)
             if (number := rounds.get(peer, (0, 0))[0]) < least:
-                text = "more than f have waited in vain in"
+                text = "more than f have waited without a result in"
                 return peer, f"is skipped with round {round_id}: {text} {number}, of {least}"
         if passed_over and len({*out, *passed_over}) > self.f:
-            text = f"{sorted(out)} are out of {self.f} that may be"
-            return passed_over[0], f"is skipped with round {round_id}, and {text}"
+            text = f"{sorted(out)} are out, although only {self.f} may be"
+            return passed_over[0], f"is skipped with round {round_id}, but {text}"
         room = min(self.f - len(out), (len(roster) - 1) // 2 - len(out.intersection(roster)))
         silent = [
             peer
@@ -168,10 +168,10 @@ class Waits:
         for peer in silent if len(silent) <= room else ():
             if peer not in passed_over:
                 text = (
-                    f"serves on after round {round_id}, though more than f have waited for it in "
-                    "vain"
+                    f"still serves after round {round_id}, although more than f have waited "
+                    "for it without a result"
                 )
-                return peer, f"{text} in {rounds[peer][1]} of its turns, one after the other"
+                return peer, f"{text} in {rounds[peer][1]} of its consecutive turns"
         return None
 
 
@@ -213,15 +213,15 @@ class OmissionsFollowTheCommits(HistoryChecker):
             if history.lacks(self.peer, server, of_round, commit.round_id):
                 self.demand(
                     (server, of_round) in told,
-                    f"has waited for peer {server} in round {of_round}, in vain, and does not "
-                    f"state this in its result of round {commit.round_id}",
+                    f"has waited for peer {server} in round {of_round} without a result, but does "
+                    f"not state this in its result of round {commit.round_id}",
                 )
 
     def follow(
         self, before: Waits, commits: Sequence[Commit], decisions: Sequence[Decision]
     ) -> Waits | None:
         if self.rolling.round_id != commits[0].round_id + 1:
-            return None  # it has applied several rounds at once
+            return None  # It has applied several rounds at once.
         trust = self.rolling.replicated.trust
         others = [
             other
@@ -239,7 +239,7 @@ class OmissionsFollowTheCommits(HistoryChecker):
 
 
 def silent_server(report: Report) -> PeerId | None:
-    """Return the server that has sent no commit in time, if this is the reason why a peer moves
+    """Return the server that sent no commit in time, if this is the reason why a peer moves
     on."""
     words = report.fields["reason"].split()  # no commit from PEER in time
     return int(words[3]) if words[-2:] == ["in", "time"] else None

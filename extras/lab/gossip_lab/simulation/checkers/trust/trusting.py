@@ -98,7 +98,7 @@ class TrustFollowsTheCommits(HistoryChecker):
         suspects = set(ledger.locked()) - set(ledger.proven())
         measured = {row.peer for row in ask.outside}
         if free := sorted(measured - suspects):
-            raise self.violated(f"{where}: {free} are outside, and not in quarantine")
+            raise self.violated(f"{where}: {free} are outside, but not in quarantine")
         inside = {row.peer for row in ask.rows} - measured
         kind = served.find_kind(inside) if inside else None
         usable = [peer for peer in served.usable() if served.answers[peer][0].kind == kind]
@@ -106,7 +106,7 @@ class TrustFollowsTheCommits(HistoryChecker):
         is_due = ask.round_id % self.core.settings.trust.measured_every == 0
         if ask.step in ("whole", "measure") and ask.rows and is_due and not due <= measured:
             raise self.violated(
-                f"{where}: of those in quarantine {sorted(due)} are to be measured, and "
+                f"{where}: of the peers in quarantine, {sorted(due)} are to be measured, but "
                 f"{sorted(measured)} are"
             )
 
@@ -134,11 +134,11 @@ class TrustFollowsTheCommits(HistoryChecker):
         liars = [row.peer for row in ask.rows if row.peer in attackers]
         is_bound = settings.rounds.quorum != "available" and len(attackers) <= settings.f
         if is_bound and ask.f < len(liars):
-            raise self.violated(f"{bears}, and gets {liars}")
+            raise self.violated(f"{bears}, but gets {liars}")
 
 
 def _quarantine_text(ask: Aggregate, used: list[PeerId]) -> str:
-    return f"round {ask.round_id}: its rule is given updates of {used}, which are in quarantine"
+    return f"round {ask.round_id}: its rule receives updates of {used}, which are in quarantine"
 
 
 def _used_without_need(
@@ -253,13 +253,13 @@ class TrustFollowsExperience(Checker):
             named, (self._ledger or Ledger.begin(self.core.settings)), named
         ):
             raise self.violated(_quarantine_text(ask, used))
-        # Each further Byzantine peer takes two updates more.
+        # Each further Byzantine peer requires two more updates.
         without_any = max(1, settings.updates_min - 2 * settings.f)
         most = max(0, min(settings.f, (len(ask.rows) - without_any) // 2))
         self.demand(
             ask.f == most,
             f"round {ask.round_id}: its rule is to tolerate {ask.f} Byzantine peers among "
-            f"{len(ask.rows)}, and {most} may be",
+            f"{len(ask.rows)}, but {most} may be Byzantine",
         )
 
 
@@ -307,6 +307,5 @@ class AccusesByExperience(Checker):
             known = self._waited if each.silent else self._refused
             self.demand(
                 whose in known,
-                f"accuses peer {each.peer} of a result of round {each.round_id}, of which it has "
-                f"{what}",
+                f"accuses peer {each.peer} of a result of round {each.round_id}, but it has {what}",
             )
