@@ -5,7 +5,7 @@ python launch/demo/digits.py --rounds 300          a swarm of one
 gossip run -n 4 launch/demo/digits.py              four peers
 
 Data: the 1,797 test images of Alpaydin, Kaynak 1998, "Optical Recognition of Handwritten Digits",
-UCI Machine Learning Repository, CC BY 4.0; scikit-learn has the same.
+UCI Machine Learning Repository, CC BY 4.0; scikit-learn contains the same images.
 """
 
 from __future__ import annotations

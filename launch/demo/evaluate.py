@@ -8,7 +8,7 @@ Plain PyTorch without faults, for comparison:
 
     python -m gossip.launch.demo.evaluate alone RUN_DIR ROUNDS BATCH SEED
 
-Both write ``RUN_DIR/evaluation.json``, and to stdout the number of models or rounds that are done.
+Both write ``RUN_DIR/evaluation.json``, and print the number of finished models or rounds to stdout.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def replicas(folder: Path, peers: list[int]) -> dict[str, Any]:
         if not path.is_file():
             continue
         with safe_open(path, framework="pt") as file:
-            # it is not a dict
+            # ``file`` is not a dict.
             state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
             said = file.metadata() or {}
         # safetensors does not notice a flipped bit; the digest does.

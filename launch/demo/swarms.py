@@ -48,11 +48,11 @@ characters."""
 HIDDEN = ("=", "~", "+")
 """Marks of lines about batches, epochs and paroles, which the demo leaves out."""
 OF_NAN = ("! only ", "! epoch", "! round")
-"""Begins of the lines that the demo leaves out where the model is to diverge: updates that are not
-finite take part in no round, and give up their samples."""
+"""Beginnings of the lines that the demo omits if the model is expected to diverge: updates that are
+not finite take part in no round, and give up their samples."""
 CLOSE_ENOUGH = 0.02
-"""Largest loss of accuracy against the fault-free run with which the default demo does not count as
-failed."""
+"""Largest loss of accuracy, compared with the fault-free run, with which the default demo does not
+count as failed."""
 
 
 @dataclass(slots=True)

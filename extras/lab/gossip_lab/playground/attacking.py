@@ -38,14 +38,15 @@ class Knowledge:
 class Attackers:
     """Byzantine peers of a world.
 
-    Raises: ConfigError: In rolling rounds, an attack sends each receiver another update.
+    Raises: ConfigError: In rolling rounds, an attack sends each receiver a different update.
 
     Attributes:
         flipped: ``(n,)`` bool: peers that train on wrong labels.
         false: ``(n,)`` bool: peers that do not send their true update.
-        apart: ``(n,)`` bool: those of them that send each receiver a different one, in gossip
-            rounds.
-        colluding: ``(n,)`` bool: those of them whose attack needs the vectors of honest peers.
+        apart: ``(n,)`` bool: those of ``false`` that send each receiver a different update, in
+            gossip rounds.
+        colluding: ``(n,)`` bool: those of ``false`` with an attack that needs vectors of honest
+            peers.
     """
 
     def __init__(self, parts: Parts) -> None:
@@ -54,7 +55,7 @@ class Attackers:
         self._byzantine = np.zeros(n, bool)
         self._byzantine[sorted(parts.mishaps.byzantine)] = True
         self._known = Knowledge(partial(parts.rule, f=parts.settings.f), np.zeros(n, bool))
-        # one for each kind of vectors: an attack may have a memory
+        # one instance for each kind of vectors, because an attack may have a memory
         self._attacks: list[tuple[ByzantineFault, dict[Kind, attacks.Attack]]] = []
         self._alone: dict[tuple[Kind, int], attacks.Attack] = {}
         honest = n - len(parts.mishaps.byzantine)
@@ -81,7 +82,7 @@ class Attackers:
                     self._alone[kind, peer] = make(seed + peer)
 
     def alike(self, peer: int) -> frozenset[int]:
-        """Return the peers with the attack on updates that this one has; none if it has no
+        """Return the peers with the same attack on updates as ``peer``; none if it has no
         attack."""
         return next(
             (frozenset(fault.peers) for fault, _ in self._attacks if peer in fault.peers),
@@ -89,7 +90,7 @@ class Attackers:
         )
 
     def inform(self, known: Knowledge) -> None:
-        """Set the knowledge of the attackers in this round. By default they know the rule, and of
+        """Set the knowledge of the attackers in this round. By default they know the rule, but
         no quarantine."""
         self._known = known
 

@@ -4,9 +4,9 @@
     availability.present(3, now_s=60.0)
 
 At the end of its presence a peer is killed without notice: its update of this round, its state and
-its optimizer are lost. When it returns it joins as a restarted peer does, and copies the state
+its optimizer are lost. A returning peer joins like a restarted one, and copies the state
 from the others. A peer that is absent at time 0 joins at its first arrival. Faults of the world
-are added to it: a peer takes part if it is present and no fault keeps it away.
+apply in addition: a peer takes part if it is present and no fault keeps it away.
 """
 
 from __future__ import annotations
@@ -113,9 +113,9 @@ def read_trace(path: Path, peers: int) -> Availability:
     """Read a CSV file with the columns ``peer,from_s,to_s``: a line for each time in which a peer
     is present.
 
-    An empty ``to_s`` is a presence without end. Times of a peer need no order, and may touch, but
-    not overlap. Lines of peers beyond the world are not used, so a smaller world can have the same
-    file.
+    An empty ``to_s`` is a presence without end. The times of a peer may have any order and may
+    touch, but not overlap. Lines of peers beyond the world are ignored, so a smaller world can use
+    the same file.
 
     Raises: ConfigError: There is no such file, or a line is not valid, or a peer has no line. The
         message has the number of the line.
@@ -190,7 +190,7 @@ def _spot(peer: int, seed: int, up_s: float, down_s: float | None) -> Iterator[f
             now_s += CHURN_AWAY_S
         else:
             drawn = float(draw_uniform("availability", seed, peer, change))
-            # never 0, so that each change is after the previous one
+            # Never 0, so that each change is after the previous one.
             now_s += mean_s * max(-math.log1p(-drawn), 1e-9)
 
 

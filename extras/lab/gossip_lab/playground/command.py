@@ -36,7 +36,7 @@ Parquet = Annotated[Path | None, optional("Write tidy rows here, as Parquet.")]
 TABLE_ROWS = 20
 REPORT = "report.html"
 _FILE = re.compile(r"([^\s:,+]+\.py):")
-"""A file of the user in a field, as in ``attack:mine.py:name:3``."""
+"""Pattern of a user's file in a field, as in ``attack:mine.py:name:3``."""
 HEAD = ("round", "time", "sent", "worst", "p10", "mean", "distance", "present", "quarantined")
 
 
@@ -143,7 +143,8 @@ def play(
 
 
 def _files(csv: Path | None, parquet: Path | None, into: Path | None) -> list[Path]:
-    """Return the files of the rows, which can be written. The folder is made."""
+    """Create the folder, and return the files of the rows, after a check that they can be
+    written."""
     from gossip.errors import ConfigError
 
     from .tables import check_file
@@ -248,7 +249,8 @@ def _evaluations(run: PlayedRun) -> list[dict[str, Any]]:
 
 
 def _table(run: PlayedRun) -> list[str]:
-    """Return the lines of the table; of a long run, equally spaced evaluations and the last one."""
+    """Return the lines of the table; for a long run, equally spaced evaluations and the last
+    one."""
     from .tables import align
 
     found = _evaluations(run)

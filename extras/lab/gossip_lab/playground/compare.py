@@ -11,7 +11,7 @@ from .parts import Parts
 from .played import measure
 
 PEERS_MAX = 16
-"""Most peers of a world that was cut for a comparison: the exact engine plays these in seconds."""
+"""Maximum number of peers for a comparison: the exact engine plays these in seconds."""
 
 
 class EngineState(NamedTuple):

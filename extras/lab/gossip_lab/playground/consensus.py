@@ -16,7 +16,7 @@ from .pushing import PUSH, Pushes
 
 Floats = NDArray[np.float64]
 CHUNK = 2**10
-"""Peers with estimates in one call."""
+"""Number of peers that are estimated in one call."""
 
 
 class MixingStrength:
@@ -30,11 +30,11 @@ class MixingStrength:
         n = len(settings.peers)
         self.raised = np.zeros(n, bool)
         self._settings, self._judges = settings, judges
-        self._sketches = np.zeros((0, 0))  # of the pushes that are kept, and of each peer's own
+        self._sketches = np.zeros((0, 0))  # of the stored pushes and of each peer's own parameters
         self._pushes = np.empty(0, PUSH)  # a peer pushes to itself
 
     def forget(self, peer: int) -> None:
-        """Drop what a peer has received, as it has started again."""
+        """Drop the received sketches of a peer that has restarted."""
         self.raised[peer] = False
         self._pushes = self._pushes[self._pushes["receiver"] != peer]
 
@@ -96,8 +96,8 @@ class MixingStrength:
         self._prune(peers, round_id)
 
     def _prune(self, peers: Peers, round_id: int) -> None:
-        """Drop sketches that these peers need no more: of each sender the newest received one, and
-        all later ones, are enough."""
+        """Drop sketches that these peers no longer need: of each sender the newest received one,
+        and all later ones, are enough."""
         known = self._pushes
         oldest = round_id - 2 * self._settings.gossip.mix_every
         known = known[~np.isin(known["receiver"], peers) | (known["round"] > oldest)]
@@ -113,7 +113,7 @@ class MixingStrength:
 
 
 def estimate_ratios(sketches: Floats, there: NDArray[np.bool_], f: Peers | int) -> Floats:
-    """Return the consensus distance over the norm, ``(m,)``; NaN with too few sketches.
+    """Return the consensus distance divided by the norm, ``(m,)``; NaN with too few sketches.
 
     Args:
         sketches: ``(m, k, s)``, those that each of m peers has.

@@ -52,7 +52,7 @@ def parted(roster: Roster, round_id: int, seed: int, *, until: int = 0, k: int =
 def by_turns(roster: Roster, round_id: int, seed: int, *, gap: bool = False) -> Plan:
     """Four groups on a ring. The first meets the second and the third the fourth in even rounds.
     The second meets the third and the fourth the first in odd ones. No graph of a round is
-    connected, the union of two rounds is. With ``gap`` all rounds are even, so the union is not
+    connected, but the union of two rounds is. With ``gap`` all rounds are even, so the union is not
     connected either."""
     shift = 0 if gap else round_id % 2
     pushes: dict[int, tuple[int, ...]] = {}
@@ -75,7 +75,7 @@ class Scenario:
         calm: The world without the disturbance.
         world: The world with it.
         twin: That world without the condition.
-        rounds: Rounds until which the world has to converge.
+        rounds: Number of rounds within which the world has to converge.
     """
 
     condition: str
@@ -203,7 +203,7 @@ class Verdict:
 
     @property
     def twin_misses(self) -> bool:
-        """Whether the twin does not."""
+        """Whether the twin does not converge."""
         return self.twin.distance.mean > CONSENSUS_MAX or self.twin.errors > TWIN_ERRORS
 
 
@@ -238,7 +238,7 @@ def _honest_share(world: World) -> float:
 
 
 def _behind(runs: Sequence[PlayedRun], calm: Sequence[PlayedRun], honest: float) -> Behind:
-    """Return the distances of runs from undisturbed ones. Updates of Byzantine peers are of no use,
+    """Return the distances of runs from undisturbed ones. Updates of Byzantine peers are useless,
     so the honest share of the samples counts as used."""
     distances = tuple(run.curve("consensus_distance")[-1][1] for run in runs)
     excess = []

@@ -1,5 +1,5 @@
-"""Random numbers by counter: each depends on a name, a seed and its counters alone, such as peer
-and round. So both engines of the playground draw the same, in any order and for any subset."""
+"""Random numbers by counter: each depends only on a name, a seed and its counters, such as peer
+and round. So both engines of the playground draw equal numbers, in any order and for any subset."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ class Disruptions(Observer):
         mishaps, self._availability, self._n = parts.mishaps, parts.availability, parts.peers
         self._slow = mishaps.slow
         self._pending: list[Blow] = [*mishaps.crashes, *mishaps.restarts, *mishaps.hangs]
-        self._kept_away: set[PeerId] = set()  # by faults
+        self._kept_away: set[PeerId] = set()  # peers that faults keep away
 
     def begin(self, swarm: Swarm[Peer]) -> None:
         """Schedule everything with a time, before the first event of the swarm."""
@@ -51,7 +51,7 @@ class Disruptions(Observer):
         assert peer != "server", "read_mishaps refuses it"
         if peer not in swarm.up:
             return
-        if isinstance(fault, Hang):  # once the round has begun
+        if isinstance(fault, Hang):  # It begins after the start of the round.
             swarm.at(swarm.now, partial(self._pause, swarm, peer, fault.for_s))
         else:
             swarm.crash(peer)
@@ -75,7 +75,7 @@ class Disruptions(Observer):
 
     def _await_change(self, swarm: Swarm[Peer], peer: PeerId, now_s: float) -> None:
         at_s = self._availability.next_change(peer, now_s)
-        if at_s < inf:  # the clock of the swarm rounds it to nanoseconds
+        if at_s < inf:  # The clock of the swarm rounds it to nanoseconds.
             swarm.at(at_s, partial(self._change, swarm, peer, at_s))
 
     def _change(self, swarm: Swarm[Peer], peer: PeerId, now_s: float) -> None:

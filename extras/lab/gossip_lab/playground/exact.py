@@ -56,7 +56,7 @@ class ExactEngine:
                 "engine = fast; or leave out assign = moves, and uplink of the links",
             )
         self._parts = parts
-        UpdateBook(parts)  # checks the attacks
+        UpdateBook(parts)  # This checks the attacks.
 
     def moments(self) -> Iterator[Moment]:
         """Play the world round by round, without end.
@@ -78,7 +78,7 @@ class ExactEngine:
                         "let fewer peers crash, or add peers",
                     )
             yield recorder.moments.popleft()
-            for host in swarm.hosts.values():  # a long run would fill the memory with them
+            for host in swarm.hosts.values():  # A long run would fill the memory with them.
                 host.reports.clear()
                 host.commits.clear()
                 host.used_tokens.clear()

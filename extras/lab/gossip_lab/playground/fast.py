@@ -1,7 +1,7 @@
 """The fast engine: all peers at once, without messages.
 
-It uses the product's own topology, rule, trust table and grace periods. Its own part is
-which peers are in time: compute times, link times and faults decide it.
+It uses the product's own topology, rule, trust table and grace periods. Only
+the choice of peers that are in time is its own: compute times, link times and faults decide it.
 """
 
 from __future__ import annotations

@@ -37,12 +37,12 @@ class GossipWorld:
         self._shown = self._here.clone()  # after the present round, or the last one before
         self._ahead: defaultdict[int, list[tuple[Peers, Tensor]]] = defaultdict(list)
         self._vectors = VectorRows(d)
-        # of the last vectors of each peer, and of what it has sent in their place; -1: none
+        # rows of the last vectors of each peer, and of the vectors sent in their place; -1: none
         self._own_rows = {kind: np.full(n, -1) for kind in KINDS}
         self._sent_rows = {kind: np.full(n, -1) for kind in KINDS}
         self._memory = None if parts.task.outer is None else torch.zeros(n, d)
-        self._moves: Tensor | None = None  # new memory for each exchange is slow
-        # the last aggregate of each peer; NaN before the first
+        self._moves: Tensor | None = None  # reused, because new memory for each exchange is slow
+        # last aggregate of each peer; NaN before the first
         remembers = "previous" in parts.rule.needs
         self._previous = torch.full((n, d), torch.nan) if remembers else None
         self._attackers = Attackers(parts)
@@ -93,7 +93,7 @@ class GossipWorld:
         )
 
     def _restore(self, lost: Peers) -> None:
-        """Let peers that have started again adopt the state of another one."""
+        """Let restarted peers adopt the state of another peer."""
         donors = np.setdiff1d(np.flatnonzero(self._schedule.presence.runs), lost)
         for peer in lost.tolist():
             own, memory = self._here, self._memory
@@ -138,8 +138,8 @@ class GossipWorld:
                 )
 
     def _push(self, kind: Kind, round_id: int, peers: Peers, rows: Peers, wave: Wave) -> Peers:
-        """Push the vectors in these rows, or false ones of attackers. Return the rows of what was
-        sent, ``(m,)``."""
+        """Push the vectors in these rows, or false ones of attackers. Return the rows of the
+        sent vectors, ``(m,)``."""
         attackers, sent = self._attackers, rows.copy()
         false = attackers.false[peers]
         if false.any():
@@ -163,7 +163,7 @@ class GossipWorld:
         return sent
 
     def _falsify_for(self, kind: Kind, pushes: Pushes, at: int) -> None:
-        """Write what an attacker sends to one receiver."""
+        """Write the vector that an attacker sends to one receiver."""
         receiver, sender = int(pushes["receiver"][at]), int(pushes["sender"][at])
         near = pushes["sender"][pushes["receiver"] == receiver]
         rows = self._own_rows[kind][[receiver, *near[self._honest[near]]]]
@@ -251,7 +251,7 @@ class GossipWorld:
         here[at] -= move
 
     def _mix(self, round_id: int, peers: Peers, close_s: Times) -> Tensor:
-        """Return how far each peer moves towards the parameters of the others, ``(m, d)``."""
+        """Return the move of each peer towards the parameters of the others, ``(m, d)``."""
         near = self._collect("parameters", round_id, peers, close_s)
         vectors = self._vectors.vectors
         near = near.choose(self._vectors.are_finite[near.rows] | near.are_own)
@@ -268,7 +268,7 @@ class GossipWorld:
 
 
 def _slice_of(peers: Peers) -> slice | Peers:
-    """Return an index of these rows; a slice where they follow each other, which copies nothing."""
+    """Return an index of these rows; a slice, which copies nothing, if they are consecutive."""
     if len(peers) and int(peers[-1]) - int(peers[0]) == len(peers) - 1:
         return slice(int(peers[0]), int(peers[-1]) + 1)
     return peers

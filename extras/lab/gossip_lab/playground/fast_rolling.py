@@ -25,7 +25,7 @@ from .presence import Peers, Presence, Times
 
 log = logging.getLogger(__name__)
 RULE_S, APPLY_S = 0.0001, 0.0002
-"""Virtual time to aggregate and to apply a round, in seconds, as of the simulator's trainers."""
+"""Virtual time to aggregate and to apply a round, in seconds, as with the simulator's trainers."""
 CHUNK = 2**10
 """Learners that are computed in one call: ten thousand at once would need too much memory."""
 
@@ -44,7 +44,7 @@ class RollingWorld:
             settings.trust, settings.f, settings.updates_for, judged=settings.judged
         )
         self._here: Tensor = parts.task.cohort.initial
-        self._buffer = torch.empty(n, parts.task.cohort.d)  # new memory each round is slow
+        self._buffer = torch.empty(n, parts.task.cohort.d)  # reused: new memory each round is slow
         self._memory: Tensor | None = None
         self._previous: Tensor | None = None
         self._lengths: deque[float] = deque(maxlen=TRUST_ROUNDS)
@@ -79,7 +79,7 @@ class RollingWorld:
             verdict is None,
         )
 
-    # --- who is in time ---------------------------------------------------------------------------
+    # --- peers that are in time -------------------------------------------------------------------
 
     def _time_round(self, locked: NDArray[np.bool_]) -> RoundTimes:
         n, presence = self._parts.peers, self._presence
@@ -140,7 +140,7 @@ class RollingWorld:
     # --- the result -------------------------------------------------------------------------------
 
     def _learn(self, answered: Peers, locked: NDArray[np.bool_]) -> tuple[Verdict | None, Peers]:
-        """Make the step of a round from the updates of these peers. Return as ``_aggregate``."""
+        """Make the step of a round from the updates of these peers. Return as in ``_aggregate``."""
         updates = self._updates_of(answered, locked)
         verdict, taken = self._aggregate(updates, answered, locked)
         if (policy := self._parts.moves) is not None and policy.is_due(self._round_id):
@@ -206,7 +206,7 @@ class RollingWorld:
         rows = updates if is_taken.all() else updates[torch.from_numpy(is_taken)]
         verdict = self._explain(rows, inputs)
         rejected: list[Rejection] = []
-        if settings.f:  # otherwise no peer is ever in quarantine
+        if settings.f:  # Otherwise no peer is ever in quarantine.
             rejected = [Rejection(peer, "non_finite") for peer in broken.tolist()]
             is_due = self._round_id % settings.trust.measured_every == 0
             if verdict is not None and is_due and outside.any():
@@ -306,7 +306,7 @@ class RollingWorld:
 
 def are_finite(updates: Tensor) -> NDArray[np.bool_]:
     """Return whether all numbers of each row are finite."""
-    # A sum is non-finite if a number is, and takes one pass. A large sum may overflow.
+    # A sum takes one pass, and is not finite if a number is not. A large sum may also overflow.
     found: NDArray[np.bool_] = updates.sum(dim=1).isfinite().numpy()
     for row in np.flatnonzero(~found).tolist():
         found[row] = bool(updates[row].isfinite().all())

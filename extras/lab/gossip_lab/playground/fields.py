@@ -1,6 +1,6 @@
 """Fields of a world in TOML files, on command lines and on pages.
 
-All of it is read from the dataclass itself: the types from its annotations, the help from the
+The dataclass itself defines all of them: the types are from its annotations, the help is from the
 ``Attributes`` of its docstring.
 """
 
@@ -54,7 +54,7 @@ class Field:
 
     def _read_one(self, value: Any) -> Any:
         kinds = (int, float) if self.kind is float else (self.kind,)
-        # a boolean is an int in Python
+        # In Python a boolean is an int.
         if not isinstance(value, kinds) or (isinstance(value, bool) and self.kind is not bool):
             raise self._error(value, f"{_NOUNS[self.kind]}, such as {toml_of(self._example)}")
         if self.choices and value not in self.choices:

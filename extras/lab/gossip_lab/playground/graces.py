@@ -9,7 +9,7 @@ from gossip.core import ESTIMATE_MIN, CoreSettings, timeouts
 from .presence import Peers, Times
 
 WINDOW = 64
-"""Latest lags of a peer that count."""
+"""Number of latest lags of a peer that count."""
 
 
 class Graces:
@@ -37,7 +37,7 @@ class Graces:
         self._counts = np.minimum(self._counts + added, WINDOW)
 
     def reset(self, peers: Peers) -> None:
-        """Drop the lags of peers that have started again."""
+        """Drop the lags of restarted peers."""
         self._lags[peers], self._next[peers], self._counts[peers] = np.inf, 0, 0
 
     def grace_s(self) -> Times:
@@ -45,7 +45,7 @@ class Graces:
         rounds, each = self._rounds, np.arange(len(self._counts))
         middle = np.minimum(self._counts // 2, WINDOW - 1)
         median = np.sort(self._lags, axis=1)[each, middle]
-        with np.errstate(invalid="ignore"):  # of peers without any lag
+        with np.errstate(invalid="ignore"):  # for peers without any lag
             apart = np.abs(self._lags - median[:, None])
         deviation = np.sort(apart, axis=1)[each, middle]
         adaptive = median + rounds.grace_mads * timeouts.MAD_SCALE * deviation

@@ -21,7 +21,7 @@ from gossip.topologies import Plan, Roster, draw, pull_of, topology
 
 
 class Histograms(tuple[tuple[int, ...], ...]):
-    """For each peer by its number, its samples of each label."""
+    """Number of samples of each label, for each peer by its number."""
 
     __slots__ = ()
 
@@ -36,8 +36,8 @@ SWAPS = 10
 
 @topology
 def dumbbell(roster: Roster, round_id: int, seed: int, *, metropolis: bool = False) -> Plan:
-    """Two halves in which each peer pushes to every other, and one edge between them: a graph
-    that averages slowly, for tests of consensus.
+    """Return two halves in which each peer pushes to every other, and one edge between them: a
+    graph that averages slowly, for tests of consensus.
 
     Args:
         metropolis: Whether it has Metropolis weights.
@@ -52,11 +52,11 @@ def dumbbell(roster: Roster, round_id: int, seed: int, *, metropolis: bool = Fal
 
 @topology
 def pull(roster: Roster, round_id: int, seed: int, *, k: int) -> Plan:
-    """Each peer receives from k others that it draws by itself each round, so some send to many
-    (RPEL, arXiv:2510.08311).
+    """Return a plan in which each peer receives from k others that it draws by itself each round,
+    so some send to many (RPEL, arXiv:2510.08311).
 
     Args:
-        k: Peers that each receives from, at most n - 1.
+        k: Number of peers that each receives from, at most n - 1.
     """
     pushes: dict[int, list[int]] = {peer: [] for peer in sorted(roster.peers)}
     for receiver, sources in _draw_others(roster, round_id, seed, "pull", k):
@@ -67,11 +67,12 @@ def pull(roster: Roster, round_id: int, seed: int, *, k: int) -> Plan:
 
 @topology
 def push(roster: Roster, round_id: int, seed: int, *, k: int) -> Plan:
-    """Each peer sends to k others that it draws by itself each round, so some receive from many
-    (EL-Local, de Vos et al. 2023, arXiv:2310.01972). ``random_k`` is the balanced draw, EL-Oracle.
+    """Return a plan in which each peer sends to k others that it draws by itself each round, so
+    some receive from many (EL-Local, de Vos et al. 2023, arXiv:2310.01972). ``random_k`` is the
+    balanced draw, EL-Oracle.
 
     Args:
-        k: Peers that each sends to, at most n - 1.
+        k: Number of peers that each sends to, at most n - 1.
     """
     return Plan(
         pushes={
@@ -92,15 +93,15 @@ def d_cliques(  # noqa: PLR0913 - three arguments are those of every topology
     metropolis: bool = False,
     histograms: Histograms | None = None,
 ) -> Plan:
-    """Cliques of peers whose labels together resemble those of all peers, with few edges
-    between the cliques. The same graph in all rounds.
+    """Return cliques of peers whose labels together resemble those of all peers, with few edges
+    between the cliques. The graph is the same in all rounds.
 
     Peers are put into cliques at random. Then pairs of cliques swap two peers if that lowers the
     sum of their skews: the L1 distance of the clique's mean label distribution from that of all
     peers.
 
     Args:
-        size: Peers of a clique, at most. Cliques differ by one peer at most.
+        size: Maximum number of peers in a clique. Cliques differ by one peer at most.
         between: Edges between cliques: each to the next; all pairs in groups of ``size`` cliques,
             then all pairs in groups of groups, and so on; or all pairs.
         metropolis: Whether it has Metropolis weights, as in the paper.
@@ -242,6 +243,6 @@ def _draw_others(
     random = Random(draw(seed, roster.lineage, round_id, name))
     fan = min(k, len(order) - 1)
     for at, peer in enumerate(order):
-        # numbers of at least ``at`` are the next peer, so that no peer draws itself
+        # Numbers from ``at`` on mean the next peer, so that no peer draws itself.
         drawn = random.sample(range(len(order) - 1), fan)
         yield peer, [order[place + (place >= at)] for place in drawn]

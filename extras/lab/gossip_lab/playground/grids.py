@@ -28,7 +28,7 @@ ROUNDS, EVERY = 100, 10
 
 @dataclass(frozen=True, slots=True)
 class WorldCell:
-    """A world of a grid, and how long it is played; or a real run, which its script ends.
+    """A world of a grid with its number of rounds, or a real run, which its script ends.
 
     Attributes:
         every: Rounds between two evaluations.
@@ -44,7 +44,7 @@ class CellResult:
     """Result of a cell.
 
     Attributes:
-        run: Its rows; those before the stop or the error, if there was one.
+        run: Its rows, until the stop or the error if there was one.
         stopped: Whether early stopping ended it.
         error: Its error, or empty.
         warning: The warning of ``World.evaluations``, or empty.
@@ -61,7 +61,7 @@ class Grid:
     """Cells of a grid.
 
     Attributes:
-        cells: In the order in which the fields were listed; the last one varies fastest.
+        cells: Cells in the order of the listed fields; the last field varies fastest.
         varied: Names of the fields that vary.
     """
 
@@ -176,7 +176,7 @@ def play_cell(cell: WorldCell, report: Report | None = None) -> StoredRow:
                 if report is not None and report(found) and found[0].round < cell.rounds:
                     stopped = True
                     break
-        except Exception as wrong:  # noqa: BLE001 - of any rule of the user
+        except Exception as wrong:  # noqa: BLE001 - a rule of the user may raise anything
             hint = wrong.hint if isinstance(wrong, GossipError) else None
             error = f"{type(wrong).__name__}: {wrong}{f' ({hint})' if hint else ''}"
     warning = " ".join(str(each.message) for each in warned)

@@ -18,7 +18,7 @@ from .parts import Parts
 from .presence import Peers
 
 CHUNK = 2**10
-"""Neighbourhoods that are aggregated in one call."""
+"""Number of neighbourhoods that are aggregated in one call."""
 DIFFERENCES = 2**20
 """Largest number of elements of differences that are aggregated in one call."""
 EXACT_MAX = 256
@@ -29,7 +29,7 @@ SPARSE_FROM = 2_000
 """Number of peers from which tables drop the entries of peers with full trust: all entries would
 not fit in memory."""
 SPARSE_EVERY = 8
-"""Rounds between two such times."""
+"""Rounds between two removals of these entries."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -38,7 +38,7 @@ class Neighbourhoods:
 
     Attributes:
         peers: ``(m,)``, ascending.
-        starts: ``(m + 1,)``: where the neighbourhood of each begins and ends in the others.
+        starts: ``(m + 1,)``: begin and end of each neighbourhood in ``members`` and ``rows``.
         members: ``(e,)``: the senders, ascending in each neighbourhood.
         rows: ``(e,)``: the rows of their vectors.
     """
@@ -110,9 +110,9 @@ class Judges:
     def __init__(self, parts: Parts) -> None:
         self._settings, self._rule, self._n = parts.settings, parts.rule, parts.peers
         self._samples = parts.task.batch * parts.task.local_steps
-        self._judged = parts.settings.f > 0  # otherwise no peer is ever in quarantine
+        self._judged = parts.settings.f > 0  # Otherwise no peer is ever in quarantine.
         self._tables = [new_table(parts.settings) for _ in range(self._n if self._judged else 0)]
-        self._out = torch.empty(0, parts.task.cohort.d)  # new memory for each call is slow
+        self._out = torch.empty(0, parts.task.cohort.d)  # reused: new memory for each call is slow
         self._locked: dict[int, frozenset[int]] = {}
         self._sparse = self._n >= SPARSE_FROM
         self._remarkable = np.zeros(self._n, bool)  # tables that are not empty, if they are sparse
@@ -123,7 +123,7 @@ class Judges:
         self._round_id, self._roster = round_id, roster
 
     def forget(self, peer: int) -> None:
-        """Drop the table of a peer that has started again."""
+        """Drop the table of a restarted peer."""
         if self._tables:
             self._tables[peer] = new_table(self._settings)
             self._locked.pop(peer, None)
@@ -137,7 +137,7 @@ class Judges:
         return np.isin(receivers * self._n + senders, np.array(pairs, np.int64))
 
     def count_locked(self) -> Peers:
-        """Return how many others each peer has in quarantine, ``(n,)``."""
+        """Return the number of other peers that each peer has in quarantine, ``(n,)``."""
         found = np.zeros(self._n, np.int64)
         for peer, locked in self._locked.items():
             found[peer] = len(locked)
@@ -234,7 +234,8 @@ class Judges:
         return Aggregates(out, outlyingness, failed)
 
     def _tolerated(self, counts: Peers) -> list[int]:
-        """Return the f of neighbourhoods of these sizes: fewer where there are too few members."""
+        """Return the f of neighbourhoods of these sizes; lower if a neighbourhood has too few
+        members."""
         settings = self._settings
         sizes = range(int(counts.max(initial=0)) + 1)
         by_count = [settings.tolerable(settings.f, size) for size in sizes]

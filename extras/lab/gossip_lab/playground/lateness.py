@@ -1,4 +1,4 @@
-"""Lateness in rolling rounds: when a server closes, by the product's own rules."""
+"""Lateness in rolling rounds: the time at which a server closes, by the product's own rules."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class RoundTimes:
 
     Attributes:
         server: The peer that makes the result.
-        begin_s, finish_s: ``(n,)``: when each peer begins the round, and has its update.
-        arrives_s: ``(n,)``: when its update is with the server; infinity: never.
+        begin_s, finish_s: ``(n,)``: times at which each peer begins the round, and has its update.
+        arrives_s: ``(n,)``: time at which its update reaches the server; infinity means never.
         skipped_s: ``(n,)``: time after which the server does not wait for a peer.
         expected: ``(n,)`` bool: peers that the server waits for.
     """
@@ -58,12 +58,13 @@ class RollingPatience:
         self._missed = punctuality.LatenessTracker(self._pace)
         self._deadlines: dict[int, timeouts.Deadline] = {}
         self._observed = np.zeros(len(settings.peers), bool)  # updates with a recorded lag
-        # lags of the last rounds that each server has served, ``(n,)``; NaN if it did not come
+        # lags of the last rounds that each server has served, ``(n,)``; NaN if an update did not
+        # arrive
         self._lags: dict[int, deque[Times]] = {}
 
     def close_s(self, times: RoundTimes, quorum: int) -> float:
-        """Return when the server closes the round; infinity if fewer than ``quorum`` updates
-        come."""
+        """Return the time at which the server closes the round; infinity if fewer than ``quorum``
+        updates arrive."""
         came = np.sort(times.arrives_s[np.isfinite(times.arrives_s)])
         if len(came) < quorum:
             return float("inf")

@@ -97,7 +97,7 @@ class Cohort:
         d: Number of parameters.
         shapes: Shapes of the model's tensors, in the order of the parameters.
         way: The way in use.
-        why: Why a faster way is not in use; empty if the fastest one is.
+        why: Reason why a faster way is not in use; empty if the fastest one is.
 
     Raises: ConfigError: The model has buffers, or does not allow the way.
     """

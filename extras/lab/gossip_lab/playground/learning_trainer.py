@@ -27,7 +27,7 @@ simulator's other trainer takes the same."""
 
 class RuleRunner:
     """The aggregation of a node, at once. The shortcut of rules like the mean, which adds up
-    separate rows, is disabled, because it rounds in another order than the rule itself.
+    separate rows, is disabled, because its order of rounding differs from that of the rule itself.
 
     Args:
         centered: Whether the rule may receive the local row as its center, as in gossip rounds.
@@ -114,7 +114,7 @@ class LearningTrainer:
 
     def on_effect(self, effect: Effect, now: float) -> list[tuple[float, Said]]:
         """Carry out a command of the core, and return the answers with their delays."""
-        if isinstance(effect, events.Aggregate):  # the node's work
+        if isinstance(effect, events.Aggregate):  # work of the node
             return [(RULE_S, self.shared.rule.run(effect))]
         if self._computing is not None and not isinstance(effect, events.StartRound):
             self._waiting.append(effect)
@@ -153,7 +153,7 @@ class LearningTrainer:
         return self.shared.seconds(self.peer, go.round_id), self._computing
 
     def _snapshot(self) -> events.SnapshotTaken:
-        # equal on all peers, settings of the script, local
+        # state that is equal on all peers, settings of the script, local state
         parts = (self.state.pack(), struct.pack("<i", 0), struct.pack("<i", self.peer))
         content, sizes = np.frombuffer(b"".join(parts), np.uint8), tuple(map(len, parts))
         payload = Payload(content, content.nbytes, True, *described(content, sizes))

@@ -1,4 +1,4 @@
-"""Faults of a world: those faults of fault plans that the playground supports, for many peers at
+"""Faults of a world: the faults of fault plans that the playground supports, for many peers at
 once.
 
 A world's faults are written as those of a run (``crash:3@50``, ``restart:3@50+2s``,
@@ -72,7 +72,7 @@ def read_mishaps(words: Iterable[str], peers: int) -> Mishaps:
 
 
 def _one_by_one(word: str) -> list[str]:
-    """Return a word for each peer of a fault of one peer that names several."""
+    """Return a word for each peer, if a fault of a single peer names several."""
     match = _RANGE.fullmatch(word.strip())
     if match is None or not {",", "-"}.intersection(match["peers"]):
         return [word]

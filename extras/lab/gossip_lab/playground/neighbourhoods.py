@@ -42,7 +42,7 @@ class NeighbourhoodVerdicts:
 
     Attributes:
         aggregates: ``(m, d)``, dtype and device of the updates; NaN where the rule failed.
-        reasons: Why the rule failed, for each neighbourhood; None where it did not.
+        reasons: Reason why the rule failed, for each neighbourhood; None if it did not.
         lengths: ``(m,)`` float64: ``Verdict.length``, for a rule that names ``usual``.
         mask: ``(m, k)``: True for the updates of an aggregate, including those with weight 0; False
             beyond the end of a neighbourhood, and where the rule failed.
@@ -70,7 +70,7 @@ def aggregate_neighbourhoods(
     """Aggregate every neighbourhood with the rule.
 
     The rule may refuse a neighbourhood, raise, or return an aggregate that is not finite. This
-    costs the other neighbourhoods nothing.
+    does not affect the other neighbourhoods.
 
     Args:
         updates: ``(n, d)``, one row per peer, all finite.
@@ -92,7 +92,7 @@ def aggregate_neighbourhoods(
     members, sizes = _read_rows(neighbours, n)
     m, k = len(sizes), int(sizes.max(initial=0))
     options = {name: values for name, values in options.items() if values is not None}
-    rule.chosen(options)  # refuses the call if the rule needs more
+    rule.chosen(options)  # It rejects the call if the rule needs more.
     f = options.pop("f", 0)
     tolerated = [f] * m if isinstance(f, int) else [int(each) for each in f]
     for name, values in [("f", tolerated), *options.items()]:
@@ -178,7 +178,7 @@ class _Run:
         if (
             not isinstance(rule, CoordinateRule)
             or self.rule.needs & PER_PEER
-            # then the function may return its own verdict
+            # The function may then return its own verdict.
             or (self.judged and not rule.takes_columns)
         ):
             return False
@@ -191,7 +191,7 @@ class _Run:
             else:
                 aggregates = rule(wide, **options).view(count, -1)
         except Exception as error:  # noqa: BLE001
-            # Each of them then has its own result, or its own reason.
+            # Each neighbourhood then has its own result, or its own reason.
             log.debug("neighbourhoods run one by one: rule=%s reason=%s", self.rule.name, error)
             return False
         if self.judged:
@@ -219,7 +219,7 @@ class _Run:
         except ConfigError as error:
             self.found.reasons[peer] = str(error)
         except Exception as error:  # noqa: BLE001
-            # the update of a Byzantine peer may break the rule, and must not end the round
+            # An update of a Byzantine peer may break the rule, but must not end the round.
             reason = f"{self.rule.name} failed: {type(error).__name__}: {error}"
             self.found.reasons[peer] = reason[:200]
 

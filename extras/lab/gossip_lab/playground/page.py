@@ -119,7 +119,7 @@ def _chart(
     x = np.unique([at for curve in every for at, _ in curve])
     if not len(x):
         return None
-    if len(x) > POINTS or axis != "round":  # settings differ in time and bytes
+    if len(x) > POINTS or axis != "round":  # Settings differ in time and bytes.
         x = np.linspace(x[0], x[-1], POINTS)
     lines = []
     for style, (name, several) in enumerate(runs.items()):
@@ -144,7 +144,7 @@ def _band(values: _Floats) -> tuple[_Floats, _Floats, _Floats]:
     value."""
     known = np.isfinite(values).all(axis=0)
     ends = np.full((values.shape[1], 2), np.nan)
-    for at in np.flatnonzero(known):  # none, if a setting was evaluated once
+    for at in np.flatnonzero(known):  # none if a setting was evaluated once
         ends[at] = estimates.Estimate(tuple(values[:, at].tolist())).interval
     return values.mean(axis=0), ends[:, 0], ends[:, 1]
 

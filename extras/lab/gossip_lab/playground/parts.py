@@ -21,8 +21,8 @@ class Parts:
 
     Attributes:
         settings: Settings of the core, the same in both engines and in a real run.
-        availability: Presence of each peer. A presence that ends is a crash without notice, and
-            its next begin a restart.
+        availability: Presence of each peer. Its end is a crash without notice, and
+            its next begin is a restart.
         moves: Swaps of samples between peers; None if each keeps its share.
     """
 

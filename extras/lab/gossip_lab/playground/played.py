@@ -38,7 +38,7 @@ METRICS = (
 
 
 FALLING = ("loss", "consensus_distance", "falsely_quarantined")
-"""Metrics of which less is better."""
+"""Metrics for which lower values are better."""
 
 
 class Row(NamedTuple):
@@ -46,7 +46,7 @@ class Row(NamedTuple):
 
     Attributes:
         seed: Seed of the world.
-        round: Rounds that were made.
+        round: Number of rounds so far.
         virtual_s: Virtual time in seconds.
         bytes: Bytes of payloads that were sent so far.
         metric: One of ``METRICS``.
@@ -76,7 +76,7 @@ class PlayedRun:
         return [(getattr(row, by), row.value) for row in self.rows if row.metric == metric]
 
     def reach(self, target: float, metric: str = "mean", by: str = "virtual_s") -> float:
-        """Return the first place on the axis ``by`` at which the metric is at least the target, or
+        """Return the first value on the axis ``by`` at which the metric is at least the target, or
         at most the target for metrics in ``FALLING``; infinity if there is none."""
         sign = -1 if metric in FALLING else 1
         reached = (at for at, value in self.curve(metric, by) if sign * value >= sign * target)

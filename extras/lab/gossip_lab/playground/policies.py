@@ -81,7 +81,7 @@ def _order_of(shared: SharedOrder, epoch: int) -> Whole:
 
 @dataclass(frozen=True, slots=True)
 class MovePolicy:
-    """Each time after this number of rounds, pairs of peers with opposed updates swap samples.
+    """Policy by which pairs of peers with opposed updates swap samples every ``every`` rounds.
 
     Attributes:
         every: Rounds between two exchanges.
@@ -98,7 +98,7 @@ class MovePolicy:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """Swap of samples between two peers: as many of one label as of the other.
+    """Swap of samples between two peers: equal numbers of two labels.
 
     Attributes:
         first, second: Rows of the peers.
@@ -137,7 +137,7 @@ def plan_moves(
     moves = []
     for at in np.argsort(opposed, kind="stable").tolist():
         i, j = int(first[at]), int(second[at])
-        # also false for a NaN, of an update that is not finite
+        # This is also false for NaN, from an update that is not finite.
         if opposed[at] < 0 and free[i] and free[j]:
             free[[i, j]] = False
             pair = histograms[[i, j]]
@@ -157,7 +157,7 @@ def _best_swap(
     excess = pair - held[:, None] * common
     gains = np.zeros((labels, labels))
     for row, sign in ((0, 1.0), (1, -1.0)):
-        # the row gives one label (first axis for row 0) and receives the other
+        # The row gives one label (first axis for row 0) and receives the other.
         before = np.abs(excess[row])
         less = before[:, None] - np.abs(excess[row][:, None] - sign * given)
         more = before[None, :] - np.abs(excess[row][None, :] + sign * given)
@@ -171,7 +171,7 @@ def _best_swap(
 def carry_out(
     moves: Sequence[Move], shares: Sequence[Whole], labels: Whole, seed: int, round_id: int
 ) -> list[Whole]:
-    """Return the shares after the swaps: the same samples in all, and as many of each peer.
+    """Return the shares after the swaps: the same samples in total, and equally many for each peer.
 
     Args:
         shares: For each row, the indices of its samples.

@@ -1,5 +1,5 @@
-"""Presence of peers in a world without messages: which have crashed, hang or are slow, and when
-the others notice."""
+"""Presence of peers in a world without messages: peers that have crashed, hang or are slow, and the
+times at which the others notice."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class Presence:
         return lost
 
     def next_return_s(self) -> float:
-        """Return the time at which the next absent peer returns; infinity if none does."""
+        """Return the time at which the next absent peer returns; infinity if no peer does."""
         return float(self._back_s.min(initial=np.inf))
 
     def strike(self, rounds: Peers, begin_s: Times, finish_s: Times) -> None:
@@ -89,7 +89,7 @@ class Presence:
 
         Args:
             rounds: ``(n,)``: the round of each peer.
-            begin_s: ``(n,)``: when each peer begins the round; infinity if it does not.
+            begin_s: ``(n,)``: time at which each peer begins the round; infinity if it does not.
             finish_s: ``(n,)``: time at which it would have its update; changed by a short hang.
         """
         for fault in tuple(self._pending):
@@ -115,7 +115,7 @@ class Presence:
             self._end(peer, at_s, self._availability.next_change(peer, at_s))
 
     def _end(self, peer: int, at_s: float, starts_s: float) -> None:
-        """End the process of a peer. It starts again at ``starts_s``, or when the peer is there
+        """End the process of a peer. It restarts at ``starts_s``, or when the peer is present
         again."""
         if starts_s < np.inf and not self._availability.present(peer, starts_s):
             starts_s = self._availability.next_change(peer, starts_s)

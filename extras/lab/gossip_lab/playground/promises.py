@@ -1,5 +1,5 @@
-"""Updates of the exact engine, which are computed when they are first read: all open ones in one
-call, so that many small models are as fast as one large one."""
+"""Updates of the exact engine, computed when they are first read: all open ones in one
+call, so that many small models are as fast as one large model."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Promise:
 
     Attributes:
         honest: ``(d,)``, the true update; None until it is computed.
-        sent: ``(d,)``, the update that the peer sends: another one if it is Byzantine.
+        sent: ``(d,)``, the update that the peer sends: a false one if it is Byzantine.
     """
 
     peer: PeerId
@@ -50,7 +50,7 @@ class PromisedPayload(Payload):
     def __init__(self, d: int, read: Callable[[], Tensor]) -> None:
         known = {"nbytes": bytes_for(d), "digest": b"", "parts": (), "encoded": None}
         for name, value in {**known, "_read": read, "_found": None}.items():
-            object.__setattr__(self, name, value)  # the base is frozen
+            object.__setattr__(self, name, value)  # The base class is frozen.
 
     @property
     def data(self) -> NDArray[np.float32]:
@@ -78,7 +78,7 @@ def payload_of(vector: Tensor) -> Payload:
 class UpdateBook:
     """Updates of all peers of a world, and the attacks on them.
 
-    Raises: ConfigError: Each receiver of an attack gets another update, or attackers collude in
+    Raises: ConfigError: An attack sends each receiver a different update, or attackers collude in
         gossip rounds, where they need the parameters of all peers at once.
     """
 
@@ -155,7 +155,7 @@ class UpdateBook:
         known = [each for promises in self._rounds.values() for each in promises.values()]
         open_ones = [each for each in known if each.honest is None]
         if all(each is not wanted for each in open_ones):
-            open_ones.append(wanted)  # its round is no longer stored
+            open_ones.append(wanted)  # Its round is no longer stored.
         open_ones.sort(key=lambda each: (each.round_id, each.peer))
         states = [each.state for each in open_ones]
         if all(state is states[0] for state in states):

@@ -30,7 +30,7 @@ class VectorRows:
 
     Attributes:
         vectors: ``(v, d)``. Only rows that ``add`` has returned are meaningful.
-        are_finite: ``(v,)`` bool: as the owner of the rows sets it.
+        are_finite: ``(v,)`` bool, set by the owner of the rows.
     """
 
     def __init__(self, d: int) -> None:
@@ -39,7 +39,7 @@ class VectorRows:
         self._is_free = np.zeros(0, bool)
 
     def add(self, count: int) -> Peers:
-        """Return so many free rows, ascending."""
+        """Return ``count`` free rows, ascending."""
         lacking = count - int(self._is_free.sum())
         if lacking > 0:
             room, d = self.vectors.shape
@@ -54,14 +54,14 @@ class VectorRows:
         return rows
 
     def keep(self, *rows: Peers) -> None:
-        """Free all rows but these; -1 is none."""
+        """Free all other rows; -1 means no row."""
         self._is_free[:] = True
         for each in rows:
             self._is_free[each[each >= 0]] = False
 
 
 class PushStore:
-    """Pushes of one kind that no round has used yet, on their way or received, as the core's
+    """Pushes of one kind that no round has used yet, in transit or received, as the core's
     ``PushStore`` keeps those that one peer has received.
 
     Args:

@@ -20,13 +20,13 @@ from .parts import Parts
 from .states import ModelState
 
 ROUNDS_CHECKED = 64
-"""Rounds with compared replicas, including late ones."""
+"""Number of rounds in which replicas are compared, including late ones."""
 
 
 @dataclass(slots=True)
 class RoundRecord:
-    """Record of one round: for each peer its state after the round, when it had that, and the peers
-    that it had in quarantine."""
+    """Record of one round: for each peer its state after the round, the time of that state, and the
+    peers that it had in quarantine."""
 
     states: dict[PeerId, ModelState] = field(default_factory=dict)
     reached_s: dict[PeerId, float] = field(default_factory=dict)
@@ -50,7 +50,7 @@ class Recorder(Observer):
         self.round_id = 0
         self._swarm: Swarm[Peer] | None = None
         self._records: defaultdict[int, RoundRecord] = defaultdict(RoundRecord)
-        self._next: dict[PeerId, int] = {}  # the next round of each peer that takes part
+        self._next: dict[PeerId, int] = {}  # next round of each peer that takes part
         self._last: list[ModelState] = []
         self._latest: dict[PeerId, ModelState] = {}
         self._nbytes = self._updates = 0
@@ -103,7 +103,7 @@ class Recorder(Observer):
         self._close_rounds()
 
     def _on_report(self, swarm: Any, peer: PeerId, effect: events.Report) -> None:
-        # In gossip rounds the peer steps with its own update alone.
+        # In gossip rounds the peer steps with only its own update.
         if effect.event == "lost_round" and effect.fields["round"] >= self.round_id:
             self._records[effect.fields["round"]].lost = True
 
@@ -171,7 +171,7 @@ class Recorder(Observer):
     def _count_locked(self, record: RoundRecord, present: list[PeerId]) -> NDArray[np.int64]:
         honest = [peer for peer in present if peer not in self._parts.mishaps.byzantine]
         found = np.zeros(self._parts.peers, np.int64)
-        if self._rolling:  # the table is a part of the replica
+        if self._rolling:  # The table is a part of the replica.
             for peer in next(iter(record.locked.values())):
                 found[peer] = len(honest) - (peer in honest)  # the others
             return found

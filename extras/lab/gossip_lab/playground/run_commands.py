@@ -28,7 +28,7 @@ from .fields import write_toml
 from .played import Row
 
 LAST_LINES = 8
-"""Lines of the output that the error of a failed run has."""
+"""Number of last output lines in the error of a failed run."""
 PR_SET_PDEATHSIG = 1
 _PLACEHOLDER = re.compile(r"{(\w+)}")
 _Logged = dict[int, dict[str, dict[int, list[float]]]]
@@ -41,7 +41,7 @@ class RunCommand:
     Attributes:
         command: Options, script and arguments of ``gossip run``; a value of the grid replaces
             ``{name}``.
-        values: Names and values that replace.
+        values: Names and the values that replace them.
     """
 
     command: str
@@ -85,8 +85,8 @@ class RunCommand:
         return write_toml(self.facts())
 
     def check(self) -> None:
-        """Raise ConfigError if a quotation does not end, or a name has no value, or is that of
-        something else here."""
+        """Raise ConfigError if a quotation does not end, or a name has no value or is already used
+        for something else."""
         try:
             shlex.split(self.command)
         except ValueError as error:
@@ -141,8 +141,8 @@ class RunCommand:
 
 
 def _ends_with_parent() -> Callable[[], None]:
-    """Return what a child calls before it starts: it gets SIGTERM when this process dies, however
-    it dies. A launcher then ends its peers."""
+    """Return a function that a child calls before it starts: it gets SIGTERM when this process dies
+    in any way. A launcher then ends its peers."""
     libc, parent = ctypes.CDLL(None, use_errno=True), os.getpid()
 
     def call() -> None:
@@ -196,8 +196,8 @@ def _metrics(by_name: Mapping[str, Mapping[int, list[float]]]) -> Iterator[tuple
 
 
 def _sent_bytes(events: Path) -> tuple[list[float], list[float]]:
-    """Return the times at which a peer has counted the bytes that it has sent, and the counts. A
-    peer that has started again has counted from 0."""
+    """Return the times at which a peer reported its sent bytes, and these numbers. A
+    restarted peer counts from 0."""
     lines = [line for line in read_lines(events) if line.get("event") == "usage"]
     counts, before = list[float](), 0.0
     for line in lines:

@@ -1,4 +1,4 @@
-"""Clocks of gossip rounds: when each peer has its update, and closes the round.
+"""Clocks of gossip rounds: the times at which each peer has its update, and closes the round.
 
 Peers are in different rounds at one time, and each waits as ``GossipRounds`` does. The schedule
 advances by waves: a peer closes its round once no unknown push can arrive before that.
@@ -30,7 +30,7 @@ PACES_KEPT = 8
 ROUNDS_KEPT = 32
 """Number of rounds for which a peer keeps the time of its update, for the lags of pushes."""
 LOOKAHEAD = 0.5
-"""Share of its last computation that the next one of a peer takes at least."""
+"""Minimum duration of a peer's computation, as a share of its previous one."""
 
 
 @dataclass(slots=True, eq=False)
@@ -38,13 +38,13 @@ class Wave:
     """Events of some peers. None of them depends on a later one.
 
     Attributes:
-        lost: ``(m,)``: peers that adopt the state of another first.
-        begun: ``(m,)``, ascending: peers that have begun a round then.
+        lost: ``(m,)``: peers that first adopt the state of another.
+        begun: ``(m,)``, ascending: peers that then begin a round.
         rounds: ``(n,)``: the round that each peer has begun last.
         sent: Their pushes, ascending by receiver and sender in a round.
         expected: Pushes that the plans of their rounds have for them.
-        closed: ``(m,)``, ascending: peers that have closed their rounds then.
-        close_s: ``(n,)``: when each of those did.
+        closed: ``(m,)``, ascending: peers that then close their rounds.
+        close_s: ``(n,)``: times at which these do so.
     """
 
     lost: Peers
@@ -56,7 +56,7 @@ class Wave:
     close_s: Times
 
     def pushes_of(self, round_id: int) -> Pushes:
-        """Return those of ``sent`` that are of a round, and arrive."""
+        """Return the pushes in ``sent`` of a round that arrive."""
         arrive = self.sent["arrives_s"] < np.inf
         found: Pushes = self.sent[arrive & (self.sent["round"] == round_id)]
         return found
@@ -68,8 +68,8 @@ class GossipTimes:
 
     Attributes:
         roster: Peers that are not known dead.
-        close_s: ``(n,)``: when each peer closes it; infinity: it takes no part.
-        degrees: ``(n,)``, of a plan with Metropolis weights; None for another one.
+        close_s: ``(n,)``: time at which each peer closes it; infinity means that it takes no part.
+        degrees: ``(n,)``, for a plan with Metropolis weights; otherwise None.
         nbytes: Bytes of the pushes.
         end_s: Time at which half of the peers have applied the round.
     """
@@ -110,7 +110,7 @@ class Schedule:
         self._edges: dict[tuple[int, Roster], tuple[Peers, Peers, Times]] = {}
         self._degrees: dict[tuple[int, Roster], Peers | None] = {}
         self._rounds = np.zeros(n, np.int64)  # the round that each peer is in, or begins next
-        self._ready_s = np.zeros(n)  # when it can begin that
+        self._ready_s = np.zeros(n)  # time at which it can begin that round
         self._compute_s = np.zeros(n)
         self._finish_s = np.full(n, np.inf)  # infinity: it has not begun
         self._grace_ends_s = np.full(n, np.nan)  # NaN if not known yet
@@ -126,7 +126,7 @@ class Schedule:
         return self._mixing.is_due(round_id)
 
     def next_wave(self) -> Wave:
-        """Let peers begin and close rounds, and return which.
+        """Let peers begin and close rounds, and return these peers.
 
         Raises: ConfigError: All peers have crashed.
         """
@@ -150,7 +150,7 @@ class Schedule:
         self._round_id += 1
         for key in [key for key in self._edges if key[0] < self._round_id]:
             del self._edges[key], self._degrees[key]
-        # Peers that skip the round come later.
+        # Peers that skip the round are added later.
         count = int(np.sum(np.isfinite(times.close_s) | self.presence.runs))
         closed_s = np.sort(times.close_s[times.peers])
         if len(closed_s):
@@ -174,8 +174,8 @@ class Schedule:
         return self._times[round_id]
 
     def _return_peers(self) -> Peers:
-        """Let peers take part again. Return those that adopt the state of another, as they have
-        started again.
+        """Let peers take part again. Return those that adopt the state of another, because they
+        have restarted.
 
         Raises: ConfigError: All peers have crashed.
         """
@@ -192,7 +192,7 @@ class Schedule:
             return lost
         at = int(np.median(self._rounds[before])) if before.any() else self._round_id
         self._rounds[back] = at
-        # A peer that returns is some rounds behind: one that hung as many as it may be, another
+        # A returning peer is some rounds behind: as many as allowed if it hung; any other peer
         # begins in the round of the state that it adopts.
         behind = np.full(len(before), STASH_ROUNDS - 1)
         behind[lost] = 1
@@ -293,8 +293,8 @@ class Schedule:
     # --- close ------------------------------------------------------------------------------------
 
     def _close_rounds(self) -> tuple[Peers, Times]:
-        """Close the rounds that no unknown push can reach. Return their peers, and when, ``(n,)``,
-        each does."""
+        """Close the rounds that no unknown push can reach. Return their peers, and the times,
+        ``(n,)``, at which they close."""
         finish_s, is_open = self._finish_s, np.isfinite(self._finish_s)
         if not is_open.any():
             return np.zeros(0, np.int64), finish_s
@@ -314,10 +314,10 @@ class Schedule:
         return closed, close_s
 
     def _last_s(self) -> Times:
-        """Return the time at which each peer waits for no other, ``(n,)``, as far as known."""
+        """Return the time from which each peer waits for no other, ``(n,)``, if known."""
         n, expected, coming = self._parts.peers, self._expected, self._coming
         over_s = self.presence.noticed_s[expected["sender"]]
-        # a push of a later round also ends the wait
+        # A push of a later round also ends the wait.
         coming = coming[coming["round"] >= self._rounds[coming["receiver"]]]
         keys = coming["receiver"] * n + coming["sender"]
         known = expected["receiver"] * n + expected["sender"]
@@ -328,7 +328,7 @@ class Schedule:
         last_s = self._finish_s.copy()
         np.maximum.at(last_s, expected["receiver"], over_s)
         far = coming[coming["round"] > self._rounds[coming["receiver"]] + 1 + STASH_ROUNDS]
-        for peer in np.unique(far["receiver"]).tolist():  # it skips to the round of the others
+        for peer in np.unique(far["receiver"]).tolist():  # It skips to the round of the others.
             ahead = np.sort(far[far["receiver"] == peer], order="arrives_s")
             first_s = ahead["arrives_s"][np.sort(np.unique(ahead["sender"], return_index=True)[1])]
             if len(first_s) > (f := self._parts.settings.f):
@@ -378,7 +378,7 @@ class Schedule:
 
 
 def by_round(rounds: Peers, peers: Peers) -> Iterator[tuple[int, Peers]]:
-    """Yield each round of some peers, with those that are in it.
+    """Yield each round of some peers, with the peers in it.
 
     Args:
         rounds: ``(n,)``: the round of each peer.

@@ -1,4 +1,4 @@
-"""States of replicas in the exact engine: immutable, and shared by all peers that have the same."""
+"""States of replicas in the exact engine: immutable, and shared by all peers with equal ones."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ class ModelState:
 
 
 class StateTable:
-    """All states that some replica has now."""
+    """All present states of replicas."""
 
     def __init__(self, task: Task) -> None:
         self._lr, self._outer = task.lr, task.outer
         self._states: WeakValueDictionary[bytes, ModelState] = WeakValueDictionary()
         self.initial = self._find(task.cohort.initial, None)
-        # the last step: in rolling rounds all peers make the same one, in sequence
+        # last step: in rolling rounds all peers make the same step, in sequence
         self._last: tuple[ModelState, Payload | None, ModelState] | None = None
 
     def apply(self, state: ModelState, round_: Apply) -> ModelState:

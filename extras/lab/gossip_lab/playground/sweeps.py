@@ -1,4 +1,4 @@
-"""Sweeps: the cells of a grid, run and put together in tidy rows and tables.
+"""Sweeps: the cells of a grid, run and collected in tidy rows and tables.
 
 sweep = grid(World(peers=100), rounds=100, topology=["rolling", "ring"], seed=range(5))
 sweep.write_rows("rows.csv")
@@ -106,7 +106,7 @@ class Sweep:
 
     @property
     def shown(self) -> tuple[str, ...]:
-        """Metrics of the table; of real runs all that there are."""
+        """Metrics of the table; for real runs all available ones."""
         runs = [
             result.run
             for cell, result in self.results.items()

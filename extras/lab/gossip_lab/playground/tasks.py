@@ -51,7 +51,7 @@ class Task:
 
     @cached_property
     def _flat(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-        """All shares concatenated, with the start and the length of each."""
+        """Return all shares concatenated, with the start and the length of each."""
         lengths = np.array([len(share) for share in self.shares], np.int64)
         return np.concatenate(self.shares), lengths.cumsum() - lengths, lengths
 

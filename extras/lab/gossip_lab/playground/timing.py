@@ -64,7 +64,7 @@ class UniformCompute:
 
 @dataclass(frozen=True, slots=True)
 class LognormalCompute:
-    """Each peer has a factor that stays, and each update has another small factor (``JITTER``).
+    """Each peer has a constant factor, and each update has a small random factor (``JITTER``).
 
     Attributes:
         median_s: Time of the median peer, in seconds.
@@ -201,7 +201,7 @@ class LinkTimes:
     uplink_bytes_per_s: float | None = None
 
     def transfer_s(self, payload_bytes: float, receivers: int = 1) -> float:
-        """Return the seconds from the begin of the transfer of a payload to this number of peers at
+        """Return the seconds from the start of the transfer of a payload to this number of peers at
         once until the last of them has it, without the delay. The payloads share the uplink fairly,
         so all of them end together."""
         link = 0.0 if self.bytes_per_s is None else payload_bytes / self.bytes_per_s

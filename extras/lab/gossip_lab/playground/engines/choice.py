@@ -19,9 +19,9 @@ ENGINES = {
     "dask": ("dask_client", "distributed"),
     "condor": ("condor_dag", ""),
 }
-"""Engine -> its module, and the package that it needs."""
+"""Engine -> its module, and the required package."""
 ASYNCHRONOUS = ("optuna", "ray")
-"""Engines that stop cells as they report. With the others all cells reach a rung first."""
+"""Engines that stop a cell at its report. With the others all cells reach a rung first."""
 
 
 def load(name: str, settings: SweepSettings) -> CellEngine:

@@ -30,7 +30,7 @@ CELL_ERROR = 2
 
 
 def run(cells: Sequence[WorldCell], settings: SweepSettings) -> dict[WorldCell, CellResult]:
-    """Write the DAG of the cells that are missing, and return the results that there are."""
+    """Write the DAG of the missing cells, and return the available results."""
     store = store_of(settings.cells)
     store.make_folder()
     found = store.read_all(cells)
@@ -51,7 +51,7 @@ def run(cells: Sequence[WorldCell], settings: SweepSettings) -> dict[WorldCell, 
     except OSError as error:
         raise ConfigError(f"cannot write {folder}: {error.strerror}") from error
     if rows and not settings.quiet:
-        # -f: nodes of a rescue DAG from before are other cells
+        # -f: the nodes of an earlier rescue DAG are different cells
         print(
             f"condor_submit_dag -f {folder / DAG} runs {len(rows) // 3} cells; then the same "
             f"command {'goes on' if settings.asha else 'with --show makes the tables'}",

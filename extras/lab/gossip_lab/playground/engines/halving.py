@@ -1,4 +1,4 @@
-"""Successive halving: cells are compared at rungs, and one in ``REDUCTION`` goes on.
+"""Successive halving: cells are compared at rungs, and one in ``REDUCTION`` continues.
 
 Optuna and Ray decide about each cell as it reports (ASHA, Li et al. 2020, arXiv:1810.05934). For
 the other engines, all cells reach a rung first (Jamieson, Talwalkar 2016, arXiv:1502.07943).
@@ -23,15 +23,15 @@ def halve(
     run: CellEngine, cells: Sequence[WorldCell], settings: SweepSettings
 ) -> dict[WorldCell, CellResult]:
     """Run all cells to the first rung, the best of them to the next one, and so on. A cell starts
-    anew for each rung, so that no engine has to keep its state. Cells that go on and have no result
-    yet are left out."""
+    anew for each rung, so that no engine has to keep its state. Cells that continue but have no
+    result yet are omitted."""
     metric = settings.asha
     found: dict[WorldCell, CellResult] = {}
     left, rounds = list(cells), find_first_rung(cells)
     while rounds < cells[0].rounds:
         results = run([replace(cell, rounds=rounds) for cell in left], settings)
         if len(results) < len(left):
-            return found  # HTCondor has the others later
+            return found  # HTCondor returns the others later.
         scores = {}
         for cell in left:
             result = results[replace(cell, rounds=rounds)]
@@ -55,9 +55,9 @@ def find_first_rung(cells: Sequence[WorldCell]) -> int:
 
 
 def compute_score(rows: Sequence[Row], metric: str) -> float:
-    """Return what cells are compared by: the mean of the metric since the rung before. One
-    evaluation has more noise than cells differ in their first rounds. Minus infinity for NaN, and
-    without a value: the script of a real run may log none."""
+    """Return the score of a cell: the mean of the metric since the previous rung. One
+    evaluation has more noise than the differences of cells in their first rounds. Minus infinity
+    for NaN, and without a value: the script of a real run may log none."""
     since = rows[-1].round / REDUCTION
     values = [row.value for row in rows if row.metric == metric and row.round > since]
     mean = fmean(values) if values else math.nan

@@ -30,7 +30,7 @@ def run(cells: Sequence[WorldCell], settings: SweepSettings) -> dict[WorldCell, 
     if not missing:
         return found
     store.make_folder()
-    # a cell's files are relative to the working directory
+    # The files of a cell are relative to the working directory.
     os.environ["RAY_CHDIR_TO_TRIAL_DIR"] = "0"
     import ray
     from ray import tune
@@ -90,7 +90,7 @@ def _play(config: dict[str, Any], cells: Sequence[WorldCell], metric: str) -> No
 
     row = play_cell(cell, report)
     if row.get(ERROR):
-        # ASHA takes no report without its metric
+        # ASHA accepts no report without its metric.
         tune.report({SCORE: -math.inf, "round": cell.rounds, "row": json.dumps(row)})
     elif row["warning"]:  # ASHA may have ended the trial after its last report: Ray prints it.
         warnings.warn(row["warning"], stacklevel=1)

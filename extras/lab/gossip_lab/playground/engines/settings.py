@@ -11,7 +11,7 @@ from gossip.errors import UnknownName
 from gossip_lab.playground.grids import CellResult, WorldCell
 
 RISING = ("worst", "mean", "p10")
-"""Metrics by which cells are stopped early: the higher, the better."""
+"""Metrics by which cells may be stopped early; higher values are better."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,7 @@ class SweepSettings:
         folder: Folder of the sweep.
         jobs: Cells to run at once on this machine.
         asha: Metric by which cells are stopped early; empty if none is.
-        quiet: Whether no progress is shown.
+        quiet: Whether to hide the progress.
 
     Raises: ConfigError: There is no such metric.
     """
@@ -43,4 +43,5 @@ class SweepSettings:
 
 
 CellEngine: TypeAlias = Callable[[Sequence[WorldCell], SweepSettings], dict[WorldCell, CellResult]]
-"""Runs the cells that the store of the folder lacks; returns the results that there are."""
+"""Function that runs the cells that the store of the folder lacks, and returns the available
+results."""
