@@ -35,7 +35,7 @@ def best_rate(sweep: Sweep) -> float:
 
 
 def count_rounds(folder: Path) -> int:
-    """Return how many rounds were played: with halving, a cell starts anew for each rung."""
+    """Return the number of played rounds: with halving, a cell starts again for each rung."""
     cells = store_of(folder / "cells").rows()
     return sum(Row(*cell["rows"][-1]).round for cell in cells)
 

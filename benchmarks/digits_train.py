@@ -1,6 +1,6 @@
 """The digits MLP under ``gossip run``: SGD with momentum, one batch for each process and step.
 
-Peer 0 writes what it measured to ``--result``. Started by ``versions.py``.
+Peer 0 writes its measurement to ``--result``. Started by ``versions.py``.
 """
 
 from __future__ import annotations

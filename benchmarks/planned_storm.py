@@ -4,7 +4,7 @@ run end as planned, with the loss of a run without faults?
     python benchmarks/planned_storm.py --into storm --seed 1       # about half an hour
     python benchmarks/planned_storm.py --into storm --epochs 1 --pause 0.02
 
-Faults come at random times, drawn from the seed: kills with a restart, paused or slow peers, cuts
+Faults occur at random times, drawn from the seed: kills with a restart, paused or slow peers, cuts
 in one and in both directions. Peers also join, and are requested to leave (SIGTERM) some time
 later. The same script runs once without faults and without pauses.
 

@@ -378,7 +378,7 @@ def _list(peers: Sequence[int] | set[int]) -> str:
 
 
 def _judge(total: int | None, *words: str) -> None:
-    """Run ``gossip.launch.demo.evaluate`` with one thread, and show on a terminal how many of
+    """Run ``gossip.launch.demo.evaluate`` with one thread, and show on a terminal the number of
     ``total`` models or rounds are done."""
     command = python_command("-m", "gossip.launch.demo.evaluate", *words)
     environment = {"OMP_NUM_THREADS": "1", **os.environ}

@@ -16,7 +16,7 @@ Model and data add to it."""
 
 
 def check_memory(peers: int) -> None:
-    """Check the available memory. Raises: OutOfMemory: So many peers do not fit."""
+    """Check the available memory. Raises: OutOfMemory: It is too small for the peers."""
     import psutil  # here: 50 ms that `gossip --help` need not pay
 
     have = psutil.virtual_memory().available

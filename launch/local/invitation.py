@@ -68,8 +68,8 @@ class Invitation:
 def of_many_hosts(
     config: RunConfig, folder: Path, join_servers: Sequence[str], command: Sequence[str]
 ) -> list[str]:
-    """Return the invitation of a run on many hosts once each host has a join server. Empty if not
-    yet, or there is no room for more peers.
+    """Return the invitation of a run on many hosts once each host has a join server. Empty before
+    that, or if there is no room for more peers.
 
     Args:
         folder: Folder of the launcher, with the key.

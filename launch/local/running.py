@@ -1,4 +1,4 @@
-"""A run in progress: what the parts of its supervisor share."""
+"""A run in progress: state that the parts of its supervisor share."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ class OngoingRun(RunRecords):
         ended: Peers that will not be restarted.
     """
 
-    # A run has as many settings.
+    # A run has this many settings.
     def __init__(  # noqa: PLR0913
         self,
         config: RunConfig,
@@ -135,7 +135,7 @@ class OngoingRun(RunRecords):
     @property
     def is_training(self) -> bool:
         """Whether the run can be disturbed."""
-        # Otherwise it is a run that the peers have joined.
+        # The second condition is for peers that joined another launcher's run.
         begun = bool(self.view.lives.ready) or bool(self.training())
         return begun and not self.is_over
 

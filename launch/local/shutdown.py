@@ -20,7 +20,7 @@ class PeersShutdown:
     """Asks peers to leave, and kills those that have not left after a grace period.
 
     Attributes:
-        unneeded: Peers that came back too late, or wait for a start that has become impossible.
+        unneeded: Peers that returned too late, or wait for a start that has become impossible.
     """
 
     def __init__(self, run: OngoingRun, processes: PeerProcesses) -> None:
@@ -76,8 +76,8 @@ class PeersShutdown:
         self._processes.send_all(signal.SIGKILL)
 
     def dismiss_latecomers(self) -> None:
-        """Stop restarted peers that came too late: all others are done, and no peer is left to send
-        them a state."""
+        """Stop restarted peers that are too late: all others have finished, and no peer is left to
+        send them a state."""
         rows, running = self._run.view.rows, self._processes.running
         if not self._run.outcome.finished or any(
             rows[peer].state == "training" for peer in running

@@ -47,8 +47,8 @@ READY_S, FORK_S = 90.0, 10.0
 during a fork."""
 LOOK_S = 1.0
 ENDING_S = 0.5
-AGAIN_S = 1.0  # after a failure; twice as long after the next one
-FAILURES_MAX = 5  # one after the other
+AGAIN_S = 1.0  # pause after a failure; each further failure doubles it
+FAILURES_MAX = 5  # consecutive failures
 READY, CANNOT = b"ready", b"!"
 PR_SET_NAME, PR_SET_CHILD_SUBREAPER = 15, 36
 

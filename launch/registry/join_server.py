@@ -313,7 +313,7 @@ class JoinServer:
         self, entries: Iterable[PeerEntry], join_servers: Iterable[ServerEntry], source: bytes = b""
     ) -> None:
         """Store claims of another join server in the folder. They are not forwarded: every join
-        server sends its news to all others itself. A join server that missed some finds the
+        server sends its changes to all others itself. A join server that missed some finds the
         difference by a pull.
 
         Args:

@@ -87,7 +87,7 @@ def _figure(value: float | None) -> str:
 
 
 def _ago(then: float | None, now: float) -> str:
-    """Return the time since ``then`` in the largest unit of which at least two have passed."""
+    """Return the time since ``then`` in the largest unit in which it is at least 2."""
     if then is None:
         return "-"
     seconds = max(0.0, now - then)

@@ -216,7 +216,7 @@ class Failures:
 
     def _is_through(self, row: PeerRow, event: events.Skip) -> bool:
         """Whether the peer had completed all steps at the event. If the link to another peer closes
-        then, that peer has also completed them; its announcement of the end may come later."""
+        then, that peer has also completed them; its announcement of the end may arrive later."""
         steps = self._progress.steps
         if steps is None or event.round is None:
             return False

@@ -1,4 +1,4 @@
-"""Folding of repeated events into one line with a count. Lines and the time come in as
+"""Folding of repeated events into one line with a count. Lines and the time are passed as
 arguments."""
 
 from __future__ import annotations

@@ -221,7 +221,7 @@ def _add_slice(ranges: dict[int, Ranges], total: int, of_line: tuple[int, int], 
     """Add a slice of the samples of all epochs up to ``last``, cut at the ends of epochs."""
     start, stop = of_line[0], min(of_line[1], total * (last + 1))
     if stop - start > EPOCHS_MAX * total:
-        return  # no round has used so many epochs
+        return  # No round uses this many epochs.
     while start < stop:
         epoch, at = divmod(start, total)
         here = min(total - at, stop - start)
@@ -230,7 +230,7 @@ def _add_slice(ranges: dict[int, Ranges], total: int, of_line: tuple[int, int], 
 
 
 def count_uses(ranges: Ranges, total: int) -> tuple[int, int, int]:
-    """Return how many of ``total`` samples are in none of the ranges, in one, and in several."""
+    """Return the numbers of the ``total`` samples in none of the ranges, in one, and in several."""
     found, depth, before = [0, 0, 0], 0, 0
     for at, change in sorted([*((a, 1) for a, _ in ranges), *((b, -1) for _, b in ranges)]):
         found[min(depth, 2)] += at - before
@@ -239,8 +239,8 @@ def count_uses(ranges: Ranges, total: int) -> tuple[int, int, int]:
 
 
 def cost(branch: Branch, true: Sequence[CommitRow]) -> dict[str, int]:
-    """Return the cost of an abandoned branch: the number of samples that were returned, and how
-    many of these the true history also read."""
+    """Return the cost of an abandoned branch: the number of samples that were returned, and the
+    number of these that the true history also read."""
     (total, ours), (_, theirs) = used(true), used(branch.commits)
     given_back = sum(stop - start for ranges in theirs.values() for start, stop in ranges)
     both = 0

@@ -1,4 +1,4 @@
-"""Lines at the bottom of the terminal during a run: what was started, progress, health, the place
+"""Lines at the bottom of the terminal during a run: description, progress, health, the place
 of the model, and a table of the peers. All lines fit the terminal."""
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .run_model import RunModel
 from .words import clock, counted, named, near, numbers
 
 PEERS_MAX = 12
-"""Maximum number of peers of which the table shows all. With more, it shows only those that need
+"""Maximum number of peers for a table of all peers. With more, it shows only those that need
 attention."""
 BAR_WIDTH = 20
 ROWS_MIN = 3

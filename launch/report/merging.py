@@ -1,6 +1,6 @@
 """Selection of the peers' output that is shown: equal lines of several peers once, or each line.
 
-Lines and the time come in as arguments. The lines of one peer keep their order, and none waits
+Lines and the time are passed as arguments. The lines of one peer keep their order, and none waits
 longer than ``HOLD_S``.
 """
 

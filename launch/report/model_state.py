@@ -12,7 +12,7 @@ from .peer_row import PeerRow
 from .sentences import Speaker
 from .stages import PeerStage
 
-ENDING_S = 5.0  # Finished peers close their links one after the other.
+ENDING_S = 5.0  # Finished peers close their links in sequence.
 
 
 @dataclass(slots=True)

@@ -57,7 +57,7 @@ class Participation:
 
     @property
     def of_window(self) -> float | None:
-        """Mean over the last ``WINDOW`` rounds; None before there are as many."""
+        """Mean over the last ``WINDOW`` rounds; None if there were fewer."""
         full = len(self._window) == WINDOW
         return sum([share for _, share in self._window]) / WINDOW if full else None
 

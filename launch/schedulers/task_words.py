@@ -30,7 +30,7 @@ NO_USE = (2, 6)
 others."""
 PEERS = "GOSSIP_PEERS"
 START_S = 600.0
-"""Start timeout, in seconds: tasks start one after the other, as machines become free."""
+"""Start timeout, in seconds: tasks start in sequence, as machines become free."""
 
 
 def check(context: typer.Context, words: list[str], peers: int) -> dict[str, Any]:
@@ -171,7 +171,7 @@ def check_resume_elsewhere(shown: Mapping[str, Any]) -> None:
 
 
 def to_stderr(line: str) -> None:
-    """Print a line to stderr, beside the output of the command."""
+    """Print a line to stderr, apart from the output of the command."""
     print(f"! {line}", file=sys.stderr)
 
 

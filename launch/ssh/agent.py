@@ -55,7 +55,7 @@ VERSION = 2
 # A launcher that was silent for this long before the end of stdin was cut off by the network.
 LOST_S = 10.0
 STOP_S = 0.5  # grace period of peers after the launcher has died
-# Then the agent has this time for its last files. A summary of a long run takes longer, and no
+# Then the agent has this time for its last files. A summary of a long run takes longer, but no
 # process waits for the summary.
 LEAVE_S = 0.5
 GOODBYE_S = 0.1
@@ -164,7 +164,7 @@ class _Screen:
 
 
 class Agent:
-    """The part of a run on one host."""
+    """Runs the peers of one host."""
 
     def __init__(self, outbox: LauncherBacklog) -> None:
         self._outbox = outbox

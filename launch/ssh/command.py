@@ -350,7 +350,8 @@ def without_values(argv: Sequence[str], script: str) -> list[str]:
 
 
 def in_words(config: RunConfig, program: AgentProgram) -> list[str]:
-    """Describe what would be started and sent. Values that look like secrets are not shown."""
+    """Describe the processes to start and the data to send. Values that look like secrets are not
+    shown."""
     from . import ssh
     from .hostlist import place
     from .survey import HostRequirements

@@ -1,4 +1,4 @@
-"""Measures whether two hosts reach each other, at which address and at what rate. Agents do this
+"""Measures whether two hosts reach each other, at which address and rate. Agents do this
 before the start.
 
 Each agent listens on all of its addresses, on ports that the system chooses, as peers do. A client
@@ -24,7 +24,7 @@ CONNECT_S = 3.0  # for the connection and its first line, then for each echo
 VISIT_S = 10.0
 ECHOES = 5
 MEASURE_S = 0.25
-ARRIVAL_S = 2.0  # time for data to arrive over a slow link; the result counts what has arrived
+ARRIVAL_S = 2.0  # time for data to arrive over a slow link; only arrived data counts
 BLOCK = bytes(256 * 1024)
 WORD_BYTES = 16
 

@@ -58,7 +58,7 @@ class HostsShutdown:
             self.on_signal(number)
 
     def dismiss_if_late(self, found: HostState) -> None:
-        """Stop the peers of a restarted host that came too late: all other peers have finished, and
+        """Stop the peers of a restarted host that is too late: all other peers have finished, and
         none is left to send a state."""
         view, outcome = self._records.view, self._records.outcome
         others_run = any(

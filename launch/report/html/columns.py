@@ -53,7 +53,7 @@ class Points:
         return np.frombuffer(self._y[peer]) if peer in self._y else np.empty(0)
 
     def all_x(self) -> Floats:
-        """Return the x values of all peers, one peer after the other."""
+        """Return the x values of all peers, grouped by peer."""
         return np.concatenate([np.empty(0), *map(self.x, self.peers)])
 
 

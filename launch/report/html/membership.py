@@ -96,5 +96,5 @@ def away_s(each: Iterable[Span]) -> float:
 
 
 def quarantined_s(each: Iterable[Span]) -> float:
-    """Return the time of a peer in quarantine, in seconds."""
+    """Return the total time of a peer in quarantine, in seconds."""
     return sum(span.stop - span.start for span in each if span.state == "quarantined")

@@ -314,12 +314,12 @@ def _choices(given: Mapping[str, Any]) -> list[dict[str, Any]]:
 def _check_numbers(n: Sequence[int], f: Sequence[int], declared: Sequence[int]) -> None:
     if len(n) != len(f):
         raise ConfigError(
-            f"{counted(len(n), 'number')} of workers, {len(f)} of Byzantine ones",
+            f"{counted(len(n), 'number')} of workers, but {len(f)} of Byzantine workers",
             "set as many --n as --f",
         )
     if len(declared) != len(f):
         raise ConfigError(
-            f"{counted(len(f), 'number')} of Byzantine workers, and {len(declared)} declared ones",
+            f"{counted(len(f), 'number')} of Byzantine workers, but {len(declared)} declared ones",
             "set as many --declared-f as --f, or none",
         )
     for workers, attackers, told in zip(n, f, declared, strict=True):
@@ -361,8 +361,8 @@ def _check_reference(table: RobustnessTable, found: Found, into: Path) -> None:
 
 
 def _command(given: Mapping[str, Any]) -> str:
-    """Return the command line of these arguments of ``robustness``, without those that make no
-    difference to the page."""
+    """Return the command line of these arguments of ``robustness``, without those that do not
+    affect the page."""
     words = ["gossip", "bench", "robustness"]
     for name, parameter in inspect.signature(robustness).parameters.items():
         value, option = given[name], name.replace("_", "-")

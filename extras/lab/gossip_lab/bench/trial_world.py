@@ -1,5 +1,5 @@
 """A trial as a world of the playground: the rolling rounds of the fast engine, without a clock. All
-updates are in time, and Byzantine workers have those of the honest ones."""
+updates are in time, and Byzantine workers know the honest updates."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def train(trial: Trial, data: TrainingData) -> TrialResult:
     """Run a trial. The same trial gives the same outcome, and all trials of a seed draw the same
     samples for a worker.
 
-    If a rule cannot handle so few updates or lacks an input, that is an outcome. An exception of
+    A rule that needs more updates or lacks an input is an outcome. An exception of
     the rule under attack is also a result: the round makes no step.
 
     Raises: ConfigError: Rule, attack or sender is unknown, or the numbers are invalid. Other

@@ -22,7 +22,7 @@ CHUNK = 2**10
 DIFFERENCES = 2**20
 """Largest number of elements of differences that are aggregated in one call."""
 EXACT_MAX = 256
-"""Number of peers up to which results have the bits of a run, as the exact engine plays so many.
+"""Number of peers up to which results have the bits of a run: the maximum of the exact engine.
 With more peers, a rule may round differently, and a rule that commutes with shifts receives
 parameters instead of their differences."""
 SPARSE_FROM = 2_000

@@ -31,7 +31,7 @@ IMAGES_AT_ONCE = 256
 """Images in a forward pass of one learner: larger passes do not fit the cache, and take twice as
 long per image."""
 AT_ONCE = 64
-"""Learners in one call: the parameters of so many small models fit a processor's cache. Chunks are
+"""Number of learners in one call: their parameters, if small, fit a processor's cache. Chunks are
 cut in the same way for any number of threads, so they do not affect the results."""
 EVALUATED_AT_ONCE = 16
 """Learners that are evaluated in one call, on all test samples."""
@@ -147,7 +147,7 @@ class Cohort:
     def descend(
         self, parameters: Tensor, batches: Batches, lr: float, steps: int = 1, decay: float = 0.0
     ) -> None:
-        """Take steps of plain SGD on equal parts of each learner's batch, one after the other.
+        """Take consecutive steps of plain SGD on equal parts of each learner's batch.
 
         Args:
             parameters: ``(n, d)``, contiguous; changed in place.

@@ -79,7 +79,7 @@ class SharedParts:
 
 
 class LearningTrainer:
-    """Trainer in one incarnation of a peer. While it computes, it does no other work."""
+    """Trainer of one incarnation of a peer. While it computes, it does no other work."""
 
     def __init__(self, peer: PeerId, shared: SharedParts) -> None:
         self.peer, self.shared = peer, shared

@@ -139,7 +139,7 @@ def aggregate_neighbourhoods(
 
 
 def _read_rows(neighbours: Neighbours, n: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the rows of all neighbourhoods, one after the other, and the size of each. Raises
+    """Return the concatenated rows of all neighbourhoods, and the size of each. Raises
     ConfigError: There is no such row."""
     if isinstance(neighbours, Tensor):
         members = neighbours.to("cpu", torch.int64).reshape(-1).numpy()

@@ -20,7 +20,7 @@ from .counters import hash_counters
 
 Whole: TypeAlias = NDArray[np.int64]
 CLUSTERS = 10
-"""Clusters of ``stratified:clusters`` without a number."""
+"""Default number of clusters of ``stratified:clusters``."""
 
 _HINT = (
     "stratified:labels, similar:labels, stratified:clusters:10, similar:clusters:10, or moves:E:M: "

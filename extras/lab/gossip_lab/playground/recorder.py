@@ -88,7 +88,7 @@ class Recorder(Observer):
         if self._rolling:
             self._compare(peer, state, stop - 1)
         locked = self._locked_by(peer)
-        # A peer that skips rounds counts as taking part in them, a returning peer does not take
+        # A peer that skips rounds counts as taking part in them; a returning peer does not take
         # part in earlier ones. In gossip rounds its state stays as it was.
         before = state if self._rolling else self._latest.get(peer, state)
         for round_id in range(max(self.round_id, self._next.get(peer, stop - 1)), stop):

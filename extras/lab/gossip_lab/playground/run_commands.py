@@ -36,7 +36,7 @@ _Logged = dict[int, dict[str, dict[int, list[float]]]]
 
 @dataclass(frozen=True)
 class RunCommand:
-    """Command line of a real run, in place of a world.
+    """Command line of a real run, instead of a world.
 
     Attributes:
         command: Options, script and arguments of ``gossip run``; a value of the grid replaces
@@ -154,7 +154,8 @@ def _ends_with_parent() -> Callable[[], None]:
 
 
 def read_run(folder: Path, seed: int, every: int, began: float) -> list[list[Row]]:
-    """Return the rows of a run for each ``every`` rounds, from what its honest peers have logged.
+    """Return the rows of a run for each ``every`` rounds, from the values that its honest peers
+    logged.
 
     A peer counts with the mean of its values in these rounds. ``worst``, ``mean`` and ``p10`` are
     those of the logged ``accuracy`` over the peers. Other numbers are means over the peers.

@@ -31,7 +31,7 @@ from gossip_lab.simulation.world import (
 )
 
 LOSS, DUPLICATION, JITTER_S = 0.2, 0.2, 0.1
-CHURN_S = (0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)  # pauses of a sleeper on lossy links, in turn
+CHURN_S = (0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)  # consecutive pauses of a sleeper on lossy links
 STARTED_S = 2.0
 CALM_S = 15.0  # without loss: a table exchange, two suspicions and their spread
 MEET_S = 10.0

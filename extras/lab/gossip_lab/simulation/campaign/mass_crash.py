@@ -31,7 +31,7 @@ from .measuring import TrafficMeter, advance
 SILENT = {"closing_s": (1e9, 1e9), "heartbeat_s": None}
 """The kernel reports nothing, as when a cable is pulled: only probes can detect it."""
 
-# peers: in larger swarms the initial storm of news takes longer than the whole measurement
+# peers: in larger swarms the initial storm of rumors takes longer than the whole measurement
 ACQUAINTED_ABOVE = 128
 # time within which every peer has sent its first table, for any n
 FIRST_TABLES_S = 6.0
@@ -163,7 +163,7 @@ def mass_crash(world: MassCrash) -> MassCrashResult:
 
 
 def started(world: MassCrash, deaths: Deaths) -> Swarm[MemberCore]:
-    """Return a swarm in which all peers have met and have no news left to send."""
+    """Return a swarm in which all peers have met and have no rumors left to send."""
     network = Network() if world.connections_close else Network(**SILENT)  # type: ignore[arg-type]
     make = ConnectedMemberCore if world.n > ACQUAINTED_ABOVE else MemberCore
     swarm = member_swarm(

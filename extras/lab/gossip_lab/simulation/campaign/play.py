@@ -251,7 +251,7 @@ def run(schedule: Schedule, observers: Iterable[Observer] = ()) -> SimulationRes
     """Play a schedule to its end or to its first violation.
 
     Args:
-        observers: Observers beside the checkers.
+        observers: Observers in addition to the checkers.
     """
     nemesis, panel = Nemesis(schedule), panel_of(schedule)
     swarm = make_swarm(schedule, nemesis)

@@ -94,7 +94,7 @@ class SearchQuery:
         """Check the requested rule, which is the same in all schedules.
 
         Raises: ConfigError: The rule cannot tolerate the attackers of this seed's schedule, or can
-        never get as many updates as it needs.
+        never get enough updates.
         """
         schedule = self.schedule(seed)
         if schedule.aggregator == self.aggregator or self.plan is not None:
@@ -143,8 +143,8 @@ def search(question: SearchQuery, jobs: int) -> Iterator[SimulationResult]:
                     pending[future] = True
                 if not pending:
                     return
-                # An interrupt comes between these blocks: within one it could leave a lock of the
-                # pool locked, and nothing would end.
+                # An interrupt must occur between these blocks: within one it could leave a lock of
+                # the pool locked, and nothing would end.
                 with _uninterrupted():
                     wait(pending, INTERRUPTIBLE_S, return_when=FIRST_COMPLETED)
                     finished = [future for future in pending if future.done()]

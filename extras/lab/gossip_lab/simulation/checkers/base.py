@@ -103,7 +103,7 @@ TIMELY_ATTACKS = frozenset(
     ["sign_flip", "nan", "huge", "two_updates", "strangers", *STATE_ATTACKS]
 ) - {"far_states"}
 """Attacks that do not delay a round: an update is accepted or rejected, and a state is requested
-beside the rounds."""
+outside of the rounds."""
 
 FALSE_STATES = frozenset({"wrong_states", "swapped_states", "far_states"})
 """Attacks that send a wrong state to a peer that restores from a Byzantine donor: if f = 0, or if

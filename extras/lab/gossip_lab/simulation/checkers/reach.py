@@ -1,6 +1,6 @@
 """Reachability between peers: the times since when each link and each process has been undisturbed.
 
-It is finer than ``Disturbances``, which treats the network as a whole: when a single link breaks,
+This is more precise than ``Disturbances``, which treats the network as a whole: when a link breaks,
 all peers still reach each other through others.
 """
 

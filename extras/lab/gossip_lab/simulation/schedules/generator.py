@@ -87,8 +87,8 @@ used in some schedules with servers and peers enough."""
 TOGETHER, PEERS_TOGETHER = 0.4, 6
 # share of node attacks that target shards that decide together, if there are any
 SHARD_ATTACK_SHARE = 0.5
-# share of server attacks that falsify claims beside a result's numbers, if a rule tolerates an
-# attacker
+# share of server attacks that falsify claims about a result instead of its numbers, if a rule
+# tolerates an attacker
 CLAIM_ATTACK_SHARE = 0.5
 # share of the schedules without false updates that use the drawn rule, which may be a mean
 ROBUST = 0.45
@@ -186,7 +186,7 @@ def _with_rule(base: Schedule, rule: str, shards: tuple[int, ...], together: Ran
     in some schedules with many peers use a rule that servers of shards run together.
 
     Args:
-        shards: As drawn; at least two are needed for that.
+        shards: Drawn shards; such a rule needs at least two.
     """
     # One more is added because a single crash would otherwise lose every later round, and one for
     # each permanent loss.

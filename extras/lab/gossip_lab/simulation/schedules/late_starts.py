@@ -1,7 +1,7 @@
 """Starts at which some peers are absent, or fail at once.
 
-A machine boots late or never, a job waits in its queue, a trainer takes longer to read its data
-than the others: the others begin with ``--min-peers``. Or the peer with the initial weights dies,
+A machine boots late or never, a job waits in its queue, or a trainer reads its data for
+longer. The other peers begin with ``--min-peers``. Or the peer with the initial weights dies,
 hangs or is cut off before another peer has them.
 """
 
@@ -51,7 +51,7 @@ cannot be survived."""
 
 
 def begun_late(drawn: Schedule, need: int) -> Schedule:
-    """Return the schedule with one peer late, or two; or as it was drawn.
+    """Return the schedule with one or two late peers, or the drawn schedule unchanged.
 
     Args:
         need: Updates that the rule needs against the attackers of the schedule.
@@ -104,7 +104,7 @@ def begun_late(drawn: Schedule, need: int) -> Schedule:
 
 def disturbed(drawn: Schedule, need: int) -> Schedule:
     """Return the schedule with its own weights for each peer, and one peer that dies, hangs or
-    is cut off while they begin; or as it was drawn.
+    is cut off while they begin; or the drawn schedule unchanged.
 
     Args:
         need: Updates that the rule needs against the attackers of the schedule.

@@ -70,7 +70,7 @@ class Schedule:
             them.
         further_every: Steps of a toy model's optimizer before each step of another one, in a round
             that is no step of the run; 0 if there is one optimizer.
-        overlap: 1: trainers compute the next update beside the round of the last one.
+        overlap: 1: trainers compute the next update during the round of the last one.
         stages: Number of peers in each stage of a pipeline, in order of their ids. Empty if each
             peer has the whole model.
         micro_batches: Number of micro-batches of a step of the pipeline.

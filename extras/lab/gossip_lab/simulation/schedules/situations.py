@@ -47,7 +47,7 @@ RULES_UNDER_ATTACK = ("geometric_median", "median", "trimmed_mean")
 STANDING = 0.08
 """Share of standstills among the random schedules that are not one of these situations and begin
 with all peers. In a standstill, results are rejected while few peers are left."""
-# attacks that every peer with an update of its own detects
+# attacks that every peer with its own update detects
 REFUSED = ("wrong_results", "scaled_results", "nan_results")
 BRIEF_S = (12.0, 17.0)
 """Active and total seconds of a standstill. Its rounds are short: more than a hundred pass."""
@@ -211,7 +211,7 @@ def _broken_links(lots: FaultSampler, drawn: Schedule) -> Schedule:
 
 
 def _standstill(lots: FaultSampler, drawn: Schedule) -> Schedule:
-    """Reject a server's results while so many others are dead or have hanging trainers, that the
+    """Reject a server's results while so many others are dead, or have hanging trainers, that the
     remaining peers are not a majority without it. Rounds are short, or the dead peers would have
     left the roster before the attacker's next turn."""
     attacker, *others = lots.peers()

@@ -63,7 +63,7 @@ def strained(drawn: Schedule) -> Schedule:
 
 
 def lent(drawn: Schedule) -> Schedule:
-    """Return a schedule with lent memory instead of the drawn one, or the drawn one. To be called
+    """Return a schedule with lent memory instead of the drawn one, or the drawn one. Call this
     last, because it leaves the other schedules unchanged."""
     return draw_scenario(drawn, "lent", LENT_SHARE, [LENT_MEMORY], **PLAIN)
 
@@ -186,8 +186,8 @@ def _trickle(lots: FaultSampler, drawn: Schedule) -> Schedule:
 
 
 def _last_holder(lots: FaultSampler, drawn: Schedule) -> Schedule:
-    """End all peers except one permanently at once, which their launchers report. As many newcomers
-    are starting as there were peers, or sometimes too few."""
+    """End all peers except one permanently at once, which their launchers report. Equally many
+    newcomers are starting, or sometimes too few."""
     at_s, later_s, (_, *gone) = lots.ms(3.0, 6.0), lots.long(0.1, 2.5), lots.peers()
     crashes = tuple(
         Crash(peer, None, round(at_s + 0.01 * number, 3)) for number, peer in enumerate(gone)

@@ -1,4 +1,4 @@
-"""Stand-in for the user's layers of one stage in a simulated pipeline. Short vectors pass through
+"""Substitute for the user's layers of one stage in a simulated pipeline. Short vectors pass through
 it, forward and backward, and depend on all of its inputs."""
 
 from __future__ import annotations

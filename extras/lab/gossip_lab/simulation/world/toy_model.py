@@ -44,7 +44,7 @@ class ToyModel:
 
     Args:
         sizes: Elements of each shard.
-        initial: Seed of weights of its own; None means zeros.
+        initial: Seed of the peer's own weights; None means zeros.
         local_steps: Steps of an update. With more than one ``OUTER`` applies the aggregate, and its
             memory belongs to the state.
         fragments: Number of fragments of the model, each as large as an update.

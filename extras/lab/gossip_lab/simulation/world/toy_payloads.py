@@ -21,7 +21,7 @@ Values = Sequence[float]
 
 
 def digest_of(*arrays: NDArray[Any]) -> bytes:
-    """Return blake2b-16 of the arrays' bytes, one after the other."""
+    """Return blake2b-16 of the concatenated bytes of the arrays."""
     return hashlib.blake2b(
         b"".join([array.tobytes() for array in arrays]), digest_size=DIGEST_BYTES
     ).digest()

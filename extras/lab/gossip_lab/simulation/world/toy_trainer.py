@@ -1,4 +1,4 @@
-"""Stand-in for the user's training in a simulated peer: a short vector that descends towards a
+"""Substitute for the user's training in a simulated peer: a short vector that descends towards a
 target."""
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ TRAINER_EFFECTS = (
 
 
 class ComputedAhead:
-    """End of a computation beside a round. The core does not receive this event."""
+    """End of a computation that overlaps a round. The core does not receive this event."""
 
 
 Said: TypeAlias = Event | ComputedAhead
@@ -97,7 +97,7 @@ class ToyHistory:
         computed: (round, samples).
         served: Rounds that its node aggregated for.
         made_of: Inputs of the update offered last.
-        dropped: Number of updates that were computed beside a round and not offered.
+        dropped: Number of updates that were computed during a round and not offered.
     """
 
     applied: list[tuple[int, bytes]] = field(default_factory=list)
@@ -158,7 +158,7 @@ class _Draft:
 
 @dataclass(slots=True)
 class _Ahead:
-    """Computation beside a round.
+    """Computation that overlaps a round.
 
     Attributes:
         guess: The round that will probably follow.
@@ -209,7 +209,7 @@ class ToyTrainer(ToyModel):
         rates: Learning rates of its script, as a multiple of its own step size.
         rounds: Rounds that its script trains for.
         piece_bytes: Size of a piece of its state.
-        overlap: 1: it computes the next update beside the round of the last one.
+        overlap: 1: it computes the next update during the round of the last one.
         local_steps: Steps of an update. With more than one ``OUTER`` applies the aggregate, and its
             memory belongs to the state. Every other update is of fewer steps, on a part of the
             samples.
@@ -278,7 +278,8 @@ class ToyTrainer(ToyModel):
         return waiting
 
     def _following(self) -> events.StartRound | None:
-        """Return the round that will probably follow the last one, if it is computed beside it."""
+        """Return the round that will probably follow the last one, if their computations
+        overlap."""
         go = self._go
         assert go is not None
         following = replace(go, round_id=go.round_id + 1)
@@ -419,7 +420,7 @@ class ToyTrainer(ToyModel):
         return [(pause_s, contributed)]
 
     def _is_of_use(self, draft: _Draft, go: events.StartRound) -> bool:
-        """Whether an update computed beside the last round can be offered in this one."""
+        """Whether an update computed during the last round can be offered in this one."""
         return go.round_id == self.next_round and draft.fits(go)
 
     def _compute_ahead(self) -> list[tuple[float, Said]]:
@@ -427,7 +428,7 @@ class ToyTrainer(ToyModel):
         assert go is not None
         if self.computing is not None or self.next_round != go.round_id - 1:
             return []
-        # With fragments the update computed beside the last round is of another part of the model.
+        # With fragments the update computed during the last round is of another part of the model.
         whole = self.local_steps > 1 and self.fragments == 1
         beside = self._outer_step(self._ahead.in_flight)[0] if whole else ()
         self._ahead.draft = draft = self._drafted(go, beside)

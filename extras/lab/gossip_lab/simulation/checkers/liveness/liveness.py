@@ -36,7 +36,7 @@ Shortcoming = tuple[PeerId, str] | None
 
 def converged_after_s(settings: MembershipSettings, n: int) -> float:
     """Return the time limit of L1: a table exchange, a suspicion that began with the last fault and
-    one that it led to, and the spread of the news."""
+    one that it led to, and the spread of the rumors."""
     stretch = ceil(log2(n) - 5) + 1 if n > 32 else 1  # as ``table_interval_s``
     spread_s = settings.gossip_interval_s * (ceil(log2(n)) + 1) if n > 1 else 0.0
     return settings.push_pull_interval_s * stretch + 2.0 * longest_s(n, settings) + spread_s

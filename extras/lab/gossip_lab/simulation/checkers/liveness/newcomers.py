@@ -56,7 +56,7 @@ class CountsWhenItKeepsUp(Checker):
 
 
 class WaitsForThoseWhoCome(Checker):
-    """L10: no peer gives up for lack of a quorum, before its time, if newcomers are present or
+    """L10: no peer gives up early for lack of a quorum while newcomers are present or
     arriving that can replace the members of its roster that have ended. The peer may be the last
     holder of the state."""
 
@@ -64,7 +64,7 @@ class WaitsForThoseWhoCome(Checker):
     needs = "rolling"
 
     def make_records(self) -> None:
-        # the roster of which each peer lacks a quorum
+        # roster of which each peer lacks a quorum
         self._waits_for: dict[PeerId, tuple[PeerId, ...]] = {}
         self._crashed_at = float("-inf")
         self._coming: dict[PeerId, set[PeerId]] = {}  # newcomer -> peers that were notified of it

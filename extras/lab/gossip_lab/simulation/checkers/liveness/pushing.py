@@ -54,7 +54,7 @@ class PushesToAll(Checker):
     def judge(self, event: Contributed) -> None:
         targets, self._targets, core = self._targets, None, self.core
         if targets is None or core.phase != "running":
-            return  # or the training is over in its view
+            return  # no plan is known, or the training is over in the peer's view
         settings = core.settings.gossip
         mixes = event.round_id % settings.mix_every == settings.mix_every - 1
         for target, what in product(targets, ("gradient", "parameters")[: 1 + mixes]):

@@ -183,7 +183,7 @@ class LetsInWhoIsReady(Checker):
         )
         for shard in rounds.shards:
             answers = shard.served.answers
-            # Only the sender of this message has surely been counted: the end of another peer's
+            # Only the sender of this message has certainly been counted: the end of another peer's
             # skip may be noticed a little later.
             is_counted = event.sender in (ready if isinstance(message, Hello) else answers)
             serves = shard.commit is None and shard.served.attempt == shard.attempt

@@ -20,7 +20,7 @@ GONE = ("dead", "left")
 
 
 class StandingNeverFalls(TableChecker):
-    """S1: a peer's standing falls at no observer, and only the peer itself raises it."""
+    """S1: no observer records a fall of a peer's standing, and only the peer itself raises it."""
 
     invariant = "S1"
     fields = ("standing", "enlisted")

@@ -203,7 +203,7 @@ class AppliesWhatTheRuleSaid(Checker):
 
 
 class RuleAnswers(Checker):
-    """S11: a rule returns a finite aggregate if it receives as many finite updates as it needs for
+    """S11: a rule returns a finite aggregate if it receives enough finite updates for
     f Byzantine peers.
 
     Differences of parameters are excepted: those of Byzantine peers may be too far apart for

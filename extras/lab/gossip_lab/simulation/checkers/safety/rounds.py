@@ -267,7 +267,8 @@ class OneHistory(Checker):
     If commits can get lost between running peers, two digests may be committed and healed later.
     The following always holds:
 
-    - A server makes one commit an attempt, in its turn, with the answers of a quorum and of as many
+    - A server makes one commit per attempt, in its turn, with the replies of a quorum and of as
+    many
       peers as the rule needs. Exceptions: it lets a peer join or leave, or some of a quorum keep a
       result that it has rejected and no other peer can arrive.
     - No peer that has moved on to a later attempt accepts a commit of an earlier one, not even its

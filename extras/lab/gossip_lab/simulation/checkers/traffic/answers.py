@@ -95,7 +95,7 @@ class AnswersOnce(Checker):
 
 
 class CommitsForAReason(Checker):
-    """S15: a peer is sent a commit of a shard no more often than there are reasons.
+    """S15: a peer is sent a commit of a shard at most once for each reason.
 
     Reasons are: the commit has been made; a server receives it; a peer at a later attempt than the
     one that made it receives it. An update, query or request that arrives after the commit is also

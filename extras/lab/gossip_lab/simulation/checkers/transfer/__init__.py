@@ -1,4 +1,4 @@
-"""Checkers of state transfer: which peer restores the state of which other peer."""
+"""Checkers of state transfer between peers."""
 
 from . import fetching, vouching
 from .helping import RemindsTheSilent, SaysThatNoRoundComes, StaysForTakers

@@ -1,7 +1,7 @@
 """S14, S11: quarantine follows from the rules' measurements alone.
 
 A peer in quarantine is neither aggregated nor serves, and each rule receives the number of
-Byzantine peers that it has to tolerate. No peer makes an accusation without evidence of its own.
+Byzantine peers that it has to tolerate. No peer makes an accusation without its own evidence.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class TrustFollowsTheCommits(HistoryChecker):
             raise self.violated(f"{where} uses updates of peers {used}, which are in quarantine")
         barred = before.barred()
         if commit.server in barred and any(other not in barred for other in roster):
-            raise self.violated(f"{where} was made by peer {commit.server}, which may not serve")
+            raise self.violated(f"{where} was made by peer {commit.server}, which must not serve")
 
     @on_effect
     def judge_rule(self, ask: Aggregate) -> None:
