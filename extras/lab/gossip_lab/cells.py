@@ -220,8 +220,7 @@ class ProgressLines:
     def print_stop(self, folder: Path) -> None:
         self._print_line(
             f"stopped after {self.done} of {counted(self.total, 'cell')}; the same command "
-            "continues "
-            f"from {folder}"
+            f"continues from {folder}"
         )
 
     def _print_line(self, text: str) -> None:

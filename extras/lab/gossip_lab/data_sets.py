@@ -210,8 +210,7 @@ def _wrong_with(arrays: Mapping[str, NDArray[Any]]) -> str:
         ):
             return (
                 f"{name} of shape {array.shape} and type {array.dtype} is empty, or has values "
-                "that are "
-                "not finite"
+                "that are not finite"
             )
     for image, label in (ARRAYS[:2], ARRAYS[2:]):
         if arrays[label].shape != (len(arrays[image]),):

@@ -122,8 +122,7 @@ def encodings(
     _show(costs, cells, wanted, encoding, out)
     if page is not None:
         about = (
-            f"{counted(seeds, 'seed')}, {rounds} rounds, {PEERS} workers, {LIARS} of them "
-            "Byzantine: "
+            f"{counted(seeds, 'seed')}, {rounds} rounds, {PEERS} workers, {LIARS} Byzantine: "
             f"{' or '.join(attack)}. Data {data}, model {model}. {environment()}."
         )
         lines = measured(costs, cells, wanted, encoding, about)
@@ -258,8 +257,7 @@ def measured(
         *markdown_table(COST_COLUMNS, _costs(costs)),
         "",
         about,
-        "Accuracy in percent: without attack (mean) / under attack (lowest of all seeds and "
-        "attacks):",
+        "Accuracy in percent: without attack (mean) / lowest of all seeds and attacks:",
         "",
         *markdown_table(("rule", *encodings), _grid(cells, rules, encodings)),
     ]

@@ -168,8 +168,7 @@ def _caption(table: RobustnessTable, found: Found, data: str) -> str:
     reference = _math(robustness_page.percent(table.reference(found)))
     limit = f"{100 * table.limit(found).mean:.1f}, {100 * table.fails_below:g} \\% of that"
     return (
-        f"Test accuracy in percent, {measured}: {', '.join(said)}. Averaging only the honest "
-        "workers "
+        f"Test accuracy in percent, {measured}: {', '.join(said)}. Averaging without attack "
         f"reaches {reference}; the limit is {limit}. "
         "Bold: fails; italic: undecided; --: cannot be run."
     )

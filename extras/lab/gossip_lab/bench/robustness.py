@@ -109,9 +109,7 @@ def robustness(
         list[str],
         typer.Option(
             help=(
-                "Split of the samples among honest workers: iid, sorted, dirichlet:ALPHA, "
-                "gamma:SHARE. "
-                "Repeatable."
+                "Split among honest workers: iid, sorted, dirichlet:ALPHA, gamma:SHARE. Repeatable."
             )
         ),
     ] = ["iid"],  # noqa: B006
@@ -303,9 +301,8 @@ def _choices(given: Mapping[str, Any]) -> list[dict[str, Any]]:
     combinations = [dict(zip(CHOSEN, each, strict=True)) for each in product(*values)]
     if len(combinations) > 1 and not given["validation"]:
         raise ConfigError(
-            f"{len(combinations)} settings to choose from, but no samples to choose by: by the "
-            "test "
-            "samples a rule would look better than it is",
+            f"{len(combinations)} settings to choose from, but no samples to choose by: by "
+            "the test samples a rule would look better than it is",
             "hold out training samples: --validation 0.2",
         )
     return combinations

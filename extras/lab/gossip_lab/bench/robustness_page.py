@@ -78,10 +78,9 @@ def head(tables: Sequence[RobustnessTable], found: Found, data: str, command: st
     """Return the text above the tables. ``command`` is the command that makes the page."""
     table = tables[0]
     what = (
-        "Which rule learns under which attack? Of n simulated workers, f are Byzantine. These draw "
-        "from "
-        "all samples, know every honest update of the round and, for `adaptive` and `optimal_*`, "
-        "test their updates on the rule before they send. Each run is one process, plain SGD, no "
+        "Which rule learns under which attack? Of n simulated workers, f are Byzantine. These "
+        "draw from all samples, know every honest update of the round and, for `adaptive` and "
+        "`optimal_*`, test their updates on the rule first. Each run is one process, plain SGD, no "
         "network; real processes are in [attacks.md](attacks.md). This command makes the page, and "
         "continues after Ctrl-C:"
     )
@@ -91,11 +90,9 @@ def head(tables: Sequence[RobustnessTable], found: Found, data: str, command: st
         "over the seeds ± its standard error. The limit is "
         f"{share} of the accuracy of averaging the n-f honest workers alone. Each run is "
         "compared with the run of the same seed without attackers. A cell **fails** when it is "
-        "below the limit, and *holds* when it is not, if that is not due to chance (Student's t of "
-        "the "
-        "differences). Otherwise it is *undecided*: more seeds might reverse it. Of the decided "
-        "cells "
-        "of a table, 5 % are wrong on average (Benjamini, Hochberg). "
+        "below the limit, and *holds* when it is not, if that is not due to chance (Student's t "
+        "of the differences). Otherwise it is *undecided*: more seeds might reverse it. Of the "
+        "decided cells of a table, 5 % are wrong on average (Benjamini, Hochberg). "
         f"`{DASH}` means that the rule cannot be run; "
         "the reason is below the table. `none`: no attack. `worst` is the lowest cell of the row."
     )
@@ -109,11 +106,9 @@ def head(tables: Sequence[RobustnessTable], found: Found, data: str, command: st
         f"This is {counted(len(table.seeds), 'seed')} and "
         f"{counted(table.settings()['rounds'], 'round')}: averaging without any "
         f"attacker reaches {reached} in that time, and would reach more in a longer run. That a "
-        "rule "
-        f"holds means that it kept {share} of this under these attacks, "
-        "not that it loses nothing, nor that no other attack breaks it; a difference within the ± "
-        "is "
-        "none."
+        f"rule holds means that it kept {share} of this under these attacks, not "
+        "that it loses nothing, nor that no other attack breaks it; a difference within the ± "
+        "is none."
     )
     settings = [(f"`{name}`", value) for name, value in settings_of(tables, data).items()]
     return [
@@ -425,8 +420,7 @@ def draw(table: RobustnessTable, found: Found, path: Path) -> None:
             weight = "bold" if cell.fails else "normal"
             axes.text(x, y, words, ha="center", va="center", fontsize=7, fontweight=weight)
     axes.set_title(
-        f"test accuracy in %, {table.f} of {table.n} lie (bold: fails; {best:.0f} without "
-        "attackers)",
+        f"test accuracy in %, {table.f} of {table.n} lie (bold: fails; {best:.0f} without attack)",
         fontsize=9,
     )
     figure.colorbar(picture, ax=axes, shrink=0.6)
