@@ -42,7 +42,7 @@ def names(folder: Path) -> list[str]:
 def open_socket(
     folder: Path, name: str, act: Callable[[socket.socket, str], None]
 ) -> socket.socket:
-    """Return a unix socket after ``act`` (bind, connect). The path of a socket may have 107
+    """Return a unix socket that ``act`` has bound or connected. The path of a socket may have 107
     bytes, and that of a run's folder may be longer, so it goes through an open descriptor of
     the folder."""
     end = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)

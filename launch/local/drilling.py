@@ -268,7 +268,7 @@ class DrillServer:
             )
         return peer
 
-    # --- what lasts -------------------------------------------------------------------------------
+    # --- faults with a duration -------------------------------------------------------------------
 
     def _lasts(self, fault: Fault, for_s: float) -> _DrillAct:
         return lambda number: self._last(number, fault, for_s)

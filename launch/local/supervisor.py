@@ -83,7 +83,7 @@ class Supervisor:
         self.processes = PeerProcesses(self.ongoing, inherited)
         self.shutdown = PeersShutdown(self.ongoing, self.processes)
         self._restarts = RestartCounter(config.restarts)
-        self._lost: set[int] = set()  # ids that another launcher has, too
+        self._lost: set[int] = set()  # ids that another launcher uses, too
         self._explained = False
         # one of several launchers in this folder
         alone = min(peers) if joins or files else None

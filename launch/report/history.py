@@ -11,7 +11,7 @@ from typing import TypeAlias
 from gossip.observe import CommitRow
 
 RECENT_ROUNDS = 8  # as in the core
-# It may be that no peer applied a last single commit: its maker died before sending it.
+# A single commit at the end may be on one peer only, which died before it sent it.
 BRANCH_ROUNDS = 2
 EPOCHS_MAX = 1000
 """Epochs that one slice of a round may span."""

@@ -154,8 +154,7 @@ def _parts(line: bytes) -> list[bytes]:
 
 
 def _text(line: bytes) -> str:
-    """Return a line in the form that a terminal finally shows. A progress bar has its last
-    state."""
+    """Return a line as a terminal finally shows it: of a progress bar only the last state."""
     return line.rstrip(b"\r").rsplit(b"\r", 1)[-1].decode("utf-8", "replace")
 
 

@@ -34,7 +34,7 @@ class RunModel:
 
     Args:
         peers: Ids of the peers, or their number; the ids begin at 0 then. Only events of these
-            peers are applied. Other peers appear only in events about them.
+            peers are applied. Other peers appear only as subjects of events.
         local_steps: Local steps in a round. Events count rounds, printed lines steps.
         stages: Stage of each peer of a pipeline. There a round is one round of each stage, and a
             peer reports about its stage.

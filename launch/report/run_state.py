@@ -38,7 +38,7 @@ TAIL_BYTES = 256 * 1024  # end of events.jsonl: more rows than all peers write i
 TAIL_BYTES_MIN = 16 * 1024  # end of each file, if every peer has its own
 State = Literal["running", "elsewhere", "copy", "ended", "killed", "not begun"]
 """State of a run. ``elsewhere``: its launchers are on other machines, and have not recorded their
-end. ``copy``: a process that it names exists, and leads another folder. ``killed``: a launcher has
+end. ``copy``: a process that it names exists, but has another folder. ``killed``: a launcher has
 ended without a record of its end, and there is no summary."""
 
 

@@ -174,7 +174,7 @@ def show_json(folder: Path) -> None:
 
 def _print(view: TopView) -> None:
     """Print all peers and all incidents."""
-    from .html import RecordedRun, lines_of  # late: too slow for a run that is drawn each second
+    from .html import RecordedRun, lines_of  # slow, and a live screen does not need it
 
     console = Console(highlight=False, soft_wrap=True)
     width = shutil.get_terminal_size().columns if console.is_terminal else PLAIN_WIDTH

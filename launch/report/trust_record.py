@@ -100,7 +100,7 @@ class TrustRecord:
         return [f"~ peer {subject.peer} is trusted again"] if was else []
 
     def _on_share(self, event: events.Share, row: PeerRow, subject: PeerRow) -> list[str]:
-        """Record the share of the batch. The first report counts."""
+        """Record the peer's share of the batch; only its first report counts."""
         peer = subject.peer
         self.shares.setdefault(peer, event)
         if self._shares.get(peer, 0) >= (event.round or 0):

@@ -120,8 +120,8 @@ class HostsShutdown:
             found.remote.send(kind, **fields)
 
     def _abandon_later(self, after_s: float) -> None:
-        """Abandon hosts that have not ended ``after_s`` seconds from now. A host that cannot be
-        reached is not waited for: its agent ends its peers, or continues if it was cut off."""
+        """Abandon hosts that have not ended ``after_s`` seconds from now. The agent of an
+        unreachable host ends its peers by itself, or continues if it was only cut off."""
         asyncio.get_running_loop().call_later(after_s, self._abandon_hosts)
 
     def _abandon_hosts(self) -> None:

@@ -37,7 +37,7 @@ class RoundRecord:
 
 
 class Recorder(Observer):
-    """Makes the moments of a world.
+    """Records the state of a world after each round.
 
     Attributes:
         moments: Moments that were not yielded yet.

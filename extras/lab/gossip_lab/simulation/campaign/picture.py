@@ -20,7 +20,7 @@ ROWS = 90
 ROW_PX, COLUMN_PX, LEFT_PX, RIGHT_PX, TOP_PX = 18, 170, 110, 190, 30
 CHARACTER_PX = 7
 BOLD = ' font-weight="bold"'
-STUB = 0.3  # length of the arrow of a message that never arrived, as a share of the way
+STUB = 0.3  # length of the arrow of a message that never arrived; 1 if it had
 COLOURS = {"rounds": "#1f5fbf", "joining": "#8a3fbf", "membership": "#7a7a7a"}
 GREEN, RED, ORANGE, INK = "#16803c", "#c81e1e", "#b45309", "#222222"
 WRAP = 150

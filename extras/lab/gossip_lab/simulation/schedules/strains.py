@@ -58,7 +58,7 @@ ROUND_TIMEOUT_S = 10.0
 
 
 def strained(drawn: Schedule) -> Schedule:
-    """Return a strain instead of the drawn schedule, or the drawn schedule."""
+    """Replace a drawn schedule by a strain, in a share of the seeds."""
     return draw_scenario(drawn, "strain", SHARE, STRAINS, **PLAIN)
 
 

@@ -62,7 +62,7 @@ class Links:
         to: PeerId,
         lane: Lane,
     ) -> None:
-        """Call ``act`` with the lane later, if the present attempt is still pending then."""
+        """Call ``act`` later, unless the connection was attempted again by then."""
         attempt = lane.attempt
 
         def run() -> None:

@@ -143,7 +143,7 @@ class Nemesis(Observer):
         return vector
 
     def begin(self, swarm: AnySwarm) -> None:
-        """Schedule all faults with a time in a new swarm.
+        """Schedule all faults of a new swarm that have a time.
 
         The nemesis is an observer only if it has to wait for an event, and then the last one, so
         that other observers receive the effect before the peer dies.
