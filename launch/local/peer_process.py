@@ -328,7 +328,7 @@ class Guardian:
         self._send_line(f"forget {process.pid}")
 
     def revive(self) -> bool:
-        """Start the guardian again if it has ended. Return whether it had."""
+        """Start the guardian again if it has ended; then return True."""
         if self._process.poll() is None:
             return False
         self._close_pipe()

@@ -254,7 +254,7 @@ class EverybodyContributes(RoundLiveness):
                 continue
             if peer not in self._contributes and peer not in trust.quarantined():
                 where = f"{core.phase}, {rounds.mode} in round {rounds.round_id}"
-                return peer, f"no commit of the calm names it; it is {where}"
+                return peer, f"no commit of the calm phase has its update; it is {where}"
         return None
 
 
