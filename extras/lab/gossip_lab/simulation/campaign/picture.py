@@ -140,8 +140,9 @@ def _heading(outcome: SimulationResult) -> list[str]:
 
 
 def _arrows(lines: Sequence[ChartLine], lost: Iterable[ChartLine] = ()) -> list[_Arrow]:
-    """Return the arrows: each arrival is matched with its sending. A duplicated message
-    arrives twice, and a forged one was never sent. ``lost`` has the reasons of messages that do not arrive."""
+    """Return the arrows: each arrival is matched with its sending. A duplicated message arrives
+    twice, and a forged one was never sent. ``lost`` has the reasons of messages that do not
+    arrive."""
     found: list[_Arrow] = []
     on_the_way: dict[tuple[PeerId, PeerId], list[_Arrow]] = {}
     for row, line in enumerate(lines):
