@@ -34,7 +34,7 @@ def test_why_nothing_answers_is_told() -> None:
         silent.bind(("127.0.0.1", 0))
         silent.listen()
         (other,) = reach(f"127.0.0.1:{silent.getsockname()[1]}")
-    assert "connected, and no answer" in other.said
+    assert "connected, but no reply" in other.said
 
 
 def test_a_host_that_nobody_knows_is_said_to_be() -> None:

@@ -350,7 +350,7 @@ def test_a_page_is_written_with_its_heat_maps(tmp_path: Path) -> None:
     page = (tmp_path / "docs" / "page.md").read_text("utf-8")
     assert "page-2-of-6.png" in page
     assert "\n    gossip bench\n" in page
-    reached = "This is 3 seeds and 30 rounds: averaging without any liar reaches 90.5 %"
+    reached = "This is 3 seeds and 30 rounds: averaging without any attacker reaches 90.5 %"
     assert reached in page.replace("\n", " ")
     assert (tmp_path / "docs" / "page-2-of-6.png").read_bytes().startswith(b"\x89PNG")
 
@@ -475,7 +475,7 @@ def test_misspelt_rules_attacks_and_senders_stop_the_command_before_it_starts(
         ({"rules": ["mean zeno:b=1"], "n": [10], "f": [4]}, "zeno leaves out b=1 updates, but f=4"),
         ({"rules": ["mean zeno_pp"], "local_steps": [1, 4]}, "as long as the judge's gradient"),
         ({"rules": ["mean nnm+fltrust"], "outer": ["mean"]}, "as long as the judge's gradient"),
-        ({"n": [10, 20], "f": [2]}, "of Byzantine ones"),
+        ({"n": [10, 20], "f": [2]}, "of Byzantine workers"),
         ({"n": [5], "f": [5]}, "5 Byzantine of 5 workers"),
         ({"rules": None, "n": [5], "f": [-1]}, "-1 Byzantine of 5 workers"),
         ({"n": [0], "f": [0]}, "0 Byzantine of 0 workers"),

@@ -189,5 +189,5 @@ def test_a_torch_that_cannot_be_imported_is_told(monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize("address", ["10.0.0.7", "10.0.0.7:", ":80", "10.0.0.7:0", "fd00::2:80"])
 def test_what_is_no_address_is_the_users_error(address: str) -> None:
-    with pytest.raises(ConfigError, match=r"HOST:PORT|in brackets"):
+    with pytest.raises(ConfigError, match=r"HOST:PORT|needs brackets"):
         check_reach.reach(address)

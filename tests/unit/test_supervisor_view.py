@@ -289,10 +289,7 @@ def test_the_batch_policy_is_told_at_the_start_and_when_the_roster_changes_size(
 
     view = RunModel(3)
     assert told(view, *(batch(0, peer, 3, 96) for peer in range(3))) == [
-        (
-            "= batch: 3 peers x 32 samples, 96 a round (fixed_local); the learning rate is left "
-            "as it is"
-        )
+        "= batch: 3 peers x 32 samples, 96 a round (fixed_local); the learning rate is unchanged"
     ]
     assert told(view, batch(7, 0, 2, 64), batch(7, 2, 2, 64)) == [
         (

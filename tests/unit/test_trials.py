@@ -67,10 +67,10 @@ def test_both_parts_are_scaled_alike_and_only_where_they_are_pixels(
 @pytest.mark.parametrize(
     ("changed", "says"),
     [
-        ({"x_train": np.zeros((4, 0))}, "x_train of shape (4, 0) and type float64 holds nothing"),
+        ({"x_train": np.zeros((4, 0))}, "x_train of shape (4, 0) and type float64 is empty"),
         ({"x_test": np.full((2, 3), np.nan)}, "is empty, or has values that are not finite"),
-        ({"x_train": np.array([["a"] * 3] * 4)}, "x_train of shape (4, 3) and type <U1 holds"),
-        ({"y_train": np.float64(3)}, "y_train of shape () and type float64 holds nothing"),
+        ({"x_train": np.array([["a"] * 3] * 4)}, "x_train of shape (4, 3) and type <U1 is empty"),
+        ({"y_train": np.float64(3)}, "y_train of shape () and type float64 is empty"),
         ({"x_test": np.zeros((2, 5))}, "3 numbers to an image in x_train, 5 in x_test"),
         ({"y_train": np.eye(4)}, "4 images in x_train for labels of shape (4, 4) in y_train"),
         ({"y_test": np.zeros(3)}, "2 images in x_test for labels of shape (3,) in y_test"),
