@@ -320,7 +320,7 @@ async def test_an_entry_for_an_id_beyond_the_room_is_not_taken(tmp_path: Path) -
             )
         except JoinServerUnreachable as silence:
             # it is what came back that is looked at
-            assert "no answer" in str(silence)  # noqa: PT017
+            assert "no reply" in str(silence)  # noqa: PT017
         else:
             raise AssertionError("a negative incarnation is nothing that a door says")
 
