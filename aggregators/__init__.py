@@ -1,5 +1,5 @@
-"""Robust aggregation: many updates in, one out, and a verdict on each.
-Nothing is imported before it is used."""
+"""Robust aggregation: rules that combine many updates into one, and rate each of them. Nothing is
+imported before it is used."""
 
 from __future__ import annotations
 

@@ -7,13 +7,13 @@ import math
 import torch
 from torch import Tensor
 
-HUGE = 1e300  # Larger values are replaced by it, so that sums of a few stay finite.
-HUGE_FACTOR = 1e130  # The same for factors of products.
+HUGE = 1e300  # Replaces larger values, so that a sum of a few stays finite.
+HUGE_FACTOR = 1e130  # Replaces larger factors, so that a product stays finite.
 # A larger square may come from a number that was clipped to the factor.
 CUT_SQUARE = HUGE_FACTOR**1.9
-# Largest number of an update in float64 in rules on distances: no difference of two is cut.
+# Largest number of a float64 update for rules on distances: differences need no clipping.
 LARGEST = 1e123
-TINY_NORM = 1e-15  # below it float32 squares lose digits or vanish
+TINY_NORM = 1e-15  # float32 squares of shorter vectors lose digits or vanish
 FLOAT32_MAX = torch.finfo(torch.float32).max
 BLOCK_ELEMENTS = 2**19
 

@@ -1,15 +1,15 @@
-"""Base of rules: functions from updates to one update, with a weight and an outlyingness of each.
+"""Base of rules: functions that aggregate updates and return a weight and an outlyingness for each.
 
-``@rule`` turns a function ``(updates, *, f, ...) -> Tensor`` into a ``Rule``. Called, it returns
-the aggregate; ``explain`` returns a ``Verdict`` with the weight and the outlyingness of each
-update. A function may return a ``Verdict`` itself if it has better values than the distance to the
-aggregate. Rules that need only inner products are made by ``@gram_rule``, see ``gram_rules``.
+``@rule`` turns a function ``(updates, *, f, ...) -> Tensor`` into a ``Rule``. A call returns the
+aggregate; ``explain`` returns a ``Verdict`` with the weight and the outlyingness of each update. A
+function may return a ``Verdict`` itself if it has better values than the distance to the aggregate.
+Rules that need only inner products are made by ``@gram_rule``, see ``gram_rules``.
 
 Rules take finite updates: a peer drops an update that is not finite when it receives it, and counts
 that as evidence. A rule does not check this again, unless its result is not finite. From finite
 updates of any size, no rule makes a NaN. Distances can be measured up to 1e123 (``LARGEST``), far
-beyond float32. In float64 a rule on distances replaces larger numbers by 1e123, and refuses a round
-in which most updates have them; medians and means of coordinates are exact at any size.
+beyond float32. In float64 a rule on distances replaces larger numbers by 1e123, and raises an error
+if most updates have them; medians and means of coordinates are exact at any size.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from .gram import in_typical, middle_of
 from .kernels import Rows, check_listed, check_stored
 
 Updates: TypeAlias = "Tensor | Sequence[Tensor] | Sequence[NDArray[Any]] | Rows"
-"""``(n, d)``, or n vectors ``(d,)``, which are stacked only for a rule that needs that."""
+"""``(n, d)``, or n vectors ``(d,)``. Vectors are stacked only for a rule that needs it."""
 AVAILABLE = frozenset(
     {
         "f",
@@ -49,8 +49,8 @@ AVAILABLE = frozenset(
         "round_id",
     }
 )
-"""Arguments that a caller may pass to a rule that names them. There is no ``previous`` in the
-first round, and never for parameters or for rules that run in the trainer."""
+"""Arguments that a caller may pass to a rule that names them. ``previous`` is missing in the first
+round, for aggregates of parameters, and for rules that run in the trainer."""
 Robust: TypeAlias = bool | Literal["bounded"]
 SMALLER = 1e-190  # the product with any float64 is at most 1e119
 RowFunction: TypeAlias = Callable[[Sequence[NDArray[np.float32]], NDArray[np.float32]], bool]
@@ -67,10 +67,10 @@ class Verdict:
             fraction of its coordinates that survived, divided by their sum. Sums to 1, or is all
             zero when no update at all was accepted.
         outlyingness: ``(n,)`` float64, >= 0, finite, the outlyingness of each; 1.0 is typical (the
-            median over the updates). All ones when the rule never distinguishes updates (the mean):
-            then it is not evidence against any peer.
-        length: Usual length of an update, as measured in this round, for a rule that names
-            ``usual`` in later rounds; 0.0 if not known.
+            median over the updates). All ones for a rule that never distinguishes updates (the
+            mean): such a verdict is no evidence against any peer.
+        length: Usual length of an update, measured in this round. Rules with a parameter ``usual``
+            receive it in later rounds. 0.0 if not known.
     """
 
     aggregate: Tensor
@@ -90,7 +90,7 @@ class Rule:
         scale: Declares F(aX) = aF(X) for a > 0.
         robust: True declares that f Byzantine updates move the aggregate by at most a constant
             times the spread of the honest updates. "bounded" declares at most a constant times the
-            size of the trusted vectors (honest updates, the judge's gradient). That may be many
+            norm of the trusted vectors (honest updates, the judge's gradient). This may be many
             spreads. False declares nothing.
         discerning: False when the rule treats all updates alike, as the mean does.
         needs: Arguments that it takes in addition to the updates, such as ``center``.
@@ -131,30 +131,30 @@ class Rule:
     symmetric = True
     """Whether the order of the updates does not matter."""
     absolute: frozenset[str] = frozenset()
-    """Options in units of the updates: with one of them, ``scale`` does not hold."""
+    """Options in units of the updates. If one is set, ``scale`` does not hold."""
     fixed_f: int | None = None
-    """The least f that is fixed in a part of the rule; None if each part uses the f of the
-    whole."""
+    """Smallest f that the options of a stage fix; None if each stage uses the f of the whole
+    rule."""
     whole_vector = True
-    """False for rules that work coordinate by coordinate: these may be cut in shards."""
+    """False for rules that work coordinate by coordinate. Their updates may be cut in shards."""
     takes_rows = False
     """Whether it takes ``Rows``, so that separate updates are never stacked."""
     from_rows: RowFunction | None = None
-    """The same aggregate, from separate rows; see ``of_rows``."""
+    """Function that computes the aggregate from separate rows; see ``of_rows``."""
 
     @property
     def by_sums(self) -> Rule | None:
-        """The ``GramRule`` that decides on sums over shards. With it, the updates may be cut in
-        shards, too, with one decision for all. None if it needs whole updates."""
+        """The ``GramRule`` that makes one decision for all shards from sums over them. None if the
+        rule needs whole updates."""
         return None
 
     def of_rows(self, function: OfRows) -> OfRows:
-        """Register a second function ``(rows, out) -> whether``, which writes the aggregate to a
-        given place. The rule must treat all updates alike, at any f, and have no options.
+        """Register a second function ``(rows, out) -> bool``, which writes the aggregate to
+        ``out``. The rule must treat all updates alike, at any f, and have no options.
 
         ``rows`` are float32 arrays of one length, at least one, and share no memory with ``out``,
-        which is as long. True if the aggregate is in ``out``, and each number of it is finite.
-        False if the caller must use the rule itself.
+        which has the same length. It returns True if ``out`` has the aggregate and all its numbers
+        are finite, and False if the caller must use the rule itself.
         """
         assert not self.discerning
         assert self.needs <= {"f"}
@@ -242,8 +242,8 @@ class Rule:
 
 
 class CoordinateRule(Rule):
-    """A rule that treats each coordinate alone. Its function takes ``Columns`` (built in) or blocks
-    ``(n, c)`` (of other authors)."""
+    """Rule that treats each coordinate alone. A built-in function takes ``Columns``, a user's
+    function blocks ``(n, c)``."""
 
     whole_vector = False
     takes_columns = False
@@ -381,7 +381,7 @@ def coordinate_rule(
     scale: bool = True,
     robust: Robust = True,
 ) -> Callable[[Callable[..., Kept]], CoordinateRule]:
-    """Make a built-in rule of a function ``(Columns, *, f) -> Kept``, which uses the kernels."""
+    """Make a built-in rule from a function ``(Columns, *, f) -> Kept``, which uses the kernels."""
 
     def decorate(function: Callable[..., Kept]) -> CoordinateRule:
         name = str(getattr(function, "__name__", "rule"))
@@ -409,7 +409,7 @@ def _names(function: Callable[..., Any]) -> frozenset[str]:
 
 
 def as_tensor(updates: Updates) -> Tensor:
-    """Return ``(n, d)`` without a history of gradients; separate updates are stacked."""
+    """Return ``(n, d)``, detached from autograd. Separate updates are stacked."""
     if isinstance(updates, Tensor):
         check_stored(updates)
         return updates.detach()
@@ -431,8 +431,7 @@ def require(updates: Tensor, name: str, f: int, at_least: int, **vectors: Tensor
 def check_rows(
     updates: Updates, name: str, f: int, at_least: int, **vectors: Tensor | None
 ) -> Rows:
-    """Return the updates as ``Rows``, after the checks of ``require``, also for separate
-    vectors."""
+    """Return the updates, also separate vectors, as ``Rows`` after the checks of ``require``."""
     if isinstance(updates, Tensor):
         require(updates, name, f, at_least, **vectors)
         return Rows.of(updates)
@@ -451,8 +450,8 @@ def check_rows(
 
 
 def whole(name: str, what: str, value: Any) -> int:
-    """Return a whole number, of any type. Raises AggregationError for everything else, including
-    2.0, which is the result of a calculation."""
+    """Return the value as an int. Raises AggregationError if it is not an integer; 2.0 is not,
+    because it may be a rounded result."""
     try:
         return operator.index(value)
     except TypeError:
@@ -460,8 +459,8 @@ def whole(name: str, what: str, value: Any) -> int:
 
 
 def number(name: str, what: str, value: Any) -> float:
-    """Return a number, of any type. Raises AggregationError for everything else, including a text
-    with a number."""
+    """Return the value as a float. Raises AggregationError if it is not a number; a text with a
+    number is not."""
     try:
         if not isinstance(value, str | bytes):
             return float(value)
@@ -472,7 +471,7 @@ def number(name: str, what: str, value: Any) -> float:
 
 def finite(aggregate: Tensor, updates: Updates, name: str) -> Tensor:
     """Return the aggregate. Raises AggregationError if it is not finite because an update is not;
-    the updates are checked only then."""
+    the updates are checked only if the aggregate is not finite."""
     if not math.isfinite(float(aggregate.detach().sum())) and not bool(
         torch.isfinite(aggregate).all()
     ):
@@ -484,8 +483,7 @@ DROP = "drop it; its sender then no longer counts towards f"
 
 
 def check_finite(rows: Rows, name: str) -> None:
-    """Check the updates of a result that is not finite. Raises AggregationError for the first that
-    is not finite, or too large."""
+    """Raise AggregationError for the first update that is not finite, or too large."""
     for at in range(rows.n):
         if not bool(torch.isfinite(rows.row(at)).all()):
             raise AggregationError(f"{name}: update {at} of {rows.n} is not finite", DROP)
@@ -506,8 +504,8 @@ def within_reach(rows: Rows, name: str) -> Rows:
     beyond = frozenset(at for at, row in enumerate(rows.vectors) if is_too_large(row))
     if 2 * len(beyond) > rows.n:
         raise AggregationError(
-            f"{name}: {len(beyond)} of {rows.n} updates have numbers beyond {LARGEST:g}, where no "
-            "distance can be measured",
+            f"{name}: {len(beyond)} of {rows.n} updates have numbers beyond {LARGEST:g}, the limit "
+            "of distances",
             "scale them down",
         )
     return (

@@ -22,19 +22,19 @@ from .gram_rules import gram_rule, typical
 def centered_clipping(
     gram: Gram, *, f: int = 0, tau: float | None = None, steps: int = 1
 ) -> Decision:
-    """Average the updates after clipping each to a ball around the last aggregate; from there
-    again, ``steps`` times.
+    """Average the updates after clipping each to a ball around the last aggregate, and repeat this
+    around the result, ``steps`` times in total.
 
     v + mean of min(1, tau / |x_i - v|) (x_i - v). Tolerates f < n/2 in practice, f < 0.15 n in
-    theory, if ``previous`` is close to the honest updates. Attackers can move it by the distance of
-    the honest updates from ``previous``; in the first round, by their length. Needs norms of
-    differences to ``previous``.
+    theory, if ``previous`` is close to the honest updates. Attackers can move the aggregate by the
+    distance of the honest updates from ``previous``, or in the first round by their length. Needs
+    norms of differences to ``previous``.
 
     Args:
         gram: Inner products of the updates.
         previous: ``(d,)``, the last aggregate; the origin in the first round. In a run this is the
-            last one that was applied. A peer with a state from another peer serves from the origin
-            until it has applied one.
+            last one that was applied. A peer that has received its state from another peer uses the
+            origin until it has applied an aggregate.
         f: Byzantine peers to tolerate; determines how many updates are needed, and the number
             left out of the typical distance.
         tau: Radius, in units of an update's norm. By default the median distance to ``previous``,
@@ -66,9 +66,10 @@ def self_centered_clipping(gram: Gram, *, f: int, tau: float | None = None) -> D
     honest. (The authors' code takes the second largest distance.) With f = 0 nothing is clipped.
 
     Args:
-        gram: Updates, possibly with the local one, which then counts like the others.
+        gram: Inner products of the updates. The local one, if it is among them, counts like the
+            others.
         f: Byzantine peers to tolerate.
-        tau: Radius, in units of an update's norm, instead.
+        tau: Radius, in units of an update's norm, in place of the one of the theory.
     Raises:
         TooFewUpdates: Fewer than f + 1 updates.
         AggregationError: tau is not above 0.

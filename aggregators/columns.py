@@ -19,9 +19,8 @@ from .kernels import Rows
 
 
 class Kept(NamedTuple):
-    """The aggregate ``(d,)``, and the number of coordinates in which each row survived, if this was
-    requested
-    and is defined: ``(n,)``, or ``(parts, n)``."""
+    """Aggregate ``(d,)``, and the number of coordinates in which each row survived, ``(n,)`` or
+    ``(parts, n)``; None if it was not requested or is not defined."""
 
     aggregate: Tensor
     survived: NDArray[np.float64] | None = None
@@ -29,11 +28,11 @@ class Kept(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """The columns of n rows, or of weighted sums of them, which are computed in cache and never
+    """Columns of n rows, or of weighted sums of them. The sums are computed in blocks and never
     stored as a whole.
 
     Attributes:
-        rows: The updates, and perhaps points after them.
+        rows: The updates, followed by points if there are any.
         matrix: ``(n, rows)``: the weighted sums of rows to use; None means the rows themselves.
         survivors: The number of equal parts of the columns in which to count survivors; 0 means
             none.
@@ -48,8 +47,8 @@ class Columns:
         return self.rows.n if self.matrix is None else len(self.matrix)
 
     def between(self, low: int, high: int) -> Kept:
-        """Return the mean of the sorted values low..high of each coordinate, both included; low
-        from 0."""
+        """Return the mean of the sorted values low..high of each coordinate, both included and
+        counted from 0."""
         return Kept(
             *kernels.between(
                 self.rows, low, high, count_survivors=self.survivors, matrix=self.matrix

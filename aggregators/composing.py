@@ -1,9 +1,9 @@
 """Pre-aggregations, and rules made of several stages: ``nnm+trimmed_mean``, ``compose(nnm, krum)``.
 
 A pre-aggregation is a matrix W found from the Gram matrix G: the rule after it works on the rows W
-X. A Gram rule needs only W G W^T, without another read of the updates; a coordinate rule on
-sums made block by block in cache. Weights and outlyingness of the result are those of the original
-updates.
+X. A Gram rule needs only W G W^T, without another read of the updates. For a coordinate rule the
+sums are computed block by block in cache. Weights and outlyingness of the result are those of the
+original updates.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ def pre_aggregation(
     absolute: Sequence[str] = (),
     robust: Robust = True,
 ) -> Any:
-    """Make a pre-aggregation of a function ``(gram, *, f, ...) -> W``.
+    """Make a pre-aggregation from a function ``(gram, *, f, ...) -> W``.
 
     Args:
         name: Name of the pre-aggregation; the function's own name by default.
@@ -138,10 +138,10 @@ def pre_aggregation(
         inputs: Number of updates that give ``rows`` rows (and options, by name).
         points: As for ``gram_rule``.
         translation, scale, absolute: As for ``gram_rule``.
-        symmetric: The order of the updates does not matter.
-        robust: A robust rule remains robust after it: f attackers spoil no more rows than the rule
-            tolerates. "bounded" and False as for ``rule``; a rule after it then has no stronger
-            property.
+        symmetric: Whether the order of the updates does not matter.
+        robust: A robust rule remains robust after it: f attackers corrupt no more rows than the
+            rule tolerates. "bounded" and False as for ``rule``, and also bind the rule that
+            follows.
     """
 
     def decorate(function: Callable[..., FloatArray]) -> PreAggregation:
@@ -167,12 +167,12 @@ class Stage:
 
     @property
     def open(self) -> Mapping[str, inspect.Parameter]:
-        """Its parameters that are not fixed, without the first."""
+        """Parameters that are not fixed, without the first."""
         own = [*self.part.parameters.items()][1:]
         return {key: parameter for key, parameter in own if key not in self.options}
 
     def chosen(self, options: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the options that it takes of ``options``, and those that are fixed."""
+        """Return those of ``options`` that the stage takes, and the fixed ones."""
         return {
             **{key: value for key, value in options.items() if key in self.open},
             **self.options,
@@ -184,7 +184,7 @@ class Stage:
 
 
 def compose(*parts: PreAggregation | Rule | Stage) -> ComposedRule:
-    """Make one rule of pre-aggregations and, last, a rule: ``compose(nnm, krum)(updates, f=2)``.
+    """Make one rule from pre-aggregations and, last, a rule: ``compose(nnm, krum)(updates, f=2)``.
 
     An option is passed to every stage that has it. ``Stage(bucketing, {"s": 3})`` fixes
     the options of one.
@@ -285,8 +285,8 @@ class ComposedRule(Rule):
 
     @property
     def by_sums(self) -> GramRule | None:
-        """Its stages on one Gram matrix, when the last is a rule that decides by sums. Not on a
-        median, which is known only after the earlier stages have run."""
+        """The stages on one Gram matrix, if the last one is a rule that decides by sums. None if
+        that rule needs the median, which is known only after the earlier stages have run."""
         final = self.final.by_sums
         if not isinstance(final, GramRule) or "median" in final.points:
             return None
@@ -357,7 +357,7 @@ class ComposedRule(Rule):
         assert isinstance(self.final, GramRule)
         points = self._vectors(rows, options)
         if "median" in self.final.points and options.get("center") is None:
-            # The median of the results of earlier stages, which are known only now.
+            # The median of the results of earlier stages, which are available only here.
             every, part = with_points(rows, points, matrix)
             n = len(part)
             points["median"] = kernels.between(every, *middle(n), matrix=part)[0]
@@ -378,8 +378,8 @@ class ComposedRule(Rule):
         return self._verdict(rows, kept.aggregate, matrix, shares)
 
     def _by_sums(self, rows: Rows, gram: Gram, options: Mapping[str, Any]) -> Verdict:
-        """Return the verdict as where the updates are cut in shards: from one Gram matrix and a
-        weighted sum."""
+        """Return the verdict from one Gram matrix and a weighted sum, as for updates that are cut
+        in shards."""
         decision = self._decision(gram, **options)
         weights = decision.weights
         return _verdict_of(combined(rows, self._vectors(rows, options), weights), decision)
@@ -413,7 +413,7 @@ class ComposedRule(Rule):
         return self.final.decide(gram.mixed(matrix), **chosen)
 
     def _of_updates(self, gram: Gram, matrix: FloatArray, decision: Decision, f: int) -> Decision:
-        """Return a decision on the rows of ``matrix`` as one on the original updates."""
+        """Convert a decision on the rows of ``matrix`` into one on the original updates."""
         k = len(matrix)
         weights = decision.weights[:k] @ matrix
         weights[gram.n :] += decision.weights[k:]
@@ -454,7 +454,7 @@ def _verdict_of(aggregate: Tensor, decision: Decision) -> Verdict:
 
 
 def _product(made: FloatArray, matrix: FloatArray, n: int) -> FloatArray:
-    """Return the matrix that makes the sums ``made`` of the rows of ``matrix`` (and of the same
+    """Return the matrix that computes the sums ``made`` of the rows of ``matrix`` (and of the same
     points) from the original rows."""
     whole = made[:, :n] @ matrix
     beside = made.shape[1] - n

@@ -13,7 +13,7 @@ def median(columns: Columns, *, f: int = 0) -> Kept:
     """The median of each coordinate; for even n the midpoint of the two middle values.
 
     Tolerates f < n/2; (f, kappa)-robust with kappa <= 4 (1 + f / (n - 2f))^2. An update survives in
-    a coordinate where it is (one of) the middle.
+    a coordinate if it is the middle value or one of the two.
 
     Args:
         columns: Columns of the updates.
@@ -42,8 +42,8 @@ def trimmed_mean(columns: Columns, *, f: int) -> Kept:
 
 @coordinate_rule()
 def meamed(columns: Columns, *, f: int) -> Kept:
-    """The mean of the n - f values nearest to the median of each coordinate;
-    of two as near the lesser.
+    """The mean of the n - f values nearest to the median of each coordinate; the smaller one of two
+    equally near values.
 
     Tolerates f < n/2.
 
@@ -58,8 +58,8 @@ def meamed(columns: Columns, *, f: int) -> Kept:
 
 @coordinate_rule()
 def phocas(columns: Columns, *, f: int) -> Kept:
-    """The mean of the n - f values nearest to the trimmed mean of each coordinate;
-    of two as near the lesser.
+    """The mean of the n - f values nearest to the trimmed mean of each coordinate; the smaller one
+    of two equally near values.
 
     Tolerates f < n/2.
 
@@ -75,7 +75,8 @@ def phocas(columns: Columns, *, f: int) -> Kept:
 
 @coordinate_rule(translation=False, scale=False, robust=False)
 def sign_majority(columns: Columns, *, f: int = 0) -> Kept:
-    """The sign that most updates have in a coordinate: -1, 0 or 1, at any size. Zeros abstain.
+    """The sign that most updates have in a coordinate: -1, 0 or 1. Sizes do not count. Zeros
+    abstain.
 
     Tolerates f < n/2 in the sense that an attacker has one vote: a sign is right if the honest
     updates that agree outnumber all others. The result does not have the size of an update; choose

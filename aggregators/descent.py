@@ -1,5 +1,5 @@
-"""Scorers: rules that use the loss to find updates that descend. They need no honest majority, only
-an honest judge.
+"""Scorers: rules that use the loss to find updates that reduce it. They need no honest majority,
+only an honest judge.
 
 The outlyingness of a scorer is the shortfall of a score against the typical kept one: 1 + 1.5 (m -
 score) / u, at least 1. Here m is the median of the kept scores, and u the larger of |m| and five
@@ -27,7 +27,7 @@ from .gram_rules import gram_rule, typical
 from .kernels import Rows
 
 Lengths = Literal["gradient", "updates"]
-"""Length of a judged update: that of the judge's gradient, or the typical one of the updates."""
+"""Norm of a judged update: that of the judge's gradient, or the typical one of the updates."""
 
 
 def zeno_bound(f: int, b: int | None = None) -> int:
@@ -57,7 +57,7 @@ def zeno(
             arrived. Called with zeros first.
         learning_rate: lr, > 0.
         b: Number of updates to leave out; f by default, and never less than f.
-        rho_over_lr: rho / lr, the price of size. 1/20 with the sum did best in our trials; 0 to
+        rho_over_lr: rho / lr, the penalty of size. 1/20 with the sum did best in our trials; 0 to
             1/20 hardly differ.
         norm: |g|^2 is the sum of the squares (paper) or their mean (the authors' code).
     Returns: ``(d,)``; zeros when no score is finite.
@@ -138,20 +138,20 @@ def zeno_pp(
         gradient: ``(d,)``, the judge's own v on fresh samples; or a function that returns it.
         learning_rate: lr, > 0; scales score and threshold alike.
         rho_over_lr: rho / lr: 0.001 / 0.1 in the authors' scripts.
-        epsilon: Permitted ascent of a step lr g' as long as lr v, divided by lr. So with both
+        epsilon: Permitted ascent, divided by lr, of a step lr g' with the norm of lr v. With both
             values of ``lengths`` it has the unit of |v|^2. Above 0, all updates are accepted once
-            |v|^2 is below epsilon / (1 + rho/lr). With lengths=updates this is at full length.
+            |v|^2 is below epsilon / (1 + rho/lr). With lengths=updates they keep their full length.
         lengths: "gradient" (paper): accepted updates are rescaled to the length of v, so they have
             to be gradients, like v. "updates": rescaled to the typical length of the updates, for
             updates of another length, such as the model differences of local steps. This is their
             median norm, or the (n - f)-th smallest if that is smaller. An update then becomes at
             most n times as long. Scores and outlyingness are the same.
-    Returns: zeros, and all weights zero, when no update is accepted: no step is better than one in
-        a direction that the judge rejects. Zeros when v is zero. A zero update has no direction and
-        is not accepted. The aggregate is no longer than v, or with lengths=updates than the longest
-        of n - f honest updates: the (n - f)-th smallest norm is not above that, for any f other
-        updates. Outlyingness is the larger of the shortfall of the score and the norm over the
-        median norm, because rescaling hides an attack by size alone.
+    Returns: zeros, and all weights zero, when no update is accepted: no step is better than one
+        that the judge rejects. Zeros when v is zero. A zero update has no direction and is not
+        accepted. The aggregate is no longer than v, or with lengths=updates than the longest of n -
+        f honest updates: the (n - f)-th smallest norm is not above that, for any f other updates.
+        Outlyingness is the larger of the shortfall of the score and the norm over the median norm,
+        because rescaling hides an attack by size alone.
     Raises:
         TooFewUpdates: Fewer than f + 1 updates.
         AggregationError: ``gradient`` is not finite or of another shape; an option is out of range.
@@ -163,7 +163,7 @@ def zeno_pp(
     )
     if not math.isfinite(epsilon := number("zeno_pp", "epsilon", epsilon)):
         raise AggregationError(
-            f"zeno_pp: epsilon is how much ascent is forgiven and cannot be {epsilon}"
+            f"zeno_pp: epsilon is the ascent that is permitted and cannot be {epsilon}"
         )
     size, norms, cosines = _directions(gram)
     scores = [
@@ -200,9 +200,9 @@ def fltrust(gram: Gram, *, f: int = 0, lengths: Lengths = "gradient") -> Decisio
         f: Byzantine peers to tolerate: f + 1 updates are needed; also used by ``lengths``.
         gradient: ``(d,)``, the judge's own v; or a function that returns it.
         lengths: As for ``zeno_pp``: "gradient" (paper), where updates are gradients, or "updates".
-            With both values an update becomes at most n times as long.
-    Returns: zeros, and all weights zero, when no update has a positive cosine. It is at most as
-        long as the longest possible one of ``zeno_pp``. Outlyingness as there, by the cosine.
+            With both values an update becomes at most n times longer.
+    Returns: zeros, and all weights zero, when no update has a positive cosine. The norm is bounded
+        as in ``zeno_pp``. Outlyingness as there, by the cosine.
     Raises:
         TooFewUpdates: Fewer than f + 1 updates.
         AggregationError: ``gradient`` is not finite or of another shape; ``lengths`` is neither.
@@ -211,7 +211,7 @@ def fltrust(gram: Gram, *, f: int = 0, lengths: Lengths = "gradient") -> Decisio
     """
     size, norms, cosines = _directions(gram)
     trust = np.maximum(cosines, 0.0)
-    # Servers of shards refuse weights above n together, which one attacker could cause.
+    # Servers of shards reject weights that add up to more than n, which one attacker could cause.
     sizes = np.minimum(_sizes("fltrust", lengths, size, norms, f), gram.n * norms)
     return _rescaled(gram, trust, cosines.tolist(), sizes, norms, floor=1e-6)
 
@@ -226,14 +226,14 @@ def fltrust(gram: Gram, *, f: int = 0, lengths: Lengths = "gradient") -> Decisio
 )
 def judged_clipping(gram: Gram, *, f: int) -> Decision:
     """The mean of the updates, clipped to the typical norm and weighted by max(0, cosine)^2 to the
-    judge's gradient v, and of v at that norm, which counts as f of them.
+    judge's gradient v, and of v at that norm, which counts as f updates.
 
     Tolerates any f < n, as long as the judge is honest. Made for unequal data: by default
     ``fltrust`` and ``zeno_pp`` make every step as long as v. If peers have different data, v is
     much shorter than their updates. Here v determines only the direction. The length comes from the
-    updates: the median norm, or the (n - f)-th smallest if that is smaller, which is bounded by
-    an honest update. So v outvotes attackers that follow it as little as possible. v becomes at
-    most n times as long.
+    updates: the median norm, or the (n - f)-th smallest if that is smaller, which is bounded by an
+    honest update. So v outweighs attackers with a barely positive cosine to it. v becomes at most n
+    times as long.
 
     Args:
         gram: Inner products of the updates.
@@ -281,7 +281,7 @@ def _sizes(
         raise AggregationError(f"{name}: lengths is 'gradient' or 'updates', not {lengths!r}")
     if size == 0:  # without a direction, zeno_pp would accept all updates
         return 0.0
-    # A tiny update must not be blown up.
+    # The factor of a tiny update is limited to n.
     return np.minimum(typical(norms, f), len(norms) * norms)
 
 
@@ -293,7 +293,7 @@ def _rescaled(
     norms: FloatArray,
     floor: float,
 ) -> Decision:
-    """Return the mean of the updates by trust, each rescaled to its norm in ``sizes``."""
+    """Return the mean of the updates weighted by trust, each rescaled to its norm in ``sizes``."""
     weights, shares = _resized(gram, trust, sizes, norms)
     shortfalls = _shortfall(scores, _kept(trust), floor).numpy()
     return Decision(weights, np.maximum(shortfalls, _loudness(norms)), shares)
@@ -302,8 +302,8 @@ def _rescaled(
 def _resized(
     gram: Gram, trust: FloatArray, sizes: FloatArray | float, norms: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
-    """Return weights of the mean of the updates by trust, each at its norm in ``sizes``, and the
-    share of each. The weight that remains is on the origin."""
+    """Return the weights of ``_rescaled``, and the share of each update. The weight that remains is
+    on the origin."""
     total = float(trust.sum())
     shares = trust / total if total > 0 else np.zeros(gram.n)
     factors = np.divide(shares * sizes, norms, out=np.zeros(gram.n), where=norms > 0)
@@ -319,8 +319,8 @@ def _kept(trust: FloatArray) -> frozenset[int]:
 
 
 def _shortfall(scores: Sequence[float], kept: frozenset[int], floor: float) -> Tensor:
-    """Return ``(n,)`` outlyingness by score, see the top of this file. Ones if no update was kept:
-    then the judge has no reference."""
+    """Return ``(n,)`` outlyingness by score, see the top of this file. All ones if no update was
+    kept, because there is no reference."""
     if not kept:
         return torch.ones(len(scores), dtype=torch.float64)
     good = [scores[row] for row in kept]
@@ -339,7 +339,7 @@ def _checked_rho(name: str, rho_over_lr: float) -> float:
     rho_over_lr = number(name, "rho_over_lr", rho_over_lr)
     if not (math.isfinite(rho_over_lr) and rho_over_lr >= 0):
         raise AggregationError(
-            f"{name}: rho_over_lr is a price of size and must be at least 0, not {rho_over_lr}"
+            f"{name}: rho_over_lr is a penalty of size and must be at least 0, not {rho_over_lr}"
         )
     return rho_over_lr
 

@@ -16,7 +16,8 @@ from .gram_rules import gram_rule
 from .kernels import middle
 
 COVERS_MAX = 200_000
-"""Steps of the search behind ``mda``: a few seconds. f up to 20 stays far below it."""
+"""Maximum number of search steps of ``mda``, which take a few seconds. f up to 20 needs far
+fewer."""
 
 
 def krum_bound(f: int) -> int:
@@ -25,14 +26,14 @@ def krum_bound(f: int) -> int:
 
 
 def multi_krum_bound(f: int, m: int | None = None) -> int:
-    """Return ``krum_bound``, but at least f + m: more than n - f rows would include an
+    """Return the maximum of ``krum_bound`` and f + m, because more than n - f rows would include an
     attacker's."""
     return max(krum_bound(f), 0 if m is None else f + whole("multi_krum", "m", m))
 
 
 @gram_rule(at_least=krum_bound)
 def krum(gram: Gram, *, f: int) -> Decision:
-    """The one update nearest to its n - f - 2 nearest neighbours, by the sum of squared distances.
+    """The update with the smallest sum of squared distances to its n - f - 2 nearest neighbours.
 
     Tolerates 2f + 2 < n; kappa <= 6 (1 + f / (n - 2f)). Needs distances. The result is as noisy as
     one update.
@@ -77,9 +78,9 @@ def multi_krum(gram: Gram, *, f: int, m: int | None = None) -> Decision:
 
 def krum_scores(squares: FloatArray, f: int) -> FloatArray:
     """Return ``(n,)``: for each row the sum of its n - f - 2 smallest squared distances to other
-    rows; of one at least."""
+    rows (at least one distance)."""
     squares = squares.copy()
-    np.fill_diagonal(squares, -1.0)  # so that a row itself sorts first, before its own duplicates
+    np.fill_diagonal(squares, -1.0)  # A row sorts before its duplicates.
     neighbours = max(1, len(squares) - f - 2)
     return np.asarray(np.sort(squares, axis=1)[:, 1 : 1 + neighbours].sum(axis=1))
 
@@ -104,15 +105,15 @@ def _middle_of_chosen(columns: Columns, *, f: int) -> Kept:
 
 @gram_rule(at_least=lambda f: 4 * f + 3, last_step=_middle_of_chosen)
 def bulyan(gram: Gram, *, f: int) -> Decision:
-    """Choose n - 2f updates by Krum, one after the other, then average per coordinate the n - 4f
-    values nearest to their median.
+    """Choose n - 2f updates by Krum, one after the other. In each coordinate average their n - 4f
+    values nearest to the median.
 
-    Tolerates 4f + 3 <= n, and bounds each coordinate by honest ones, which Krum does not. After
-    each choice the scores of the remaining updates are computed again, among themselves. Several
-    implementations keep the initial scores, which is Multi-Krum. Near the end fewer than f + 3
-    remain; then a score is the distance to the nearest one. Two updates that are nearest to each
-    other have equal scores: then the one with the better Krum score among all is chosen, for equal
-    scores the earlier row.
+    Tolerates 4f + 3 <= n, and bounds each coordinate by honest values, which Krum does not. After
+    each choice the scores are computed again among the remaining updates. Several implementations
+    keep the initial scores, which is Multi-Krum. Near the end fewer than f + 3 remain; then a score
+    is the distance to the nearest one. Two updates that are nearest to each other have equal
+    scores: then the one with the better Krum score among all is chosen, for equal scores the
+    earlier row.
 
     Args:
         gram: Inner products of the updates.
@@ -139,10 +140,10 @@ def mda(gram: Gram, *, f: int) -> Decision:
     """The mean of the n - f updates with the smallest diameter (the largest distance of two of
     them).
 
-    Tolerates f < n/2. Needs distances. Exact: the smallest diameter for which omitting f updates
-    separates all pairs that are farther apart. This is a vertex cover and takes about 1.4^f steps,
-    not n over f. Several subsets may have that diameter; then updates are kept in the order of
-    their summed squared distances to all, for equal sums the earlier rows.
+    Tolerates f < n/2. Needs distances. The search is exact: it finds the smallest diameter such
+    that f updates cover all pairs that are farther apart. This is a vertex cover and takes about
+    1.4^f steps, not n over f. Several subsets may have that diameter; then updates are kept in the
+    order of their summed squared distances to all, for equal sums the earlier rows.
 
     Args:
         gram: Inner products of the updates.
@@ -162,7 +163,7 @@ def mda(gram: Gram, *, f: int) -> Decision:
             high = middle
         else:
             low = middle + 1
-    # Distances that differ by rounding alone are equal.
+    # Distances that differ only by rounding count as equal.
     own = gram.products.diagonal()[: gram.n]
     rounding = gram.precision * (own[:, None] + own)
     order = ascending(squares.sum(axis=1), rounding.sum(axis=1))
@@ -170,7 +171,7 @@ def mda(gram: Gram, *, f: int) -> Decision:
 
 
 def _farther(squares: FloatArray, size: float) -> list[int]:
-    """Return for each row the set, as bits, of the rows that are farther from it."""
+    """Return for each row a bit set of the rows that are farther from it."""
     return [sum(1 << int(other) for other in np.flatnonzero(row > size)) for row in squares]
 
 
@@ -198,8 +199,8 @@ class _Covers:
         row = degrees.index(most)
         if self.cover(_without(pairs, 1 << row), k - 1):
             return True
-        # Without this row all its partners must be left out; a row with one pair never gains by
-        # staying out of the cover.
+        # If this row is not in the cover, all its partners are. If it has one pair, both choices
+        # cost the same.
         return 1 < most <= k and self.cover(_without(pairs, pairs[row]), k - most)
 
     def first_kept(self, pairs: list[int], order: list[int]) -> list[int]:

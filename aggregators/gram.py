@@ -1,8 +1,9 @@
-"""Input of a Gram rule, the inner products of updates and additional points; and its output.
+"""Input and output of a Gram rule. The input is the inner products of updates and additional
+points.
 
-Everything is affine: weights over updates and points add up to 1, so the common reference that was
-subtracted from the rows before the products does not matter. Gram matrices of the shards of a
-vector add up, with any reference for each.
+Weights over updates and points add up to 1. So the result does not depend on the common reference
+that is subtracted from the rows before the products. Gram matrices of the shards of a vector add
+up, with any reference for each.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ OUTLYING_MAX = float(np.finfo(np.float32).max)
 
 @dataclass(frozen=True, slots=True)
 class Gram:
-    """Inner products of n updates and some points, all minus one common reference.
+    """Inner products of n updates and some points, after subtraction of a common reference.
 
     Attributes:
         products: ``(m, m)``; first the n updates, then ``points`` in their order.
@@ -47,8 +48,7 @@ class Gram:
     _apart: list[FloatArray] = field(default_factory=list, init=False, repr=False, compare=False)
 
     def __add__(self, other: Gram) -> Gram:
-        """Return the Gram matrix of the whole vector, if both are of parts of it: other columns of
-        the same updates and points."""
+        """Return the Gram matrix of the columns of both, which have the same updates and points."""
         if not isinstance(other, Gram) or (self.n, self.points) != (other.n, other.points):
             raise AggregationError(
                 f"shards do not fit: {self.n} updates with {self.points}, and {other}"
@@ -85,8 +85,7 @@ class Gram:
         return weights
 
     def full(self, weights: ArrayLike) -> FloatArray:
-        """Return ``(m,)``: the weights, with zeros for the points if they are of the updates
-        alone."""
+        """Return ``(m,)``: the weights, padded with zeros for the points if they are ``(n,)``."""
         given = np.asarray(weights, dtype=np.float64)
         if given.shape == (self.n,):
             return np.concatenate([given, np.zeros(len(self.points))])
@@ -111,10 +110,10 @@ class Gram:
         return self._apart[0].copy()  # a rule may write into it
 
     def with_equal_twins(self) -> Gram:
-        """Return the matrix with the products of an earlier row for each later one that is equal to
-        it: equal rows then tie to the last bit."""
+        """Return the matrix in which each row that equals an earlier one has the products of that
+        row, so that equal rows tie to the last bit."""
         equal = self.squared_distances() == 0
-        if np.count_nonzero(equal) == self.n:  # each to itself
+        if np.count_nonzero(equal) == self.n:  # of each row to itself
             return self
         order = [*equal.argmax(axis=1), *range(self.n, len(self.products))]
         return Gram(
@@ -131,8 +130,8 @@ class Gram:
         return np.asarray(np.sqrt(self.squares_to(what)[0]))
 
     def nearest_to(self, what: ArrayLike | str) -> list[int]:
-        """Return all updates, by distance to the point ``what``. If only rounding separates two,
-        the earlier is first."""
+        """Return all updates, sorted by distance to the point ``what``. Two distances that differ
+        only by rounding are equal, and keep their order."""
         return ascending(*self.squares_to(what))
 
     def squares_to(self, what: ArrayLike | str) -> tuple[FloatArray, FloatArray]:
@@ -148,7 +147,7 @@ class Gram:
             center = max(0.0, float(weights @ along))
         apart = own - 2 * along[: self.n] + center
         apart[apart <= self.precision * (own + center)] = 0.0
-        # The rounding error of the center's own square is in all of them.
+        # All distances contain the rounding error of the center's square.
         return apart, self.precision * (own + 2 * np.sqrt(np.maximum(own, 0.0)) * math.sqrt(center))
 
     def between(self, one: ArrayLike, other: ArrayLike) -> float:
@@ -161,8 +160,8 @@ class Gram:
         return self.distances_to("origin")
 
     def along(self, point: str) -> FloatArray:
-        """Return ``(n,)``: inner product of each update with a point, as vectors from the origin.
-        Needs the point ``origin``."""
+        """Return ``(n,)``: inner product of each update with a point, relative to the origin. Needs
+        the point ``origin``."""
         row, zero = self.at(point), self.at("origin")
         products = self.products
         return np.asarray(
@@ -209,7 +208,7 @@ class Decision:
         outlyingness: ``(n,)``; None means the distance to the aggregate in units of the typical
             one.
         shares: ``(n,)``: the share to report for each update if its weight does not show it, as for
-            a rescaled update. None means its part of the weights.
+            a rescaled update. None means its share of the weights.
     """
 
     weights: FloatArray
@@ -219,7 +218,7 @@ class Decision:
 
 def middle_of(values: FloatArray) -> Any:
     """Return the median along the last axis. For a few numbers it takes a tenth of the time of
-    numpy's, which checks for NaN."""
+    ``numpy.median``, which checks for NaN."""
     ordered, count = np.sort(values, axis=-1), values.shape[-1]
     low, high = ordered[..., (count - 1) // 2], ordered[..., count // 2]
     return low + 0.5 * (high - low) if count % 2 == 0 else high
@@ -228,8 +227,8 @@ def middle_of(values: FloatArray) -> Any:
 def in_typical(
     distances: FloatArray, floor: float = 0.0, typical: float | None = None
 ) -> FloatArray:
-    """Return distances in units of the median, or of ``typical``; at least 1 if that is not above
-    ``floor``: then no update is nearer."""
+    """Return distances in units of the median, or of ``typical``. If that unit is not above
+    ``floor``, each is at least 1."""
     unit = float(middle_of(distances)) if typical is None else typical
     if unit > floor:
         return np.minimum(distances / unit, OUTLYING_MAX)
@@ -241,9 +240,9 @@ def in_typical(
 def ascending(scores: ArrayLike, rounding: ArrayLike = 0.0) -> list[int]:
     """Return rows by ascending score; equal scores keep their order.
 
-    ``rounding``, of each or all: possible error of a score, up or down. Scores that differ by no
-    more than the errors of both are equal. Otherwise shards, kernels and machines would not agree
-    on the first row.
+    ``rounding``: possible error of each score or of all, in either direction. Scores that differ by
+    no more than the errors of both are equal. Otherwise shards, kernels and machines would not
+    agree on the first row.
     """
     given = np.asarray(scores, dtype=np.float64)
     order = np.argsort(given, kind="stable")
@@ -256,8 +255,8 @@ def ascending(scores: ArrayLike, rounding: ArrayLike = 0.0) -> list[int]:
     placed: list[int] = []
     first = 0
     for at in range(1, len(rows) + 1):
-        # All rows that are equal to the first of a group, not to the previous row. Otherwise a
-        # series of small steps would be one group.
+        # Compare with the first row of the group, not with the previous row: otherwise a series of
+        # small steps would be one group.
         if at == len(rows) or ordered[at] - ordered[first] > slack[at] + slack[first]:
             placed += sorted(rows[first:at])
             first = at

@@ -1,4 +1,4 @@
-"""Rules that need only inner products: they read the updates once for these, and once for the
+"""Rules that need only inner products. They read the updates twice: for the products and for the
 weighted sum.
 
 A ``GramRule`` is called like any rule. Servers of a vector that is cut in shards call its three
@@ -44,7 +44,7 @@ from .columns import Columns, Kept
 from .gram import POINTS, Decision, FloatArray, Gram, in_typical, middle_of
 from .kernels import Rows, check_stored, middle, tensor_of
 
-# Columns for the choice of the reference: its cost must be negligible against a pass.
+# Columns sampled to choose the reference: few, so that it costs little beside a pass.
 SAMPLE_COLUMNS = 1024
 SAMPLE_PIECES = 8
 FAR = 4.0  # farther references lose digits (times the best row)
@@ -53,8 +53,8 @@ GIVEN = ("center", "previous", "gradient")  # points that are passed as argument
 
 
 class GramRule(Rule):
-    """A rule on a ``Gram``. additional ``points`` are passed as arguments; ``?`` marks an
-    optional one."""
+    """Rule on a ``Gram``. Additional ``points`` are passed as arguments; ``?`` marks an optional
+    one."""
 
     takes_rows = True
     points: tuple[str, ...] = ()
@@ -62,14 +62,14 @@ class GramRule(Rule):
     about_origin = False
     one_look: Callable[..., bool] | bool = False
     last_step: Callable[..., Kept] | None = None
-    """Function of a rule with more than a weighted sum as its aggregate: ``(Columns of the chosen
+    """Function that computes the aggregate, if it is not a weighted sum: ``(Columns of the chosen
     updates, *, f, ...) -> Kept``."""
 
     @property
     def by_sums(self) -> GramRule | None:
-        """Itself, if sums of the shards' statistics are all that it needs (``ShardedRule``). It
-        then needs only the judge's gradient from the trainer, of which each server takes its
-        own columns. Its aggregate is only a weighted sum of the columns."""
+        """This rule, if it needs only sums of the shards' statistics (``ShardedRule``). Such a rule
+        needs no more from the trainer than the judge's gradient, of which each server uses its own
+        columns. Its aggregate is a weighted sum of the columns."""
         beside = set(self.points) - self.optional
         adds_up = (
             self.last_step is None
@@ -89,9 +89,9 @@ class GramRule(Rule):
 
         Args:
             updates: ``(n, d)`` or n vectors: all columns, or those of a shard.
-            reference: ``(d,)``, vector to subtract first; by default a row near most others, which
-                is searched for.
-            matrix: For rules on the point ``median``: the sums of updates of which it is taken.
+            reference: ``(d,)``, vector to subtract first; by default a row near most others.
+            matrix: Weighted sums of updates from which the point ``median`` is computed; None means
+                the updates.
             points: ``(d,)`` each: the rule's points.
         """
         rows = within_reach(Rows.of(updates), self.name)
@@ -101,7 +101,7 @@ class GramRule(Rule):
     def gram_of(
         self, rows: Rows, vectors: Mapping[str, Tensor], reference: Tensor | None = None
     ) -> Gram:
-        """Return the statistics with given points of ``vectors_of``."""
+        """Return the statistics with the points from ``vectors_of``."""
         gram = (
             plain_statistics(rows, vectors)
             if self.about_origin
@@ -110,8 +110,8 @@ class GramRule(Rule):
         return self.finite(gram, rows)
 
     def finite(self, gram: Gram, rows: Rows) -> Gram:
-        """Return the Gram matrix. Raises AggregationError for a non-finite update, which its
-        square shows at no cost."""
+        """Return the Gram matrix. Raises AggregationError for a non-finite update, which is
+        detected by its square at no cost."""
         if not float(gram.products.trace()) < CUT_SQUARE:  # an infinity was cut to the factor
             check_finite(rows, self.name)
         return gram
@@ -134,13 +134,13 @@ class GramRule(Rule):
         return Decision(weights, outlyingness, shares)
 
     def _twinned(self, gram: Gram) -> Gram:
-        """Return the Gram matrix that the function receives, with equal twins. Around the origin
-        small distances are only rounding, so twins cannot be found."""
+        """Return the Gram matrix with the same products for equal rows. Around the origin equal
+        rows cannot be found, because rounding hides small distances."""
         return gram if self.about_origin else gram.with_equal_twins()
 
     def _checked(self, gram: Gram, options: Mapping[str, Any]) -> Decision:
-        """Return the function's decision about a Gram matrix: with weights for all rows,
-        which add up to 1."""
+        """Return the function's decision about a Gram matrix, with weights for all rows that add up
+        to 1."""
         whole(self.name, "f", options.get("f", 0))
         result = self.function(gram, **options)
         decision = (
@@ -162,7 +162,7 @@ class GramRule(Rule):
         return Decision(weights, decision.outlyingness, decision.shares)
 
     def combine(self, updates: Updates, decision: Decision, **options: Any) -> Tensor:
-        """Return ``(d,)``: the aggregate of these columns, by a decision of ``decide``.
+        """Return ``(d,)``: the aggregate of these columns with the weights of a decision.
 
         Args:
             options: Points as for ``statistics``; for a rule with a last step also its options,
@@ -181,8 +181,8 @@ class GramRule(Rule):
         options: Mapping[str, Any],
         survivors: bool = False,
     ) -> Kept:
-        """Return the aggregate by final weights. ``matrix``: combinations of the rows that the
-        rule's updates are; None means the rows themselves."""
+        """Return the aggregate with final weights. The updates are combinations ``matrix`` of the
+        rows; None means the rows themselves."""
         n = rows.n if matrix is None else len(matrix)
         if self.last_step is None:
             if matrix is not None:
@@ -254,8 +254,8 @@ class GramRule(Rule):
         matrix: FloatArray | None = None,
         wanted: frozenset[str] | None = None,
     ) -> dict[str, Tensor]:
-        """Return the points of this rule by name, in its order. ``wanted``: no others; None means
-        all."""
+        """Return the points of this rule by name, in its order. ``wanted``: names of the points to
+        return; None means all."""
         vectors: dict[str, Tensor] = {}
         for point in self.points if wanted is None else filter(wanted.__contains__, self.points):
             value = given.get(point)
@@ -281,8 +281,8 @@ def _points(vectors: Mapping[str, Tensor]) -> list[Tensor | None]:
 
 
 def typical(distances: FloatArray, f: int) -> float:
-    """Return the median distance, or the (n - f)-th smallest if that is smaller: the largest one
-    that is bounded by an honest update."""
+    """Return the median distance, or the (n - f)-th smallest if that is smaller. An honest update
+    is at least as far."""
     ordered, count = np.sort(distances), len(distances)
     return min(
         float(ordered[(count - 1) // 2] + ordered[count // 2]) / 2,
@@ -337,8 +337,8 @@ def with_points(
 
 
 def combined(rows: Rows, vectors: Mapping[str, Tensor], weights: FloatArray) -> Tensor:
-    """Return ``(d,)``: the weighted sum of updates and points; a row with all the weight
-    unchanged."""
+    """Return ``(d,)``: the weighted sum of updates and points. A row with the weight 1 is returned
+    bit for bit."""
     every, factors = (
         with_points(rows, vectors, weights[None])
         if any(point != "origin" for point in vectors)
@@ -354,12 +354,12 @@ def combined(rows: Rows, vectors: Mapping[str, Tensor], weights: FloatArray) -> 
 
 
 def statistics(rows: Rows, vectors: Mapping[str, Tensor], reference: Tensor | None = None) -> Gram:
-    """Return the Gram matrix around a reference near most rows, so that cancelled terms are no
-    larger than the distances.
+    """Return the Gram matrix around a reference near most rows, so that products are no larger than
+    the distances require.
 
-    The default reference is a guess from a few columns. The Gram matrix itself shows whether the
-    reference was good; otherwise the pass is repeated. So attacks on these columns cost time but no
-    digits.
+    The default reference is estimated from a few columns. The Gram matrix shows whether it is far
+    from most rows; then the pass is repeated. So attacks on these columns cost time, but no
+    precision.
     """
     guessed = reference is None
     if reference is None:
@@ -367,8 +367,7 @@ def statistics(rows: Rows, vectors: Mapping[str, Tensor], reference: Tensor | No
     if reference is None:
         # With few numbers, another pass costs less than a choice.
         reference = rows.row(_central_row(_sample(rows)) if rows.n * rows.d >= kernels.SMALL else 0)
-    # A clone: the rows may be read-only memory of others, and zero minus itself is zero only for
-    # the same bits.
+    # A clone, because the rows may be another process's read-only memory.
     for _ in range(ATTEMPTS):
         resolution = 4 * float(torch.finfo(rows.dtype).eps) * norm(reference)
         found = Gram(
@@ -388,8 +387,8 @@ def statistics(rows: Rows, vectors: Mapping[str, Tensor], reference: Tensor | No
 
 
 def plain_statistics(rows: Rows, vectors: Mapping[str, Tensor]) -> Gram:
-    """Return the Gram matrix around the origin: norms and directions keep their digits, distances
-    may not."""
+    """Return the Gram matrix around the origin. Norms and directions keep their precision, small
+    distances do not."""
     products = kernels.gram(rows, None, _points(vectors))
     length = float(np.sqrt(middle_of(products.diagonal()[: rows.n])))
     return Gram(
@@ -402,8 +401,8 @@ def plain_statistics(rows: Rows, vectors: Mapping[str, Tensor]) -> Gram:
 
 
 def distances_alone(rows: Rows, vectors: Mapping[str, Tensor]) -> Gram:
-    """Return the distances to the one point, and zero for all other products, for weights that
-    depend only on them."""
+    """Return a Gram matrix with the squared distances to the only point on the diagonal, and zeros
+    elsewhere. For weights that depend only on these."""
     ((point, vector),) = vectors.items()
     squares = kernels.squared_distances_to(rows, None if point == "origin" else vector)
     return Gram(np.diag([*squares, 0.0]), rows.n, (point,), 0.0, precision_of(rows.dtype))
@@ -436,7 +435,7 @@ def _central_row(sample: FloatArray) -> int:
 
 
 def _nearer_row(gram: Gram) -> int | None:
-    """Return the row to use as reference instead, if the present one is far from most rows."""
+    """Return a better row as reference if the present one is far from most rows, or else None."""
     radius = float(middle_of(gram.products.diagonal()[: gram.n]))
     medians = middle_of(gram.squared_distances())
     best = int(np.argmin(medians))
@@ -482,11 +481,11 @@ def gram_rule(
             checked before every call.
         absolute: Options in units of the updates: with one of them, the rule is not scale
             equivariant.
-        one_look: Whether its weights depend only on the distances to its one point; or a function
-            of the options that returns that. Without a verdict, such a rule does not need the inner
+        one_look: Whether its weights depend only on the distances to its only point; or a function
+            of the options that returns this. Without a verdict, such a rule does not need the inner
             products.
-        about_origin: It uses lengths and directions, not distances: nothing is subtracted from the
-            updates.
+        about_origin: Whether it uses lengths and directions, not distances. Then no reference is
+            subtracted from the updates.
         points: Points in ``POINTS``; ``?`` after one marks it optional (``gram.has``). All except
             origin and median are arguments of the rule.
         last_step: Function of the columns of the updates with a weight, if the aggregate is not

@@ -1,5 +1,4 @@
-"""The mean of updates, clipped to little more than the usual length in the run: the rule of a run
-without a set f."""
+"""Rule of a run without an f: the mean of updates, of which unusually long ones are clipped."""
 
 from __future__ import annotations
 
@@ -15,15 +14,16 @@ from .kernels import Rows
 from .means import mean, mean_of_rows
 
 LONGER = 3.0
-"""Multiple of the usual length beyond which an update is not honest: it is clipped."""
+"""Multiple of the usual length beyond which an update is clipped."""
 
 
 class LengthRule(Rule):
-    """A rule that clips updates by their lengths only, and then averages them."""
+    """Rule that clips updates by their lengths, and then averages them."""
 
     whole_vector = False
     from_rows = staticmethod(mean_of_rows)
-    """Aggregate where no update is too long, which ``find_usual`` and ``weigh`` determine."""
+    """Aggregate of a round in which no update is too long. ``find_usual`` and ``weigh`` determine
+    this."""
 
     def measure(self, updates: Updates, start: int, **options: Any) -> Tensor:
         """Return the outlyingness of the updates from index ``start``; the others determine the
@@ -37,8 +37,8 @@ class LengthRule(Rule):
         """Return the usual length of an update in a round with these lengths, and the maximum of it
         and ``usual``, the usual length in recent rounds."""
         n, positive = len(lengths), sorted([length for length in lengths if length > 0.0])
-        # One update of three may be broken at any f. If there are two updates, the broken one is
-        # ambiguous.
+        # One update of three or more may be broken at any f. Of two updates, either may be the
+        # broken one.
         beyond = max(1, f, n // 4) if n > 2 else 0
         length = positive[max(0, len(positive) - 1 - beyond)] if positive else 0.0
         return length, max(length, usual)
@@ -61,12 +61,11 @@ def measure_lengths(updates: Tensor) -> list[float]:
 
 
 def _guarded_mean(updates: Tensor, *, f: int = 0, usual: float = 0.0) -> Verdict:
-    """Average the updates after clipping those that are longer than any honest one to the usual
-    length. It is the mean as long as no peer is broken.
+    """Average the updates after clipping unusually long ones. It is the mean if no peer is broken.
 
-    The usual length is that of the longest update of a round after dropping a quarter of the
-    updates (at least f and at least one). The longest one of this round and recent ones counts. An
-    update more than three times as long is clipped to it, and stands out. A peer that stands out
+    The usual length of a round is that of its longest update after dropping the longest quarter (at
+    least f and at least one). The maximum over this round and recent ones counts. An update more
+    than three times as long is clipped to the usual length, and stands out. A peer that stands out
     repeatedly is quarantined. Two updates are averaged as they are.
 
     It tolerates crashes, NaN, flipped bits and runaway scales, and costs nothing without them. It
@@ -79,8 +78,8 @@ def _guarded_mean(updates: Tensor, *, f: int = 0, usual: float = 0.0) -> Verdict
         usual: The longest ``length`` of recent verdicts; 0.0 if nothing is known of earlier rounds.
     Returns: ``(d,)``; the verdict's ``length`` is that of this round.
     Raises: TooFewUpdates: Fewer than 2f + 1 updates.
-    Source: norm clipping as of gradients (Pascanu et al. 2013, arXiv:1211.5063), with a bound from
-        the lengths of most peers.
+    Source: norm clipping, as for gradients (Pascanu et al. 2013, arXiv:1211.5063), with a bound
+        from the lengths of most updates.
     """
     f = whole("guarded_mean", "f", f)
     require(updates, "guarded_mean", f, plain_bound(f))

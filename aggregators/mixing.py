@@ -20,8 +20,8 @@ def nnm(gram: Gram, *, f: int) -> FloatArray:
     """Nearest-neighbour mixing: each update becomes the mean of its n - f nearest, itself included.
 
     Tolerates f < n/2. A rule with kappa has kappa' <= 8f / (n - f) (kappa + 1) after it, which is
-    the best possible order. It is the most effective pre-aggregation for any rule if data differ
-    from peer to peer.
+    the best possible order. If data differ between peers, it is the most effective pre-aggregation
+    for any rule.
 
     Args:
         gram: Inner products of the updates.
@@ -34,7 +34,7 @@ def nnm(gram: Gram, *, f: int) -> FloatArray:
     """
     squares, own = gram.squared_distances(), gram.products.diagonal()[: gram.n]
     rounding = gram.precision * (own[:, None] + own)
-    # At any rounding, no other row is as near as the row itself.
+    # Despite rounding, no other row is as near as the row itself.
     np.fill_diagonal(squares, -np.inf)
     count = gram.n - f
     matrix = np.zeros((gram.n, gram.n))
@@ -55,7 +55,7 @@ def bucketing(
     """The means of buckets of s updates each, drawn in every round;
     the last bucket may have fewer.
 
-    f attackers spoil at most f of ceil(n / s) buckets, so the rule that follows needs as many
+    f attackers corrupt at most f of ceil(n / s) buckets, so the rule that follows needs as many
     buckets as it needs updates for f. It makes updates of peers with different data more alike, but
     tolerates fewer attackers.
 
@@ -64,8 +64,8 @@ def bucketing(
         f: Byzantine peers to tolerate, by the rule that follows.
         s: Updates in a bucket.
         seed: Seed of the draw.
-        round_id: Part of the seed. The runtime passes its round, so buckets change; all peers draw
-            the same.
+        round_id: Part of the seed. The runtime passes the current round, so buckets change, and all
+            peers draw the same.
     Returns: ceil(n / s) rows.
     Raises: AggregationError: s is less than 1.
     Source: Karimireddy, He, Jaggi 2022, "Byzantine-Robust Learning on Heterogeneous Datasets via
@@ -92,7 +92,7 @@ def clipping(
     """Pull updates that are farther than a radius from the origin, or from the local update, back
     to that distance.
 
-    Bounds the effect of each attacker; tolerates none by itself. Needs norms.
+    It bounds the effect of each attacker, but alone tolerates none. Needs norms.
 
     Args:
         gram: Inner products of the updates.

@@ -1,4 +1,4 @@
-"""Numbers in the text that names a sender or an outer step."""
+"""Parsing of numbers in the text of a sender or an outer step."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Outer steps: one step of an outer optimizer on the aggregate, the same on all peers, if peers
-take several local steps between two rounds.
+"""Outer steps, for runs with several local steps between two rounds: one step of an outer optimizer
+on the aggregate, the same on all peers.
 
     load("mean")                                    local SGD: the mean of the models
     load("nesterov:lr=0.7,momentum=0.9")            DiLoCo (Douillard et al. 2023, arXiv:2311.08105)
@@ -12,9 +12,9 @@ of them, momentum mu and rate eta:
     heavy_ball   m <- mu m + D;  theta <- theta - eta m
     nesterov     m <- mu m + D;  theta <- theta - eta (D + mu m)
 
-The momentum follows the rule: a Byzantine update that the rule lets through stays in it for
-1 / (1 - mu) rounds. Momentum before the rule is that of the sender (``senders``), with ``mean``.
-Listing the names does not import torch.
+The momentum follows the rule: a Byzantine update that the rule lets through stays in it for 1 / (1
+- mu) rounds. For momentum before the rule use a sender (``senders``) and ``mean``. Listing the
+names does not import torch.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _ALLOWED: Mapping[str, Range] = {
 
 
 class OuterStep(NamedTuple):
-    """The step after each round. ``spec`` names it."""
+    """Step after each round. ``spec`` names it."""
 
     name: str
     lr: float
@@ -57,7 +57,7 @@ class OuterStep(NamedTuple):
 
     def move(self, aggregate: Tensor, memory: Tensor | None) -> tuple[Tensor, Tensor]:
         """Return the vector to subtract from the parameters, ``(d,)``, and the memory for the next
-        round. The same as a step of ``optimizer``, for callers that have parameters in one vector.
+        round. It equals a step of ``optimizer``, for callers that have parameters in one vector.
 
         Args:
             aggregate: ``(d,)``, of the model differences.

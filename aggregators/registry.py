@@ -1,4 +1,4 @@
-"""Rules by name: built in, registered, of an entry point, of a module, of a file.
+"""Finds rules by name: built in, registered, or from an entry point, a module or a file.
 
     suspicion                   a name from ``names()``; trimmed-mean and trimmed_mean are the same
     multi_krum:m=3,f=1          with options, typed by the rule's signature
@@ -6,7 +6,7 @@
     package.module:my_rule:k=2  a function in an importable module, with a dot or without
     bucketing:s=2+nnm+krum      pre-aggregations and, last, a rule; each of them as above
 
-Names are known without importing torch, so that ``--help`` stays quick.
+The names are available without importing torch, so that ``--help`` is quick.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ _registered: dict[str, Rule | PreAggregation] = {}
 
 @dataclass(frozen=True, slots=True)
 class BoundRule:
-    """A rule with its options, as a node runs it.
+    """Rule with its options, for a node to run.
 
     Attributes:
         name: The rule's name, without options.
@@ -86,14 +86,14 @@ class BoundRule:
 
     @property
     def judges_directions(self) -> bool:
-        """Whether it compares updates with the judge's gradient. An update then stands out
-        independently of its peer's data. A loss, as in Zeno, also falls little for honest rare
-        data."""
+        """Whether it compares updates with the judge's gradient. Then an update does not stand out
+        because its peer has different data. Under a rule on the loss, such as Zeno, honest rare
+        data stand out, too."""
         return "gradient" in self.needs
 
     @property
     def needs_center(self) -> bool:
-        """Whether it needs an own update, which only gossip topologies have."""
+        """Whether it needs the local update, which only gossip topologies have."""
         center = self.rule.parameters.get("center")
         return center is not None and center.default is inspect.Parameter.empty
 
@@ -103,12 +103,12 @@ class BoundRule:
 
     @property
     def by_pointer(self) -> bool:
-        """Whether it works on separate vectors; otherwise they are stacked first."""
+        """Whether it takes separate vectors; otherwise they are stacked first."""
         return self.rule.takes_rows or not self.rule.whole_vector
 
     @property
     def cross_shard(self) -> bool:
-        """Whether it may be cut in shards if those decide together."""
+        """Whether its updates may be cut in shards that decide together."""
         return self.rule.by_sums is not None
 
     @property
@@ -134,7 +134,7 @@ class BoundRule:
         )
 
     def check(self, f: int, n: int, *, centered: bool = False) -> None:
-        """Refuse a rule that would fail in a run's first round: try it once on n synthetic updates.
+        """Reject a rule that would fail in the first round, by a trial on n synthetic updates.
 
         An exception that is not a ConfigError is only logged: a rule of another author may need
         vectors of a certain length, which is not known yet.
@@ -175,7 +175,7 @@ class BoundRule:
             log.info("rule cannot be tried: rule=%s reason=%s", self.name, why)
 
     def check_model_differences(self) -> None:
-        """Refuse a rule that cannot take model differences as updates.
+        """Reject a rule that cannot take model differences as updates.
 
         Raises: ConfigError: It rescales updates to the length of the judge's gradient
             (``lengths``).
@@ -190,7 +190,7 @@ class BoundRule:
             spec = f"{spec.rstrip().rstrip(':')}{',' if last.options else ':'}lengths=updates"
         raise ConfigError(
             f"the rule {self.name} makes updates as long as the judge's gradient, and with local "
-            "steps or an outer step they are model differences, which have another length",
+            "steps or an outer step they are model differences of another length",
             f"write {spec}",
         )
 
@@ -205,9 +205,9 @@ class BoundRule:
         return self.rule.explain(updates, **self.chosen(available))
 
     def measure(self, updates: Updates, start: int, **available: Any) -> tuple[float, ...]:
-        """Return the outlyingness of the updates from index ``start`` (those of peers in
-        quarantine) as if they counted like the others. Empty if the rule fails on them: they may be
-        invalid, and the aggregate of the others is used.
+        """Return the outlyingness of the updates from index ``start``, those of peers in
+        quarantine, as if they counted. Empty if the rule fails on them, because these updates may
+        be invalid.
 
         Args:
             updates, available: As for ``explain``.

@@ -34,8 +34,7 @@ def reweighted(
         name: Name of the rule.
         about: Description of the weight, for the docstring.
         source: Source of the weight.
-        trim: Whether the f updates of greatest distance are replaced by the mean of the others in
-            each step.
+        trim: Whether each step replaces the f most distant updates by the mean of the others.
     """
 
     def estimate(gram: Gram, *, f: int, steps: int = 3) -> Decision:
@@ -82,8 +81,8 @@ def centered_bound(f: int) -> int:
 
 
 def _shares(weights: FloatArray, distances: FloatArray, order: Sequence[int], f: int) -> FloatArray:
-    """Return weights that add up to 1, after the last f updates of ``order`` were replaced by the
-    mean of the others; with an empty order none are."""
+    """Return weights that add up to 1, after replacing the last f updates of ``order`` by the mean
+    of the others. An empty order replaces none."""
     total = float(weights.sum())
     if not total > 0:
         nearest = distances == distances.min()
@@ -97,14 +96,16 @@ def _shares(weights: FloatArray, distances: FloatArray, order: Sequence[int], f:
 
 
 def fair_weight(distances: FloatArray, scale: float) -> FloatArray:
-    """Return scale / (scale + s): half the weight at the typical distance, bounded pull beyond."""
+    """Return scale / (scale + s): weight 1/2 at the typical distance, and a bounded effect at any
+    distance."""
     if scale == 0.0:
         return np.asarray((distances == 0).astype(np.float64))
     return np.asarray(scale / (scale + distances))
 
 
 def huber_weight(distances: FloatArray, scale: float) -> FloatArray:
-    """Return min(1, scale / s): full weight within the typical distance, bounded pull beyond."""
+    """Return min(1, scale / s): full weight within the typical distance, and a bounded effect
+    beyond it."""
     return np.divide(scale, distances, out=np.ones_like(distances), where=distances > scale)
 
 

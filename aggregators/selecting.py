@@ -26,9 +26,8 @@ def monna(gram: Gram, *, f: int) -> Decision:
 
 @gram_rule
 def faba(gram: Gram, *, f: int) -> Decision:
-    """Leave out f times the update farthest from the mean of the remaining ones.
-
-    Tolerates f < n/2, but well only small f: the first means include the attackers' updates. Needs
+    """Remove f times the update farthest from the mean of the remaining ones. Tolerates f < n/2,
+    but is weak for large f, because the first means include the attackers' updates. Needs
     distances.
 
     Args:
@@ -48,11 +47,11 @@ def faba(gram: Gram, *, f: int) -> Decision:
 
 @gram_rule(points=("origin",), translation=False, robust="bounded")
 def cge(gram: Gram, *, f: int) -> Decision:
-    """The mean of the n - f updates of least norm.
+    """The mean of the n - f updates with the smallest norm.
 
     Tolerates f < n/2 attackers with long updates. An update no longer than the honest ones is
-    averaged like them, in any direction. So attackers carry it no farther than the honest updates
-    are long. Needs norms. Meant for gradients, not for parameters.
+    averaged like them, in any direction. So attackers move the aggregate by at most the length of
+    honest updates. Needs norms. Meant for gradients, not for parameters.
 
     Args:
         gram: Inner products of the updates.

@@ -1,8 +1,7 @@
-"""A Gram rule on a vector that is cut in shards, each with its own server: measure, decide,
-combine.
+"""Gram rules on a vector that is cut in shards, each with its own server: measure, decide, combine.
 
-Every server measures its shard, one of them adds the parts up and decides, and each combines its
-shard by that decision. The measurements are sent as a flat float64 array,
+Every server measures its shard. One server adds up the measurements and decides. Each server
+combines its shard with that decision. The measurements are sent as a flat float64 array,
 ``[resolution, remembers, upper triangle of the products]``.
 """
 
@@ -22,21 +21,20 @@ from .gram_rules import GramRule, precision_of
 from .kernels import Rows
 from .registry import BoundRule
 
-_AHEAD = 2  # numbers before the triangle
+_AHEAD = 2  # count of numbers before the triangle
 
 Part = tuple[Sequence[int], FloatArray]
-"""Chosen rows of a part, and the measurements of all its rows."""
+"""Chosen rows of a shard, and the measurements of all its rows."""
 
 
 class ShardedRule:
     """The three steps of a rule that decides ``by_sums``.
 
-    The judge's gradient is combined from those of the servers: each measures its shard with the
-    gradient of its own trainer.
+    Each server measures its shard with the judge's gradient from its own trainer, so the gradient
+    of a round is combined from several trainers.
 
-    The points of every part are the same and in the same order. A server without a last aggregate
-    (after a state transfer) leaves its place empty and marks it; then the last aggregate of no
-    server is used.
+    All servers measure the same points in the same order. A server without a last aggregate (after
+    a state transfer) marks its place as empty; then no server's last aggregate is used.
     """
 
     def __init__(self, bound: BoundRule) -> None:
@@ -79,10 +77,11 @@ class ShardedRule:
         return np.concatenate([head, products[np.triu_indices(place)]])
 
     def decide(self, parts: Sequence[Part], *, f: int, round_id: int = 0) -> Decision:
-        """Return one decision for all shards: weights of the chosen rows of every part, in their
-        order, and of ``points``.
+        """Return one decision for all shards: the weights of the chosen rows, in their order, and
+        of ``points``.
 
-        Raises: AggregationError: A part does not fit, or these numbers allow no decision.
+        Raises: AggregationError: The measurements of a shard have the wrong size, or allow no
+            decision.
         """
         whole: Gram | None = None
         grams = [self._unpacked(measured) for _, measured in parts]
@@ -121,8 +120,7 @@ class ShardedRule:
         gradient: Tensor | None = None,
         inside: Sequence[int] | None = None,
     ) -> Tensor:
-        """Return ``(d,)``: the sum of these columns, and of the points in them, by the weights of a
-        decision.
+        """Return ``(d,)``: the sum of these columns and points, with the weights of a decision.
 
         Args:
             weights: Weights of the rows, then of ``points``.
@@ -145,7 +143,7 @@ class ShardedRule:
             raise AggregationError(
                 f"{self.rule.name}: the last aggregate has a weight, but there is none here"
             )
-        # Computing a point without a weight, which the median usually is, would be wasted.
+        # Do not compute a point without a weight, such as the median in most rules.
         vectors = (
             self._vectors(_chosen(rows, inside), previous, gradient, frozenset(beside))
             if beside
@@ -161,8 +159,8 @@ class ShardedRule:
         gradient: Tensor | None,
         wanted: frozenset[str] | None = None,
     ) -> dict[str, Tensor]:
-        """Return the points of these columns. ``wanted``: no others; None means all available
-        ones."""
+        """Return the points of these columns. ``wanted``: names of the points to return; None means
+        all available ones."""
         given = {"previous": previous, "gradient": gradient}
         found = self.rule.vectors_of(
             rows,
@@ -200,7 +198,7 @@ class ShardedRule:
         ] == 1.0
 
     def _check(self, weights: FloatArray, n: int) -> None:
-        # A Byzantine server that decides must not make more of the updates than their sum.
+        # A Byzantine server that decides must not scale the updates beyond their sum.
         counted = (
             np.delete(weights, n + self.points.index("origin"))
             if "origin" in self.points

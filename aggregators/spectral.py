@@ -1,5 +1,5 @@
-"""Rules that search for the direction in which updates differ most: an effective attack must show
-there."""
+"""Rules that find the direction in which updates differ most, because an effective attack is
+visible there."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from .gram import Decision, FloatArray, Gram, ascending
 from .gram_rules import gram_rule, typical
 
 SUBSETS_MAX = 20_000
-"""Maximum number of subsets of ``smea``: n = 20, f = 4 are 4,845, n = 25, f = 4 are 12,650."""
+"""Maximum number of subsets that ``smea`` tries. There are 4,845 for n = 20, f = 4, and 12,650 for
+n = 25, f = 4."""
 TIE = 1e-9
-"""Relative difference of eigenvalues that rounding causes even for precise updates, and of a weight
-to zero."""
+"""Relative rounding error of eigenvalues even for precise updates, and of a weight of zero."""
 _AT_ONCE = 2048
 _POWER_STEPS = 8
 
@@ -27,9 +27,9 @@ _POWER_STEPS = 8
 def smea(gram: Gram, *, f: int) -> Decision:
     """The mean of the n - f updates with the smallest top eigenvalue of the covariance.
 
-    Tolerates f < n/2. Needs inner products. Tries every subset, deterministically: a lower bound
-    from a few power steps selects the subsets to compute eigenvalues of. For equal eigenvalues, the
-    subset of earlier rows is used.
+    Tolerates f < n/2. Needs inner products. It considers every subset, deterministically: a lower
+    bound from a few power steps selects the subsets for which eigenvalues are computed. For equal
+    eigenvalues, the subset of earlier rows is used.
 
     Args:
         gram: Inner products of the updates.
@@ -43,7 +43,7 @@ def smea(gram: Gram, *, f: int) -> Decision:
     count = math.comb(gram.n, f)
     if count > SUBSETS_MAX:
         raise AggregationError(
-            f"smea looks at every {gram.n - f} of {gram.n} updates, {count} subsets; "
+            f"smea tries every {gram.n - f} of {gram.n} updates, {count} subsets; "
             f"{SUBSETS_MAX} are the most",
             "use caf, which filters along the same direction without a search",
         )
@@ -72,8 +72,8 @@ def _centered(products: FloatArray) -> FloatArray:
 
 
 def _power_bounds(stack: FloatArray) -> FloatArray:
-    """Return at most the top eigenvalue of each matrix, except for rounding: Rayleigh's quotient
-    after some power steps."""
+    """Return a lower bound of the top eigenvalue of each matrix, except for rounding: Rayleigh's
+    quotient after some power steps."""
     squares = stack.diagonal(axis1=1, axis2=2)
     unit = np.maximum(squares.max(axis=1), np.finfo(np.float64).tiny)
     stack = stack / unit[:, None, None]  # a huge row must not overflow in its square
@@ -90,8 +90,8 @@ def _power_bounds(stack: FloatArray) -> FloatArray:
 
 @gram_rule
 def caf(gram: Gram, *, f: int) -> Decision:
-    """Reduce the weights of updates along the direction in which they differ most, until the weight
-    of 2f of them is removed; use the mean at which they differed least.
+    """Repeatedly reduce the weights of updates that are far along the direction of most variance,
+    until a total weight of 2f is removed. Return the mean of the iteration with the least variance.
 
     Tolerates f < n/2; f only determines when to stop. c_i <- c_i (1 - t_i / max t), with t_i the
     squared projection of x_i - mean on the top eigenvector of the covariance weighted by c, as long
@@ -125,16 +125,16 @@ def caf(gram: Gram, *, f: int) -> Decision:
 
 @gram_rule(robust=False)
 def dnc(gram: Gram, *, f: int, c: float = 1.0) -> Decision:
-    """Divide and conquer: the mean without the c f updates that stick out most along the direction
-    in which all differ most.
+    """Divide and conquer: the mean without the c f updates that are farthest along the direction in
+    which all differ most.
 
-    Meant for f < n/2 colluding peers that push one way. It is not robust in the worst case. Its
-    mean is the plain mean of all, so one attacker far away can shield others (the sacrificial
-    anchor). If attackers are far out in different directions (scale, bit flips), one direction
-    shows only the farthest. Needs inner products. The paper draws some columns at random, several
-    times, and keeps the updates that pass each time, because a singular vector of all columns was
-    expensive. The Gram matrix yields the singular vector of all columns at no cost, so nothing is
-    drawn or repeated, and no column is unobserved.
+    Meant for f < n/2 colluding peers that push in one direction. It is not robust in the worst
+    case. It starts from the plain mean of all, so one attacker far away can shield others (the
+    sacrificial anchor). If attackers are far out in different directions (scale, bit flips), one
+    direction shows only the farthest. Needs inner products. The paper draws some columns at random,
+    several times, and keeps the updates that pass each time, because a singular vector of all
+    columns was expensive. The Gram matrix yields the singular vector of all columns at no cost, so
+    nothing is drawn or repeated, and every column counts.
 
     Args:
         gram: Inner products of the updates.
@@ -169,16 +169,15 @@ def spectral_clipping(
     radius: float = 2.0,
     every: int = 3,
 ) -> Decision:
-    """The mean of updates, clipped to ``radius`` times the typical norm, without the f that stand
-    out most along the direction in which all differ most, if one direction stands out. In every
-    third round no update is left out.
+    """The mean of updates, clipped to ``radius`` times the typical norm. If updates differ mainly
+    in one direction, the f that are farthest along it are left out, except in every third round.
 
-    Meant for unequal data without a judge. Attackers push together, so two of them make one
-    direction stand out; honest peers with different data rarely do. If a peer with rare data is
-    left out in every round, its updates grow, because the model does not learn its samples. So all
-    updates count in every ``every``-th round. Attackers also use these rounds, but are clipped.
-    ``dnc`` leaves out the same f updates, in every round, and clips nothing. Bounded for f < n/2,
-    and made for f of at most n/4: some attacks of 4 peers among 10 prevent learning.
+    Meant for unequal data without a judge. Attackers push together, so two of them dominate one
+    direction; honest peers with different data rarely do. If a peer with rare data is left out in
+    every round, its updates grow, because the model does not learn its samples. So all updates
+    count in every ``every``-th round. Attackers also use these rounds, but are clipped. ``dnc``
+    leaves out the same f updates in every round, without clipping. Bounded for f < n/2, and made
+    for f of at most n/4: some attacks of 4 peers among 10 prevent learning.
 
     Args:
         gram: Inner products of the updates.
@@ -188,7 +187,7 @@ def spectral_clipping(
             second.
         radius: In units of the typical norm: the median, or the (n - f)-th smallest if that is
             smaller.
-        every: In rounds; 1 if no update is ever left out.
+        every: Period, in rounds; with 1 no update is ever left out.
     Returns: the weights are relative to the other clipped updates.
     Raises:
         TooFewUpdates: Fewer than 2f + 1 updates.

@@ -14,8 +14,8 @@ from .gram import Decision, FloatArray, Gram, ascending, middle_of
 from .gram_rules import gram_rule, typical
 
 STEPS_MAX = 1000
-STANDSTILL = 1e-10  # of the typical distance: a shorter step is the last one
-# Of the typical distance: a nearer update counts as if it were at this distance.
+STANDSTILL = 1e-10  # in typical distances; iteration ends with a shorter step
+# in typical distances; a nearer update counts as if it were at this distance
 SMOOTHING = 1e-3
 
 
@@ -33,9 +33,8 @@ def geometric_median(gram: Gram, *, f: int = 0, nu: float | None = None) -> Deci
     Args:
         gram: Inner products of the updates.
         f: Byzantine peers to tolerate; determines how many updates are needed.
-        nu: Smoothing: a distance counts as nu at least. A thousandth of the typical distance by
-            default.
-            A thousandth of the typical distance by default.
+        nu: Smoothing: a shorter distance counts as nu. A thousandth of the typical distance by
+            default. A thousandth of the typical distance by default.
     Raises:
         TooFewUpdates: Fewer than 2f + 1 updates.
         AggregationError: nu is not above 0, or not finite.
@@ -55,8 +54,8 @@ def geometric_median(gram: Gram, *, f: int = 0, nu: float | None = None) -> Deci
 def _until_it_stands_still(
     gram: Gram, weights: FloatArray, smallest: float, still: float
 ) -> FloatArray:
-    """Return the result of steps of ``_weiszfeld`` without additional points. Each step is
-    a few short operations, which dominate the cost for few updates."""
+    """Return the result of steps of ``_weiszfeld`` without additional points. Each step is a few
+    short operations. Their overhead dominates for few updates."""
     products = gram.products[: gram.n, : gram.n]
     own, least = products.diagonal(), max(smallest * smallest, float(np.finfo(np.float64).tiny))
     along = products @ weights
@@ -76,9 +75,9 @@ def _until_it_stands_still(
 def rfa(gram: Gram, *, f: int = 0, nu: float = 0.1, steps: int = 8) -> Decision:
     """The geometric median as published: a few smoothed Weiszfeld steps from zero.
 
-    Tolerates f < n/2 as far as the steps go: from zero, with a fixed smoothing, the result depends
-    on the origin and on the unit of the updates. For comparison with published numbers; otherwise
-    use ``geometric_median``.
+    Tolerates f < n/2 if the steps converge. They start from zero with a fixed smoothing, so the
+    result depends on the origin and on the unit of the updates. For comparison with published
+    numbers; otherwise use ``geometric_median``.
 
     Args:
         gram: Inner products of the updates.

@@ -12,12 +12,11 @@
     # a function of your own
     bad = make("my_attacks.py:mine")(update, round_id)
 
-An attack acts where an update leaves its sender. It depends on the round and a seed, so the same
-peer sends the same in every run. Colluding attacks (``alie``, ``min_max``, ...) are omniscient in
-``collude``. Called for one peer, they work on an estimate of the honest updates, made from the
-results that every replica has (``guessing``). A few cannot work on an estimate:
-``names(lonely=True)`` omits them. ``label_flip`` is an attack on data and acts where the
-trainer reads it: ``flip_labels``.
+An attack changes an update before it is sent. It depends on the round and a seed, so a peer sends
+the same vectors in every run. Colluding attacks (``alie``, ``min_max``, ...) are omniscient in
+``collude``. For one peer, they estimate the honest updates from the results that every replica has
+(``guessing``). A few cannot use an estimate: ``names(lonely=True)`` omits them. ``label_flip`` is
+an attack on data and acts where the trainer reads it: ``flip_labels``.
 
 Listing the names does not import torch, because command lines check them.
 """

@@ -1,5 +1,5 @@
-"""Attacks with access to the rule: they search strengths and directions on it, and send the most
-damaging vector."""
+"""Attacks that evaluate the rule at several strengths and directions, and send the most damaging
+vector."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ _SECTION = (math.sqrt(5) - 1) / 2
 
 @dataclass(frozen=True, slots=True)
 class AttackOptimum:
-    """Strength at which a family of attacks damaged a rule most, and the distance by which it moved
-    the result."""
+    """Most damaging strength of a family of attacks, and the distance by which it moved the
+    result."""
 
     strength: float
     damage: float
@@ -41,9 +41,10 @@ def strongest(
     """Search ``lies(strength) -> (f, d)`` for the strength with the largest ``measure``: by
     default, the distance of the rule's result from the honest mean.
 
-    First the powers of 2 from 1/16 to 128, because damage is not a smooth function of strength: a
-    rule accepts close vectors and drops distant ones. Then a golden section between the neighbours
-    of the best. ``len(STRENGTHS) + REFINEMENTS + 1`` trials.
+    The search first tries the powers of 2 from 1/16 to 128, because damage is not a smooth function
+    of strength: a rule accepts close vectors and drops distant ones. A golden-section search
+    follows between the neighbours of the best. It takes ``len(STRENGTHS) + REFINEMENTS + 1``
+    trials.
     """
     measure = crowd.damage if measure is None else measure
 
@@ -94,8 +95,8 @@ def worst(
     ways: Mapping[str, Callable[[float], Tensor]],
     measure: Callable[[Tensor], float] | None = None,
 ) -> Tensor:
-    """Return ``(f, d)``: all send the vector ``(d,)`` of the way and strength with the largest
-    ``measure``, as in ``strongest``; they are searched again after ``every`` rounds."""
+    """Return ``(f, d)``: the vector of the way and strength with the largest ``measure`` (as in
+    ``strongest``), once for each attacker. Search again after ``every`` rounds."""
     age = crowd.memory.get("age", 0)
     if age % int(every) == 0:
         tried = {
@@ -110,11 +111,10 @@ def worst(
 
 @searching(strength=10.0)
 def adaptive(crowd: OmniscientView, *, strength: float) -> Tensor:
-    """All send the honest mean plus t times a direction: the t and the direction that move the
-    result of this rule farthest from the honest mean.
+    """All attackers send the honest mean plus t times a direction, with the t and the direction
+    that move the result of this rule farthest from the honest mean.
 
-    95 trials of the rule a search. What was found is used until the next search,
-    ``strength`` rounds later.
+    A search evaluates the rule 95 times. Its result is used for ``strength`` rounds.
     Source: the line search of Shejwalkar, Houmansadr 2021, over the directions of ``ipm``,
         ``alie`` and three more.
     """

@@ -1,4 +1,4 @@
-"""Attacks of gossip rounds that send each neighbour another update."""
+"""Attacks on gossip rounds that send each neighbour a different update."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ def dissensus(
         theirs: Last vector of the receiver, x_i; the attacker's own vector before one has arrived.
         others: Last vectors of its honest neighbours, x_j. Without any, the attacker sends its own
             vector.
-        neighbours: Number of these neighbours, also of those without a vector; the mean of the
-            others is used for all.
-        attackers: b, the number of peers that send the same.
+        neighbours: Number of these neighbours. Those without a vector count with the mean of the
+            others.
+        attackers: b, the number of peers that send this vector.
     Source: He, Karimireddy, Jaggi 2022, "Byzantine-Robust Decentralized Learning via
     ClippedGossip", arXiv:2202.01545, with equal mixing weights.
     """

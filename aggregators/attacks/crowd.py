@@ -26,7 +26,7 @@ class OmniscientView:
         direction: Randomness of the whole run, the same for all attackers.
         rule: Rule of the run; None if the attackers do not know it.
         memory: State that is kept between rounds.
-        locked: Honest peers in quarantine, as far as the attackers know.
+        locked: Honest peers in quarantine that the attackers have detected.
     """
 
     honest: Tensor
@@ -60,7 +60,7 @@ class OmniscientView:
         return median
 
     def all_alike(self, lie: Tensor) -> Tensor:
-        """Return ``(f, d)``: all attackers send the same."""
+        """Return ``(f, d)``: the same vector for all attackers."""
         return lie.repeat(self.f, 1)
 
     def damage(self, lies: Tensor) -> float:
@@ -78,7 +78,8 @@ class OmniscientView:
 
     def measure_reversal(self, lies: Tensor) -> float:
         """Return the inner product of the rule's result and the opposite of the honest mean;
-        infinite if it is not finite. An attack that is not finite itself is never sent.
+        infinite if it is not finite. Return 0 if the attack itself is not finite, because it is
+        never sent.
 
         Raises: ConfigError: The rule is not known.
         """

@@ -1,11 +1,11 @@
-"""Attacks by name: built-in ones, and those of users: functions in a file or a module.
+"""Attacks by name: built-in ones, and users' functions in a file or a module.
 
     my_attacks.py:mine          a function in a file, relative to the working directory
     package.module:mine         a function in an importable module
 
-A function with the decorator ``attack`` has the declared shape and strength. Any other is of the
-shape ``together`` if its first parameter is called ``crowd``, and ``alone`` otherwise; its strength
-is the default of its parameter ``strength``.
+A function with the decorator ``attack`` has the declared shape and strength. An undecorated
+function has the shape ``together`` if its first parameter is called ``crowd``, and ``alone``
+otherwise. Its strength is the default of its parameter ``strength``.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ KNOWN = {
 
 
 def kind_of(name: str) -> AttackKind:
-    """Return the attack of a name, or of a user's file; hyphens and underscores of a name are the
-    same. Raises: UnknownName: There is none. ConfigError: It is an attack on data, or cannot be
-    loaded."""
+    """Return the attack with a name, or in a user's file; hyphens and underscores in a name are
+    equivalent. Raises: UnknownName: There is none. ConfigError: It is an attack on data, or cannot
+    be loaded."""
     if ":" in name:
         return load(name)
     plain = name.replace("-", "_")
@@ -76,7 +76,7 @@ def load(name: str) -> AttackKind:
 
 def _loaded(place: str, function: str) -> tuple[ModuleType, list[AttackKind]]:
     """Return the module, and the attacks that are declared in it or elsewhere. Attacks of a file
-    are not registered by name, because another file may have one of that name."""
+    are not registered by name, because another file may define the same name."""
     from gossip.aggregators.registry import import_module, load_file
 
     if not (place.endswith(".py") or "/" in place):

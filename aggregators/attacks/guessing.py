@@ -1,4 +1,4 @@
-"""Estimate of the honest updates by one Byzantine peer in a real run: from its own, and from the
+"""Estimates the honest updates for one Byzantine peer in a real run, from its own updates and the
 result of each round."""
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ WAITING_MAX = 16
 
 
 class HonestEstimate:
-    """An estimate of the honest updates of the next round.
+    """Estimate of the honest updates of the next round.
 
     Every replica has the result of the last round, which is the estimate of the honest mean. The
     peer's honest update minus the result of its round is one honest deviation. The last
-    ``RESIDUALS_MAX`` of these are the estimates of the others'. So attackers on different machines
-    agree on the mean, and nearly on the deviation, without communication.
+    ``RESIDUALS_MAX`` of them estimate the deviations of the other peers. So attackers on different
+    machines have the same mean, and nearly the same deviation, without communication.
     """
 
     def __init__(self) -> None:

@@ -35,9 +35,9 @@ class AttackKind:
         function: Function that returns the updates to send.
         shape: ``alone``: ``(update, ...) -> lie``, from one attacker's honest update. ``together``:
             ``(crowd, ...) -> (f, d)``, from the honest updates. ``apart``: ``(update, ...) ->
-            lie``, another for each receiver. ``data``: of the training data.
-        strength: By default; None if there is none to set, or if it follows from n and f.
-        meaning: Meaning of the strength, with its unit. Empty if there is none to set.
+            lie``, for one receiver. ``data``: on the training data.
+        strength: Default strength. None if the attack has none, or derives it from n and f.
+        meaning: Meaning of the strength, with its unit. Empty if the attack has none.
         wants: Names of the function's parameters.
         refusal: Reason why one attacker cannot compute it from its own observations, and an
             alternative; empty if it can.
@@ -117,7 +117,7 @@ def attack(
     Raises: ConfigError: Another attack has that name.
 
     Args:
-        strength: Default strength. None if there is none to set, or if it follows from n and f.
+        strength: Default strength. None if the attack has none, or derives it from n and f.
         meaning: Meaning of the strength, with its unit; by default "strength" if there is one.
         shape: ``alone``, ``together`` or ``apart``.
         refusal: Reason why a single peer cannot send it in a real run, and an alternative. Empty
@@ -147,7 +147,7 @@ def names(*, lonely: bool = False) -> tuple[str, ...]:
     """Return the attacks on updates for ``make``, ascending, without ``DATA_ATTACKS``.
 
     Args:
-        lonely: Only those that one peer can carry out alone, in a real run.
+        lonely: Return only attacks that one peer can carry out alone in a real run.
     """
     return tuple(sorted(name for name, kind in KINDS.items() if kind.lonely or not lonely))
 
@@ -172,7 +172,7 @@ def checked_strength(kind: AttackKind, strength: float | None) -> float | None:
 def flip_labels(labels: Any, classes: int) -> Any:
     """Train on wrong labels, ``classes - 1 - label``, and send the resulting update.
 
-    For an int, array or tensor.
+    ``y`` is an int, array or tensor.
 
     Source: Xie, Koyejo, Gupta 2019, "Zeno", arXiv:1805.10032 (9 - label, for ten classes).
     """

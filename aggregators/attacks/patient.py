@@ -15,8 +15,8 @@ AWAKE = 10.0
 
 @attack(strength=25.0, meaning="rounds that it waits at most", allowed=ROUNDS)
 def sleeper(update: Tensor, *, strength: float, round_id: int, somebody_locked: bool) -> Tensor:
-    """Honest for this number of rounds, then ten times the negated update. In ``gossip bench
-    robustness`` it also begins once an honest peer is in quarantine."""
+    """Send honest updates for this number of rounds, then ten times the negated update. In ``gossip
+    bench robustness`` it also begins once an honest peer is in quarantine."""
     awake = round_id >= strength or somebody_locked
     return update * -AWAKE if awake else update.clone()
 

@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class AttackerGroup:
-    """The Byzantine peers of a run, as known to one of them without communication.
+    """Group of the Byzantine peers of a run, which each of them derives without communication.
 
     Attributes:
         honest: Number of honest peers.
         attackers: Number of peers that carry out this attack.
         rank: Number of this attacker among them, from 0.
         seed: The same for all of them.
-        rule: The aggregation rule with its f bound, if they have it.
+        rule: The aggregation rule with its f bound; None if the attackers do not have it.
     """
 
     honest: int = 1
@@ -38,14 +38,14 @@ class AttackerGroup:
 
 
 class Attack:
-    """The attack of one Byzantine peer, or with ``collude`` of all of them at once.
+    """Attack of one Byzantine peer, or with ``collude`` of all of them at once.
 
     Its output depends only on the seed, the round, and the updates and results seen. ``stale``
     keeps copies of the last ``strength`` updates. Attacks of the shape ``together`` keep some of
     the last deviations. No other attack has a memory.
 
     Attributes:
-        somebody_locked: Whether an honest peer was ever in quarantine, as far as it knows.
+        somebody_locked: Whether this attacker has seen an honest peer in quarantine.
     """
 
     def __init__(
@@ -86,8 +86,8 @@ class Attack:
             update: ``(d,)``, the honest update, which is not changed.
             round_id: Number of the round.
         Returns: ``(d,)``, in the dtype and on the device of ``update``.
-        Raises: ConfigError: A single peer cannot carry out this attack, or each receiver of it
-            gets another update.
+        Raises: ConfigError: A single peer cannot carry out this attack, or it sends each receiver a
+            different update.
         """
         if not self._kind.lonely:
             raise ConfigError(
@@ -292,9 +292,10 @@ def make(
         name: One of ``names()``; hyphens and underscores are the same.
         strength: Its meaning and its default depend on the attack. ``nan``, ``zero`` and some
             others have none.
-        seed: Use another seed for each Byzantine peer; with equal seeds all send the same.
-        attacker_group: For attacks of several peers that each carry out their part. By default one
-            Byzantine and one honest peer.
+        seed: Use a different seed for each Byzantine peer; with equal seeds all send the same
+            vector.
+        attacker_group: Group of this attacker, for attacks that several peers carry out. By default
+            one Byzantine and one honest peer.
     Raises:
         UnknownName: There is no such attack.
         ConfigError: The strength is out of range, or the attack is one on data.

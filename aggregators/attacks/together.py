@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from .crowd import OmniscientView
 
 DRIFT_MEMORY, DRIFT_LENGTH = 0.9, 0.9
-"""Share of its running mean that ``drift_ip`` keeps from one round to the next, and length of its
-vector, in typical norms."""
+"""Share of its running mean that ``drift_ip`` keeps in each round; length of its vector, in typical
+norms."""
 MOMENTUM = 0.9
-"""Momentum of the outer step that ``outer_momentum`` attacks: that of DiLoCo."""
+"""Momentum of the outer step that ``outer_momentum`` attacks, as in DiLoCo."""
 SEES_NOBODY_IN_TIME = (
     "it follows an update of the same round, which a peer of a real run does not see in time; "
     "`gossip bench robustness` and the simulator show it"
@@ -56,8 +56,9 @@ def alie_z(n: int, f: int) -> float:
     """Return z = Phi^-1((n - f - s) / (n - f)): s = floor(n / 2 + 1) - f honest updates are beyond
     it, which attackers need for a majority.
 
-    For small n it is small: 0 for 2 of 8 and 2 of 10, 0.16 for 4 of 20. One attacker of an even
-    number needs more than half of the honest, so its z is below 0, on the other side of the mean.
+    For small n it is small: 0 for 2 of 8 and 2 of 10, 0.16 for 4 of 20. With n even and one
+    attacker, s is more than half of the honest peers, so z is below 0, on the other side of the
+    mean.
 
     Where Phi^-1 would be infinite, z is at the outermost honest update, with half an update beyond
     it. This is the case for a majority of attackers, which needs no honest update beyond z (s <=
@@ -236,8 +237,8 @@ def outer_momentum(crowd: OmniscientView, *, strength: float) -> Tensor:
     honest means so far, with the largest gamma that hides as in ``min_max``.
 
     Momentum m <- mu m + D loses the share 1 - mu in a round. A push of g m in D reduces that share
-    to 1 - mu - g: From g = 1 - mu, a tenth of m, the momentum does not decay. Then the
-    model overshoots increasingly. In gradients without momentum it only makes steps longer.
+    to 1 - mu - g. If g is at least 1 - mu (0.1), the momentum does not decay, and the model
+    overshoots increasingly. Without an outer momentum the attack only makes steps longer.
     """
     before = crowd.memory.get("momentum")
     mean = crowd.mean()
@@ -261,8 +262,8 @@ def outer_momentum(crowd: OmniscientView, *, strength: float) -> Tensor:
 def negated_copies(crowd: OmniscientView, *, strength: float) -> Tensor:
     """All send the negated gradient of the first Byzantine peer, as identical copies.
 
-    It is the "bit-flipping" of the Zeno paper (its authors' code does this; see ``bit_flip`` for
-    bits that flip).
+    The Zeno paper calls this "bit-flipping", and its authors' code does this. ``bit_flip`` flips
+    bits.
     Source: Xie, Koyejo, Gupta 2019, "Zeno", arXiv:1805.10032.
     """
     return crowd.all_alike(-strength * crowd.own[0])
@@ -278,8 +279,8 @@ def sacrificial_anchor(crowd: OmniscientView, *, strength: float) -> Tensor:
     """One attacker sends a vector far away, the others send the resulting mean.
 
     A rule that starts from the mean drops the anchor and trusts the copies of the mean most. These
-    are as far from the honest as the anchor has carried the mean, so it breaks with two attackers.
-    A single attacker is only an outlier.
+    copies are as far from the honest updates as the anchor has moved the mean, so two attackers
+    break the rule. A single attacker is only an outlier.
     """
     import torch
 
@@ -290,7 +291,7 @@ def sacrificial_anchor(crowd: OmniscientView, *, strength: float) -> Tensor:
     ).to(crowd.honest)
     mean = crowd.mean()
     anchor = mean + aside * (strength * max(float(torch.linalg.vector_norm(mean)), 1e-12))
-    # With all f - 1 others on m, the mean of all updates is m itself when m = (sum of the honest +
-    # anchor) / (h + 1).
+    # If the other f - 1 attackers send m = (sum of the honest + anchor) / (h + 1), the mean of all
+    # updates is m.
     on_the_mean = (crowd.h * mean + anchor) / (crowd.h + 1)
     return torch.cat([anchor[None], on_the_mean.repeat(crowd.f - 1, 1)])

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from .crowd import OmniscientView
 
 TRIALS = 8
-"""Trials of the rule in a round, by ``spread_match``."""
+"""Number of times that ``spread_match`` evaluates the rule in a round."""
 LAST_PART = 0.1
-"""Share of the coordinates, the last ones, that ``few_coordinates`` changes."""
+"""Share of the coordinates that ``few_coordinates`` changes, counted from the last one."""
 
 
 @attack(
@@ -30,7 +30,7 @@ def spread_match(crowd: OmniscientView, *, strength: float) -> Tensor:
     in ``min_max``, the attack uses the one that leaves the smallest part of the mean in this rule's
     result.
 
-    8 trials of the rule a round.
+    It evaluates the rule 8 times a round.
     """
     mean = crowd.mean()
     farthest = strength * find_hidden(crowd, mean)
@@ -40,8 +40,8 @@ def spread_match(crowd: OmniscientView, *, strength: float) -> Tensor:
 
 @attack(shape="together", strength=20.0, meaning="rounds that it is honest", allowed=ROUNDS)
 def momentum_push(crowd: OmniscientView, *, strength: float) -> Tensor:
-    """Honest for this number of rounds. Then all send the opposite of the momentum of the honest
-    means, as long as a typical honest update."""
+    """Attackers are honest for this number of rounds. Then all send the opposite of the momentum of
+    the honest means, scaled to the norm of a typical honest update."""
     seen = crowd.memory["seen"] = crowd.memory.get("seen", 0) + 1
     lies = push_back(crowd, 1.0)
     return lies if seen > strength else crowd.own.clone()
@@ -86,8 +86,8 @@ def frame_rare(crowd: OmniscientView, *, strength: float) -> Tensor:
 
 @attack(shape="together", strength=0.05, meaning="cosine with the honest mean", allowed=FRACTION)
 def inside_radius(crowd: OmniscientView, *, strength: float) -> Tensor:
-    """All send a vector as long as a typical honest update and nearly at right angles to the honest
-    mean, to the same side in every round."""
+    """All attackers send a vector with the norm of a typical honest update, nearly at right angles
+    to the honest mean, in a direction that stays the same."""
     import torch
 
     from .crowd import unit

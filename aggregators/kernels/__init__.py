@@ -1,13 +1,12 @@
-"""Building blocks of rules, at the speed of memory: ranks of each coordinate, inner products and
-weighted sums of rows.
+"""Building blocks of rules, limited by memory bandwidth: ranks of each coordinate, inner products
+and weighted sums of rows.
 
-Pure functions over ``Rows``, of no particular rule. There are two implementations with the same
-results. Compiled ones (numba, the extra ``fast``) take float32 rows on the CPU. Plain ones (torch
-and numpy) take everything else, a few small rows, and all rows if numba is not installed.
-``backend()`` returns the one in use; GOSSIP_KERNELS=plain forces the plain one, GOSSIP_KERNELS=fast
-the compiled one. Threads: as many as torch may use.
-
-Updates are finite; no kernel checks that again. From finite updates no kernel makes a NaN.
+They are pure functions over ``Rows``, in two implementations with the same results. Compiled ones
+(numba, the extra ``fast``) take float32 rows on the CPU. Plain ones (torch and numpy) take small
+updates and all others, or all updates if numba is not installed. ``backend()`` returns the one in
+use; GOSSIP_KERNELS=plain forces the plain one, GOSSIP_KERNELS=fast the compiled one. Kernels use as
+many threads as torch may. They expect finite updates without a check, and from these compute no
+NaN.
 """
 
 from __future__ import annotations
@@ -58,7 +57,7 @@ __all__ = [
 log = logging.getLogger(__name__)
 forks.watch()
 SMALL = 2**18
-"""Numbers below which updates use the plain kernels: a millisecond or two, while loading
+"""Count of numbers below which plain kernels are used. They take a millisecond or two, and loading
 numba takes half a second."""
 Survivors = NDArray[np.float64] | None
 _forced = ""
@@ -85,8 +84,7 @@ def _backend(wanted: str) -> Literal["fast", "plain"]:
 
 
 def is_prepared(n: int, d: int) -> bool:
-    """Whether n float32 updates of d coordinates need no kernels other than those that ``prepare``
-    has loaded."""
+    """Whether all kernels for n float32 updates of d coordinates are loaded."""
     return (
         backend() == "plain"
         or not _worth_compiling(n * d)
@@ -98,8 +96,8 @@ def prepare(n: int, d: int) -> tuple[str, ...]:
     """Load the kernels that n float32 updates of d coordinates need, and compile them if this
     machine has not done so.
 
-    Call it when there is time, otherwise the first call of a rule takes that time: less than a
-    second, or 6 to 13 with compilation. If several processes call it at once, one of them compiles.
+    It takes less than a second, or 6 to 13 with compilation. Without it the first call of a rule
+    takes this time. If several processes call it at once, one of them compiles.
     Returns: the names of the kernels that this process has compiled.
     """
     if is_prepared(n, d):
@@ -115,11 +113,11 @@ def prepare(n: int, d: int) -> tuple[str, ...]:
 
 
 def compile_apart(n: int, d: int, patience_s: float) -> bool:
-    """Compile in a separate process the kernels that ``prepare`` will load, so that the threads of
-    this process continue.
+    """Compile the kernels that ``prepare`` will load in a separate process, so that the threads of
+    this one continue.
 
-    Returns: whether all are compiled, as far as can be known, before the patience is over. A
-        compilation that has begun continues.
+    Returns: whether all are compiled within ``patience_s`` seconds. After that a compilation
+        continues.
     """
     folder, until = cache_folder.folder(), time.monotonic() + patience_s
     if folder is None or cache_folder.is_complete():
@@ -151,7 +149,7 @@ def do_without() -> None:
 
 
 def _kernels(rows: Rows, values: int = 1) -> Any:
-    """Return the module of kernels for ``rows``, and for the ranks of ``values`` values of each
+    """Return the module of kernels for ``rows``, and for ranks among ``values`` values of each
     column."""
     if (
         not _worth_compiling(rows.n * rows.d)
@@ -166,7 +164,8 @@ def _kernels(rows: Rows, values: int = 1) -> Any:
 
 
 def _worth_compiling(elements: int) -> bool:
-    """Return a decision by size alone: the same updates always use the same kernels."""
+    """Whether the compiled kernels are used. Only the size decides, so the same updates always use
+    the same kernels."""
     return elements >= SMALL or os.environ.get("GOSSIP_KERNELS") == "fast"
 
 
@@ -232,7 +231,7 @@ def majority(
 
 
 def middle(m: int) -> tuple[int, int]:
-    """Return the ranks of m values that have the median as their mean."""
+    """Return the ranks (low, high) of the middle values among m."""
     return (m - 1) // 2, m // 2
 
 
@@ -243,7 +242,7 @@ def gram(
     Finite.
 
     Args:
-        reference: ``(d,)``; zero by default. Digits are lost as rows are farther from it than
+        reference: ``(d,)``; zero by default. Precision is lost if rows are farther from it than
             from each other.
         points: ``(d,)`` each, further rows; None is the zero vector.
     """
@@ -267,8 +266,8 @@ def squared_distances_to(rows: Rows, center: Tensor | None = None) -> NDArray[np
 
 
 def weighted_sum(rows: Rows, weights: ArrayLike) -> Tensor:
-    """Return ``(d,)`` in the dtype and on the device of the rows: their sum, each times its weight
-    (n numbers). Finite.
+    """Return ``(d,)`` in the dtype and on the device of the rows: their sum with ``(n,)`` weights.
+    Finite.
 
     Rows of weight 0 are not read.
     """

@@ -1,5 +1,5 @@
-"""Folder of compiled kernels, which one process at a time fills. These functions do not load the
-compiler."""
+"""Cache folder of compiled kernels, which one process at a time fills. This module does not load
+the compiler."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ COMPLETE = "complete"
 
 @functools.cache
 def folder() -> Path | None:
-    """Return a folder for this version of the kernels. The cache of numba compares the date of one
+    """Return a folder for this version of the kernels. The cache of numba checks the date of one
     file, but a kernel depends on several."""
     digest = hashlib.blake2b(digest_size=8)
     for source in sorted(Path(__file__).parent.glob("*.py")):
@@ -47,10 +47,10 @@ def mark_complete() -> None:
 
 @contextmanager
 def alone(there: Path, what: str, patience_s: float) -> Iterator[bool]:
-    """Let one process of a machine run ``what`` at a time; the others wait up to
-    ``patience_s``. Yields whether it is this process's turn.
+    """Lock ``what`` against other processes of the machine, and wait for it up to ``patience_s``.
+    Yields whether the lock was acquired.
 
-    Raises: OSError: Such a folder cannot be made.
+    Raises: OSError: The folder cannot be made.
     """
     there.mkdir(parents=True, exist_ok=True)
     with (there / what).open("w") as lock:
@@ -63,7 +63,7 @@ def alone(there: Path, what: str, patience_s: float) -> Iterator[bool]:
 
 
 def locked(fd: int) -> bool:
-    """Lock a file; closing it, or the end of the process, unlocks it."""
+    """Lock a file, until it is closed or the process ends."""
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

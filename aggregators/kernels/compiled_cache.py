@@ -13,10 +13,10 @@ from . import cache_folder
 
 log = logging.getLogger(__name__)
 PATIENCE_S = 30.0
-"""Time that a process waits for another that compiles the same kernels: longer than the compilation
-of all, but finite, because the other may be stopped."""
+"""Maximum wait for another process that compiles the same kernels. It is longer than the
+compilation of all, and finite because the other process may be stopped."""
 compiled: list[str] = []
-"""The kernels that this process did not find in the cache."""
+"""Names of kernels that this process did not find in the cache."""
 
 
 def kernel(function: Callable[[Any], None]) -> Any:
@@ -26,7 +26,7 @@ def kernel(function: Callable[[Any], None]) -> Any:
     if folder is None:
         return cfunc(signature)(function)
     before = config.CACHE_DIR
-    config.CACHE_DIR = str(folder)  # read while the function is made, and only then
+    config.CACHE_DIR = str(folder)  # numba reads it only while it makes the function
     try:
         with cache_folder.alone(folder, "lock", PATIENCE_S) as mine:
             if not mine:

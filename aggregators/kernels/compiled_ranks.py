@@ -1,9 +1,9 @@
 """Compiled kernels on the ranks of each coordinate. Importing this compiles them, or fetches them
 from the cache on disk.
 
-A block of columns is read from all rows, mixed if there is a matrix, sorted by a network, and
-averaged, all while it is in the first-level cache. The next block is fetched at the same time. The
-comparisons of the network are data, so n may change from call to call.
+A block of columns is read from all rows, multiplied by the matrix if there is one, sorted by a
+network and averaged, all in the first-level cache. The next block is prefetched. The comparisons of
+the network are data, so one compiled kernel serves every n.
 """
 
 from __future__ import annotations
@@ -82,8 +82,8 @@ def _read_runs(rows: int, n: int, here: int, into: int, stride: int) -> int:
 def _merge(
     block: int, stride: int, table: int, count: int, rows: int, n: int, following: int
 ) -> None:
-    """Take the steps of a table; between them prefetch the data ``following`` bytes into each of n
-    rows."""
+    """Run the steps of a table; between them prefetch the data at ``following`` bytes into each of
+    n rows."""
     lines = stride // 64
     share = (n * lines + count - 1) // max(count, 1)
     row, line = 0, 0
@@ -137,8 +137,8 @@ def _merge(
 
 @njit
 def mix(rows: int, n: int, here: int, matrix: int, m: int, into: int, stride: int) -> None:
-    """Compute weighted sums of a block's rows. ``matrix``: float32, for each four outputs and each
-    row the four weights."""
+    """Compute weighted sums of a block's rows. ``matrix``: float32, four weights for each row and
+    each group of four outputs."""
     for first in range(0, m, 4):
         weights = matrix + 4 * n * first
         target = into + stride * first
@@ -201,9 +201,9 @@ def _pick(at: int, jump: int, turns: int, center: Any) -> Any:
     """Return the last of some sorted values, ``jump`` bytes apart, that is nearer to the center
     than the one before it.
 
-    The ``count`` values of a column nearest to any center are neighbours. So of all values with
-    ranks that differ by multiples of ``count`` exactly one is among them: this one. The smaller one
-    of two equally near values is used.
+    The ``count`` values of a column nearest to any center have consecutive ranks. So among values
+    with ranks that differ by multiples of ``count``, exactly one is one of them: this one. The
+    smaller one of two equally near values is used.
     """
     before = taken = load(at)
     for _ in range(turns):
@@ -273,8 +273,8 @@ def _exact_nearest(column: int, stride: int, n: int, count: int, center: Any) ->
 
 @njit
 def _votes(rows: int, n: int, here: int, k: int) -> Any:
-    """Return 1, -1 or 0 for each column: the sign that more rows have; and their sum, a NaN if one
-    of them is."""
+    """Return 1, -1 or 0 for each column: the sign that more rows have; and the sum of the values,
+    which is NaN if one of them is."""
     zero, one, other = splat(np.float32(0.0)), splat(np.float32(1.0)), splat(np.float32(-1.0))
     votes = everything = zero
     for row in range(n):
@@ -370,7 +370,7 @@ def ranks(pointer: Any) -> None:
     stride = 4 * columns
     space = np.empty((2 * m + n + 16) * columns, np.float32)
     block = (space.ctypes.data + 63) // 64 * 64
-    mixed = block + stride * (m + 1)  # after the block one row for its centers
+    mixed = block + stride * (m + 1)  # the row after the block has its centers
     staged = mixed + stride * (m + 4)
     addresses = np.empty(m + n, np.int64)
     for row in range(m):
@@ -389,7 +389,7 @@ def ranks(pointer: Any) -> None:
         for start in range(first, end, columns):
             width = min(columns, end - start)
             source, here, target = rows, 4 * start, out + 4 * start
-            if width < columns:  # the end of the rows: lengthened by zeros
+            if width < columns:  # the last columns, padded with zeros
                 for row in range(n):
                     for k in range(columns):
                         value = (
@@ -404,7 +404,7 @@ def ranks(pointer: Any) -> None:
                 source, here = mixed_rows, 0
             strangers |= _block(job, source, here, target, block, 4 * start + stride, survived)
             if width < columns:
-                survived -= columns - width  # all rows agree on the zeros that were added
+                survived -= columns - width  # do not count the padding, in which every row survives
                 for k in range(width):
                     put(out + 4 * (start + k), number(last + 4 * k))
         if word(job + 112):

@@ -1,9 +1,9 @@
 """Compiled kernels for sums over rows and over columns. Importing this compiles them, or fetches
 them from the cache on disk.
 
-Products are summed in float32 over at most 2,048 columns and in float64 beyond. Each chunk
-of columns has its own sums, which are added up in order. So a result does not depend on the number
-of threads.
+Products are summed in float32 over at most 2,048 columns and in float64 beyond. Each chunk of
+columns has its own sums, which are added up in order. So the number of threads does not change a
+result.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def gram(pointer: Any) -> None:
     )
     chunk, out = word(job + 48), word(job + 56)
     stride = 4 * columns
-    # rows beyond m stay zero: tiles reach over the edge
+    # tiles extend beyond row m: these rows stay zero
     space = np.zeros((m + 4) * columns + 16, np.float32)
     block = (space.ctypes.data + 63) // 64 * 64
     tiles = 0

@@ -1,5 +1,5 @@
-"""Hands rows to the compiled kernels. For float32 rows on the CPU only;
-the results are the plain kernels'."""
+"""Calls the compiled kernels for float32 rows on the CPU. The results are those of the plain
+kernels."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from . import network, plain
 from .rows import Rows
 from .teams import Compiled, run
 
-COLUMNS = 128  # Columns of a block: with 20 rows it takes a third of the first-level cache.
+COLUMNS = 128  # Columns of a block. With 20 rows a block takes a third of the first-level cache.
 CHUNK = 8192  # Columns that a thread takes at a time.
-CHUNKS_MAX = 256  # Maximum of kernels that return a result for each chunk.
+CHUNKS_MAX = 256  # Maximum number of chunks for kernels that return a result for each chunk.
 ALONE = 2**15  # Numbers below which a second thread takes more time than it saves.
 
 
@@ -175,8 +175,8 @@ def _job(*words: int) -> NDArray[np.int64]:
 
 
 def _chunks(d: int) -> tuple[int, int]:
-    """Return the columns of a chunk and the number of chunks, by d alone: sums never depend on the
-    number of threads."""
+    """Return the columns of a chunk and the number of chunks. They depend only on d, so the number
+    of threads never changes a sum."""
     chunk = max(CHUNK, -(-d // CHUNKS_MAX // 2048) * 2048)
     return chunk, -(-d // chunk)
 
@@ -192,8 +192,8 @@ def _vector(vector: Tensor, rows: Rows) -> Tensor:
 
 
 def _in_fours(matrix: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return the matrix in the form that ``mix`` reads: for each four outputs and each row the four
-    weights; padded with zeros."""
+    """Return the matrix in the layout that ``mix`` reads, padded with zeros: four weights for each
+    row and each group of four outputs."""
     m, n = matrix.shape
     full = np.zeros((-(-m // 4) * 4, n), np.float32)
     full[:m] = matrix

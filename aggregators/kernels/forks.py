@@ -1,9 +1,9 @@
-"""Safety of forks: in a forked process torch would wait forever for threads of its parent.
+"""Makes forks safe. In a forked process torch would wait forever for threads of its parent.
 
-OpenMP keeps a team of threads for each thread that has used several. A child process has only the
-forking thread, with the memory of its team. So the team is released before a fork; both processes
-start a new one when they need it. That takes about as long as the fork. It happens at every fork by
-Python, and is also needed for torch's own operations.
+OpenMP keeps a team of threads for each thread that has run a parallel region. A child process has
+only the forking thread, but the data of its team. So the team is released before a fork, and both
+processes start a new one when they need it. This takes about as long as the fork. The release
+happens at every fork by Python. Torch's own operations need it, too.
 """
 
 from __future__ import annotations
@@ -57,6 +57,6 @@ def _in_child() -> None:
 
 @functools.cache
 def watch() -> None:
-    """From now on release the team before each fork. One call is enough."""
+    """Release the team before each fork from now on. Further calls have no effect."""
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(before=_before, after_in_child=_in_child)

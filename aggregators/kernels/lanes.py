@@ -1,9 +1,8 @@
-"""Vectors of eight float32 as a type of numba's, and the few operations on them that the kernels
-use.
+"""A numba type for vectors of eight float32, and the operations on it that the kernels use.
 
-The compiler may or may not vectorize a loop over columns; with this type it has to. Addresses are
-plain integers, so rows may be separate. Only compiled code may call these functions; importing the
-module imports numba.
+The compiler need not vectorize a loop over columns; with this type it must. Addresses are plain
+integers, so rows may be separate. Only compiled code may call these functions; importing the module
+imports numba.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from numba.extending import intrinsic, register_model
 from .network import RUNS, comparators
 
 WIDTH = 8
-STEP = 4 * WIDTH  # bytes of one
+STEP = 4 * WIDTH  # bytes of a vector
 
 _VECTOR = ir.VectorType(ir.FloatType(), WIDTH)
 _BITS = ir.IntType(WIDTH)
@@ -144,9 +143,9 @@ def fma(builder: Any, a: Any, b: Any, c: Any) -> Any:
 
 
 def _extreme(builder: Any, which: str, a: Any, b: Any) -> Any:
-    """Return minnum or maxnum. Not by comparing and selecting: if the result is stored where an
-    operand came from, LLVM makes a masked store of that, which takes some processors twenty times
-    as long. There is no NaN here, and either of two zeros may be returned.
+    """Return minnum or maxnum. A comparison and a selection would become a masked store if the
+    result replaces an operand, which takes some processors twenty times as long. Operands have no
+    NaN, and either of two zeros may be returned.
     """
     found = _function(builder, f"llvm.{which}.v{WIDTH}f32", _VECTOR, _VECTOR, _VECTOR)
     return builder.call(found, [a, b], fastmath=("nnan", "nsz"))
@@ -297,4 +296,4 @@ def fetch_soon(builder: Any, address: Any) -> None:
 
 @njit
 def hold(array: Any) -> None:
-    """Keep an array alive until here: numba frees one of which only the address is in use."""
+    """Keep an array alive until this call. Numba frees an array if only its address is used."""

@@ -11,21 +11,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 BOTH, LESSER, GREATER, MERGE = 0, 1, 2, 3
-"""Kinds of steps on rows a and b: keep the smaller in a and the larger in b, or only one of them.
-Or merge rows a, b with rows c, d: the comparisons (a, c), (b, d), (b, c), for a third less traffic
-with the cache."""
+"""Kinds of steps on rows a and b: keep the smaller in a and the larger in b, or only one of them. A
+merge of rows a, b with rows c, d makes the comparisons (a, c), (b, d), (b, c) with a third less
+cache traffic."""
 ROWS_MAX = 2**12
 """Maximum number of rows in a table."""
 RUNS = (16, 8, 4, 2)
-"""Rows that are sorted in the registers while they are read, so that no table is needed for it."""
+"""Lengths of runs of rows that are sorted in the registers while they are read, without a table."""
 
 
 def comparators(n: int) -> Iterator[tuple[int, int, int, int]]:
     """Yield Batcher's odd-even merge exchange for any n (Knuth, volume 3, 5.2.2, algorithm M), in
     order: (reach, step, first, second).
 
-    Comparisons of one reach merge sorted runs of that length; comparisons of one reach and one step
-    use separate rows.
+    Comparisons of one reach merge sorted runs of that length. Comparisons of one reach and step use
+    different rows.
     """
     reach = 1
     while reach < n:
@@ -42,8 +42,8 @@ def comparators(n: int) -> Iterator[tuple[int, int, int, int]]:
 
 
 def runs(n: int) -> Iterator[tuple[int, int]]:
-    """Yield the order in which n rows are read: (first row, length) of each sorted run; the longest
-    first, at most one row remains."""
+    """Yield the order in which n rows are read: (first row, length) of each sorted run. Longest
+    runs come first, and at most one row is left over."""
     first = 0
     for length in RUNS:
         while first + length <= n:
@@ -85,8 +85,8 @@ def table(n: int, first: int, last: int) -> NDArray[np.int64]:
 
 
 def _fused(levels: list[dict[int, tuple[int, int]]]) -> list[int]:
-    """Return the steps of all levels in order, three comparisons of two levels as one merge
-    wherever that is possible."""
+    """Return the steps of all levels in order. Where possible, three comparisons of two levels
+    become one merge."""
     made: list[int] = []
     for here, after in itertools.pairwise([*levels, {}]):
         lows = {high: low for low, (high, _) in here.items()}

@@ -21,7 +21,7 @@ from .rows import Rows
 
 # Elements of a chunk for ranks: the chunk and its copy are in the second-level cache.
 RANK_ELEMENTS = 2**18
-FEW = 4096  # numbers that are sorted sooner than so many calls are made
+FEW = 4096  # numbers for which one sort is faster than a call for each comparison
 FLUSH = 4096  # columns after which float32 sums are added in float64
 HUGE_FACTOR = 1e130  # products of float64 values beyond it could leave float64
 Counts: TypeAlias = NDArray[np.float64]
@@ -34,9 +34,8 @@ def working(dtype: torch.dtype) -> torch.dtype:
 
 
 # --- ranks of each coordinate ---------------------------------------------------------------------
-#
-# On the CPU by numpy, elsewhere by torch: these are many short operations, over which torch would
-# call its threads each time.
+# numpy on the CPU, torch elsewhere: there are many short operations, and torch would wake its
+# threads for each.
 
 
 def between(
@@ -66,8 +65,8 @@ def nearest(
         ranks = ranked(block, 0, len(block) - 1)
         center = mean_of(ranks[around[0] : around[1] + 1])
         taken = ranks[:count]
-        # The nearest are neighbours, so of all values with ranks that differ by multiples of
-        # ``count`` exactly one is among them.
+        # The nearest values have consecutive ranks, so they include exactly one of the values with
+        # ranks that differ by multiples of ``count``.
         for rank in range(count, len(ranks)):
             moves = center - ranks[rank - count] > ranks[rank] - center
             taken[rank % count] = library.where(moves, ranks[rank], taken[rank % count])
@@ -97,8 +96,8 @@ def majority(
 def ranked(block: Any, low: int, high: int) -> list[Any]:
     """Return ranks low..high of each column of ``(n, c)``, ascending.
 
-    By comparing whole rows: sorting the few values of a column takes several times as long, unless
-    there are few columns.
+    Whole rows are compared, because sorting the few values of a column takes several times as long,
+    unless there are few columns.
     """
     if isinstance(block, Tensor):
         return list(block.sort(dim=0).values[low : high + 1])
@@ -122,7 +121,7 @@ def ranked(block: Any, low: int, high: int) -> list[Any]:
 
 
 def mean_of(values: Sequence[Any]) -> Any:
-    """Return the mean of rows, summed in order; finite when they are."""
+    """Return the mean of rows, summed in order; finite if the rows are."""
     share = 1.0 / len(values)
     mean = values[0] + 0.0  # a copy, with 0 for -0
     for row in values[1:]:
@@ -152,8 +151,8 @@ def _survived(block: Any, low: Any, high: Any) -> Any:
 def _each_chunk(
     rows: Rows, matrix: NDArray[np.float32] | None, part: Callable[[Any], _Part], counting: int
 ) -> tuple[Tensor, Counts | None]:
-    """Apply ``part`` to one chunk after the other. Threads would wait longer for the interpreter
-    lock than they calculate."""
+    """Apply ``part`` to one chunk after the other. It uses no threads: they would wait longer for
+    the interpreter lock than they compute."""
     work = working(rows.dtype)
     on_cpu = rows.device.type == "cpu"
     mixing = None if matrix is None else torch.from_numpy(matrix).to(rows.device, work)
@@ -180,7 +179,7 @@ def by_part(counts: NDArray[Any]) -> Counts:
 
 
 def _in(dtype: torch.dtype, tensor: Tensor) -> Tensor:
-    """Return ``tensor.to(dtype)``, in a fraction of the time if it has that dtype."""
+    """Return ``tensor.to(dtype)``, faster if the tensor has that dtype."""
     return tensor if tensor.dtype == dtype else tensor.to(dtype)
 
 
@@ -190,8 +189,8 @@ def _in(dtype: torch.dtype, tensor: Tensor) -> Tensor:
 def gram(
     rows: Rows, reference: Tensor | None, points: Sequence[Tensor | None]
 ) -> NDArray[np.float64]:
-    """Return inner products of all rows and points minus the reference; those that leave float32
-    are recomputed in float64."""
+    """Return inner products of all rows and points minus the reference. Products outside the range
+    of float32 are recomputed in float64."""
     products = _products(rows, reference, points, range(rows.n + len(points)), working(rows.dtype))
     return mend(products, rows, reference, points)
 
@@ -202,8 +201,8 @@ def mend(
     reference: Tensor | None,
     points: Sequence[Tensor | None],
 ) -> NDArray[np.float64]:
-    """Recompute in float64 the products of rows with squares that left float32, or nearly vanished
-    in it."""
+    """Recompute in float64 the products of rows with squares that overflow float32 or nearly
+    underflow."""
     squares = products.diagonal()
     wrong = [
         at
@@ -221,7 +220,7 @@ def mend(
 
 
 def _is_reference(row: Tensor | None, reference: Tensor | None) -> bool:
-    """Whether a row of products zero is zero, and did not only vanish."""
+    """Whether a row with products of zero is the reference, and did not only underflow."""
     if row is None or reference is None:
         other = reference if row is None else row
         return other is None or not bool(other.any())
@@ -238,7 +237,7 @@ def _products(
     these: Sequence[int],
     work: torch.dtype,
 ) -> NDArray[np.float64]:
-    """Return the products of these rows with all, ``(these, m)`` float64."""
+    """Return the products of ``these`` rows with all rows, ``(these, m)`` float64."""
     m = rows.n + len(points)
     whole = len(these) == m
     found = np.zeros((len(these), m))
@@ -247,7 +246,7 @@ def _products(
         if work == torch.float64:
             block = block.clamp(-HUGE_FACTOR, HUGE_FACTOR)
         some = block if whole else block[list(these)]
-        pieces = block.shape[1] // FLUSH  # all in one call, because each call wakes torch's threads
+        pieces = block.shape[1] // FLUSH  # multiplied in one call: each wakes torch's threads
         if pieces:
             left, right = (
                 x[:, : pieces * FLUSH].reshape(len(x), pieces, FLUSH).transpose(0, 1)
@@ -271,8 +270,8 @@ def _centered(
     work: torch.dtype,
 ) -> Tensor:
     """Return ``(n + points, c)``: these columns of all rows and points minus the reference. With a
-    reference or points it is a copy, padded with columns of zeros up to a multiple of ``FLUSH``, if
-    there are that many."""
+    reference or points it is a copy. If it has at least ``FLUSH`` columns, zeros pad it to a
+    multiple."""
     center = None if reference is None else reference[columns].to(rows.device, work)
     if not points and center is None:
         return _in(work, rows.block(columns))
@@ -308,7 +307,7 @@ def squared_distances_to(rows: Rows, center: Tensor | None) -> NDArray[np.float6
 def mend_squares(
     found: NDArray[np.float64], rows: Rows, center: Tensor | None
 ) -> NDArray[np.float64]:
-    """Recompute in float64 the distances that left float32, or nearly vanished in it."""
+    """Recompute in float64 the distances that overflow float32 or nearly underflow."""
     for at in np.flatnonzero(~((found > 1e-30) & (found < 1e38))).tolist():
         if found[at] == 0.0 and _is_reference(rows.row(at), center):
             continue
@@ -331,8 +330,8 @@ def weighted_sum(rows: Rows, weights: NDArray[np.float64]) -> Tensor:
 
 
 def exact_weighted_sum(rows: Rows, weights: NDArray[np.float64]) -> Tensor:
-    """Return that sum, computed in float64 and cut at the greatest number of its dtype: finite for
-    any rows."""
+    """Return that sum, computed in float64 and clipped to the range of its dtype, so that it is
+    finite for any rows."""
     return _weighted_sum(rows, weights, torch.float64)
 
 

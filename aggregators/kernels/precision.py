@@ -1,4 +1,4 @@
-"""Products of float32 at full precision, at any precision that the script has set in torch."""
+"""Products of float32 at full precision, whatever precision the script has set in torch."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _before: list[Any] = []
 
 @contextmanager
 def full() -> Iterator[None]:
-    """Make matrix products in the dtype of their factors.
+    """Compute matrix products in the dtype of their factors in this context.
 
     PyTorch recommends ``torch.set_float32_matmul_precision("medium")`` for training. It rounds the
     factors to bfloat16 on processors that multiply that faster, and to TF32 on GPUs. Updates that
-    are close to each other are then equal. The setting applies to the process: other threads also
-    have it, until the last of them leaves this context.
+    are close to each other would become equal. The setting applies to all threads of the process,
+    until the last one leaves this context.
     """
     global _inside
     with _lock:

@@ -1,4 +1,4 @@
-"""Vectors of one length that need not lie together, and where they lie."""
+"""Vectors of one length, contiguous or separate in memory."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ CHUNK_ELEMENTS = 2**19  # of (n, columns): a chunk and its copies stay in cache
 
 
 class Rows:
-    """n vectors of d coordinates: an (n, d) tensor, or n tensors or arrays that are never
-    stacked as a whole.
+    """N vectors of d coordinates: an (n, d) tensor, or n tensors or arrays that are not stacked.
 
     Attributes:
         n, d: Number of rows, and their length.
@@ -90,8 +89,8 @@ class Rows:
         return self._apart if self._together is None else self._together.unbind(0)
 
     def blocks(self, elements: int = CHUNK_ELEMENTS, parts: int = 1) -> list[slice]:
-        """Return all columns in chunks of nearly equal width, of at most ``elements`` numbers, if
-        that is more than 1,024 columns. No chunk has columns of two of ``parts`` equal parts."""
+        """Return all columns in chunks of nearly equal width, of at most ``elements`` numbers or
+        1,024 columns if that is more. No chunk has columns of two of ``parts`` equal parts."""
         part = self.d // parts
         count = -(-part // max(1024, elements // self.n))
         width = -(-part // count)
@@ -130,7 +129,7 @@ class Rows:
         return Rows(None, tuple(others.get(at, row) for at, row in enumerate(self.vectors)))
 
     def followed_by(self, more: Sequence[Tensor]) -> Rows:
-        """Return these rows and more of them, in the same dtype and on the same device."""
+        """Return these rows and further ones, in the same dtype and on the same device."""
         return Rows(
             None, (*self.vectors, *(row.detach().to(self.device, self.dtype) for row in more))
         )
@@ -177,8 +176,8 @@ def check_stored(tensor: Tensor, what: str = "updates") -> None:
 
 
 class _Lent:
-    """Memory of an array without its read-only flag: torch has no such flag and would warn. It is
-    only read."""
+    """View of an array without its read-only flag, about which torch would warn. The memory is only
+    read."""
 
     def __init__(self, array: NDArray[Any]) -> None:
         self.array = array
@@ -189,7 +188,7 @@ class _Lent:
 
 
 def tensor_of(array: NDArray[Any]) -> Tensor:
-    """Return a tensor on the memory of an array, including a read-only one."""
+    """Return a tensor that shares the memory of an array, also of a read-only one."""
     if array.dtype.kind != "f":
         raise AggregationError(f"updates are floating point, got an array of {array.dtype}")
     if (

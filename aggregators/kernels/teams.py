@@ -1,9 +1,9 @@
-"""Run of a compiled kernel on several threads: each takes chunks of one job until none is left.
+"""Runs a compiled kernel on several threads. Each takes chunks of one job until none is left.
 
-The threads are those of torch's own OpenMP team if it has one. Own threads would compete with
-torch's, which spin for a few milliseconds after each operation; waking a team takes microseconds.
-With one thread no team is used, so peers with one thread each have none. A team does not survive a
-fork, so in a forked process the threads are our own; ``forks`` handles those of torch.
+The threads are those of torch's own OpenMP team if it has one. New threads would compete with
+torch's, which spin for a few milliseconds after each operation. Waking a team takes microseconds.
+With one thread no team is used. A team does not survive a fork, so a forked process uses Python
+threads; ``forks`` handles those of torch.
 """
 
 from __future__ import annotations

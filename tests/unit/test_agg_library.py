@@ -375,7 +375,7 @@ def test_bulyan_scores_those_that_are_left_anew_after_each_choice() -> None:
 
 def test_a_search_that_would_take_too_long_is_refused_with_a_way_out() -> None:
     with pytest.raises(
-        AggregationError, match="smea looks at every 20 of 30 updates, 30045015 subsets"
+        AggregationError, match="smea tries every 20 of 30 updates, 30045015 subsets"
     ) as caught:
         load("smea")(cloud(30, 3), f=10)
     assert "caf" in str(caught.value.hint)
