@@ -1,2 +1,3 @@
-"""Training loops of other libraries, hooked to a swarm: ``gossip.integrations.transformers``,
-``.lightning`` and ``.accelerate``. Each needs its library, which is an extra of this package."""
+"""Integrations with the training loops of other libraries: ``gossip.integrations.transformers``,
+``.lightning`` and ``.accelerate``. Each needs its library, which an extra of this package
+installs."""

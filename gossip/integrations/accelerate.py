@@ -1,4 +1,4 @@
-"""Integration with Accelerate: its prepared objects in a swarm (``docs/integrations.md``)."""
+"""Integration with Accelerate (``docs/integrations.md``)."""
 
 from __future__ import annotations
 
@@ -40,22 +40,22 @@ class DeviceLoader:
 
 
 def prepare(peer: gossip.Session, accelerator: Accelerator, *objects: Any) -> tuple[Any, ...]:
-    """Prepare objects instead of ``accelerator.prepare``, which it calls: the optimizer exchanges
-    gradients, the first DataLoader becomes this peer's share, and schedulers are part of the state.
+    """Prepare objects with ``accelerator.prepare``, and connect them to the swarm: the optimizer
+    exchanges gradients, the first DataLoader yields this peer's share, and schedulers are part of
+    the state.
 
-    ``accelerator.is_main_process`` is then True on one live peer. A scheduler in ``objects`` was
-    planned for the batches of one process, before they were divided. As in Accelerate, it makes one
-    step per peer with each step of the optimizer. A scheduler that depends on the length of the
-    returned loader must be created after this call, and passed to ``peer.keep``.
+    ``accelerator.is_main_process`` is then True on one live peer. A scheduler in ``objects`` counts
+    the batches of one process before they were divided. As in Accelerate, it advances one step per
+    peer with each step of the optimizer. A scheduler that depends on the length of the returned
+    loader must be created after this call, and passed to ``peer.keep``.
 
     Args:
         peer: Result of ``gossip.init()``.
         accelerator: Accelerator of this process alone, without ``torch.distributed``.
-        objects: A model and its optimizers, loaders with that of the training data first,
-            schedulers.
+        objects: A model, its optimizers, loaders (that of the training data first), and schedulers.
     Returns: as ``accelerator.prepare``, in the same order.
-    Raises: ConfigError: The accelerator has its own processes, or there is not one model with
-        its optimizers.
+    Raises: ConfigError: The accelerator has several processes, or ``objects`` has not exactly one
+        model with its optimizers.
     """
     if accelerator.num_processes > 1:
         raise ConfigError(
@@ -84,8 +84,8 @@ def prepare(peer: gossip.Session, accelerator: Accelerator, *objects: Any) -> tu
 
 
 def _with_processes(peer: gossip.Session, accelerator: Accelerator, given: Any) -> Any:
-    """Return a scheduler as Accelerate steps it with as many processes as there are peers.
-    Schedulers that follow a metric, and objects that are not schedulers, are returned unchanged."""
+    """Return the scheduler that Accelerate would use with one process per peer. Schedulers that
+    follow a metric, and objects that are not schedulers, are returned unchanged."""
     steps_with_optimizer = accelerator.step_scheduler_with_optimizer
     if not counts_steps(given) or accelerator.split_batches or not steps_with_optimizer:
         return given

@@ -1,4 +1,4 @@
-"""Helpers that keep a training loop with its own count of steps on the step of the run."""
+"""Synchronises a training loop that counts its own steps with the step of the run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gossip.training import counts_steps, steps_of
 
 
 class RunClock:
-    """The step of the run, for a loop that follows it.
+    """Step of the run, for a loop that follows it.
 
     Attributes:
         step: Number of completed steps, ``total`` at most.
@@ -28,16 +28,16 @@ class RunClock:
         self._before: dict[LRScheduler, dict[str, Any]] = {}  # states at the last ``follow``
 
     def begin(self, total: int, save: str | Path | None, every: int | None, keep: int) -> None:
-        """Begin a training of ``total`` steps, or continue at the step of the run. Other arguments
+        """Begin training for ``total`` steps, or continue at the step of the run. Other arguments
         are as for ``Session.steps``."""
         self.total, steps = total, self._peer.steps
         saves = save is not None
         self._steps = steps(total, save=save, every=every, keep=keep) if saves else steps(total)
 
     def follow(self, schedulers: Iterable[Any] = ()) -> int:
-        """Return the step of the run. ``schedulers`` are those that the loop steps in each of its
-        own steps. One step of this peer can be several steps of the run, if it has missed some; or
-        none, if it was too late for its round."""
+        """Return the step of the run. ``schedulers``: those that the loop steps once in each of its
+        steps. One step of this peer can be several steps of the run, if the peer has missed some,
+        or none, if it was too late for the round."""
         if self._peer.step != self._seen or self._peer.finished:
             self.over = next(self._steps, None) is None
             self._seen = self._peer.step
@@ -66,7 +66,7 @@ class RunClock:
 
 
 class TrainLoader:
-    """A sharded loader for a loop that requests batches even after the end of the training.
+    """Sharded loader for a loop that may request batches after the end of the training.
 
     Attributes:
         dataset: Length of the loader.

@@ -17,14 +17,15 @@ from gossip.errors import ConfigError
 from .clock import RunClock, TrainLoader
 
 FOREVER = 2**40
-"""Steps of a training that has no end of its own."""
+"""Number of steps for a Trainer without a limit."""
 
 
 class GossipStrategy(SingleDeviceStrategy):
-    """One peer of a swarm: ``Trainer(strategy=GossipStrategy(), devices=1, accelerator="cpu")``.
+    """Strategy of one peer of a swarm: ``Trainer(strategy=GossipStrategy(), devices=1,
+    accelerator="cpu")``.
 
-    Optimizers exchange gradients in their ``step()``, the training data are this peer's share, and
-    the Trainer counts the steps of the run. One peer writes logs and checkpoints.
+    ``optimizer.step()`` exchanges gradients, the training loader yields this peer's share, and the
+    Trainer counts the steps of the run. One peer writes logs and checkpoints.
     """
 
     strategy_name = "gossip"
@@ -56,13 +57,14 @@ class GossipStrategy(SingleDeviceStrategy):
 
     @property
     def is_global_zero(self) -> bool:
-        """Whether this peer writes files that are written once; if it dies, another peer does."""
+        """Whether this peer writes the files of which a run has one. If it dies, another peer
+        does."""
         return self.peer.is_main
 
     def setup_optimizers(self, trainer: Any) -> None:
         """Connect the optimizers to the swarm.
 
-        Raises: ConfigError: The Trainer was asked to resume from its own checkpoint.
+        Raises: ConfigError: The script asks the Trainer to resume from its own checkpoint.
         """
         if trainer.ckpt_path is not None:
             raise ConfigError(
@@ -89,8 +91,8 @@ class GossipStrategy(SingleDeviceStrategy):
         return self._train_loader
 
     def on_train_start(self) -> None:
-        """Begin at the step of the run, which may be ahead: this peer joined late, or resumes from
-        a checkpoint."""
+        """Begin at the step of the run. It may be ahead if this peer joined late or resumes from a
+        checkpoint."""
         trainer = self.lightning_module.trainer
         total = trainer.estimated_stepping_batches
         steps = int(total) if 0 <= total < FOREVER else FOREVER
@@ -102,8 +104,8 @@ class GossipStrategy(SingleDeviceStrategy):
             current.ready = current.started = current.processed = current.completed = epoch
 
     def on_train_end(self) -> None:
-        """End after the last step: other peers confirm the final state, and it is saved. All peers
-        end after the same step, unless this peer was stopped."""
+        """Confirm the final state with other peers, and save it. All peers end after the same step,
+        unless this one was stopped."""
         self._follow()
         trainer = self.lightning_module.trainer
         if self._train_loader is not None and not trainer.should_stop:

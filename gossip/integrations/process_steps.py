@@ -1,4 +1,4 @@
-"""Schedules that were planned for the steps of one process."""
+"""Schedulers for the steps of one process, used with several peers."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from torch.optim.lr_scheduler import LRScheduler
 
 
 class ProcessSteps(LRScheduler):
-    """A scheduler that advances with each step by as many steps as there are processes.
-
-    A script creates it for the batches of one process, and each process then makes a part of them.
-    It is stepped once for each step of the run, because a late peer catches up by that count.
+    """Scheduler that advances by the number of processes in each step. A script creates it for the
+    batches of one process, which are then divided among the processes. It is stepped once for each
+    step of the run, so that a late peer can catch up.
 
     Attributes:
         optimizer: Value of the scheduler.
@@ -22,7 +21,7 @@ class ProcessSteps(LRScheduler):
     def __init__(self, scheduler: LRScheduler, processes: Callable[[], int]) -> None:
         self.optimizer = scheduler.optimizer
         self._scheduler, self._processes = scheduler, processes
-        self._step_count = 1  # Accelerate raises it while gradients accumulate
+        self._step_count = 1  # Accelerate increases it while gradients accumulate
 
     @property
     def last_epoch(self) -> int:  # type: ignore[override]

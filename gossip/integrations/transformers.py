@@ -15,14 +15,15 @@ from .clock import RunClock, TrainLoader
 
 
 class GossipCallback(TrainerCallback):
-    """Keeps the Trainer at the step of the run: all peers end after the same step."""
+    """Callback that keeps the Trainer at the step of the run, so that all peers end after the same
+    step."""
 
     def __init__(self, trainer: GossipMixin) -> None:
         self._trainer = trainer
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **others: Any) -> None:
-        """Begin at the step of the run, which may be ahead: this peer joined late, or resumes from
-        a checkpoint."""
+        """Begin at the step of the run. It may be ahead if this peer joined late or resumes from a
+        checkpoint."""
         every = int(args.save_steps) if args.save_strategy == "steps" else None
         self._trainer.clock.begin(
             state.max_steps, self._trainer.gossip_save, every, args.save_total_limit or 3
@@ -30,17 +31,16 @@ class GossipCallback(TrainerCallback):
         self._follow(state, control)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
-        """Follow the run: a step of this peer can be several steps of the run, if it has missed
+        """Follow the run. A step of this peer can be several steps of the run, if it has missed
         some."""
         self._follow(state, control)
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
-        """Follow the run at the end of an epoch: its last step may be one that this peer has
-        missed."""
+        """Follow the run at the end of an epoch. This peer may have missed its last step."""
         self._follow(state, control)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
-        """Finish the run: all peers end after the same step, unless this peer was stopped."""
+        """Finish the run. All peers end after the same step, unless this one was stopped."""
         if self._trainer.train_loader is not None and not control.should_training_stop:
             self._trainer.clock.finish()
         self._follow(state, control)
@@ -96,7 +96,8 @@ class GossipMixin(_Trained):
             peer: Result of ``gossip.init()``, if the script has called it.
             gossip_save: Folder of the run's checkpoints, every ``save_steps`` of the Trainer's
                 arguments and at the end. ``gossip run --resume auto`` resumes from them.
-        Raises: ConfigError: The Trainer's arguments need work that peers cannot do alike.
+        Raises: ConfigError: The Trainer's arguments request work that cannot be the same on all
+            peers.
         """
         self.peer = gossip.init() if peer is None else peer
         self.gossip_save, self.clock = gossip_save, RunClock(self.peer)
@@ -157,7 +158,7 @@ class GossipMixin(_Trained):
         return scheduler
 
     def is_world_process_zero(self) -> bool:
-        """Whether this peer prints, and writes files that are written once."""
+        """Whether this peer prints, and writes the files of which a run has one."""
         return self.peer.is_main
 
     def is_local_process_zero(self) -> bool:

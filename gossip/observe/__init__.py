@@ -1,4 +1,4 @@
-"""Events and commits of a run. Each is declared once, and read by one function."""
+"""Events and commits of a run: their declarations and readers."""
 
 from __future__ import annotations
 

@@ -50,13 +50,13 @@ class RejectionRow(Part):
 
 
 class CommitRow(Declared):
-    """Result of a shard of a round, as recorded by its maker.
+    """Result of a shard of a round, recorded by the server that made it.
 
     Attributes:
-        made_at: Attempt that made it: 0 with the first server of the round, 1 with the next.
+        made_at: Attempt that made it: 0 for the first server of the round, 1 for the next.
         roster: Peers of the next round.
         trust: Peer -> trust after the round.
-        reason: Why there is no result; "" if there is one.
+        reason: Reason why there is no result; "" if there is one.
         chain: Hash of the history that ends with it; ``parent``: hash of the history before it.
         rule_ms: Time from the last collected update to the commit; None if not recorded.
         slices: Peer -> ranges of samples assigned to it.
@@ -118,6 +118,6 @@ def _read(row: Row) -> CommitRow | None:
 
 
 def _known(kind: type[Declared], row: Row) -> Row:
-    """Return the fields of the kind that are not null. The other fields have their defaults."""
+    """Return the fields of the kind that are not null. All others have defaults."""
     fields = kind.fields
     return {name: value for name, value in row.items() if value is not None and name in fields}

@@ -1,6 +1,6 @@
 """JSON objects in a run's folder, with the fields that readers need.
 
-A folder may belong to another user or version. ``pick`` drops values of another type.
+The folder may come from another user or version, so ``pick`` drops values of a wrong type.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from .fields import Count, Counts, Flag, Json, Object, Real, Text, Texts
 
 
 class RunSettings(Declared):
-    """Settings of a run, from ``config.json``. ``RunConfig`` has all settings, and refuses files of
+    """Settings of a run, from ``config.json``. ``RunConfig`` has all settings, and rejects files of
     another version."""
 
     run: str = ""
@@ -49,7 +49,7 @@ class StageSettings(Declared):
 
 
 class RunEnvironment(Declared):
-    """Start of a run, from ``environment.json``: place, command and versions."""
+    """Environment at the start of a run, from ``environment.json``: place, command and versions."""
 
     started: Real = None
     command: Texts = None
@@ -70,7 +70,7 @@ class Hardware(Declared):
 
 
 class CodeVersion(Declared):
-    """Part ``code`` of ``environment.json``: a commit of git."""
+    """Part ``code`` of ``environment.json``: a git commit."""
 
     commit: Text = None
     changed_files: Count = None
@@ -99,8 +99,8 @@ class Accuracy(Declared):
 
 
 class MissedFault(Declared):
-    """A row of ``faults_missed`` in ``summary.json``. ``struck``: whether only the return is
-    missing."""
+    """A row of ``faults_missed`` in ``summary.json``. ``struck``: the fault happened, and only its
+    end is missing."""
 
     fault: str = ""
     struck: Flag = None

@@ -10,26 +10,26 @@ from typing import Any, ClassVar, Self, TypeVar, dataclass_transform
 from .fields import NAMED, TEXT, FieldType, PeerId, Real, RoundId, Row, Texts, Time, objects
 
 REQUIRED = ("PeerId", "RoundNumber", "int", "float")
-"""Types of fields that a row must have to be of a kind, unless they have a default."""
+"""Types of required fields: a row of a kind has each field of these types that has no default."""
 
 
 @dataclass_transform(kw_only_default=True, frozen_default=True)
 class Declared:
-    """A record with the annotated attributes of its class as fields.
+    """Record with the annotated attributes of its class as fields.
 
     Type checkers treat a subclass as a frozen dataclass. An object keeps the row that it was read
-    from, so that reading costs little more than parsing the line. Eighty generated dataclasses
-    would also add 15 ms to each start of ``gossip ls``.
+    from, so that reading costs little more than parsing the line. Eighty dataclasses would add 15
+    ms to each start of ``gossip ls``.
     """
 
     fields: ClassVar[Mapping[str, str]] = {}
-    """Names of the fields as attributes, each with its name in a row."""
+    """Attribute of each field -> its name in a row."""
     types: ClassVar[Mapping[str, FieldType]] = {}
     """Types of the fields, by their names in a row."""
     required: ClassVar[tuple[str, ...]] = ()
     """Fields that a row must have to be of this kind."""
     renamed: ClassVar[bool] = False
-    """Whether a field has another name in a row: a keyword of Python."""
+    """Whether a field has another name in a row, because that name is a keyword of Python."""
 
     def __init_subclass__(cls) -> None:
         for name, kind in inspect.get_annotations(cls).items():
@@ -47,7 +47,7 @@ class Declared:
 
     @classmethod
     def wrap(cls, values: dict[str, Any]) -> Self:
-        """Return an object with these values. It keeps the dictionary."""
+        """Return an object with these values. The dictionary is not copied."""
         made = cls.__new__(cls)
         made.__dict__ = values
         return made
@@ -55,7 +55,7 @@ class Declared:
     @classmethod
     def pick(cls, found: object) -> Self:
         """Return an object with the values in ``found`` that have the declared types. Other fields
-        have their defaults, as have all fields if ``found`` is not a mapping."""
+        have their defaults; so do all fields if ``found`` is not a mapping."""
         values = found if isinstance(found, Mapping) else {}
         return cls.wrap(
             {
@@ -70,7 +70,7 @@ class Declared:
 
 
 class Part(Declared):
-    """An object in a list in a row. Other declarations name the list ``tuple[NAME, ...]``."""
+    """Object in a list of a row. Other declarations name the list ``tuple[NAME, ...]``."""
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -78,7 +78,7 @@ class Part(Declared):
 
 
 class Event(Declared):
-    """A row of ``events.jsonl``. An event of this class itself is of an unknown kind."""
+    """A row of ``events.jsonl``. An instance of this class itself has an unknown kind."""
 
     types = {"event": TEXT}  # noqa: RUF012
     t: Time = 0.0

@@ -33,7 +33,7 @@ class AliveAgain(SubjectEvent):
 
 
 class Announced(PeerEvent):
-    """This peer has written its address to the run's folder, which had failed."""
+    """This peer has written its address to the run's folder, after earlier failures."""
 
     path: Text
     why: Text
@@ -64,7 +64,7 @@ class AuditGivenUp(SubjectEvent):
 
 
 class BadCommit(PeerEvent):
-    """A commit was refused because it is not a valid result of the round."""
+    """A commit was rejected because it is not a valid result of the round."""
 
     shard: RoundId
     server: Peer
@@ -110,11 +110,11 @@ class CannotWrite(Event):
 
 
 class Cleared(Judgement):
-    """A peer on parole has kept its trust and counts like any other."""
+    """A peer's parole is over, because it kept its trust. It counts like any other."""
 
 
 class Continued(PeerEvent):
-    """The launcher has woken a peer that was stopped."""
+    """The launcher has sent SIGCONT to a stopped peer."""
 
 
 class CountedTwice(PeerEvent):
@@ -132,8 +132,8 @@ class Dead(SubjectEvent):
 
 
 class Divergence(PeerEvent):
-    """A peer's replica differs from the majority in these `tensors`; without `peers_differ` it
-    would differ after a missed round."""
+    """A peer's replica differs from the majority in these `tensors`. If `peers_differ` is false, it
+    would differ only after a missed round."""
 
     peers_differ: Flag
     replaced: Flag
@@ -145,7 +145,7 @@ class Divergence(PeerEvent):
 
 
 class Drill(Event):
-    """An order of `gossip drill` was carried out."""
+    """A command of `gossip drill` was carried out."""
 
     number: Count
     drill: Text
@@ -175,7 +175,7 @@ class Epoch(PeerEvent):
 
 
 class Error(PeerEvent):
-    """An error occurred here; the message has the details."""
+    """An error occurred on this peer; the message has the details."""
 
     message: Text
     hint: Text = None
@@ -266,7 +266,7 @@ class Joined(SubjectEvent):
 
 
 class KeptOwnState(PeerEvent):
-    """A returning peer's own state is already the swarm's."""
+    """A returning peer's own state equals the swarm's, so none is transferred."""
 
 
 class Kernels(PeerEvent):
@@ -305,7 +305,7 @@ class Left(SubjectEvent):
 
 
 class Lingering(PeerEvent):
-    """This peer has finished and stays for a while, to help peers that are behind."""
+    """This peer has finished, and stays for a while to send the state to peers that are behind."""
 
     for_: Peers
     at_most_s: Real
@@ -367,7 +367,7 @@ class Notice(PeerEvent):
 
 class OtherStage(SubjectEvent):
     """A peer of another stage of the pipeline sent a message of a round or a state, which is
-    refused."""
+    rejected."""
 
     message: Text
     stage: RoundId
@@ -380,7 +380,7 @@ class Over(PeerEvent):
 
 
 class Parole(Judgement):
-    """A peer's quarantine is over; it is used again and still watched."""
+    """A peer's quarantine is over. Its updates are used again, on parole."""
 
 
 class PassedOver(SubjectEvent):
@@ -416,7 +416,7 @@ class Ready(PeerEvent):
 
 
 class RebuildingStage(StageEvent):
-    """No peer has the state of this peer's stage of a pipeline; its trainer is to make one."""
+    """No peer has the state of this peer's stage of a pipeline, so its trainer rebuilds it."""
 
 
 class RecordIncomplete(Event):
@@ -488,13 +488,13 @@ class Restored(PeerEvent):
 
 
 class Resumed(PeerEvent):
-    """The quorum is back."""
+    """This peer has a quorum again."""
 
     alive: Alive
 
 
 class Round(PeerEvent):
-    """A round was applied; number of steps done, server, contributors with their times
+    """A round was applied, with its number of steps, server, contributors and their times
     (`took_us`), loss and trust scores."""
 
     since: RoundId = None
@@ -520,7 +520,7 @@ class Round(PeerEvent):
 
     @property
     def rounds(self) -> range:
-        """Rounds of the row. A peer omits rounds that were like the next one."""
+        """Rounds of the row. A peer omits rounds that equal the next one."""
         last = self.round or 0
         since = last if self.since is None else self.since
         return range(since if 0 <= since <= last else last, last + 1)
@@ -615,7 +615,7 @@ class Trusted(Judgement):
 
 
 class Unannounced(PeerEvent):
-    """This peer cannot write its address to the run's folder, so the others cannot find it."""
+    """This peer cannot write its address to the run's folder, so other peers cannot find it."""
 
     path: Text
     why: Text
@@ -637,8 +637,8 @@ class UnconfirmedResult(PeerEvent):
 
 
 class UnequalUpdates(PeerEvent):
-    """The same peers are farther out round after round, by `beyond` standard deviations more than
-    by chance."""
+    """The updates of the same peers are farther out in round after round, by `beyond` standard
+    deviations more than by chance."""
 
     beyond: Real
     f: Count
@@ -653,7 +653,7 @@ class UnlikeProfile(SubjectEvent):
 
 
 class Unmet(Event):
-    """A peer was not reached before the start; the replies from its addresses."""
+    """A peer was not reached before the start. The event has the replies from its addresses."""
 
     subject: Peer
     why: Text
@@ -664,8 +664,8 @@ class Unskip(SubjectEvent):
 
 
 class Usage(PeerEvent):
-    """Resources that trainer and node of a peer have used, and free resources of their machine;
-    every 5 s."""
+    """Resources that a peer's trainer and node have used, and free resources of the machine, every
+    5 s."""
 
     cpu_s: float
     memory: int

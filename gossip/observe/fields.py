@@ -1,8 +1,8 @@
 """Types and ranges of the fields in a run's files of JSON lines.
 
-Every reader checks a row against them before any use (``reading``). A folder may be another user's:
-a list instead of a number, or a huge number, could otherwise crash the reader's process or exhaust
-its memory.
+Every reader checks a row against them before any use (``reading``). A folder may belong to another
+user, and a list in place of a number, or a huge number, could crash the reader or exhaust its
+memory.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ Row: TypeAlias = dict[str, Any]
 PEER_DIGITS = 4
 PEERS_MAX = 10**PEER_DIGITS
 ROUNDS_END = 2**40
-"""Bound that the number of a round never reaches."""
+"""Upper bound of round numbers."""
 WHOLE_MAX, REAL_MAX = 2**53, 1e300
 TIME_END_S = 2**33
-"""Bound of times, in seconds since 1970 or since the start of a machine."""
+"""Upper bound of times, in seconds since 1970 or since the start of a machine."""
 DEPTH_MAX = 5
 
 # Types of fields in declarations. A row may lack any of them except ``PeerId``.
@@ -46,15 +46,15 @@ Other: TypeAlias = Any
 
 
 class FieldType(NamedTuple):
-    """Type of a field. ``words``: its description, for the message about another value."""
+    """Type of a field. ``words``: its description in error messages."""
 
     words: str
     accepts: Callable[[object], bool]
 
 
 def find_problem(row: Mapping[str, Any], types: Mapping[str, FieldType]) -> str:
-    """Return the error of the first field of another type, or out of its range; "" means none. A
-    field without a type must be a finite number, or a short structure."""
+    """Return the error of the first field with a wrong type or range; "" means none. A field
+    without a declared type must be a finite number, or a small structure."""
     type_of = types.get
     for name, value in row.items():
         if value is not None and not (kind := type_of(name, OTHER)).accepts(value):

@@ -1,4 +1,4 @@
-"""Check of rows in a run's files, and conversion of a row to an event."""
+"""Checks rows in a run's files, and converts them to events."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def check_row(row: Any, file: str) -> Row:
 
     Args:
         file: Name of the file that holds it. The script chooses the names of metrics.
-    Raises: ValueError: It is not an object, or a field is of another type, or out of its range.
+    Raises: ValueError: It is not an object, or a field has a wrong type or range.
     """
     if not isinstance(row, dict):
         raise ValueError("it is not an object")
@@ -50,7 +50,7 @@ def read_event(row: Row) -> Event:
             kind = Event
     if kind.renamed or not row.keys() <= kind.fields.keys():
         row = {name: row[written] for name, written in kind.fields.items() if written in row}
-    if kind is events.Metrics:  # The script's values may be of any type.
+    if kind is events.Metrics:  # The values of a script may have any type.
         numbers = {name: row.get(name) for name in ("loss", "accuracy")}
         row |= {name: n if fields.REAL.accepts(n) else None for name, n in numbers.items()}
     return kind.wrap(row)

@@ -1,4 +1,4 @@
-"""Files of a run: addresses, records, checkpoints, keys, and the environment that a scheduler
+"""Files of a run (addresses, records, checkpoints, keys), and the environment that a scheduler
 sets."""
 
 from __future__ import annotations

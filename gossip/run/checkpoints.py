@@ -6,7 +6,7 @@ synced, then the folder with their names. Then the folder is renamed to its fina
 rename is synced. Only after that an older checkpoint may be removed. Digests detect bits that flip
 later: the manifest has the digests of the data and of itself.
 
-A process that may write into the folder may put anything there, so ``untrusted`` reads it.
+Any process with write access may put anything into the folder, so it is read with ``untrusted``.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from gossip.errors import ConfigError
 from .untrusted import object_in, open_in, read_at_most, read_object, shown, whole
 
 FORMAT = 2
-"""Format of a state: of the manifest, and of each part on disk or between peers."""
+"""Version of the format of manifests, and of each part of a state on disk or between peers."""
 MANIFEST = "manifest.json"
 BASE_FILE, MODEL_FILE = "base.safetensors", "model.safetensors"
-"""The parameters that no round changes, if any, and the rest of the model."""
+"""Names of the files with the parameters that no round changes, and with the rest of the model."""
 LATEST = "latest"
 NOTE = "checkpoints.json"
-HOSTS = "hosts.json"  # in the folder of a run on several hosts: the hosts
+HOSTS = "hosts.json"  # list of the hosts, in the folder of a run on several hosts
 RUNS = "runs"
 MANIFEST_BYTES_MAX = 16 * 2**20
 """A manifest with the records of 1,024 peers has less than 1 MiB."""
@@ -53,11 +53,11 @@ _FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _SCRATCH = re.compile(r"\..+\.(?P<host>[A-Za-z0-9-]+)\.(?P<pid>[0-9]{1,9})\.incomplete")
 _OURS = ("format", "step", "wall_time_s", "files", "digest")
 _NO_FOLDER_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EBADF, errno.ENOSYS)
-_one_writer = threading.Lock()  # so that scratch files with this process's id are never in use
+_one_writer = threading.Lock()  # so that this process writes one scratch file at a time
 
 
 class DamagedCheckpoint(ConfigError):
-    """A file of a checkpoint differs from what was written."""
+    """A file of a checkpoint differs from the one that was written."""
 
     def __init__(self, file: str, expected: str, found: str, hint: str | None = None) -> None:
         super().__init__(f"{shown(file)} is damaged: expected {expected}, found {found}", hint)
@@ -75,7 +75,7 @@ class Checkpoint:
 
     @property
     def everybody(self) -> bool:
-        """Whether every round before it had an update of every peer."""
+        """Whether every earlier round had an update of every peer."""
         return self.manifest.get("everybody", True) is True
 
     @property
@@ -85,7 +85,7 @@ class Checkpoint:
 
     @property
     def model_files(self) -> list[str]:
-        """Names of the files that have the model together."""
+        """Names of the files that together contain the model."""
         base = [BASE_FILE] if BASE_FILE in self.manifest["files"] else []
         return [*base, MODEL_FILE]
 
@@ -112,7 +112,7 @@ class Checkpoint:
         return data
 
     def copy(self, name: str, out: Path) -> None:
-        """Copy a data file to ``out``, completely and verified or not at all.
+        """Copy a data file to ``out`` atomically, and verify it.
 
         Raises: DamagedCheckpoint: The file differs from what was written. OSError: ``out`` cannot
             be written.
@@ -168,11 +168,10 @@ class Checkpoint:
 
 
 def store(out: Path, pieces: Iterator[bytes] | Iterator[memoryview]) -> None:
-    """Write a file, completely and durably or not at all. Raises OSError, and the exceptions of
-    ``pieces``."""
+    """Write a file durably and atomically. Raises OSError, and the exceptions of ``pieces``."""
     scratch = out.with_name(f".{out.name}.{_own()}.incomplete")
     try:
-        # In a container a process often has the id of a process that was killed while it wrote.
+        # In a container a new process often has the id of one that was killed while it wrote.
         _remove(scratch)
         store_new(scratch, pieces)
         os.rename(scratch, out)
@@ -191,15 +190,15 @@ def write(
 ) -> Path:
     """Write the checkpoint of ``step`` durably, and return its folder.
 
-    An intact checkpoint of this step stays as it is. One that is damaged, or of another history, is
-    moved aside. When the new one is durable, older ones are removed.
+    An intact checkpoint of this step is not changed. A damaged one, or one of another history, is
+    moved aside. Older ones are removed once the new one is durable.
 
     Args:
-        files: Name -> contents, which must not change during the call, or a checkpoint that has the
-            same file.
+        files: Name -> contents, which must not change during the call, or another checkpoint with
+            the same file.
         about: Entries of the manifest in addition to the files: JSON, all numbers finite. Two
             checkpoints of one step are equal if they have the same ``history``.
-        keep: Number of checkpoints up to this step to keep; this one is always kept.
+        keep: Number of checkpoints to keep, among those up to this step; this one is always kept.
     Raises: OSError: The checkpoint could not be written. Existing ones are unchanged.
     """
     assert files, "a checkpoint has files"
@@ -217,8 +216,9 @@ def write(
 
 
 class OutgoingCheckpoint:
-    """A checkpoint whose files are written first, from memory that may change afterwards. Later
-    any thread makes it durable (``finish``) or drops it. A process writes one at a time.
+    """Checkpoint that is written in two phases. First its files are written, from memory that may
+    change afterwards. Later any thread makes it durable (``finish``) or drops it. A process writes
+    one at a time.
 
     Attributes:
         place: Folder of the finished checkpoint.
@@ -236,14 +236,15 @@ class OutgoingCheckpoint:
         self._is_writer = True
 
     def add(self, name: str, pieces: Iterator[bytes] | Iterator[memoryview]) -> None:
-        """Write a file; each piece is written before the next is requested. Raises: OSError: The
-        checkpoint could not be written."""
+        """Write a file. Each piece is written before the next one is generated. Raises: OSError:
+        The checkpoint could not be written."""
         self._open.append(_create(self._path_of(name)))
         self._written[name] = _append(self._open[-1], pieces)
 
     def link(self, name: str, source: Checkpoint) -> None:
         """Add a file of another checkpoint as a hard link, or as a verified copy where the file
-        system has no hard links. The bytes stay on disk as long as one of the checkpoints exists.
+        system has no hard links. The disk blocks are shared as long as one of the checkpoints
+        exists.
 
         Raises: DamagedCheckpoint: The file differs from what was written. OSError: The checkpoint
             could not be written.
@@ -330,7 +331,8 @@ def _conclude(
 
 
 def _put(scratch: Path, place: Path, about: Mapping[str, Any]) -> None:
-    """Give the scratch folder its name. If another process was faster, its checkpoint stays."""
+    """Rename the scratch folder to its final name. If another process was faster, keep its
+    checkpoint."""
     if os.path.lexists(place):
         if _is_there(place, about):
             return
@@ -382,8 +384,8 @@ def _append(fd: int, pieces: Iterator[bytes] | Iterator[memoryview]) -> dict[str
 
 
 def sync_folder(folder: Path) -> None:
-    """Flush a folder to disk, so that its entries survive a power failure. File systems that cannot
-    flush a folder are ignored."""
+    """Flush a folder to disk, so that its entries survive a power failure. An error is ignored if
+    the file system cannot flush a folder."""
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(fd)
@@ -427,7 +429,7 @@ def _tidy(folder: Path, step: int, keep: int) -> None:
     older = [(each, path) for each, path in _listed(folder) if each <= step]
     opened = {each: found for each, path in older if (found := open_or_none(path)) is not None}
     oldest = min(list(opened)[-keep:], default=0)
-    # A deterministic run resumes only from this one if some of its peers died before others.
+    # If some peers died before others, a deterministic run can resume only from this one.
     spared = max([each for each, found in opened.items() if found.everybody], default=0)
     with contextlib.suppress(OSError):
         for each, path in older:
@@ -444,7 +446,7 @@ def _tidy(folder: Path, step: int, keep: int) -> None:
 
 def _is_left(name: str) -> bool:
     """Whether a partial file is abandoned; only files of this host can be checked. A file with the
-    id of this process was left by an earlier process of that id, or must be removed."""
+    id of this process comes from an earlier process with that id, or is to be removed."""
     found = _SCRATCH.fullmatch(name)
     if found is None or found["host"] != _host():
         return False
@@ -468,7 +470,7 @@ def _lives(pid: int) -> bool:
 
 
 def _remove(path: Path) -> None:
-    """Remove a file or folder; links are not followed."""
+    """Remove a file or folder without following links."""
     try:
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
@@ -490,8 +492,8 @@ def _own() -> str:
 
 
 def open_at(path: Path) -> Checkpoint:
-    """Open the checkpoint in a folder: check its manifest, and that all files exist with their
-    sizes. Digests of data are checked when the data are read, or by ``verify``.
+    """Open the checkpoint in a folder. Check its manifest, and the existence and size of all files.
+    Digests of data are checked when the data are read, or by ``verify``.
 
     Raises:
         DamagedCheckpoint: A file differs from what was written.
@@ -539,11 +541,11 @@ def newest_good(
     """Return the newest checkpoint with all files intact, or the one of ``step``.
 
     Args:
-        everybody: Skip checkpoints before which a round lacked the update of a peer.
+        everybody: Skip checkpoints if an earlier round lacked the update of a peer.
         most: Skip checkpoints of later steps.
-    Returns: The checkpoint, or None; and a line for each newer one that is damaged.
+    Returns: The checkpoint, or None, and a line for each newer checkpoint that is damaged.
     Raises:
-        DamagedCheckpoint: The one of ``step`` is damaged; the hint names the last good one.
+        DamagedCheckpoint: The checkpoint of ``step`` is damaged. The hint names the last good one.
         ConfigError: There is no checkpoint of ``step``; the message lists the existing ones.
     """
     there = listed(folder)
@@ -558,7 +560,7 @@ def newest_good(
             problems = verify(checkpoint)
         except ConfigError as error:
             if not os.path.lexists(path):
-                continue  # an old one, which another process has just removed
+                continue  # an old checkpoint that another process has just removed
             problems = [f"{error} ({error.hint})" if error.hint else str(error)]
         else:
             if not problems and everybody and not checkpoint.everybody:
@@ -751,10 +753,10 @@ def folder_of(run_dir: Path) -> Path | None:
 
 
 def resolve(resume: str) -> tuple[Path, int | None]:
-    """Return the folder of checkpoints, and the step if given, that ``RUN|PATH[@STEP]`` names: a
-    run's folder or its name under ``runs/``, a folder of checkpoints, or one checkpoint.
+    """Return the folder of checkpoints and the step, if given, in ``RUN|PATH[@STEP]``. It may name
+    a run's folder, a run under ``runs/``, a folder of checkpoints, or one checkpoint.
 
-    Raises: ConfigError: The text names none of these.
+    Raises: ConfigError: The text has none of these forms.
     """
     named, step = resume, None
     if not _exists(resume):

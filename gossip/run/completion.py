@@ -1,5 +1,5 @@
-"""Whether a run has begun, and whether it is over, by the records of its peers in the run's folder.
-A launcher that starts later reads them."""
+"""Determines from the records in a run's folder whether the run has begun and whether it is over,
+for launchers that start later."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from .rendezvous import answers, peers_in, read_seed, seeds_in
 from .untrusted import last_events, open_file
 
 BEGUN = "begun"
-"""A file in the run's folder: a peer of this host has been in a round. A peer that is killed may
-lose its last event lines."""
-TAIL_BYTES = 16 * 1024  # of a peer's events; the last event is among them
+"""Name of a file in the run's folder that shows that a peer of this host has been in a round. The
+event lines of a killed peer may not."""
+TAIL_BYTES = 16 * 1024  # bytes at the end of a peer's events that have the last event
 
 
 def over(folder: Path, but: Container[int]) -> tuple[int, ...]:
-    """Return the peers that have completed the training of the run in ``folder``, if no peer that
-    has not ended replies; otherwise none.
+    """Return the peers that have completed the training of the run in ``folder``. Return none while
+    a peer that has not ended replies.
 
     Args:
         but: Peers of the caller, which are excluded.
     """
     finished = [peer for peer in _peers(folder) if peer not in but and _has_finished(folder, peer)]
     if not finished:
-        # Other peers have yet to start, or were killed and may restart: the folder is ambiguous.
+        # Other peers may not have started yet, or may restart after they were killed.
         return ()
     if any(answers(seed) for seed in seeds_in(folder / "seeds", but) if not seed.ended):
         return ()
@@ -35,7 +35,7 @@ def over(folder: Path, but: Container[int]) -> tuple[int, ...]:
 
 
 class RunProgress:
-    """Progress of a run by the records in its folder. Records when a local peer reaches a round.
+    """Progress of a run, from the records in its folder. Records when a local peer reaches a round.
 
     Args:
         folder: Folder of the run; None if the run writes no files.
@@ -46,7 +46,7 @@ class RunProgress:
         self._folder, self._tell, self._noted = folder, tell, folder is None
 
     def had_round(self) -> int:
-        """Return the furthest round that the peers have recorded; 0 means none."""
+        """Return the latest round that the peers have recorded; 0 means none."""
         return 0 if self._folder is None else had_round(self._folder)
 
     def reached(self, round_id: int) -> None:
@@ -69,7 +69,7 @@ class RunProgress:
 
 
 def had_round(folder: Path) -> int:
-    """Return the furthest round that a peer in ``folder`` has recorded; 0 means none."""
+    """Return the latest round that a peer in ``folder`` has recorded; 0 means none."""
     if not (folder / BEGUN).exists():
         return 0
     rounds = [
@@ -82,7 +82,7 @@ def had_round(folder: Path) -> int:
 
 
 def nobody_left(seeds: Path, but: Container[int]) -> bool:
-    """Whether the launchers of all peers with a file report that these have ended permanently.
+    """Whether all peers with a file have ended permanently, as recorded by their launchers.
     ``but``: peers of the caller, which are excluded."""
     others = [read_seed(seeds, peer) for peer in peers_in(seeds) if peer not in but]
     return bool(others) and all(seed is not None and seed.ended for seed in others)
@@ -94,7 +94,8 @@ def _peers(folder: Path) -> list[int]:
 
 
 def _has_finished(folder: Path, peer: int) -> bool:
-    """Whether the last node of a peer reports that its script had all its rounds, at least one."""
+    """Whether the last node of a peer has recorded that its script completed all rounds, at least
+    one."""
     for event in reversed(_last_events(folder / f"peer-{peer}" / "events.jsonl")):
         match event:
             case events.Halted():

@@ -1,4 +1,4 @@
-"""Rate limit of events by kind and peer: thousands of malformed messages must not fill a disk."""
+"""Limits the rate of events by kind and peer, so that malformed messages cannot fill a disk."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ class EventRateLimiter:
     counts the others."""
 
     def __init__(self) -> None:
-        # by kind and peer: events that are allowed, and since when
+        # by kind and peer: number of events that are allowed, and time of that number
         self._left: dict[tuple[str, int], tuple[float, float]] = {}
-        # number of suppressed events, and when that is to be reported
+        # number of suppressed events, and time of the next report
         self._held: dict[tuple[str, int], tuple[int, float]] = {}
 
     def lets(self, kind: str, whom: int, now: float) -> bool:
@@ -30,6 +30,6 @@ class EventRateLimiter:
         return is_allowed
 
     def held(self, now: float, all_of_them: bool = False) -> list[tuple[str, int, int]]:
-        """Return kind, peer and number of suppressed events with a due report."""
+        """Return kind, peer and number of the suppressed events with a due report."""
         due = sorted(key for key, (_, at) in self._held.items() if all_of_them or now >= at)
         return [(*key, self._held.pop(key)[0]) for key in due]

@@ -1,4 +1,4 @@
-"""Checks of names, rule and topology for a number of peers, before the run starts.
+"""Checks the names, the rule and the topology for a number of peers before a run starts.
 
 Rules live in modules that import torch. A separate process checks them, so that the launcher stays
 small.
@@ -32,11 +32,11 @@ NOT_PARTS = {
     "bulyan": f"ends with each coordinate alone, {OTHER_PARTS}",
     "krum": "returns the update of one peer, so the coordinates that the others left out are lost",
 }
-"""Rules of inner products that cannot work on parts of updates."""
+"""Rules on inner products that cannot work on sparse updates."""
 AUDITED_MIN = 3
-"""Members of a stage that an audit needs: one is audited, and two must agree."""
+"""Smallest stage for an audit: one member is audited, and two others must agree."""
 PEERS_FOR_ONE_MAX = 64
-"""Largest number of peers to try when looking for the fewest that tolerate one Byzantine peer."""
+"""Largest number of peers to try in the search for the fewest that tolerate one Byzantine peer."""
 
 
 def check_names(topology: str, aggregator: str) -> None:
@@ -90,7 +90,7 @@ def _check_alike(config: RunConfig, rolling: bool) -> None:
     if config.deterministic and not rolling:
         raise ConfigError(
             f"deterministic: in {config.topology} rounds no peer waits for the others, and no two "
-            "runs are alike",
+            "runs are equal",
             "leave it out, or --topology rolling",
         )
     if config.deterministic and config.min_peers is not None and config.min_peers < config.peers:
@@ -137,7 +137,7 @@ def _check_fragments(config: RunConfig, rolling: bool) -> None:
 
 
 def _check_pipeline(config: RunConfig, rolling: bool) -> None:
-    """Check that a run can carry out its plan. Raises ConfigError."""
+    """Check that a run can execute its pipeline plan. Raises ConfigError."""
     plan = config.pipeline
     _check_audit(config)
     if plan is None and config.lost_stage != "checkpoint":
@@ -199,8 +199,8 @@ def check_rule(resolved: Resolved) -> Resolved:
             topology.
     """
     config = resolved.config
-    # With room for more peers, f may need more peers than those that start. Until they join, the
-    # run waits for them, or tolerates fewer (quorum ``available``).
+    # With room for more peers, f may need more peers than start. Until they join, the run waits, or
+    # tolerates fewer (quorum ``available``).
     most = config.peers if config.f is None else config.peers_max
     if config.pipeline is not None:
         most = config.pipeline.smallest  # each stage has its own rounds
@@ -249,8 +249,8 @@ def check_rule(resolved: Resolved) -> Resolved:
 
 
 def check_encoding(encoding: str, rule: registry.BoundRule) -> None:
-    """Check that the rule still works on updates in this encoding. The refusals follow from what
-    the rule reads, and were measured (docs/results/encodings.md). Raises ConfigError."""
+    """Check that the rule still works on updates in this encoding. The conditions follow from the
+    numbers that a rule reads, and were measured (docs/results/encodings.md). Raises ConfigError."""
     written = load_encoding(encoding)
     if not (written.sparse or written.low_rank):
         return
@@ -262,8 +262,8 @@ def check_encoding(encoding: str, rule: registry.BoundRule) -> None:
 
 
 def _not_parts(rule: registry.BoundRule) -> str:
-    """Return the reason why a rule cannot work on updates of which each peer sends another part; ""
-    if it can."""
+    """Return the reason why a rule cannot work on updates of which each peer sends different
+    coordinates; "" if it can."""
     from gossip.aggregators import CoordinateRule
 
     last = registry.load(rule.spec.rpartition("+")[2]) if "+" in rule.spec else rule
@@ -290,7 +290,7 @@ def check_start(config: RunConfig, f: int, needs: int, rule: str) -> None:
     if config.quorum == "available":
         return
     quorum = 1 if peers < 3 else peers // 2 + 1
-    needs = min(needs, peers)  # later peers join, and the run then waits for them
+    needs = min(needs, peers)  # until later peers join, the run waits
     need = max(quorum, needs)
     if least < need:
         why = f"for {rule} to tolerate f={f}" if needs > quorum else f"the majority of {peers}"
@@ -302,9 +302,8 @@ def check_start(config: RunConfig, f: int, needs: int, rule: str) -> None:
 
 
 def _describe_rule(config: RunConfig, peers: int) -> dict[str, Any]:
-    """Return the result of ``describe_or_refuse``. A separate process runs it, unless torch is
-    imported
-    already: the import takes seconds."""
+    """Return the result of ``describe_or_refuse``. It runs in a separate process, unless torch is
+    imported already, because that import takes seconds."""
     own = [str(f) for f in config.plan if isinstance(f, ByzantineFault) and not f.built_in]
     asked = own, config.aggregator, config.topology, peers, config.f, config.encoding
     if "torch" in sys.modules:
@@ -326,8 +325,8 @@ def _describe_rule(config: RunConfig, peers: int) -> dict[str, Any]:
 
 
 def describe_or_refuse(attacks: Sequence[str], *asked: Any) -> dict[str, Any]:
-    """Return ``describe`` of the arguments, with ``attacks`` checked; or the error, as ``too_few``
-    (see TooFewUpdates), or ``error`` and ``hint``."""
+    """Check ``attacks``, and return the result of ``describe`` or its error: ``too_few`` (see
+    TooFewUpdates), or ``error`` and ``hint``."""
     try:
         found = describe(*asked)
         check_attacks(attacks, found)
@@ -345,7 +344,7 @@ def describe(
     largest that the rule tolerates, up to a quarter of the peers.
 
     Raises: TooFewUpdates or ConfigError: The rule cannot tolerate ``f`` among this number of peers,
-        or no f at all; or it does not fit the encoding.
+        or no f at all, or does not fit the encoding.
     """
     rule, who = registry.load(aggregator), topologies.load(topology)
     check_encoding(encoding, rule)
@@ -357,7 +356,7 @@ def describe(
     rows = _rows(who, peers)
     chosen = _most(rule, peers // 4, rows, centered=not who.rolling) if f is None else f
     rule.check(chosen, rows, centered=not who.rolling)
-    # without common rounds each peer continues with the updates that have arrived
+    # in gossip rounds each peer continues with the updates that have arrived
     needs = rule.at_least(chosen) if who.rolling else 1
     found: dict[str, Any] = {
         "name": rule.name,
@@ -397,7 +396,7 @@ def check_attacks(words: Sequence[str], rule: dict[str, Any]) -> None:
 
 
 def _rows(who: topologies.Topology, peers: int) -> int:
-    """Return the least number of updates that one of ``peers`` peers aggregates."""
+    """Return the smallest number of updates that one of ``peers`` peers aggregates."""
     plan = who(topologies.Roster(tuple(range(peers))), 0, 0)
     if plan.pushes is None:
         return peers
@@ -405,8 +404,8 @@ def _rows(who: topologies.Topology, peers: int) -> int:
 
 
 def _peers_for_one(rule: registry.BoundRule, who: topologies.Topology) -> int:
-    """Return the fewest peers with which f is 1 by default; 0 if the rule tolerates no Byzantine
-    peer."""
+    """Return the smallest number of peers with which f is 1 by default; 0 if the rule tolerates no
+    Byzantine peer."""
     if not rule.robust:
         return 0
     for peers in range(4, PEERS_FOR_ONE_MAX + 1):

@@ -1,4 +1,4 @@
-"""Events, commits and metrics of a node, one JSON line each: sent to the launcher, and stored in
+"""Writes the events, commits and metrics of a node as JSON lines to the launcher and to
 ``<run>/peer-<id>/``."""
 
 from __future__ import annotations
@@ -21,28 +21,29 @@ from .telemetry import header, json_line
 THROTTLE_S = 0.1
 FLUSH_S = 0.1
 UNWRITTEN_S = 5.0
-"""Age of a commit in seconds after which its server has written it to its file."""
-OTHERS_KEPT = 1024  # commits; five seconds of the fastest rounds
+"""Age in seconds of a commit that its server must have written to its file."""
+OTHERS_KEPT = 1024  # commits: five seconds of the fastest rounds
 AFTER_ROUNDS = ("halted", "paused", "recovering", "restored")
-"""Events of a peer that has left the rounds: the last round is written before them."""
+"""Events of a peer that no longer takes part in rounds. Its last round is written before them."""
 AWAY = ("skip", "dead")
 """Events after which a peer may be unable to write its commits."""
 ABOUT = ("from", "subject", "to")
-"""Fields with the peer that an event is about, where that peer can cause the event at will."""
+"""Fields with the peer that an event is about, for events that this peer can cause at any rate."""
 STATUS_BACKLOG_BYTES = 2**20
-"""Bound of the bytes that wait for the launcher. Later lines go to the file only."""
+"""Maximum bytes that wait for the launcher. Further lines go to the file only."""
 
 
 _Dated: TypeAlias = "tuple[float, float, Committed, float | None]"
-"""Time when it was applied, monotonic and by the wall clock; the commit; seconds of its rule."""
+"""Times of its application on the monotonic and the wall clock, the commit, and seconds of its
+rule."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Round:
-    """Fields of a round's report, in addition to progress.
+    """Fields of a round's event other than progress.
 
     Attributes:
-        steps: Steps done with this round; None if rounds of this topology do not count steps.
+        steps: Number of steps after this round; None if rounds of this topology do not count steps.
         was_step: False for a collective operation.
     """
 
@@ -74,12 +75,12 @@ class _Round:
 
 
 class Journal:
-    """Writes event lines to the status socket at once and to files within ``FLUSH_S``.
+    """Writer of event lines, to the status socket at once and to files within ``FLUSH_S``.
 
     Args:
         folder: ``<run>/peer-<id>``, made if it does not exist; None if the run writes no files.
-        status: A connected stream socket to the launcher, or None. Its blocking mode does not
-            change: other users share it.
+        status: A connected stream socket to the launcher, or None. Its blocking mode is not
+            changed, because other users share it.
         stage: Stage of the commits in a pipeline; None if there is no pipeline.
     """
 
@@ -103,14 +104,14 @@ class Journal:
                 for kind in ("events", "commits", "metrics")
             }
         self._to_write: list[_Dated] = []
-        # commits of other servers, which write these themselves
+        # commits of other servers, which write them
         self._others: deque[_Dated] = deque(maxlen=OTHERS_KEPT)
-        self._away: set[int] = set()  # peers that may be unable to write theirs
+        self._away: set[int] = set()  # peers that may be unable to write their commits
         self._next_flush = 0.0
         self._throttle: dict[object, float] = {}
         self._rate_limiter = EventRateLimiter()
         self._last_round: _Round | None = None
-        # fields of the newest round and its times, if no line was written for it
+        # fields and times of the newest round, if it has no line yet
         self._untold_round: tuple[dict[str, Any], float, float] | None = None
         self._untold_since: int | None = None  # the first round without a line
         self.last_words: dict[str, Any] = {}  # further fields of the last row
@@ -118,10 +119,11 @@ class Journal:
     def event(self, name: str, **fields: Any) -> None:
         """Write one line.
 
-        ``round`` lines are written at most every ``THROTTLE_S``. Exceptions are a round that
-        differs from the one before in more than its number, the round before that, and the last
-        round before the peer leaves the rounds. A line covers all rounds from ``since`` on. Events
-        that another peer can cause are limited by ``EventRateLimiter``; the rest is counted.
+        ``round`` lines are written at most every ``THROTTLE_S``, and a line covers all rounds from
+        ``since`` on. A line is always written for a round that differs from the previous one in
+        more than its number. The same holds for the round before it, and for the last round of a
+        peer. Events that another peer can cause are limited by ``EventRateLimiter``; the rest is
+        counted.
         """
         now = time.monotonic()
         if name == "round":
@@ -157,8 +159,7 @@ class Journal:
     def _write_round(self, fields: dict[str, Any], now: float, wall: float | None = None) -> None:
         """Write a line for a round and for the rounds before it without a line."""
         if self._untold_since != fields["round"]:
-            # It is not the last field, because the fields after the contributors are equal on all
-            # peers.
+            # Insert it before the fields that are equal on all peers, which are the last ones.
             fields = {"round": fields["round"], "since": self._untold_since, **fields}
         self._untold_round = self._untold_since = None
         self._write_event("round", fields, now, wall)
@@ -172,7 +173,7 @@ class Journal:
         self._send_status(line)
 
     def _report_write_failure(self, path: str, why: str) -> None:
-        """Report to the launcher only: the file may be the one that cannot be written."""
+        """Report it only to the launcher, because the file of events may be the one that fails."""
         self._send_status(self._line("cannot_write", path=path, why=why))
 
     def _line(self, name: str, **fields: Any) -> bytes:
@@ -189,9 +190,8 @@ class Journal:
             )
 
     def commit(self, committed: Committed, rule_s: float | None = None) -> None:
-        """Record a commit that this peer has applied. The server of the commit writes it, at the
-        next flush. Other peers write it only if the server is absent, because it may have been
-        killed.
+        """Record a commit that this peer has applied. Its server writes it at the next flush. Other
+        peers write it only if the server is absent, because that may have been killed.
 
         Args:
             rule_s: Duration of the rule in seconds; None if another peer made the commit.
@@ -215,7 +215,7 @@ class Journal:
     def _write_commit(self, dated: _Dated) -> None:
         t, wall, committed, rule_s = dated
         commit = committed.commit
-        # A further step uses samples that were assigned before.
+        # A further step uses the samples of the step before.
         further = is_further(commit.kind)
         line = {
             "t": t,
@@ -261,7 +261,7 @@ class Journal:
     def _rested(self, kind: object, now: float) -> bool:
         if now < self._throttle.get(kind, 0.0):
             return False
-        if len(self._throttle) > 1000:  # a script that logs under ever new names
+        if len(self._throttle) > 1000:  # for a script that always logs new names
             self._throttle.clear()
         self._throttle[kind] = now + THROTTLE_S
         return True
@@ -269,12 +269,12 @@ class Journal:
     # --- out --------------------------------------------------------------------------------------
 
     def flush_due(self, now: float) -> None:
-        """Write the lines if a flush is due; cheap otherwise."""
+        """Write the lines if a flush is due."""
         if now >= self._next_flush:
             self.flush()
 
     def flush(self, wait_s: float = 0.0) -> None:
-        """Write all pending lines. The launcher gets as much as it reads within ``wait_s``."""
+        """Write all pending lines; wait at most ``wait_s`` until the launcher has read them."""
         self._next_flush = time.monotonic() + FLUSH_S
         self._write_held()
         due, self._to_write = self._to_write, []
@@ -327,11 +327,11 @@ class Journal:
             except BlockingIOError:
                 if time.monotonic() >= until:
                     return
-                # Only a node that ends waits for the launcher to read.
+                # Only a node that ends waits for the launcher.
                 time.sleep(0.002)
             except OSError:
-                # The launcher has ended. The trainer watches the same socket and ends both
-                # processes; the files are written until then.
+                # The launcher has ended. The trainer watches the same socket, and ends both
+                # processes. Until then the files are written.
                 self._status, self._backlog = None, bytearray()
 
 
@@ -351,15 +351,15 @@ def _rejection(rejection: Rejection) -> dict[str, Any]:
 
 
 def _vote(vote: AuditVote) -> dict[str, Any]:
-    """Return the fields of a vote against a wrong result of a micro-batch: the peer that sent the
-    result, and the neighbours that it contradicts."""
+    """Return the fields of a vote against a wrong result of a micro-batch: its sender, and the
+    neighbours that it contradicts."""
     contradicts = [each for each in (vote.before, vote.behind) if each is not None]
     fields = {"peer": vote.peer, "round": vote.round_id, "micro_batch": vote.micro_batch}
     return {**fields, "contradicts": contradicts}
 
 
 def _accusation(accusation: Accusation) -> dict[str, Any]:
-    """Return the fields of an accusation, without those that only other kinds of accusation use."""
+    """Return the fields of an accusation that its kind uses."""
     fields: dict[str, Any] = {"peer": accusation.peer, "round": accusation.round_id}
     if accusation.turn:
         return {**fields, "turn": accusation.turn, "content": accusation.content}

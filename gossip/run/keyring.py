@@ -1,4 +1,4 @@
-"""Key pair of a peer, and public keys of the others: the seed files are the list of admitted
+"""Key pair of a peer and public keys of the others. The seed files are the list of admitted
 peers."""
 
 from __future__ import annotations
@@ -21,14 +21,13 @@ STRUCK_MAX = 1024
 
 
 class Keyring:
-    """A ``gossip.transport.curve.Keys`` over a seed folder, which the driver of the node also
-    reads.
+    """``gossip.transport.curve.Keys`` over a seed folder, which the driver of the node also reads.
 
     A new file admits its peer. A file that is deleted, or that marks its peer as ended, revokes the
     admission. A restarted peer has a new key.
 
     Args:
-        allowed: The only keys that seed files may have; None means any.
+        allowed: Keys that seed files may have; None means any.
     """
 
     def __init__(
@@ -58,7 +57,7 @@ class Keyring:
         return self._folder.version + self._changes
 
     def not_allowed(self, key: str) -> tuple[str, str] | None:
-        """Return the reason why a key may not take part, and a hint; None if the key is on the
+        """Return the reason why a key is not admitted, and a hint; None if the key is on the
         allow-list, or there is no list."""
         if self._may_be(key):
             return None
@@ -88,7 +87,7 @@ class Keyring:
             for peer, known in self._folder.keys.items():
                 if self._may_be(known):
                     claimed[known].append(peer)
-            # A peer that publishes the key of another neither impersonates nor blocks the other.
+            # A peer that publishes another peer's key can neither impersonate nor block that peer.
             before = self._by_key
             self._by_key = {
                 known: before[known] if before.get(known) in peers else peers[0]
@@ -109,7 +108,7 @@ class Keyring:
 
 def own_pair(file: str, peer: PeerId) -> KeyPair:
     """Return the pair in a file; ``{peer}`` in its name is replaced by the id. "" means a new pair,
-    which is stored in memory only.
+    which is kept in memory only.
 
     Raises: ConfigError: The file has no key, or others can read it.
     """
@@ -119,7 +118,7 @@ def own_pair(file: str, peer: PeerId) -> KeyPair:
 def listed_pair(file: str, peer: PeerId, allowed: AllowList | None) -> KeyPair:
     """Return the pair of ``own_pair``, which must be on the allow-list of the other peers.
 
-    Raises: ConfigError: The peer's key is not on the list. All others would refuse the peer, which
+    Raises: ConfigError: The peer's key is not on the list. All others would reject the peer, which
         would wait for them or train alone.
     """
     pair = own_pair(file, peer)

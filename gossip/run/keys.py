@@ -1,5 +1,5 @@
 """Files of keys: a pair, which only its owner may read, and a list of admitted keys, which may
-change during its use."""
+change during a run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gossip.errors import ConfigError
 from gossip.transport import KEY_CHARS, KeyPair, is_key, new_pair, public_of
 
 SWARM_KEY = "swarm.key"
-"""In a run's folder: a key that grants access to the join servers of the run."""
+"""File in a run's folder with a key that grants access to the join servers of the run."""
 FILE_BYTES_MAX = 4096
 MAKE_ONE = "make one with: gossip keygen FILE"
 LIST_BYTES_MAX = 2**20
@@ -34,7 +34,7 @@ def make_pair(path: Path | str) -> KeyPair:
 
 
 def write_pair(path: Path | str, pair: KeyPair) -> None:
-    """Write a pair to a new file that only its owner can read, completely or not at all.
+    """Write a pair atomically to a new file that only its owner can read.
 
     Raises: ConfigError: The file exists already, it cannot be written, or others can read files in
         its folder.
@@ -118,7 +118,7 @@ def parse_pair(data: bytes, source: str) -> KeyPair:
     try:
         fields = tomllib.loads(data.decode("ascii"))
     except (UnicodeDecodeError, tomllib.TOMLDecodeError):
-        # The cause would show the contents.
+        # A chained exception would show the contents.
         raise ConfigError(f"{source} is not a key of gossip", MAKE_ONE) from None
     public, secret = fields.get("public"), fields.get("secret")
     for name, value in (("public", public), ("secret", secret)):
@@ -135,8 +135,8 @@ def parse_pair(data: bytes, source: str) -> KeyPair:
 
 
 def dump_pair(pair: KeyPair) -> bytes:
-    """Return a pair in the form that ``parse_pair`` reads, for a descriptor or stdin of another
-    process: never for its arguments or environment."""
+    """Return a pair in the form that ``parse_pair`` reads, to send through a descriptor or stdin,
+    never through arguments or the environment."""
     return f'public = "{pair.public}"\nsecret = "{pair.secret}"\n'.encode("ascii")
 
 
@@ -153,14 +153,14 @@ class AllowList:
     """Public keys that are admitted: a text file with a key and perhaps a name on each line, ``#``
     before comments.
 
-    The file is read again whenever it has changed. A missing file is an empty list, and a line that
-    is not a key admits no peer.
+    The file is read again whenever it has changed. A missing file is an empty list, and an invalid
+    line admits no peer.
     """
 
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
         self.wrong: list[str] = []
-        """Messages about invalid lines of the last read."""
+        """Messages about the invalid lines that the last read has found."""
         self._names: dict[str, str] = {}
         self._stamp: tuple[int, int, int] | None = None
 
@@ -170,8 +170,8 @@ class AllowList:
         return self._names.get(key)
 
     def check(self) -> None:
-        """Check the file when the run starts; later, an invalid line only admits no peer. Raises:
-        ConfigError: There is no such file, or a line in it is not a key."""
+        """Check the file when the run starts. Later an invalid line raises no error, and admits no
+        peer. Raises: ConfigError: There is no such file, or a line in it is not a key."""
         self._reload()
         if self.wrong or not self.path.is_file():
             what = self.wrong[0] if self.wrong else f"there is no file {self.path}"

@@ -1,8 +1,6 @@
-"""Identity of the process behind a recorded pid. A pid is valid on one machine, since its last
-boot, and is reused.
-
-A node records in ``peer-N/peer.json`` its process, and how it ended. This shows whether
-a run without a launcher of gossip (torchrun) is still running.
+"""Identity of the process behind a recorded pid. A pid is valid on one machine until the next boot,
+and is reused. A node records its process and its end in ``peer-N/peer.json``. This shows whether a
+run that gossip has not launched (torchrun) is still running.
 """
 
 from __future__ import annotations
@@ -24,7 +22,8 @@ FILE = "peer.json"
 
 
 def this_machine() -> str:
-    """Return an id of this boot and pid namespace: containers of one machine have their own."""
+    """Return an id of this boot and pid namespace, which differs between containers of one
+    machine."""
     with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
         boot = file.read().strip()
     return f"{boot}/{os.stat('/proc/self/ns/pid').st_ino}"
@@ -38,7 +37,7 @@ def started_at(pid: int) -> int | None:
             text = file.read()
     except OSError:
         return None
-    fields = text[text.rindex(")") + 2 :].split()  # a command's name may have spaces and brackets
+    fields = text[text.rindex(")") + 2 :].split()  # a command name may have spaces and brackets
     return None if fields[0] in "ZX" else int(fields[19])
 
 
@@ -78,7 +77,7 @@ class NodeLife:
 
 @dataclass(frozen=True, slots=True)
 class NodeRecord:
-    """Record of a node about itself. ``exit_code``: None if the node has not ended properly."""
+    """Content of a node's ``peer.json``. ``exit_code``: None if the node has not ended properly."""
 
     pid: int
     started: int

@@ -1,5 +1,5 @@
-"""Joins files with parts of a model into one, tensor by tensor. The memory needed is that of one
-chunk, for a model of any size."""
+"""Joins files with parts of a model into one, tensor by tensor. It needs memory for one chunk, for
+a model of any size."""
 
 from __future__ import annotations
 
@@ -35,16 +35,15 @@ class _Piece:
 
     @property
     def element_bytes(self) -> float:
-        """Bytes of an element; infinite if there is none."""
+        """Bytes of an element; infinite for an empty tensor."""
         return self.nbytes / max(1, math.prod(self.shape)) if self.nbytes else math.inf
 
 
 def join_parts(parts: Sequence[Checkpoint], out: Path) -> None:
-    """Write a safetensors file with the model that verified checkpoints have together, completely
-    or not at all.
+    """Write the model that verified checkpoints together contain to a safetensors file, atomically.
 
     Raises:
-        ConfigError: A file is not of that format, or two have a tensor of one name.
+        ConfigError: A file has another format, or two files have a tensor of the same name.
         OSError: ``out`` cannot be written.
     """
     with ExitStack() as opened:
@@ -89,7 +88,7 @@ def _piece(name: str, entry: Any, file: BinaryIO, data: tuple[int, int]) -> _Pie
 
 
 def _counts(values: Any) -> tuple[int, ...]:
-    """Return the values if all are counts. Raises TypeError, ValueError."""
+    """Return the values, which must be counts. Raises TypeError, ValueError."""
     found = tuple([count for each in values if (count := whole(each)) is not None])
     if len(found) != len(values):
         raise ValueError("no count")

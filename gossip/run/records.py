@@ -1,5 +1,5 @@
-"""Records of a run on disks that may fill up, in folders that may be deleted. Training does not
-depend on the records.
+"""Writes the records of a run to disks that may fill up and folders that may be deleted. Training
+does not depend on the records.
 
 A file that cannot be written is reported once. Its newest mebibyte of lines is kept in memory, and
 written when there is space again. The content of a deleted file is lost, and counted.
@@ -24,7 +24,7 @@ AGAIN_S = 1.0
 ROOM_HINT = "make room on the disk, or find out what changed the folder"
 
 Tell = Callable[[str, str], None]
-"""Callback with a path and the reason for which it cannot be written."""
+"""Callback with a path, and the reason why it cannot be written."""
 
 
 def in_words(path: str, why: str) -> tuple[str, str]:
@@ -37,14 +37,15 @@ def in_words(path: str, why: str) -> tuple[str, str]:
 
 
 class WriteFailures:
-    """Files that one process could not write. ``tell`` receives the first file of each reason."""
+    """Files that one process could not write. ``tell`` is called with the first file of each
+    reason."""
 
     def __init__(self, tell: Tell) -> None:
         self._tell = tell
         self._reported: set[str] = set()
         self.lacking: dict[str, int] = {}
-        """Incomplete files -> number of lines that each has lost permanently; 0 if the file could
-        not be written at some time."""
+        """Number of lines that each incomplete file has lost permanently; 0 if writing failed, but
+        no line was lost."""
 
     def failed(self, path: Path, error: OSError) -> None:
         """Record that a file cannot be written, and report the first of each reason."""
@@ -59,7 +60,7 @@ class WriteFailures:
         self.lacking.setdefault(str(path), 0)
 
     def dropped(self, path: Path, lines: int) -> None:
-        """Count lines that are lost, because the lines kept in memory have a bound."""
+        """Count lines that are lost because the memory for lines has a bound."""
         self.lacking[str(path)] = self.lacking.get(str(path), 0) + lines
 
     def recovered(self, path: Path) -> None:
@@ -68,7 +69,7 @@ class WriteFailures:
             del self.lacking[str(path)]
 
     def try_to(self, path: Path, act: Callable[[], object]) -> bool:
-        """Whether ``act``, which writes ``path``, succeeds."""
+        """Whether ``act``, which writes ``path``, has succeeded. It is called once."""
         try:
             act()
         except OSError as error:
@@ -78,12 +79,12 @@ class WriteFailures:
 
 
 class Appender:
-    """Appends complete lines to a file. Never raises ``OSError``: lines that cannot be written wait
-    in memory.
+    """Writer that appends complete lines to a file. Never raises ``OSError``: lines that cannot be
+    written wait in memory.
 
     Args:
         header: Beginning of a new file.
-        gather: Write lines when ``flush`` is called; otherwise each line at once.
+        gather: Whether to write lines only when ``flush`` is called, not each at once.
         rotate_bytes: Size from which the file is rotated (``rotation``); 0 means never.
     """
 
@@ -97,12 +98,12 @@ class Appender:
     ) -> None:
         self.path, self._troubles, self._header, self._gather = path, troubles, header, gather
         self._fd = -1
-        # rest of the header that is not in the file yet; it is never dropped, and is not a line
+        # rest of the header that is not in the file yet; not a line, and never dropped
         self._head = b""
         self._waiting: deque[bytes] = deque()
         self._bytes = 0
-        self._begun = 0  # bytes of the first waiting line that are written already
-        self._written = 0  # complete lines in the file
+        self._begun = 0  # written bytes of the first waiting line
+        self._written = 0  # number of complete lines in the file
         self._again_at = 0.0
         self._next_check = 0.0
         self._rotate_bytes, self._size = rotate_bytes, 0
@@ -118,7 +119,7 @@ class Appender:
             self._drop()
 
     def flush(self) -> None:
-        """Write the waiting lines, unless a moment ago that failed."""
+        """Write the waiting lines, unless writing failed less than ``AGAIN_S`` ago."""
         if self._closed or (self._again_at and time.monotonic() < self._again_at):
             self._drop()
             return
@@ -155,8 +156,8 @@ class Appender:
             self._fd = -1
 
     def _check_file(self) -> None:
-        """Check once a second, and at the end, whether the file was deleted or rotated. The lines
-        of a deleted file are lost, and later ones would also be lost."""
+        """Check once a second, and at the end, whether the file was deleted or rotated. Without the
+        check, all later lines would go to a deleted file."""
         if self._fd < 0 or (now := time.monotonic()) < self._next_check:
             return
         self._next_check = now + AGAIN_S
@@ -188,7 +189,7 @@ class Appender:
         self._head = self._mend() if self._size else self._header
 
     def _mend(self) -> bytes:
-        """Return the line end that a crash has cut off, so that the next line is separate."""
+        """Return the line end that a crash has cut off, so that the next line starts on its own."""
         with open(self.path, "rb") as file:
             file.seek(-1, os.SEEK_END)
             return b"" if file.read(1) == b"\n" else b"\n"

@@ -1,5 +1,5 @@
-"""Discovery of the peers of a run on one file system: each writes its address into a folder, and
-all read it."""
+"""Discovery of the peers of a run on one file system. Each peer writes its address into a folder
+that all read."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from .telemetry import write_json
 from .untrusted import open_in, parse_json, read_at_most
 
 SEARCH_S = 0.1  # while a peer is missing
-WATCH_S = 2.0  # when all are connected: a restarted peer has another address
-AGAIN_S = 1.0  # after the own address could not be written
+WATCH_S = 2.0  # when all are connected, because a restarted peer has another address
+AGAIN_S = 1.0  # after a failure to write the address of this peer
 FILE_BYTES_MAX = 4096
 NEWCOMER, OWN = "newcomer", "own"
 """Claimants of an incarnation: a newcomer with the id of another peer, or that peer itself,
@@ -52,17 +52,17 @@ class SeedFolder:
     def __init__(self, folder: Path, local: int, ids: int) -> None:
         self.path = self._folder = folder
         self._local, self._ids = local, ids
-        self._claims: set[tuple[int, int]] = set()  # that ``poll_seeds`` has returned
+        self._claims: set[tuple[int, int]] = set()  # returned by ``poll_seeds``
         self._read: dict[int, tuple[int, int]] = {}  # peer -> (inode, time) of the file last read
         self._next_poll = 0.0
         self._untold: list[Seed] = []  # entries read since the last ``poll_seeds``
         self._own: tuple[tuple[int, int], int] | None = None  # (inode, time), and incarnation
-        self.keys: dict[int, str] = {}  # of peers that can be reached
-        self.version = 0  # of ``keys``
+        self.keys: dict[int, str] = {}  # keys of peers that can be reached
+        self.version = 0  # number of changes of ``keys``
 
     def next_incarnation(self, given: int) -> int:
-        """Return ``given``, or one more than the incarnation of a former node of this peer: its
-        trainer and its launcher both start new ones."""
+        """Return the maximum of ``given`` and the incarnation of a former node of this peer plus
+        one. Both the trainer and the launcher start new nodes."""
         former = read_seed(self._folder, self._local)
         return given if former is None else max(given, former.incarnation + 1)
 
@@ -78,8 +78,7 @@ class SeedFolder:
         _write(self._folder, self._local, {**fields, "key": key} if key else fields)
 
     def later_life(self, incarnation: int) -> int | None:
-        """Return the later incarnation that the local peer has announced since; None if
-        there is none."""
+        """Return a later incarnation that the local peer has announced, or None."""
         stamp = self._stamp(self._local)
         if stamp is None:
             return None
@@ -92,7 +91,7 @@ class SeedFolder:
         """Return the new entries of the folder. Read it first, if a poll is due."""
         if now >= self._next_poll:
             self._next_poll = now + (WATCH_S if all_linked else SEARCH_S)
-            # Without descriptors, or on a disk error, the entries are kept until the next poll.
+            # If descriptors are used up or the disk fails, keep the entries until the next poll.
             with contextlib.suppress(OSError):
                 self.read()
         untold, self._untold = self._untold, []
@@ -115,8 +114,8 @@ class SeedFolder:
         self._untold += self._claimed()
 
     def _claimed(self) -> list[Seed]:
-        """Return the peers that are about to start: the next incarnation of each is claimed, and
-        has no other record yet."""
+        """Return the peers that are about to start: their next incarnation is claimed, and has no
+        address yet."""
         new = claims_in(self._folder) - self._claims
         self._claims |= new
         lives = {seed.peer: seed.incarnation for seed in seeds_in(self._folder)}
@@ -146,8 +145,8 @@ class SeedFolder:
         return seed
 
     def _stamp(self, peer: int) -> tuple[int, int] | None:
-        """Return the stamp of a peer's file, which differs when the file was written since. None if
-        there is no such file, or it is too long."""
+        """Return a stamp of a peer's file, which changes when the file is written. None if there is
+        no such file, or it is too long."""
         try:
             status = (self._folder / f"{peer}.addr").stat(follow_symlinks=False)
         except OSError:
@@ -156,13 +155,12 @@ class SeedFolder:
 
 
 class Announcement:
-    """Writes the local peer's address, and retries until the write succeeds. Before that, no other
+    """Writer of the local peer's address, which retries until it succeeds. Before that no other
     peer can connect.
 
     Args:
         write: Writes the address.
-        tell: Writes an event: one for each reason of a failure, and one when the write succeeds
-            after that.
+        tell: Writes an event for each reason of a failure, and one when a later attempt succeeds.
         troubles: Counts the failure; ``tell`` reports it.
     """
 
@@ -191,7 +189,7 @@ class Announcement:
         self._troubles.recovered(self._folder)
 
     def tick(self, now: float) -> None:
-        """Retry if it is due, and write the event; to be called often."""
+        """Retry if it is due, and write the event. Call it often."""
         if not self._done and now >= self._again_at:
             self.attempt(now)
         if self._why != self._reported_why:
@@ -204,7 +202,7 @@ class Announcement:
 def announce_end(folder: Path, peer: int, incarnation: int = 0) -> None:
     """Record in ``folder``, for launchers, that a peer has ended permanently.
 
-    ``incarnation``: its last one, which may have ended before its node wrote a file.
+    ``incarnation``: the last one of the peer, which may have ended before its node wrote a file.
     """
     if folder.is_dir():
         former = read_seed(folder, peer)
@@ -259,14 +257,14 @@ def seeds_in(folder: Path, but: Container[int] = ()) -> list[Seed]:
 
 
 def claim(folder: Path, first: int, ids: int) -> tuple[int, int] | None:
-    """Claim an id for a newcomer: one of ``first`` .. ``ids`` - 1 that no peer has used, otherwise
-    the id of a peer that has ended.
+    """Claim an id for a newcomer: an unused one from ``first`` to ``ids`` - 1, otherwise that of a
+    peer that has ended.
 
     Returns: the id and its first incarnation; None if all ids are in use. The process
     that creates the file of a claim owns it, so that two newcomers never get the same id.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    # also peers elsewhere: their claims may be files of other folders
+    # also peers of other hosts: their claims may be in other folders
     known = set(peers_in(folder))
     for peer in range(first, ids):
         if peer not in known and create_claim(folder, peer, 0):
@@ -312,14 +310,14 @@ def answers(seed: Seed) -> bool:
 
 def is_answered(folder: Path, but: int) -> bool:
     """Whether one of the peers in ``folder`` other than ``but`` replies. Also True if none has an
-    entry yet: they may still start."""
+    entry yet, because they may still start."""
     seeds = seeds_in(folder, (but,))
     return not seeds or any(answers(seed) for seed in seeds if not seed.ended)
 
 
 def create_claim(folder: Path, peer: int, incarnation: int, who: str = NEWCOMER) -> bool:
-    """Whether this is the first claim to that incarnation of a peer. Two processes that have seen
-    the same end create the same file."""
+    """Claim an incarnation of a peer, and return whether this was the first claim. Two processes
+    that have seen the same end create the same file."""
     try:
         with (folder / f"{peer}.{incarnation}.claim").open("x", encoding="ascii") as file:
             file.write(who)
@@ -330,13 +328,13 @@ def create_claim(folder: Path, peer: int, incarnation: int, who: str = NEWCOMER)
 
 def _claimed_by(folder: Path, peer: int, incarnation: int) -> str:
     """Return the claimant of an incarnation of a peer. Raises: ConfigError: The claim cannot be
-    read. Two incarnations of one peer could run at once, so nothing is assumed."""
+    read. A guess could let two nodes of one incarnation run at once."""
     name = f"{peer}.{incarnation}.claim"
     try:
         with open_in(folder, name) as file:
             claimant = read_at_most(file, FILE_BYTES_MAX, folder / name).decode("ascii", "replace")
     except FileNotFoundError:
-        return OWN  # its launcher has started it without a claim
+        return OWN  # started by its launcher without a claim
     return claimant or NEWCOMER  # an empty file is just being written
 
 
@@ -352,13 +350,13 @@ def claims_in(folder: Path) -> set[tuple[int, int]]:
 
 
 def _write(folder: Path, peer: int, fields: dict[str, Any]) -> None:
-    """Replace the file of a peer atomically: a reader gets the old file or the new one."""
+    """Replace the file of a peer atomically."""
     write_json(folder / f"{peer}.addr", fields)
 
 
 def parse_seed(peer: int, data: bytes) -> Seed | None:
-    """Return the entry in a peer's file; None if it has no address. Any process that can write the
-    file can also delete it, so this accuses no peer."""
+    """Return the entry in a peer's file; None if it has no address. An invalid file is no evidence
+    against the peer: any process that can write it can also delete it."""
     try:
         fields = parse_json(data)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Checkpoint that a run resumes from, verified before any of its peers starts."""
+"""Selects and verifies the checkpoint to resume from, before any peer starts."""
 
 from __future__ import annotations
 
@@ -14,16 +14,17 @@ from .stage_parts import check_model, is_part, newest_whole, parts_in, whole_ste
 from .untrusted import shown
 
 AUTO = "auto"
-"""The newest checkpoint in the folder that the script saves to, which only the script defines."""
+"""Value of ``resume`` for the newest checkpoint in the folder that the script saves to, which is
+known only in the script."""
 
 
 def settled_resume(resolved: Resolved, tell: Callable[[str], None]) -> Resolved:
-    """Return the config with an absolute path in ``resume``, which is the same for all peers, if
-    there is a checkpoint to resume from.
+    """Return the config with an absolute path in ``resume`` if there is a checkpoint to resume
+    from, the same for all peers.
 
     Args:
-        tell: Receives a line for each damaged checkpoint that is skipped, and for later checkpoints
-            that stay in the folder.
+        tell: Called with a line for each damaged checkpoint that is skipped, and for later
+            checkpoints that remain in the folder.
     Raises: ConfigError: There is no such checkpoint, or it is damaged.
     """
     given = resolved.config.resume
@@ -59,9 +60,8 @@ def settled_resume(resolved: Resolved, tell: Callable[[str], None]) -> Resolved:
 
 
 def newest_saved(run_dir: Path) -> tuple[int, Path] | None:
-    """Return the newest step that a run has saved, and the folder that it saves to. In a pipeline
-    every stage must have the step. None if there is none, or it cannot be read; ``--resume`` then
-    reports the reason."""
+    """Return the newest step that a run has saved, in a pipeline that of all stages, and its
+    folder. None if there is none or it is unreadable; ``--resume`` then reports the reason."""
     try:
         folder = folder_of(run_dir)
         if folder is None:

@@ -1,5 +1,5 @@
-"""Rotation: files of lines that grow for weeks are cut into segments, and all but the newest
-segment are compressed.
+"""Rotates files of lines that grow for weeks: cuts them into segments, and compresses all but the
+newest segment.
 
 ``commits.jsonl`` becomes ``commits.jsonl.000001`` when it has ``ROTATE_BYTES``, and a new
 ``commits.jsonl`` begins. When that becomes ``.000002``, a thread of low priority compresses the
@@ -21,7 +21,7 @@ _NUMBER = re.compile(r"\.(\d{6})(\.gz)?")
 
 
 def segments(path: Path) -> list[Path]:
-    """Return the segments that were cut from a file, oldest first, each once."""
+    """Return the segments of a file, oldest first, each once."""
     found: dict[int, Path] = {}
     try:
         names = sorted(os.listdir(path.parent))
@@ -34,7 +34,7 @@ def segments(path: Path) -> list[Path]:
 
 
 def rotate(path: Path) -> threading.Thread | None:
-    """Rename a file to its next segment. Returns the thread that compresses the segment before;
+    """Rename a file to its next segment. Returns the thread that compresses the previous segment;
     None if there is none. Raises: OSError: The file cannot be renamed, or does not exist."""
     before = segments(path)
     last = int(before[-1].name[len(path.name) + 1 :][:6]) if before else 0
@@ -47,8 +47,7 @@ def rotate(path: Path) -> threading.Thread | None:
 
 
 def _compress(path: Path) -> None:
-    """Compress a segment, completely or not at all: if the process is killed, the plain file
-    stays."""
+    """Compress a segment atomically. If the process is killed, the plain file remains."""
     os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 19)
     scratch = path.with_name(f"{path.name}.gz.new")
     try:

@@ -1,9 +1,9 @@
-"""Tasks of a scheduler that starts one process for each peer: the peer and the run of this process,
-and the discovery of the other tasks of the run.
+"""Support for schedulers that start one process per peer. Finds this process's run and peer, and
+the other tasks of the run.
 
 The tasks of a run share a folder: ``runs/NAME`` below their working directory, or ``run_dir``. The
-first task creates it with the settings, in one step; the others read the settings there. All tasks
-are otherwise equal.
+first task creates it with the settings, atomically; the others read the settings there. Otherwise
+no task is special.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ from .resuming import settled_resume
 from .telemetry import environment, write_json
 
 RUNS = "runs"
-SEEN_S = 10.0  # on some shared file systems, other hosts see a new file only after a moment
-# Settings that are drawn, derived or each host's own; ``resume`` becomes an absolute path.
+SEEN_S = 10.0  # some shared file systems show a new file to other hosts only after a while
+# Settings that are drawn, derived or specific to a host. ``resume`` becomes an absolute path.
 OWN = {"run", "name", "run_dir", "f", "host", "resume"}
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """Task of a scheduler, from the environment of the process that it has started.
+    """Task of a scheduler, from the environment of its process.
 
     Attributes:
-        run: Name of the run. All its tasks have this name in common, and no other run has it.
+        run: Name of the run, the same for all its tasks and different from other runs.
         one_host: All tasks of the run are on this machine.
-        towards: Address or name of a machine of the job. The other tasks reach this machine at the
-            address from which its traffic to that machine leaves.
+        towards: Address or name of a machine of the job. This machine's source address for traffic
+            to it is the one at which other tasks reach this machine.
         comes_back: The scheduler may restart this task while the others run, as another incarnation
             of the same peer.
         another: Instructions to start a run under another name.
@@ -88,7 +88,7 @@ def torchrun_task(given: Mapping[str, str]) -> Task | None:
     if name == "none":  # the default of torchrun
         name = f"{given['MASTER_ADDR']}-{given['MASTER_PORT']}"
     restarts = given.get("TORCHELASTIC_RESTART_COUNT", "0")
-    # A restart of all tasks is another run.
+    # After a restart of all tasks it is another run.
     again = f"-{restarts}" if restarts != "0" else ""
     return Task(
         "torchrun",
@@ -102,18 +102,18 @@ def torchrun_task(given: Mapping[str, str]) -> Task | None:
 
 
 def slurm_task(given: Mapping[str, str]) -> Task | None:
-    """Return the task in the variables of srun; None if srun has not started it with others. An
+    """Return the task in the variables of srun; None if srun has not started several. An
     interactive step has one task, and is a shell."""
     if not all(
         given.get(name)
         for name in ("SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS")
     ):
-        return None  # a batch script, which srun has not started, has no step
+        return None  # a batch script has no step, because srun has not started it
     tasks = number(given, "SLURM_STEP_NUM_TASKS")
     if tasks < 2:
         return None
     restarts = given.get("SLURM_RESTART_COUNT", "0")
-    # A restart of the whole job is another run.
+    # After a restart of the whole job it is another run.
     again = f"-r{restarts}" if restarts != "0" else ""
     return Task(
         "srun",
@@ -140,13 +140,13 @@ def number(given: Mapping[str, str], name: str) -> int:
 def meet(
     task: Task, resolved: Resolved, argv: Sequence[str], code: Path | None = None
 ) -> TaskRendezvous:
-    """Find or create the run of a task, and claim the task's peer in it.
+    """Find or create the run of a task, and claim its peer.
 
     Args:
         argv: The typed command line.
         code: Folder in git; the creator of the run records its version.
-    Raises: ConfigError: The settings are wrong or differ from the run's, the run is over, or its
-        folder has other content.
+    Raises: ConfigError: The settings are wrong or differ from those of the run, the run is over, or
+        its folder has other contents.
     """
     asked = resolved.config
     if resolved.sources.get("peers", "default") != "default" and asked.peers != task.peers:
@@ -220,7 +220,7 @@ def own_address(task: Task, config: RunConfig) -> str:
 
 
 def settled(resolved: Resolved, folder: Path) -> Resolved:
-    """Return the settings, checked as far as possible before the start, with all drawn values."""
+    """Return the settings with all drawn values, checked as far as possible before the start."""
     config = resolved.config
     fitting.check(config)
     _ = config.plan  # raises for faults that this run does not support
@@ -231,11 +231,11 @@ def settled(resolved: Resolved, folder: Path) -> Resolved:
 
 
 def make(folder: Path, resolved: Resolved, argv: Sequence[str], code: Path | None) -> None:
-    """Create the folder with all that the other tasks need, in one step, so no run is half written.
-    Do nothing if another task has created it."""
+    """Create the folder atomically, with all files that the other tasks need. Do nothing if another
+    task has created it."""
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        # Readable by its owner only: it has the name of the run.
+        # Only its owner may read it, because its name is that of the run.
         scratch = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     except OSError as error:
         raise ConfigError(f"cannot make the run folder {folder}: {error.strerror}") from error
@@ -263,7 +263,7 @@ def write_settings(
 
 
 def _agreed(folder: Path, resolved: Resolved, task: Task) -> RunConfig:
-    """Return the run's settings. Raises: ConfigError: This task has other settings."""
+    """Return the run's settings. Raises: ConfigError: The settings of this task differ."""
     until = time.monotonic() + SEEN_S
     while not (folder / "config.json").is_file():
         if time.monotonic() > until:

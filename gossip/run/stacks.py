@@ -1,9 +1,8 @@
-"""Stacks of all threads of a process, written on request: for a run without progress.
+"""Writes the stacks of all threads of a process on request, to debug a run without progress.
 
-``GOSSIP_STACKS`` names a folder. Launcher, trainers and nodes that find it in their environment
-each open a file there. At every ``STACKS_SIGNAL`` they write the Python stacks of all their threads
-to it. This works without the interpreter lock, so a thread that waits for a lock or in a library is
-also shown.
+``GOSSIP_STACKS`` names a folder. If it is set, the launcher, trainers and nodes each open a file
+there. At every ``STACKS_SIGNAL`` they write the Python stacks of all threads to it. This works
+without the interpreter lock, so a thread that waits for a lock or in a library is also shown.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ def dump_stacks_on_signal(role: Literal["launcher", "trainer", "node"]) -> None:
     path = Path(named) / f"{role}-{os.getpid()}.txt"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        # faulthandler needs the file open from now on
+        # faulthandler needs the file to stay open
         file = path.open("w", encoding="utf-8")
     except OSError as error:
         raise ConfigError(

@@ -1,5 +1,5 @@
-"""Checkpoints of a pipeline's stages that make up the whole model: those of one step, saved with
-one cut. A run that resumes from them may have another cut."""
+"""Checkpoints of a pipeline's stages, of which those of one step and one cut make up the whole
+model. A run that resumes from them may have another cut."""
 
 from __future__ import annotations
 
@@ -25,8 +25,9 @@ from .untrusted import shown, whole
 Cut: TypeAlias = tuple[tuple[int, int], ...]
 """First and last layer of each stage."""
 OTHERS = "|others"
-"""Suffix of a folder and a step in ``resume``: a peer without a checkpoint of its layers there
-receives the state from the others of its stage. A launcher that has found theirs writes it."""
+"""Suffix that a launcher adds to a folder and a step in ``resume`` after it has found checkpoints
+of other peers. A peer without a checkpoint of its layers there receives the state from its
+stage."""
 
 
 class LackingLayers(ConfigError):
@@ -38,7 +39,7 @@ class SavedStage:
     """Checkpoint of one stage at one step.
 
     Attributes:
-        cut: Cut of the run that has saved it.
+        cut: Cut of the run that saved it.
         model: As in ``PipelineConfig``.
         folder: Folder with a checkpoint of each step.
     """
@@ -69,7 +70,7 @@ class SavedStage:
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> SavedStage | None:
-        """Return the record in a JSON object; None if it has none."""
+        """Return the record in a JSON object, or None."""
         step, stage, cut = whole(fields.get("step")), whole(fields.get("stage")), _cut(fields)
         if step is None or stage is None or cut is None or stage >= len(cut):
             return None
@@ -88,7 +89,7 @@ def about(cut: Cut, model: str) -> dict[str, Any]:
 
 
 def is_part(checkpoint: Checkpoint) -> bool:
-    """Whether a checkpoint has one stage of a pipeline, instead of a whole model."""
+    """Whether a checkpoint has one stage of a pipeline, not a whole model."""
     return _cut(checkpoint.manifest) is not None
 
 
@@ -139,9 +140,9 @@ def newest_whole(folder: Path, step: int | None = None) -> list[SavedStage]:
     """Return the parts of the newest step that is complete and undamaged in every stage, or of
     ``step``; [] if there is none.
 
-    Raises: ConfigError: ``step`` is not complete, or a part of it is damaged; the parts of other
-        stages are elsewhere; a folder cannot be listed. Or each step has a damaged part, or all
-        parts are of another version of gossip.
+    Raises: ConfigError: ``step`` is incomplete or damaged, the parts of other stages are elsewhere,
+        a folder cannot be listed, each step has a damaged part, or all parts come from another
+        version of gossip.
     """
     parts = parts_in(folder)
     steps = whole_steps(parts)
@@ -170,7 +171,7 @@ def newest_whole(folder: Path, step: int | None = None) -> list[SavedStage]:
 
 
 def _check_version(folder: Path) -> None:
-    """Raise ConfigError if a part is of another version of gossip."""
+    """Raise ConfigError if a part comes from another version of gossip."""
     for place in stage_folders(folder).values():
         for _, path in listed(place):
             try:
@@ -181,8 +182,8 @@ def _check_version(folder: Path) -> None:
 
 
 def _check_all_here(folder: Path, cut: Cut) -> None:
-    """Raise ConfigError if a stage has no folder in ``folder``. Stages that share a folder create
-    their own subfolder in it at the start."""
+    """Raise ConfigError if a stage has no folder in ``folder``. Every stage creates its subfolder
+    there at the start if the file system is shared."""
     here = stage_folders(folder)
     if missing := [str(stage) for stage in range(len(cut)) if stage not in here]:
         raise ConfigError(
@@ -227,7 +228,7 @@ def layers_in_words(parts: Iterable[SavedStage]) -> str:
 
 
 def check_model(parts: Sequence[SavedStage], model: str, folder: str) -> None:
-    """Check that the parts are of the model of the plan. Raises ConfigError."""
+    """Check that the parts belong to the model of the plan. Raises ConfigError."""
     for part in parts[:1]:
         if part.model != model:
             raise ConfigError(

@@ -50,14 +50,14 @@ PACKAGES = (
 
 
 def print_write_failure(path: str, why: str) -> None:
-    """Report on stderr a file that cannot be written, that no other part would report."""
+    """Report a file that cannot be written on stderr, if no other part would report it."""
     message, hint = in_words(path, why)
     print(f"! {message}\n  {hint}", file=sys.stderr, flush=True)
 
 
 class JsonLines:
-    """Appends JSON objects to a file, one for each line. A new file begins with its schema, except
-    ``metrics``, which is read as a table.
+    """Writer that appends JSON objects to a file, one for each line. A new file begins with its
+    schema, except ``metrics``, which is read as a table.
 
     Args:
         troubles: Receives failures to write the file; None if they are printed to stderr.
@@ -125,7 +125,7 @@ def read_lines(path: Path | str) -> Iterator[dict[str, Any]]:
     is no file.
 
     A crash may cut off the last line before a restart. Lines that are not complete JSON are
-    skipped, and rows that do not belong in the file (``rows``).
+    skipped, as are rows that do not belong in the file (``rows``).
     """
     for name, file in _opened(Path(path)):
         with file, unpacked(file, name) as lines:
@@ -165,7 +165,7 @@ def unpacked(file: BinaryIO, name: str) -> IO[bytes]:
 
 
 def write_json(path: Path | str, value: Mapping[str, Any]) -> None:
-    """Write a JSON file, completely or not at all. Raises OSError."""
+    """Write a JSON file atomically. Raises OSError."""
     scratch = Path(f"{path}.{os.getpid()}.new")
     try:
         scratch.write_text(to_json(value, indent=1) + "\n", "utf-8")
@@ -190,8 +190,8 @@ def write_error(path: Path, error: BaseException, **fields: Any) -> None:
 
 
 def read_json(path: Path | str) -> dict[str, Any] | None:
-    """Return the JSON object in a file; None if there is no file. Raises: ConfigError: It is
-    a link or another type of file."""
+    """Return the JSON object in a file; None if there is no file. Raises: ConfigError: It is a
+    link, or not a plain file."""
     path = Path(path)
     return read_object(path.parent, path.name)
 
@@ -203,7 +203,7 @@ def environment(command: Sequence[str], code: Path | str | None = None) -> dict[
         command: The command that was typed.
         code: A folder; its git version is recorded, if it has one.
     """
-    import psutil  # a local import: so that ``gossip --help`` does not need 50 ms for the import
+    import psutil  # a local import, because it would add 50 ms to ``gossip --help``
 
     return {
         "schema": "gossip.environment/1",
@@ -261,7 +261,7 @@ def code_version(folder: Path) -> dict[str, Any] | None:
 
 
 class Logbook:
-    """``logbook.md``: starts, deaths, rejoins and stops, one line each, for users."""
+    """File ``logbook.md`` for users, with a line for each start, death, rejoin and stop."""
 
     def __init__(self, path: Path | str, title: str, troubles: WriteFailures | None = None) -> None:
         self._file = Appender(

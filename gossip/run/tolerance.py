@@ -1,8 +1,5 @@
-"""Lines that a run prints before its first round about the broken or Byzantine peers that it
-tolerates.
-
-They have the number of those peers, the reason for it, and the number of peers that would tolerate
-one. They also show whether the requested reference judges updates.
+"""Lines that a run prints before its first round: how many broken or Byzantine peers it tolerates
+and why, how many peers would tolerate one, and whether the requested reference judges updates.
 """
 
 from __future__ import annotations
@@ -18,7 +15,7 @@ COSTS = (
     "--reference SAMPLES it does not (docs/protection.md)"
 )
 FOUND = "what "
-"""Beginning of the source of a default f."""
+"""Prefix of the source of a default f."""
 
 
 def describe(config: RunConfig, source: str = "") -> str:
@@ -54,13 +51,13 @@ def describe(config: RunConfig, source: str = "") -> str:
 
 
 def judges(config: RunConfig, sources: Mapping[str, str]) -> str:
-    """Return one line about the reference if one was requested: the way in which it judges updates,
-    or a statement that it does not. "" if none was requested. ``sources``: as in ``Resolved``."""
+    """Return one line about whether and how the requested reference judges updates; "" if none
+    was requested. ``sources``: as in ``Resolved``."""
     if sources["aggregator"] == WITH_REFERENCE:
         samples = f"{config.reference_samples} sample{'s' if config.reference_samples != 1 else ''}"
         return f"{config.aggregator}: updates are judged by {samples} ({WITH_REFERENCE})"
     source = sources["reference_samples"]
-    # The config file that a run writes has every option, including defaults.
+    # The config file of a run has every option, including defaults.
     if source != "flag" and not source.startswith("GOSSIP_"):
         return ""
     from gossip.aggregators import load
@@ -77,7 +74,7 @@ def warns(config: RunConfig, chosen: bool) -> bool:
     """Whether the run tolerates fewer Byzantine peers than intended.
 
     Args:
-        chosen: The user has named the rule.
+        chosen: Whether the user has named the rule.
     """
     if len(config.plan.byzantine) > (config.f or 0 if config.peers_for_one else 0):
         return True

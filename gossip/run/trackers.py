@@ -1,7 +1,7 @@
-"""Trackers, the packages that each needs, and the process beside a run that forwards it to one.
+"""Trackers, their packages, and the process that forwards a run to a tracker.
 
 The process is ``python -m gossip.launch.track NAME FOLDER``. It reads the run's folder, so the run
-never waits for it. It ends after its stdin is closed, once it has forwarded all rows.
+never waits for it. After its stdin is closed it forwards the remaining rows, and ends.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from gossip.interpreter import python_command
 from .untrusted import shown
 
 VARIABLE = "GOSSIP_TRACK"
-"""Trackers, separated by commas, for runs that another program's command line starts."""
+"""Variable with trackers, separated by commas, for runs that another program starts."""
 TRACKERS: dict[str, tuple[str, ...]] = {
     "tensorboard": ("tensorboard",),
     "mlflow": ("mlflow", "sqlalchemy", "alembic"),
@@ -62,8 +62,8 @@ def start_tracker(name: str, folder: Path, others: bool = False) -> subprocess.P
     """Start the process in its own session, so that Ctrl-C does not reach it.
 
     Args:
-        others: Other processes of the run may still write shortly after this one has ended; their
-            rows are also forwarded.
+        others: Whether other processes of the run may still write shortly after this one has ended,
+            so that their rows are also forwarded.
     Raises: OSError: It cannot be started, or its log cannot be written.
     """
     words = [name, str(folder), *([OTHERS] if others else [])]

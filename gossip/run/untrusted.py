@@ -1,9 +1,9 @@
-"""Safe reading of input that other users may control: files of a run's folder, and text for a
+"""Safely reads input that other users may control: files in a run's folder, and text for a
 terminal.
 
-A process that may write into a folder can put a link, an endless pipe, a device or a gigabyte of
-brackets instead of a file. The functions follow no link inside a folder, wait for no writer, and
-read no more than requested.
+A process with write access can replace a file by a link, an endless pipe, a device or a gigabyte of
+brackets. These functions follow no link inside a folder, never wait for a writer, and read at most
+the requested bytes.
 """
 
 from __future__ import annotations
@@ -34,10 +34,12 @@ _KINDS = {
 
 
 def open_in(folder: Path, name: str, owners: set[int] | None = None) -> BinaryIO:
-    """Open ``folder / name`` for reading. ``name`` has one part or several, and none may be a link.
+    """Open ``folder / name`` for reading. ``name`` has one or several parts, none of which may be a
+    link.
 
     Args:
-        owners: Receives the user ids of the owners of the folder, the folders in it, and the file.
+        owners: List to which the user ids of the owners of the folder, its subfolders and the file
+            are added.
     Raises:
         FileNotFoundError: There is none.
         ConfigError: It is a link or not a plain file, or cannot be read; the message has the
@@ -66,7 +68,7 @@ def open_in(folder: Path, name: str, owners: set[int] | None = None) -> BinaryIO
 
 
 def open_file(path: Path | str) -> BinaryIO:
-    """Open a file as ``open_in`` does. Only the last part of its path must not be a link."""
+    """Open a file as ``open_in`` does. Only the last part of its path may not be a link."""
     path = Path(path)
     return open_in(path.parent, path.name)
 
@@ -98,8 +100,8 @@ def _refused(path: Path, error: OSError) -> ConfigError:
 
 
 def owner_of(fd: int) -> int:
-    """Return the user id of the owner of an open file, even if its name now refers to another
-    file."""
+    """Return the user id of the owner of an open file, not of the file that may now have its
+    name."""
     return os.fstat(fd).st_uid
 
 
@@ -163,12 +165,12 @@ def last_events(file: BinaryIO, tail_bytes: int) -> list[Event]:
         try:
             found.append(read_event(check_row(parse_json(line), "events")))
         except ValueError:
-            continue  # incomplete: the first line, or one that is just being written
+            continue  # an incomplete line: the first one, or one that is being written
     return found
 
 
 def whole(value: object) -> int | None:
-    """Return the value if it is a count; None if it is not a count."""
+    """Return the value; None if it is not a count."""
     return (
         value
         if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < WHOLE_MAX
@@ -177,7 +179,7 @@ def whole(value: object) -> int | None:
 
 
 def real(value: object) -> float | None:
-    """Return the value as a float if it is a finite number; None if it is none."""
+    """Return the value as a float; None if it is not a finite number."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < REAL_MAX:
         return None
     return float(value)
@@ -204,7 +206,7 @@ def shown(text: object) -> str:
 
 
 def shown_lines(text: object) -> str:
-    """Return several lines that are safe on a terminal."""
+    """Return a text of several lines that is safe on a terminal."""
     return "\n".join(map(shown, str(text).split("\n")))
 
 
