@@ -1,5 +1,5 @@
-"""Settings of a run: read from flags, the environment, a file and defaults, in that order; the same
-on every peer.
+"""Settings of a run, the same on every peer. They come from flags, the environment, a file and
+defaults, in this order.
 
 The launcher resolves them once (``resolve``). It writes ``config.toml`` for users and a JSON file
 for its peers, which read only that file (``RunConfig.load``).
@@ -48,20 +48,20 @@ PEERS_MAX = 1024  # maximum of a list in a message
 RESTARTS_MAX = 1_000_000
 NEVER = -1.0  # a trust score is never below this
 OWN_SHARE = 0.5
-"""Weight of a peer's own parameters of a fragment, beside a result that comes a round later: with 0
-the steps since are lost (Douillard et al. 2025, arXiv:2501.18512)."""
+"""Weight of a peer's own parameters of a fragment when a result is applied a round later. With 0
+the steps in between are lost (Douillard et al. 2025, arXiv:2501.18512)."""
 JUDGED = "judged_clipping"
 """Default rule of a run with a reference."""
 WITH_REFERENCE = "reference_samples are given, and no aggregator"
-"""Source of that rule."""
+"""Source of ``JUDGED``."""
 WITH_PLAN = "a plan is given, and no aggregator"
-"""Source of the rule ``mean`` in a pipeline: with it a step equals that of one process."""
+"""Source of the rule ``mean`` in a pipeline, with which a step equals that of one process."""
 ROBUST = "spectral_clipping", "suspicion"
-"""Default rules of a run with an f: in rolling rounds with f of at most a quarter of the peers, and
-otherwise (docs/protection.md)."""
+"""Default rules of a run with an f: the first in rolling rounds if f is at most a quarter of the
+peers, the second otherwise (docs/protection.md)."""
 WITH_F = "f is given, and no aggregator"
 WITHOUT_SERVERS = "the topology has no servers, and no aggregator is given"
-"""Sources of that rule."""
+"""Sources of ``ROBUST``."""
 NOT_OPTIONS = (
     "peer",
     "incarnation",
@@ -101,9 +101,9 @@ class StageConfig(BaseModel):
 
 
 LostStage: TypeAlias = Literal["checkpoint", "neighbours", "fresh", "stop"]
-"""Origin of the state of a stage that has lost all its peers: its newest checkpoint; the layers of
-the stages beside it; weights as the script makes them. If one does not exist, the next one is used.
-``stop``: the run ends."""
+"""Origin of the state of a stage that has lost all its peers: its newest checkpoint, the layers of
+the stages beside it, or the script's initial weights. If one is missing, the next one is used. With
+``stop`` the run ends."""
 
 
 Activations = Literal["exact", "bf16"]
@@ -377,8 +377,7 @@ class RunConfig(BaseModel):
             return value
         if not is_one_host(host):
             raise ValueError(
-                "it should be the address of one host, such as 10.0.0.7, that other hosts can "
-                "connect to"
+                "it should be the address of one host that other hosts can reach, such as 10.0.0.7"
             )
         if info.data.get("keys") is False and not info.data.get("insecure"):
             raise ValueError(
@@ -425,24 +424,24 @@ class RunConfig(BaseModel):
 
     @property
     def keyed(self) -> bool:
-        """Whether its peers have keys. By default this depends on the address they listen on."""
+        """Whether peers have keys. By default this depends on the address that they listen on."""
         if self.keys is not None:
             return self.keys
         return not (self.insecure or is_loopback(self.host.strip("[]")))
 
     @property
     def is_rolling(self) -> bool:
-        """Whether rounds have a server, and a commit that decides."""
+        """Whether rounds have a server. Its commit decides the result."""
         return load_topology(self.topology).rolling
 
     @property
     def has_local_steps(self) -> bool:
-        """Whether updates are model differences, instead of gradients."""
+        """Whether updates are model differences, not gradients."""
         return self.local_steps > 1 or bool(self.outer)
 
     @property
     def effective_slices(self) -> Slices:
-        """``slices``, or "equal" if the speed must not count or is unknown. The duration of local
+        """``slices``; "equal" if the speed must not count or is unknown. The duration of local
         steps is unknown if they run beside a round."""
         beside = self.overlap > 0 and self.has_local_steps
         return "equal" if self.deterministic or beside else self.slices
@@ -460,8 +459,8 @@ class RunConfig(BaseModel):
 
     @property
     def own_share(self) -> float | None:
-        """Share of its own parameters that a peer keeps of the round's fragment. It is 0 if the
-        round is applied before the peer continues. None if a round is on all parameters."""
+        """Weight of a peer's own parameters in the round's fragment. 0 if the round is applied
+        before the peer continues. None if a round exchanges all parameters."""
         if self.fragments == 1:
             return None
         return OWN_SHARE if self.overlap else 0.0
@@ -473,23 +472,23 @@ class RunConfig(BaseModel):
 
     @property
     def kind_of_rounds(self) -> dict[str, int | str]:
-        """Options that a run has in common with the checkpoint that it resumes from."""
+        """Options that must equal those of the checkpoint that a run resumes from."""
         after = self.outer_step if self.has_local_steps else ""
         return {"local_steps": self.local_steps, "fragments": self.fragments, "outer": after}
 
     @property
     def needed_to_start(self) -> int:
-        """Number of peers that the training needs to begin."""
+        """Number of peers that must be present before training begins."""
         quorum = 1 if self.quorum == "available" else self.peers // 2 + 1
         return max(quorum, self.min_peers or 0)
 
     @property
     def peers_max(self) -> int:
-        """Number of ids, with those of peers that may join later."""
+        """Number of ids, including those of peers that may join later."""
         return max(self.peers, self.room)
 
     def peers_alike(self, peer: int) -> int:
-        """Return the number of peers that begin with the same parameters as this one: those of its
+        """Return the number of peers that begin with the same parameters: those of this peer's
         stage, or all peers."""
         if self.pipeline is None:
             return self.peers
@@ -533,8 +532,8 @@ class RunConfig(BaseModel):
         )
 
     def _fill(self, kind: type[Settings], **others: Any) -> Settings:
-        """Return settings of the core: fields that are options of the run have their values, except
-        for ``others``."""
+        """Return settings of the core. Their fields have the values of the run's options, or of
+        ``others``."""
         known = {
             each.name: getattr(self, each.name) for each in fields(kind) if each.name in OPTIONS
         }
@@ -548,7 +547,7 @@ class RunConfig(BaseModel):
 
     @classmethod
     def load(cls, path: Path | str, data: bytes | None = None) -> RunConfig:
-        """Read the file of ``dump``. ``data``: the bytes of the file, if they were read before.
+        """Read the file of ``dump``. ``data``: bytes of the file, if the caller has read it.
 
         Raises: ConfigError: The file cannot be read, or has an invalid value.
         """
@@ -608,7 +607,7 @@ class Resolved:
         rows = []
         for key, value in self.config.model_dump().items():
             if key == "run":
-                rows.append(f"# run {value}")  # the next run has its own id
+                rows.append(f"# run {value}")  # the id of the next run is another
             elif value is None:
                 rows.append(f"# {key} is not set  # {RunConfig.model_fields[key].description}")
             else:
@@ -621,13 +620,13 @@ def resolve(
     file: Path | str | None = None,
     defaults: Mapping[str, Any] | None = None,
 ) -> Resolved:
-    """Resolve the settings: flag over ``GOSSIP_*`` variable over file over default. Other modules
-    make the checks that need torch or the machine.
+    """Resolve the settings: flag over ``GOSSIP_*`` variable over file over default. Checks that
+    need torch or the machine are in other modules.
 
     Args:
         flags: Option -> value; None if not given.
         file: A TOML file with options at its top level.
-        defaults: Replacements of some defaults of ``RunConfig``.
+        defaults: Values that replace defaults of ``RunConfig``.
     Raises: ConfigError: An unknown option, or an invalid value, with its source.
     """
     values: dict[str, Any] = dict(defaults or {})
@@ -645,8 +644,8 @@ def resolve(
 
 
 def _implied(resolved: Resolved) -> Resolved:
-    """Return the settings with those that follow from others. Raises: ConfigError: An explicitly
-    set option contradicts them."""
+    """Return the settings, with defaults that other settings imply. Raises: ConfigError: An
+    explicitly set option contradicts them."""
     resolved = _with_judge(resolved)
     if resolved.sources["aggregator"] == "default":
         resolved = _with_rule(resolved)
@@ -663,8 +662,8 @@ def _implied(resolved: Resolved) -> Resolved:
 
 
 def _with_rule(resolved: Resolved) -> Resolved:
-    """Return the settings with the rule that follows from the faults to tolerate: corruption, or
-    the adversaries of -f."""
+    """Return the settings with the default rule for the faults to tolerate: corruption, or f
+    adversaries."""
     config, sources = resolved.config, resolved.sources
     if config.pipeline is not None:
         return resolved.with_values(WITH_PLAN, aggregator="mean")
@@ -678,11 +677,11 @@ def _with_rule(resolved: Resolved) -> Resolved:
 
 
 def _with_judge(resolved: Resolved) -> Resolved:
-    """Return the settings with the rule that judges by a reference, if one was requested and no
-    rule was named.
+    """Return the settings with the default rule for a reference, if a reference was requested and
+    no rule was named.
 
-    Only options decide, because they are the same for all peers. A judge in the script could differ
-    between peers, but the rule must not.
+    Only options decide, because they are the same for all peers. A script could set a judge on some
+    peers only, but the rule must be the same on all.
     """
     config, sources = resolved.config, resolved.sources
     asked = sources["reference_samples"] != "default" and sources["aggregator"] == "default"
@@ -693,8 +692,8 @@ def _with_judge(resolved: Resolved) -> Resolved:
 
 
 def _outside(file: Path | str | None) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the settings of the file and those of the environment; only their names are
-    checked."""
+    """Return the settings of the file and of the environment, with checked names and unchecked
+    values."""
     # A local import: it takes 0.3 s, and only launchers need it.
     from pydantic_settings import BaseSettings, EnvSettingsSource, TomlConfigSettingsSource
 

@@ -4,9 +4,9 @@ GossipError
 ├── ConfigError (ValueError)       the user: an option, a file, a script
 │   ├── UnknownName                an unknown name, with its nearest neighbour
 │   ├── BadFault                   a fault that cannot be parsed or carried out
-│   ├── AggregationError           a rule cannot do what it was asked
-│   │   └── TooFewUpdates          n is too small for f
-│   ├── BadTopology                a plan that is not one
+│   ├── AggregationError           a rule cannot aggregate as requested
+│   │   └── TooFewUpdates          fewer updates than f requires
+│   ├── BadTopology                a topology returned an invalid plan
 │   ├── UnsupportedModel           a part of the model or the optimizer that cannot be exchanged
 │   └── RunExists                  the run folder exists already
 ├── LocalError                     this peer or this machine
@@ -16,13 +16,13 @@ GossipError
 │   └── AddressInUse               another process has the port
 ├── RemoteError                    a remote peer
 │   ├── Malformed                  bytes that are not a message (never leaves the transport)
-│   └── Refused                    the swarm refuses this peer: another model, version or run
+│   └── Refused                    the swarm rejects this peer: another model, version or run
 │       └── ModelDiffers           another model, and where it differs
-└── SwarmError                     the swarm or the network between
+└── SwarmError                     the swarm, or the network between peers
     ├── NeverStarted               too few peers started before the start timeout
     ├── NobodyAnswers              no join server of the run answers at its address
-    ├── StateLost                  the run has had rounds, and no peer that had their state is left
-    └── ReplicasDiverged           replicas differ again after they were made equal
+    ├── StateLost                  the run had rounds, and no peer has their state
+    └── ReplicasDiverged           replicas differ again after a state transfer
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ class ConfigError(GossipError, ValueError):
 
 
 def suggest_name(given: str, known: Iterable[str], cutoff: float = 0.6) -> str:
-    """Return the sentence that asks whether a similar name was meant, for the end of a message;
-    "" if none is similar."""
+    """Return a question that suggests a similar name, for the end of a message; "" if none is
+    similar."""
     near = difflib.get_close_matches(given, known, n=1, cutoff=cutoff)
     return f". Did you mean {near[0]!r}?" if near else ""
 
@@ -107,7 +107,7 @@ class TooFewUpdates(AggregationError):
 
 
 class BadTopology(ConfigError):
-    """A topology returned something that is not a plan for its roster."""
+    """A topology returned an invalid plan for its roster."""
 
 
 class UnsupportedModel(ConfigError):
@@ -166,7 +166,7 @@ class OutOfMemory(LocalError):
 
 
 class SpawnFailed(LocalError):
-    """Failure of a run that ``gossip.spawn`` started. ``code``: its exit code. ``folder``: the
+    """A run that ``gossip.spawn`` started has failed. ``code``: its exit code. ``folder``: the
     run's folder. The output of the run has the reason."""
 
     def __init__(self, code: int, folder: str) -> None:
@@ -208,7 +208,7 @@ class Malformed(RemoteError):
 
 
 class Refused(RemoteError):
-    """The swarm refuses this peer: its model, version or run differs."""
+    """The swarm rejects this peer, because its model, version or run differs."""
 
     exit_code = 6
 
@@ -225,7 +225,7 @@ class Refused(RemoteError):
 
 
 class ModelDiffers(Refused):
-    """The swarm trains another model; the message has a line about each."""
+    """The swarm trains another model. The message has a line about each."""
 
     def __init__(self, swarm: str, here: str) -> None:
         super().__init__(
@@ -264,8 +264,8 @@ class NeverStarted(SwarmError):
 
 
 class StateLost(SwarmError):
-    """The run has had rounds, and no peer that had their state is left. This peer could only begin
-    again."""
+    """The run had rounds, and no peer is left that has their state. This peer could only start from
+    the beginning."""
 
     exit_code = 7
 
@@ -282,7 +282,8 @@ class StateLost(SwarmError):
 
 
 class ReplicasDiverged(SwarmError):
-    """Replicas that a state transfer has made equal differ again, and no round was missed."""
+    """Replicas differ again after a state transfer made them equal, although no round was
+    missed."""
 
     exit_code = 9
 

@@ -1,4 +1,5 @@
-"""Faults as data: their kinds, their typed words, and their tables in a plan file."""
+"""Faults as data: their kinds, their syntax on the command line, and their tables in a plan
+file."""
 
 from . import kinds, plan
 from .activations import (

@@ -23,7 +23,7 @@ class ActivationFault(Fault):
     Attributes:
         lies_about: The result of a pass that is false.
         factor: Factor that the true result is multiplied by.
-        peers: Byzantine peers, all through the run.
+        peers: Byzantine peers during the whole run.
         share: Share of their micro-batches, 0 to 1; None means all of them.
     """
 
@@ -34,7 +34,7 @@ class ActivationFault(Fault):
     share: float | None = of(Number("SHARE", "a share", least=0.0, most=1.0), None)
 
     def strikes(self, peer: int, round_id: int, micro_batch: int) -> bool:
-        """Whether that peer attacks that micro-batch. The result is the same for every caller."""
+        """Whether the peer attacks the micro-batch. The result is the same for every caller."""
         if peer not in self.peers:
             return False
         name = f"{self.kind}/{peer}/{round_id}/{micro_batch}".encode()
@@ -42,7 +42,7 @@ class ActivationFault(Fault):
         return self.share is None or draw < self.share
 
     def corrupt(self, truth: Values) -> Values:
-        """Return what is sent instead of ``truth``, an array or a tensor."""
+        """Return the array or tensor to send instead of ``truth``."""
         false: Values = truth * self.factor
         return false
 

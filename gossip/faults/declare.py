@@ -1,5 +1,5 @@
-"""Declaration of a fault kind, in one place. It determines the typed word, its usage, the table in
-a plan file and the row in ``docs/faults.md``.
+"""Declares each kind of fault in one place. The declaration determines the typed word, its usage,
+the table in a plan file and the row in ``docs/faults.md``.
 
     @declared("{peer}*{factor}", "2*4", real=True)
     @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ _PIECE = re.compile(r"(\[?)([^{\[\]]*)\{(\w+)\}\]?")
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Base of all kinds: frozen dataclasses; their fields are the keys of a table."""
+    """Base of all kinds. They are frozen dataclasses, and their fields are the keys of a table."""
 
     @property
     def kind(self) -> str:
@@ -39,7 +39,7 @@ class Fault:
 
     @property
     def victims(self) -> tuple[Any, ...]:
-        """Peers that the fault names; "server" if its kind names no peers."""
+        """Peers that the fault names; only "server" if its kind has no field for peers."""
         fields = [field for field in dataclasses.fields(self) if _names_peers(field)]
         if not fields:
             return ("server",)
@@ -64,12 +64,12 @@ class Kind:
         word: Text after the name and a colon: each ``{field}`` with the mark before it; the parts
             in brackets at the end are optional.
         example: An example of that text.
-        real: Whether real processes carry it out. Otherwise it cannot be typed.
+        real: Whether real runs support it. Only then it can be typed.
         fixed: Fields that follow from the name.
         otherwise: Values of omitted fields without a default in the class.
         note: Text after the usage.
-        check: Refuses faults with valid fields that make no sense together. Takes the fault, its
-            origin, and its usage. Raises: BadFault.
+        check: Rejects combinations of valid fields that make no sense. Takes the fault, its origin,
+            and its usage. Raises: BadFault.
     """
 
     name: str
@@ -196,7 +196,7 @@ def add(kind: Kind) -> None:
 
 
 def typed_kinds() -> tuple[str, ...]:
-    """Return the kinds of faults that can be typed: those that real runs carry out."""
+    """Return the kinds of faults that can be typed, which real runs support."""
     return tuple(kind.name for kind in KINDS.values() if kind.real)
 
 

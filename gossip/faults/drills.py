@@ -1,9 +1,8 @@
-"""Faults that a drill injects into a live run. A file has those that last, with their beginning and
-end; nodes and trainers read it.
+"""Faults that ``gossip drill`` injects into a live run. A file lists the lasting ones with their
+beginning and end; nodes and trainers read it.
 
-Only the launcher writes the file, completely or not at all. The file has the active faults, not the
-changes, so a process that is restarted during a drill finds them. Times are those of the host's
-monotonic clock.
+Only the launcher writes the file, completely or not at all. The file has all active faults, so a
+process that is restarted during a drill finds them. Times are those of the host's monotonic clock.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ LOOK_EVERY_S = 0.02
 
 @dataclass(frozen=True, slots=True)
 class Drill:
-    """A fault that lasts from ``since`` until ``until``."""
+    """Fault that lasts from ``since`` until ``until``."""
 
     number: int
     fault: Fault
@@ -57,7 +56,7 @@ def write(folder: Path, drills: Iterable[Drill]) -> None:
 
 
 class DrillFile:
-    """Reader of the file of ``write``, which is read again when it has changed. ``folder`` is None
+    """Reader of the file of ``write``. It reads the file again after a change. ``folder`` is None
     for a run that allows no drills."""
 
     def __init__(self, folder: Path | None) -> None:
@@ -76,7 +75,7 @@ class DrillFile:
         return tuple([drill.fault for drill in self._drills if drill.is_on(now)])
 
     def slowness(self, peer: int, now: float) -> float:
-        """Return the factor by which the peer's steps take longer."""
+        """Return the factor by which drills lengthen the peer's steps."""
         return math.prod(
             [
                 fault.factor
@@ -86,7 +85,7 @@ class DrillFile:
         )
 
     def lie(self, peer: int, now: float) -> ByzantineFault | None:
-        """Return the attack of the peer, if a drill has one."""
+        """Return the attack that a drill has set for the peer, or None."""
         return next(
             (
                 fault
@@ -110,4 +109,4 @@ class DrillFile:
             )
             self._stamp = stamp
         except (OSError, ValueError, KeyError, TypeError, BadFault):
-            return  # no file yet, or not a file of the launcher
+            return  # no file yet, or an invalid one

@@ -1,8 +1,8 @@
 """Faults that real processes and the simulator both carry out: crash, restart, hang, slow, and
 attacks of Byzantine peers.
 
-A fault that strikes at a moment has either a round (``round``) or the seconds since the run began
-(``at_s``), never both.
+A momentary fault has either a round (``round``) or the seconds since the run began (``at_s``),
+never both.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ STRENGTH_MAX = 1e12
 @declared("{peer}@{round}", "3@50", real=True)
 @dataclass(frozen=True, slots=True)
 class Crash(Fault):
-    """SIGKILL to trainer and node of the peer at the beginning of the round. ``crash:server@50``
-    kills the server of the round when it has received the updates and has sent no result."""
+    """The peer's trainer and node receive SIGKILL at the beginning of the round.
+    ``crash:server@50`` kills the server of the round after it has received the updates and before
+    it sends a result."""
 
     peer: int | Literal["server"] = of(Peer(server=True, note=", or server in place of a peer"))
     round: int | None = of(Round(), None)
@@ -34,7 +35,7 @@ class Crash(Fault):
 @declared("{peer}@{round}+{after_s}", "3@50+2s", real=True)
 @dataclass(frozen=True, slots=True)
 class Restart(Fault):
-    """SIGKILL as for ``crash``. The launcher starts the peer again that much later, as the next
+    """The peer receives SIGKILL as in ``crash``. After the given time the launcher starts its next
     incarnation."""
 
     peer: int = of(Peer())
@@ -46,7 +47,8 @@ class Restart(Fault):
 @declared("{peer}@{round}+{for_s}", "3@50+2s", real=True)
 @dataclass(frozen=True, slots=True)
 class Hang(Fault):
-    """SIGSTOP to trainer and node of the peer. The launcher sends SIGCONT that much later."""
+    """The peer's trainer and node receive SIGSTOP. After the given time the launcher sends
+    SIGCONT."""
 
     peer: int = of(Peer())
     round: int | None = of(Round())
@@ -56,8 +58,8 @@ class Hang(Fault):
 
 @dataclass(frozen=True, slots=True)
 class Slow(Fault):
-    """Each step of the peer takes longer by this factor, for the whole run. ``slow:2*4@20s+30s``:
-    from this time, for this duration."""
+    """Each step of the peer takes this many times as long, for the whole run. ``slow:2*4@20s+30s``
+    begins after 20 s and lasts 30 s."""
 
     peer: int = of(Peer())
     factor: float = of(Number("FACTOR", "a factor", least=1.0, beyond="would be faster"))
@@ -65,8 +67,8 @@ class Slow(Fault):
     for_s: float | None = of(Seconds(), None)
 
     def is_on(self, run_s: float | None) -> bool:
-        """Whether its steps are slow now. ``run_s``: seconds since the run began; None if it has
-        not begun."""
+        """Whether steps are slow now. ``run_s``: seconds since the run began; None if it has not
+        begun."""
         if self.at_s is None:
             return True
         return run_s is not None and self.at_s <= run_s < self.at_s + (self.for_s or inf)
@@ -92,8 +94,8 @@ add(
 
 @dataclass(frozen=True, slots=True)
 class ByzantineFault(Fault):
-    """The peers send other vectors than their updates, for the whole run. What ``strength``
-    means depends on the attack; None means the default of the attack."""
+    """The peers send false vectors instead of their updates, for the whole run. The meaning of
+    ``strength`` depends on the attack; None means its default."""
 
     attack: str = of(Function())
     peers: tuple[int, ...] = of(Peers(rows=False))
@@ -105,13 +107,13 @@ class ByzantineFault(Fault):
 
     @property
     def built_in(self) -> AttackKind | None:
-        """The attack, if it is built in. A plan is read without loading a user's file; ``kind_of``
-        loads it, in the processes of the run."""
+        """The attack; None if it is not built in. A plan is read without loading a user's file;
+        ``kind_of`` loads it, in the processes of the run."""
         return ATTACKS.get(self.attack)
 
     @property
     def strength_to_make(self) -> float | None:
-        """Strength for ``attacks.make``; None if the attack has nothing to set."""
+        """Strength for ``attacks.make``; None if the attack has no strength."""
         known = self.built_in
         return None if known is not None and not known.meaning else self.strength
 

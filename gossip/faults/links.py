@@ -8,12 +8,12 @@ from typing import TypeAlias
 from .world import Break, Partition, Ring, Trickle, Unreadable, Weather
 
 Link: TypeAlias = tuple[int, int]
-"""Link from one peer to another: each direction is its own link."""
+"""Link from one peer to another, in one direction."""
 
 
 def severed(fault: Break) -> Iterator[Link]:
-    """Yield the links that carry no messages while the fault is active (while it is broken, if the
-    link flaps)."""
+    """Yield the links that carry no messages while the fault is active. A flapping link is broken
+    only part of that time."""
     match fault:
         case Partition():
             yield from _across(fault)

@@ -1,9 +1,8 @@
-"""Fault plan: the crashes, hangs, slow steps and attacks of peers, the faults of the network, and
-their times, as data.
+"""Fault plan as data: crashes, hangs, slow steps and attacks of peers, faults of the network, and
+their times.
 
-One plan drives real processes and the simulator; real processes refuse faults that only the
-simulator supports. On the command line a fault is one word (``docs/faults.md``), in a plan file one
-table:
+Real runs and the simulator use the same plans, but real runs reject faults that only the simulator
+supports. On the command line a fault is one word (``docs/faults.md``), in a plan file one table:
 
     crash:3@50          [[fault]]
     sign_flip:5,6*10    kind = "crash"
@@ -36,8 +35,8 @@ K = TypeVar("K", bound=Fault)
 class FaultPlan:
     """All faults of a run.
 
-    ``simulate`` is the plan's table of that name: settings of the simulator beside the faults. Real
-    runs skip it.
+    ``simulate`` is the plan's table of that name, with settings of the simulator. Real runs ignore
+    it.
     """
 
     faults: tuple[Fault, ...] = ()
@@ -59,16 +58,15 @@ class FaultPlan:
 
     @property
     def byzantine(self) -> frozenset[int]:
-        """All peers with an attack of any kind: the f of a run counts them all."""
+        """All peers with an attack of any kind, which count towards the f of a run."""
         return frozenset(self.attackers).union(
             *[fault.peers for fault in self.of_kind(NodeAttack)],
             *[fault.peers for fault in self.of_kind(ActivationFault)],
         )
 
     def lies_of(self, peer: int) -> tuple[str, ...]:
-        """Return the peer's attacks other than those on its updates. They belong to its node, not
-        to
-        its core: names in ``LIES`` of ``gossip.inject``."""
+        """Return the peer's attacks other than those on its updates. They are carried out by its
+        node, not by its core, and are names in ``LIES`` of ``gossip.inject``."""
         attacks = self.of_kind(NodeAttack)
         return tuple(dict.fromkeys([fault.lie for fault in attacks if peer in fault.peers]))
 
@@ -77,7 +75,7 @@ class FaultPlan:
         return tuple([lie for lie in self.of_kind(ActivationFault) if peer in lie.peers])
 
     def attack_kinds(self, peer: int) -> tuple[str, ...]:
-        """Return the kinds of all its attacks."""
+        """Return the kinds of all attacks of the peer."""
         attack = (self.attackers[peer].attack,) if peer in self.attackers else ()
         about_activations = tuple([lie.kind for lie in self.activation_lies(peer)])
         return *attack, *about_activations, *self.lies_of(peer)
@@ -86,13 +84,13 @@ class FaultPlan:
     def specs(self) -> tuple[str, ...]:
         """The plan as typed words: ``parse(plan.specs)`` is the plan again.
 
-        Raises: BadFault: It has a fault that only the simulator can inject; there is no word for
-            it.
+        Raises: BadFault: The plan has a fault that only the simulator can inject, which no word
+            describes.
         """
         return tuple(map(str, self.real().faults))
 
     def real(self) -> FaultPlan:
-        """Return the plan itself. Raises: BadFault: Real processes cannot carry it out."""
+        """Return the plan itself. Raises: BadFault: Real runs do not support one of its faults."""
         for number, fault in enumerate(self.faults, 1):
             if isinstance(fault, NodeAttack) and fault.lie in REAL_ATTACKS:
                 continue
@@ -124,9 +122,9 @@ class FaultPlan:
             topology, aggregator: Their names, for error messages.
             rolling: Whether the topology has a server.
             asks_loss: Whether the rule requests the loss from the trainer.
-            idle: Whether the plan may have attacks that cannot happen, as in generated plans.
-        Raises: BadFault: An attack that needs neighbours meets a server, an attack of servers has
-            none, or an attack that evaluates the rule cannot.
+            idle: Whether the plan may have attacks without any effect, as generated plans do.
+        Raises: BadFault: An attack needs neighbours and the topology has a server, an attack by
+            servers has none, or an attack cannot evaluate the rule.
         """
         for fault in self.faults:
             if (
@@ -155,7 +153,7 @@ class FaultPlan:
         return self
 
     def disturbs(self, peer: int) -> bool:
-        """Whether any fault must be carried out at this peer."""
+        """Whether this peer has to carry out any fault."""
         return bool(self.for_peer(peer)) or any(isinstance(f, LinkFault) for f in self.faults)
 
     def for_peer(self, peer: int) -> tuple[Fault, ...]:
@@ -171,7 +169,7 @@ class FaultPlan:
         Raises: BadFault: A fault names a peer or a round that the run does not have, or two faults
             exclude each other.
         """
-        gone: dict[int, Fault] = {}  # peer -> the crash after which no fault can strike it
+        gone: dict[int, Fault] = {}  # peer -> its crash, after which no fault can affect it
         lies: dict[int, Fault] = {}  # peer -> its attack
         for fault in sorted(self.faults, key=_when):
             for peer in fault.victims:
@@ -248,8 +246,8 @@ def check_attack(
 
 
 def check_effect(fault: ByzantineFault, honest: int) -> None:
-    """Check that an attack without a strength has an effect among this many honest peers. Raises:
-    BadFault."""
+    """Check that the default strength of an attack has an effect among this many honest peers.
+    Raises: BadFault."""
     f = len(fault.peers)
     known = fault.built_in
     if fault.strength is None and known is not None and known.idle(honest + f, f):
@@ -324,8 +322,8 @@ def from_toml(text: str, origin: str = "fault plan") -> FaultPlan:
 
 
 def _when(fault: Fault) -> tuple[float, float]:
-    """Return the sort key: attacks first, then by round, then by time. The two cannot be compared
-    before the run."""
+    """Return the sort key: attacks, then faults by round, then faults by time. Rounds and times
+    cannot be compared before the run."""
     at, at_s = getattr(fault, "round", None), getattr(fault, "at_s", None)
     return (-1.0 if at is None else float(at), -1.0 if at_s is None else float(at_s))
 

@@ -1,4 +1,4 @@
-"""Reading and writing of the parts of a typed fault: peers, durations, numbers."""
+"""Parses and formats the parts of a typed fault: peers, durations, numbers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from gossip.errors import BadFault
 
-PEERS_NAMED_MAX = 4096  # more than any run has; a word must not exhaust the memory
+PEERS_NAMED_MAX = 4096  # more than any run has, so that a word cannot exhaust the memory
 # A factor and a divisor: 59 / 1000 is 0.059, 59 * 0.001 is not.
 _UNITS = {"ms": (1.0, 1000.0), "s": (1.0, 1.0), "m": (60.0, 1.0)}
 
@@ -42,7 +42,7 @@ class Reader:
         return match.group()
 
     def skip(self, text: str) -> bool:
-        """Skip the text if it comes next, and return whether it came."""
+        """Skip the text if it is next, and return whether it was."""
         found = self.word.startswith(text, self.at)
         self.at += len(text) if found else 0
         return found
@@ -105,7 +105,7 @@ def duration(seconds: float) -> str:
 
 
 def peers_word(peers: tuple[int, ...]) -> str:
-    """Return peers as they are typed: ``0-4,7``. Three or more in a row make a range."""
+    """Return peers as they are typed: ``0-4,7``. Three or more consecutive peers become a range."""
     words: list[str] = []
     at = 0
     while at < len(peers):

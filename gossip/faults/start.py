@@ -1,4 +1,4 @@
-"""Faults at the start of a run: peers are late or missing; with ``min_peers`` the others begin
+"""Faults at the start of a run: peers are late or missing. With ``min_peers`` the others begin
 without them. Only the simulator has them."""
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ class LateStart(Fault):
 @declared("{peer}@{at_s}", "5@20s")
 @dataclass(frozen=True, slots=True)
 class LateTrainer(Fault):
-    """The peer's node runs from the start, but its trainer has a model only at ``at_s``: it still
-    reads its data."""
+    """The peer's node runs from the start, but its trainer has a model only from ``at_s`` on,
+    because it reads its data first."""
 
     peer: int = of(Peer())
     at_s: float = of(Seconds("TIME", "a time"))
@@ -33,7 +33,7 @@ class LateTrainer(Fault):
 @declared("{peer}", "5")
 @dataclass(frozen=True, slots=True)
 class NeverStarts(Fault):
-    """The peer never starts: a broken machine, or a job that is never scheduled."""
+    """The peer never starts, because its machine is broken or its job is never scheduled."""
 
     peer: int = of(Peer())
 

@@ -18,7 +18,7 @@ SECONDS_MAX = 1e9
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """One table of a plan file. ``where`` names it in errors."""
+    """Table of a plan file. ``where`` names it in errors."""
 
     kind: str
     keys: Mapping[str, Any]
@@ -142,7 +142,7 @@ class Seconds(Unit):
 
 @dataclass(frozen=True, slots=True)
 class Round(Unit):
-    """A round. In a word, a number with a unit of time is ``at_s`` instead."""
+    """A round. In a typed word, a number with a unit of time is ``at_s`` instead."""
 
     usage: str = "ROUND"
     named: str = "a round"
@@ -217,7 +217,7 @@ class Function(Unit):
 
 @dataclass(frozen=True, slots=True)
 class Peer(Unit):
-    """One peer. A word may name several, and then means one fault each."""
+    """One peer. A typed word may name several, and then describes one fault for each."""
 
     usage: str = "PEER"
     server: bool = False  # whether "server" is also valid
@@ -241,8 +241,7 @@ class Peer(Unit):
 @dataclass(frozen=True, slots=True)
 class Peers(Unit):
     """Several peers. ``everybody``: ``all`` may be typed, or the key left out. ``wrong``: reason
-    why a group of this size is invalid, or "". ``idle``: reason why it is invalid only as a typed
-    word."""
+    why a group of this size is invalid, or "". ``idle``: such a reason for typed words only."""
 
     usage: str = "PEERS"
     everybody: bool = False

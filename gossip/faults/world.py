@@ -1,7 +1,7 @@
-"""Faults of the network, of clocks, of a process at one instant, and of a node's messages; late
-starts are in ``start``.
+"""Faults of the network, of clocks, of a process at one instant, and of a node's messages.
+``start`` has late starts.
 
-The simulator can inject them all; real runs can inject those of ``LinkFault`` and the attacks of
+The simulator supports them all; real runs support those of ``LinkFault`` and the attacks of
 ``REAL_ATTACKS``. Each is a frozen dataclass; its fields are the keys of its table in a plan file.
 Times are seconds since the run began; a lasting fault begins at ``at_s`` and lasts ``for_s``.
 Without ``peers`` a fault affects all links or peers.
@@ -33,9 +33,9 @@ AT = Seconds("TIME", "a time")
 @declared("{sides}@{at_s}+{for_s}", "0-4|5-7@20s+10s", real=True)
 @dataclass(frozen=True, slots=True)
 class Partition(Fault):
-    """Nothing passes between peers of different sides. A peer on no side reaches all. With ``>``
-    instead of ``|`` (in a file: ``one_way``) only messages from an earlier side to a later one are
-    lost."""
+    """No message passes between peers of different sides. A peer on no side reaches all peers. With
+    ``>`` instead of ``|`` (in a file: ``one_way``) only messages from an earlier side to a later
+    one are lost."""
 
     sides: tuple[tuple[int, ...], ...] = of(Sides())
     at_s: float = of(AT)
@@ -63,7 +63,7 @@ class Ring(Fault):
 @declared("{peers}*{period_s}@{at_s}+{for_s}", "0,3*500ms@20s+10s", real=True)
 @dataclass(frozen=True, slots=True)
 class Flap(Fault):
-    """The link between two peers breaks and returns, once in each period."""
+    """The link between two peers fails and recovers once in each period."""
 
     peers: tuple[int, ...] = of(
         Peers(
@@ -78,7 +78,7 @@ class Flap(Fault):
 
 @dataclass(frozen=True, slots=True)
 class MessageFault(Fault):
-    """Fault of a share of the messages on the links of the peers."""
+    """Base of faults that affect a share of the messages on the links of the peers."""
 
     share: float = of(SHARE)
     at_s: float = of(AT)
@@ -108,8 +108,8 @@ class Corrupt(MessageFault):
 @declared("{peers}*{share}@{at_s}+{for_s}", "all*0.2@20s+10s")
 @dataclass(frozen=True, slots=True)
 class Reset(MessageFault):
-    """A share of the messages breaks its connection: all messages in flight there are lost, and the
-    connection has to be opened again."""
+    """A share of the messages resets its connection. All messages in flight on it are lost, and the
+    connection is opened again."""
 
 
 @declared("{peers}*{share}*{held_s}@{at_s}+{for_s}", "all*0.2*50ms@20s+10s")
@@ -127,8 +127,8 @@ class Reorder(Fault):
 @declared("{peers}*{share}*{spike_s}@{at_s}+{for_s}", "all*0.2*50ms@20s+10s")
 @dataclass(frozen=True, slots=True)
 class Spike(Fault):
-    """A share of the messages takes up to ``spike_s`` longer, as do the messages after them in the
-    queue."""
+    """A share of the messages takes up to ``spike_s`` longer. Messages behind them in the queue are
+    delayed, too."""
 
     share: float = of(SHARE)
     spike_s: float = of(Seconds())
@@ -140,7 +140,7 @@ class Spike(Fault):
 @declared("{peers}*{delay_s}@{at_s}+{for_s}", "all*50ms@20s+10s", real=True)
 @dataclass(frozen=True, slots=True)
 class Delay(Fault):
-    """Each message on the links of the peers takes up to ``delay_s`` longer, drawn for each."""
+    """Each message on the links of the peers is delayed by a random time up to ``delay_s``."""
 
     delay_s: float = of(Seconds())
     at_s: float = of(AT)
@@ -151,8 +151,8 @@ class Delay(Fault):
 @declared("{peers}*{bytes_per_s}*{queue_bytes}@{at_s}+{for_s}", "all*1000*64@20s+10s")
 @dataclass(frozen=True, slots=True)
 class Narrow(Fault):
-    """Payloads pass at ``bytes_per_s`` and queue. A payload is dropped if more than ``queue_bytes``
-    are waiting."""
+    """Payloads queue, and pass at ``bytes_per_s``. A payload is dropped if more than
+    ``queue_bytes`` wait."""
 
     bytes_per_s: float = of(RATE)
     queue_bytes: float = of(Number(most=1e12))
@@ -165,9 +165,8 @@ class Narrow(Fault):
 @dataclass(frozen=True, slots=True)
 class Trickle(Fault):
     """Payloads that the peers send pass at this many bytes a second on each link. All other
-    messages pass at once.
-
-    The peers are alive and some bytes move, but too few for any peer to wait for the payload.
+    messages pass at once. The peers are alive and send bytes, but too slowly for any peer to wait
+    for a payload.
     """
 
     peers: tuple[int, ...] = of(Peers())
@@ -190,9 +189,9 @@ class Unreadable(Fault):
 @declared("{peers}@{at_s}+{for_s}", "5@20s+10s")
 @dataclass(frozen=True, slots=True)
 class Rewritten(Fault):
-    """The peers overwrite their updates in shared memory after these have been checked. A server
-    with a rule that only adds up reads the updates in place, so it adds up the new numbers. An
-    update that is no longer finite is left out."""
+    """The peers overwrite their updates in shared memory after these have been checked. If the rule
+    is a sum, the server reads the updates in place, so it adds up the new numbers. An update that
+    has become non-finite is left out."""
 
     peers: tuple[int, ...] = of(Peers())
     at_s: float = of(AT)
@@ -224,7 +223,7 @@ class LateTimers(Fault):
 @declared("{peer}*{handling_s}@{at_s}+{for_s}", "5*50ms@20s+10s")
 @dataclass(frozen=True, slots=True)
 class SlowNode(Fault):
-    """The peer's node needs ``handling_s`` for each event, and other events wait, as on an
+    """The peer's node takes ``handling_s`` for each event, and later events wait, as on an
     overloaded machine."""
 
     peer: int = of(Peer())
@@ -236,8 +235,8 @@ class SlowNode(Fault):
 @declared("{peer}*{share}@{at_s}+{for_s}", "5*0.1@20s+10s")
 @dataclass(frozen=True, slots=True)
 class Starve(Fault):
-    """The processes of the peer get ``share`` of a processor: all work of its trainer, of its rule
-    and of its node takes 1/``share`` times as long. Its sockets still receive messages."""
+    """The processes of the peer receive ``share`` of a processor, so all work of trainer, rule and
+    node takes 1/``share`` times as long. The sockets still receive messages."""
 
     peer: int = of(Peer())
     share: float = of(Number(least=0.01, most=1.0))
@@ -248,7 +247,7 @@ class Starve(Fault):
 @declared("{peer}@{at_s}*{effect}+{after_s}", "5@20s*3+2s")
 @dataclass(frozen=True, slots=True)
 class CrashMidway(Fault):
-    """The peer dies between two effects of an event, the ``effect``-th after ``at_s``. It
+    """The peer dies between two effects of an event, at the ``effect``-th one after ``at_s``. It
     restarts ``after_s`` later."""
 
     peer: int = of(Peer())
@@ -308,8 +307,8 @@ class Leave(Fault):
 
 
 CLAIM_ATTACKS = ("high_rates", "lone_roster", "ghost_roster")
-"""Attacks on fields of a result other than its numbers. The last one needs a dead peer, or a run
-with room for more."""
+"""Attacks on fields of a result other than its numbers. ``ghost_roster`` needs a dead peer, or a
+run with room for more."""
 
 RESULT_ATTACKS = (
     "wrong_results",
@@ -325,8 +324,8 @@ RESULT_ATTACKS = (
 """Attacks of a server on the result of a round."""
 
 FINAL_ROUND_ATTACKS = ("last_results",)
-"""Attacks on the result of the last round of a run with a fixed number of rounds. (Every schedule
-of the simulator ends with a round of this kind.)"""
+"""Attacks on the result of the last round of a run with a fixed number of rounds. Every schedule of
+the simulator ends with such a round."""
 
 SHARD_ATTACKS = ("wrong_measures", "broken_measures", "kept_measures", "wrong_decisions")
 """Attacks on messages between the servers of shards that decide together."""
@@ -365,8 +364,8 @@ NODE_ATTACKS = (
     "flood",
     *SHARD_ATTACKS,
 )
-"""Attacks of a Byzantine node on its core's messages: names in ``LIES`` of ``gossip.inject``. Those
-of ``REAL_ATTACKS`` are defined there, the others in the simulator."""
+"""Attacks of a Byzantine node on its core's messages. ``LIES`` of ``gossip.inject`` has those of
+``REAL_ATTACKS``, the simulator the others."""
 
 REAL_ATTACKS = (*RESULT_ATTACKS, *FINAL_ROUND_ATTACKS, *STATE_ATTACKS)
 """Attacks that nodes of real runs support. Each is also a word, such as ``wrong_results:5,6``."""
@@ -374,8 +373,8 @@ REAL_ATTACKS = (*RESULT_ATTACKS, *FINAL_ROUND_ATTACKS, *STATE_ATTACKS)
 
 @dataclass(frozen=True, slots=True)
 class NodeAttack(Fault):
-    """The nodes of the peers attack with more than their updates, all through a run (in the
-    simulator: until the calm begins)."""
+    """The nodes of the peers send other false messages than updates, during the whole run (in the
+    simulator until the calm begins)."""
 
     lie: str = of(Choice(choices=(*NODE_ATTACKS, *FINAL_ROUND_ATTACKS)))
     peers: tuple[int, ...] = of(Peers(rows=False))
@@ -398,8 +397,8 @@ Weather: TypeAlias = (
 )
 NetworkFault: TypeAlias = Break | Weather
 LinkFault: TypeAlias = Partition | Ring | Flap | Loss | Delay | Trickle
-"""Faults that the nodes of a real run also carry out: each node drops, or delays, messages that it
-sends and receives."""
+"""Network faults that real runs support. Each node drops or delays messages that it sends and
+receives."""
 LINK_KINDS = tuple(map(name_of, get_args(LinkFault)))
 ServerFault: TypeAlias = CrashBroadcast | HangServer
 ProcessFault: TypeAlias = (

@@ -1,4 +1,4 @@
-"""Injection of faults: into the messages of a node, its links, and its process."""
+"""Injects faults into the messages of a node, its links, and its process."""
 
 from __future__ import annotations
 

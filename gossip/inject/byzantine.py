@@ -40,7 +40,7 @@ class Letter(NamedTuple):
         return self._replace(envelope=replace(self.envelope, message=message))
 
     def holding(self, content: Payload) -> Letter:
-        """Return the letter with another payload and the digest of that."""
+        """Return the letter with another payload and its digest."""
         return self.saying(digest=content.digest)._replace(payload=content)
 
 
@@ -50,7 +50,7 @@ class ByzantinePeer:
 
     Args:
         peers: All peers of the run.
-        core: Returns its honest core at the moment.
+        core: Returns the current honest core of the peer.
         rng: Randomness of attacks that happen occasionally.
         lies: Names of its attacks; each changes the output of the previous one.
         rounds: Number of rounds of the run; None means unlimited.
@@ -62,16 +62,16 @@ class ByzantinePeer:
     rng: random.Random
     lies: tuple[str, ...]
     digest_of: Callable[[Any], bytes] = (
-        payload_digest  # of a result; simulated trainers have their own
+        payload_digest  # of a result; differs for simulated trainers
     )
     rounds: int | None = None
-    # bytes of a result that replies to this message; simulated peers send it as it is in memory
+    # bytes of a result that replies to this message; unencoded in simulated peers
     written: Callable[[Message, NDArray[Any]], NDArray[np.uint8]] = lambda _, values: to_bytes(
         values
     )
-    told: Counter[str] = field(default_factory=Counter)  # number of times of each attack
-    heard: dict[str, OutMessage] = field(default_factory=dict)  # stored by attacks for later
-    # digests of results that are forged already, and may return to this peer
+    told: Counter[str] = field(default_factory=Counter)  # count of each attack
+    heard: dict[str, OutMessage] = field(default_factory=dict)  # messages stored for later
+    # digests of forged results, which this peer may receive again
     forged: set[bytes] = field(default_factory=set)
     _made: tuple[Any, Payload] | None = None  # the last forgery, and its key
 
@@ -110,15 +110,15 @@ class ByzantinePeer:
         )
 
     def once(self, key: tuple[str, bytes], make: Callable[[], Payload]) -> Payload:
-        """Return a forgery that several peers receive. It is made once, because forging megabytes
-        takes long."""
+        """Return a forged payload, the same for several peers. The forgery is cached, because
+        forging megabytes takes long."""
         if self._made is None or self._made[0] != key:
             self._made = (key, make())
         return self._made[1]
 
 
 Instead: TypeAlias = Sequence[OutMessage] | None
-"""Messages to send instead of a letter; None if the letter is sent unchanged."""
+"""Messages to send in place of a letter; None if the letter is sent unchanged."""
 Lie: TypeAlias = Callable[[ByzantinePeer, Letter], Instead]
 
 LIES: dict[str, Lie] = {}

@@ -1,5 +1,5 @@
-"""Agreement among the peers of a run about its faults: the peer that carries out each fault, and
-the beginning of the run."""
+"""Agreement among the peers of a run on the beginning of the run, and on the peer that carries out
+each fault."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ BEGAN = "began"
 
 
 class ClaimFiles:
-    """Agreement among the peers of a run without a leader, by files in a folder: the first peer to
-    create a file owns the claim.
+    """Leaderless agreement among the peers of a run, by files in a folder: the first peer to create
+    a file owns the claim.
 
     A full disk or a deleted folder is reported and is not an error. Each peer then decides by
     itself.
 
     Args:
-        folder: Folder of the files; None if this peer is alone, and owns all claims.
+        folder: Folder of the files. None if this peer is alone and owns all claims.
         troubles: Receives the files that cannot be written.
     """
 
@@ -51,9 +51,9 @@ class ClaimFiles:
         return True
 
     def beginning(self) -> float:
-        """Return when the first round of the run began, on the monotonic clock, which the peers of
-        a host share. The first peer to begin records it for the others, and for later incarnations.
-        If the record cannot be written, each peer uses its own beginning."""
+        """Return the start of the run's first round on the monotonic clock, which the peers of a
+        host share. The first peer to start records it for the others, and for later incarnations.
+        If the record cannot be written, each peer uses its own start."""
         now = time.monotonic()
         if self.folder is None:
             return now
@@ -64,7 +64,7 @@ class ClaimFiles:
         return now if known is None else known
 
     def began(self) -> float | None:
-        """Return when the first round of the run began; None if no peer has recorded it."""
+        """Return the recorded start of the run's first round, or None."""
         return None if self.folder is None else began_in(self.folder)
 
     def _make_folder(self) -> None:
@@ -78,9 +78,9 @@ class ClaimFiles:
         try:
             scratch.write_text(repr(now), "utf-8")
             with contextlib.suppress(FileExistsError):
-                os.link(scratch, path)  # complete, and only if there is none yet
+                os.link(scratch, path)  # atomically, and only if it does not exist
         finally:
-            # The caller reports an error of the write above; this one would hide it.
+            # An error here would hide that of the write above, which the caller reports.
             with contextlib.suppress(OSError):
                 scratch.unlink()
 
@@ -91,8 +91,7 @@ def _write(fd: int, text: str) -> None:
 
 
 def began_in(folder: Path) -> float | None:
-    """Return when the first round of the run began, as recorded in its folder of faults; None if
-    no peer has recorded it."""
+    """Return the start of the run's first round, as recorded in its folder of faults, or None."""
     try:
         return float((folder / BEGAN).read_text("utf-8"))
     except (OSError, ValueError):

@@ -1,5 +1,5 @@
-"""Injection of the faults of one node, by its run's plan and drills: around its transport and its
-core, whose code does not change. Created only for peers with faults."""
+"""Injects the faults of one node, by its run's plan and drills. It wraps the transport and the
+core. Created only for peers with faults."""
 
 from __future__ import annotations
 
@@ -55,11 +55,11 @@ class Site:
 
 
 class FaultyNode:
-    """Faults of one node.
+    """Injector of the faults of one node.
 
     Args:
         rule: Rule of the run, for attacks that evaluate it.
-        wire: Encoding of the run's payloads; None if they are sent as in memory.
+        wire: Encoding of the run's payloads; None if they are not encoded.
     """
 
     def __init__(
@@ -120,8 +120,8 @@ class FaultyNode:
         return liar
 
     def _written(self, message: Message, values: NDArray[Any]) -> NDArray[np.uint8]:
-        """Return the bytes of a result in the run's encoding. A result of a wrong size is sent as
-        in memory."""
+        """Return the bytes of a result in the run's encoding. A result of a wrong size is not
+        encoded."""
         wire = self._wire()
         assert isinstance(message, Update | Commit)
         if wire is None or len(values) != wire.sizes[message.shard]:
@@ -135,17 +135,17 @@ class FaultyNode:
         self.injector.reached(round_id, timed=self.links.planned or bool(self._slow.planned))
 
     def tick(self, now: float) -> None:
-        """Carry out all due faults; to be called often."""
+        """Carry out all due faults. Call it often."""
         self.injector.tick(now)
         if self._slow.planned and self.injector.began is not None:
-            # The trainer slows itself down: this only records it.
+            # The trainer delays its own steps; here this is only recorded.
             self._slow.on(now - self.injector.began, self.injector.round_id)
         self.links.tick(now, self.injector.began, self.injector.round_id, self.drills.on(now))
         self.update_attack.drill(self.drills.lie(self.site.peer, now))
 
 
 class DisturbedTransport(FaultyTransport):
-    """A transport that injects link faults and attacks on messages, and passes received pushes to
+    """Transport that injects link faults and attacks on messages, and passes received pushes to
     attacks."""
 
     def __init__(self, inner: Transport, node: FaultyNode) -> None:
@@ -172,8 +172,8 @@ class DisturbedTransport(FaultyTransport):
 
 
 class FaultyCore:
-    """A core that receives a false update of a Byzantine peer's trainer, and injects process faults
-    when a round begins or is served."""
+    """Wrapped core, which receives false updates from a Byzantine peer's trainer, and injects
+    process faults when a round begins or is served."""
 
     def __init__(self, core: NodeCore, node: FaultyNode, sketch_seed: int) -> None:
         self._core, self._node, self._sketch_seed = core, node, sketch_seed
@@ -186,7 +186,7 @@ class FaultyCore:
         return self._core.admit(sender, message)
 
     def handle(self, event: Event, now: float) -> Iterator[Effect]:
-        """Yield the effects one by one, so that all effects before a fault are carried out."""
+        """Yield the effects one by one, so that those before a fault are carried out."""
         if isinstance(event, events.Contributed) and self._node.update_attack.lies:
             event = self._tampered(event)
         for effect in self._core.handle(event, now):
@@ -206,7 +206,8 @@ class FaultyCore:
                 self._node.round_id = effect.fields.get("round", self._node.round_id)
 
     def _tampered(self, event: events.Contributed) -> events.Contributed:
-        """Return the event with false payloads; the core receives the true ones as its own."""
+        """Return the event with false payloads. The core receives the true ones as the local peer's
+        own."""
         attack = self._node.update_attack
         if event.payloads:
             truth = np.concatenate([payload.data for payload in event.payloads])

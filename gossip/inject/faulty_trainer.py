@@ -1,4 +1,4 @@
-"""Injection of the faults of one trainer, by plan and drills: slow steps, flipped labels, or false
+"""Injects the faults of one trainer, by plan and drills: slow steps, flipped labels, or false
 results of passes in a pipeline. Created only for peers with faults."""
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class FaultyTrainer:
         self._activation_lies = config.plan.activation_lies(peer)
 
     def computed(self, since: float) -> None:
-        """Delay a finished update if the trainer is slow. ``since``: start of its computation."""
+        """Delay a finished update if the trainer is slow. ``since``: start of the computation."""
         now = time.monotonic()
         slowness = self._slowness(now) * self._drills.slowness(self._peer, now)
         if slowness > 1:
@@ -67,8 +67,8 @@ class LabelFlip:
     """The label_flip fault: integer targets y become classes - 1 - y."""
 
     def __init__(self, dataset: Any, classes: int | None) -> None:
-        """``classes``: their number; 0 or None means from the data set, or from the targets so
-        far."""
+        """``classes``: number of classes. With 0 or None it comes from the data set, or from the
+        targets so far."""
         self._classes = classes or _count_classes(dataset)
         self._known = self._classes > 0
 

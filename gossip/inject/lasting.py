@@ -1,4 +1,4 @@
-"""Beginning and end of planned faults that last, and their events."""
+"""Tracks the beginning and end of lasting planned faults, and records them as events."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _Lasting = TypeVar("_Lasting", LinkFault, Slow)
 
 
 class LastingFaults(Generic[_Lasting]):
-    """Faults that begin at a time of the run. One peer records each beginning and end for all; if
-    the peers cannot agree on this peer, each records them.
+    """Faults that begin at a time of the run. One peer records each beginning and end for all. If
+    the peers cannot agree on it, each records them.
 
     Args:
-        planned: Each fault with its index in the plan.
+        planned: Pairs of index in the plan and fault.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Injection of network faults at one node, by plan and drills."""
+"""Injects network faults at one node, by plan and drills."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ LOOK_EVERY_S = 0.01
 
 
 class LinkFaults:
-    """Makes this peer's links fail by plan and drills. Each peer drops its own messages to a broken
+    """Injector of faults into this peer's links. A peer drops messages that it sends to a broken
     link, and those that still arrive from it."""
 
     def __init__(
@@ -48,8 +48,7 @@ class LinkFaults:
     def tick(
         self, now: float, began: float | None, round_id: int, drilled: Iterable[Any] = ()
     ) -> None:
-        """Apply all due faults; to be called often. ``began``: start of the run; None if this peer
-        does not have it."""
+        """Apply all due faults. Call it often. ``began``: start of the run; None if unknown."""
         if now < self._look_at:
             return
         self._look_at = now + LOOK_EVERY_S
@@ -77,8 +76,8 @@ def _is_broken(fault: LinkFault, passed_s: float) -> bool:
 def links_at(
     local: PeerId, peers: Iterable[PeerId], faults: Iterable[LinkFault]
 ) -> dict[PeerId, LinkCondition]:
-    """Return the condition of each link of one peer while these faults are on. Where several faults
-    affect one link, the worst counts."""
+    """Return the condition of each link of one peer under these faults. If several faults affect
+    one link, the worst counts."""
     everybody = tuple(peers)
     found: dict[PeerId, LinkCondition] = {}
     for fault in faults:

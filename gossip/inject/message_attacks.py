@@ -1,8 +1,8 @@
-"""Attacks of a Byzantine server on results. Each is a function, registered under its name in a
-fault plan.
+"""Attacks of a Byzantine server on results, each a function registered under its name in a fault
+plan.
 
-A Byzantine node cannot impersonate another peer: on the wire a sender is identified by its key.
-The simulator has more attacks (``gossip_lab.simulation.world.message_lies``).
+A Byzantine node cannot impersonate another peer, because a sender is identified by its key. The
+simulator has more attacks (``gossip_lab.simulation.world.message_lies``).
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from .byzantine import LIES, ByzantinePeer, Instead, Letter, lie
 
 __all__ = ["LIES"]
 
-STRANGERS = 10_000  # first id that belongs to no peer of the run
+STRANGERS = 10_000  # an id that no peer of the run has
 
 
 def _own_result(attacker: ByzantinePeer, letter: Letter) -> Payload | None:
-    """Return the result in the letter if the attacker has aggregated it itself, else None."""
+    """Return the result in the letter if the attacker has computed it, else None."""
     return (
         letter.payload
         if isinstance(letter.message, Commit) and letter.message.server == attacker.peer
@@ -77,8 +77,8 @@ def scaled_results(attacker: ByzantinePeer, letter: Letter) -> Instead:
 
 @lie
 def slightly_wrong_results(attacker: ByzantinePeer, letter: Letter) -> Instead:
-    """Commit, as a server, an aggregate that is slightly longer than the rule's: no peer can
-    distinguish it from a true one."""
+    """Commit, as a server, an aggregate that is slightly longer than the rule's, which no peer can
+    detect."""
     return _instead(attacker, "slightly", letter, lambda result: result * np.float32(1.01))
 
 
@@ -105,7 +105,7 @@ def kept_results(attacker: ByzantinePeer, letter: Letter) -> Instead:
 
 @lie
 def nan_results(attacker: ByzantinePeer, letter: Letter) -> Instead:
-    """Commit, as a server, NaN with its digest."""
+    """Commit, as a server, an aggregate of NaN with its digest."""
     truth = _own_result(attacker, letter)
     if truth is None:
         return None
@@ -127,7 +127,7 @@ def two_results(attacker: ByzantinePeer, letter: Letter) -> Instead:
 @lie
 def last_results(attacker: ByzantinePeer, letter: Letter) -> Instead:
     """Send one peer a different result from all others, as the server of the last round of the run.
-    No peer can distinguish the result from a true one, and no next round would detect it."""
+    No peer can detect it, and no later round compares the replicas."""
     message = letter.message
     last = (
         isinstance(message, Commit)
@@ -142,15 +142,15 @@ def last_results(attacker: ByzantinePeer, letter: Letter) -> Instead:
 
 @lie
 def strange_roster(attacker: ByzantinePeer, letter: Letter) -> Instead:
-    """Commit, as a server, a roster with a peer that is not of the run."""
+    """Commit, as a server, a roster with a peer that does not belong to the run."""
     if _own_result(attacker, letter) is None or not isinstance(letter.message, Commit):
         return None
     return [letter.saying(roster=(*letter.message.roster, STRANGERS))]
 
 
 def _claims(attacker: ByzantinePeer, letter: Letter) -> Commit | None:
-    """Return the attacker's own commit of the first shard, which has the rates and the roster for
-    all shards."""
+    """Return the attacker's commit of the first shard, which has the rates and the roster of all
+    shards."""
     message = letter.message
     mine = isinstance(message, Commit) and message.server == attacker.peer and message.shard == 0
     return message if mine and isinstance(message, Commit) else None
@@ -174,8 +174,8 @@ def lone_roster(attacker: ByzantinePeer, letter: Letter) -> Instead:
 
 @lie
 def ghost_roster(attacker: ByzantinePeer, letter: Letter) -> Instead:
-    """Commit, as a server, a roster for the next round with all peers that the run has room for,
-    also those that are dead or never joined."""
+    """Commit, as a server, a roster for the next round with all ids of the run, also of peers that
+    are dead or never joined."""
     commit = _claims(attacker, letter)
     core = attacker.core()
     if commit is None or core is None or set(commit.roster) == set(core.settings.everybody):

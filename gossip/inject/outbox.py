@@ -1,5 +1,4 @@
-"""Messages that this node sends: those of its core or, if the fault plan makes it Byzantine, others
-instead.
+"""Sends the messages of this node's core, or false ones if the fault plan makes the node Byzantine.
 
 False updates that are the same for all peers are computed before the core receives the update
 (``faulty_node.FaultyCore``).
@@ -16,11 +15,11 @@ from .update_attacks import UpdateAttack
 
 
 class Outbox:
-    """Sends messages over the transport.
+    """Sender of messages over the transport.
 
     Args:
         send: Sends over the transport.
-        attacker: The Byzantine peer; None if this node attacks with its updates only, if at all.
+        attacker: The Byzantine peer; None if this node is honest or attacks only with its updates.
         report_attack: Called at the first message of each attack.
     """
 

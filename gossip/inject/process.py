@@ -1,4 +1,4 @@
-"""Injection of this peer's process faults: its crash, hang or restart."""
+"""Injects this peer's process faults: crashes, hangs and restarts."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from .claims import ClaimFiles
 
 
 class FaultInjector:
-    """Stops or kills this peer's processes, node and trainer, at the times of the plan.
+    """Injector that stops or kills this peer's node and trainer at the times of the plan.
 
-    Each fault strikes once in a run: the first peer to carry it out creates a file for it. So a
-    restarted peer is not killed again, and of two servers of a round only the first dies, unless
-    the plan has two faults. If the file cannot be created, a peer carries out its own faults in its
-    first incarnation only, because a later one cannot see whether they have struck. Faults of "the
-    server" are then dropped, because otherwise they would strike every server.
+    Each fault happens once in a run: the first peer to carry it out creates a file for it. So a
+    restarted peer is not killed again, and only the first server of a round dies, unless the plan
+    has two faults. If the file cannot be created, a peer carries out its own faults in its first
+    incarnation only, because a later one cannot detect whether they have happened. Faults of "the
+    server" are then dropped, because every server would carry them out.
     """
 
     def __init__(
@@ -58,8 +58,8 @@ class FaultInjector:
             _refuse_unless_alone(planned[0][1])
 
     def reached(self, round_id: int, timed: bool = False) -> None:
-        """Carry out faults of a round that the trainer is about to start. ``timed``: other faults
-        need the beginning of the run."""
+        """Carry out faults of a round that the trainer is about to start. ``timed``: whether other
+        faults need the start of the run."""
         self.round_id = round_id
         if self.began is None and (timed or self._timed or self._server):
             self.began = self.claims.beginning()
@@ -67,8 +67,8 @@ class FaultInjector:
             self._strike(self._own, lambda fault: fault.round <= round_id, round_id)
 
     def serves(self, round_id: int) -> None:
-        """Carry out faults of the server: this peer can aggregate the round, and has sent the
-        result to no peer yet."""
+        """Carry out faults of the server. This peer is ready to aggregate the round, and has not
+        sent the result."""
         if self._server:
             passed_s = 0.0 if self.began is None else time.monotonic() - self.began
             self._strike(
@@ -78,7 +78,7 @@ class FaultInjector:
             )
 
     def tick(self, now: float) -> None:
-        """Carry out timed faults that are due; to be called often."""
+        """Carry out timed faults that are due. Call it often."""
         if self._timed and self.began is not None:
             passed_s = now - self.began
             self._strike(self._timed, lambda fault: _is_over(fault.at_s, passed_s), self.round_id)
@@ -100,7 +100,7 @@ class FaultInjector:
                 extra = {"seconds": seconds}
             case Crash():
                 extra = {}
-        # Write the line before the fault strikes: this process cannot write it afterwards.
+        # Write the line before the fault: this process cannot write it afterwards.
         self._journal.event("fault", kind=fault.kind, round=round_id, fault=str(fault), **extra)
         self._journal.flush(wait_s=0.2)
         os.killpg(os.getpgrp(), signal.SIGSTOP if isinstance(fault, Hang) else signal.SIGKILL)
@@ -111,13 +111,13 @@ def _is_over(at_s: float | None, passed_s: float) -> bool:
 
 
 def _refuse_unless_alone(fault: Blow) -> None:
-    """Check that the process group to be signalled has only this peer's trainer and node. Raises
+    """Check that the process group to signal has only this peer's trainer and node. Raises
     BadFault."""
     in_thread = threading.current_thread() is not threading.main_thread()
     leader = os.getpgrp()
     if in_thread or leader != os.getsid(0) or leader not in (os.getpid(), os.getppid()):
         raise BadFault(
-            f"fault {fault} cannot be carried out: this peer shares its process group with "
-            "others, which it would hit, too",
+            f"fault {fault} cannot be carried out: this peer shares its process group with others, "
+            "which would be killed, too",
             "start the peers with `gossip run`, which starts each in its own session",
         )

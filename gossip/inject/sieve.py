@@ -1,10 +1,10 @@
-"""A transport with links that fail on command: messages are dropped, delayed, or limited in rate,
-on sending or on arrival.
+"""Transport with links that fail on command: it drops, delays or limits the rate of messages when
+they are sent or arrive.
 
-It injects faults into real runs. A cut link is silent, like an unplugged cable: no peer is
-notified, and messages are lost. ZeroMQ would then miss heartbeats, so the link is reported down
-after a while, and up again a little after the cut ends. Messages in flight are lost, although TCP
-might have delivered them after a short cut.
+It injects faults into real runs. A cut link loses messages without an error, like an unplugged
+cable. ZeroMQ would miss heartbeats, so the link is reported down after a while, and up shortly
+after the cut ends. Messages in flight are lost, although TCP might have delivered them after a
+short cut.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from numpy.typing import NDArray
 from gossip.core import Arriving, LinkDown, LinkUp, Message, Payload, PeerId, Received
 from gossip.transport import TOLD_EVERY_S, Arrival, ResultRoom, Transport
 
-RECONNECT_S = 0.1  # ZeroMQ retries after 0.05 s, then less and less often, at least once a second
+RECONNECT_S = 0.1  # ZeroMQ retries after 0.05 s, then at growing intervals of up to a second
 TRICKLE_STEP_S = 0.02
-HELD_MAX = 4096  # delayed messages; later ones are lost, as at any full queue
+HELD_MAX = 4096  # delayed messages; more are lost, as in any full queue
 
 
 @dataclass(frozen=True, slots=True)
 class LinkCondition:
-    """Faults of the link with one peer. ``loss``, ``delay_s`` (uniform up to it) and
-    ``bytes_per_s`` (of payloads) apply to messages from the peer."""
+    """Faults of the link to one peer. ``loss``, ``delay_s`` (uniform up to it) and ``bytes_per_s``
+    (of payloads) apply to messages from the peer."""
 
     mute: bool = False  # messages to the peer are lost
     deaf: bool = False  # messages from the peer are lost
@@ -40,11 +40,11 @@ class LinkCondition:
 
 
 class _Trickle:
-    """Payloads from one peer that arrive one after the other, at a limited rate."""
+    """Queue of payloads from one peer, which arrive at a limited rate."""
 
     def __init__(self, now: float) -> None:
         self.waiting: deque[Received] = deque()
-        self._begun_at = self._tell_at = now  # of the first payload
+        self._begun_at = self._tell_at = now  # of the first payload in the queue
 
     def put(self, received: Received, now: float) -> None:
         if not self.waiting:
@@ -75,7 +75,7 @@ def _nbytes(received: Received) -> int:
 
 
 class FaultyTransport:
-    """Wraps another transport, and drives it. ``fail`` sets the faults; at first there are none."""
+    """Wrapper of another transport. ``fail`` sets the faults; initially there are none."""
 
     def __init__(
         self, inner: Transport, seed: int = 0, clock: Callable[[], float] = time.monotonic
@@ -90,14 +90,14 @@ class FaultyTransport:
         self.link_timeout_s = inner.link_timeout_s
         self._faults: dict[PeerId, LinkCondition] = {}
         self._stands: set[PeerId] = set()  # links that are up in the inner transport
-        self._reported_up: set[PeerId] = set()  # links that were reported up
-        # time of a link's last change between deaf and not deaf, until it is reported
+        self._reported_up: set[PeerId] = set()  # links reported up
+        # time of a link's last change that is not reported yet
         self._changed: dict[PeerId, float] = {}
         self._held: deque[tuple[float, Received]] = deque()
         self._trickles: dict[PeerId, _Trickle] = {}
 
     def fail(self, faults: Mapping[PeerId, LinkCondition]) -> None:
-        """Make these links fail from now on, and only these."""
+        """Make exactly these links fail from now on."""
         now = self._clock()
         for peer in {*faults, *self._faults}:
             if (
@@ -119,7 +119,7 @@ class FaultyTransport:
         fault = self._faults.get(peer)
         if fault is not None and fault.mute:
             self.traffic.drop("cut")
-            return True  # the sender into a cut link gets no error
+            return True  # no error for a message to a cut link
         return self._inner.send(peer, message, payload)
 
     def share(
@@ -197,7 +197,7 @@ class FaultyTransport:
         return ()
 
     def _link(self, arrival: LinkUp | LinkDown) -> tuple[Arrival, ...]:
-        """Return the event of the inner link, unless the link is cut and unobservable."""
+        """Return the event of the inner link; () if the link is cut."""
         peer = arrival.peer
         if isinstance(arrival, LinkUp):
             self._stands.add(peer)

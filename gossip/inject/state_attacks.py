@@ -24,7 +24,7 @@ HOLLOW = squeeze(b"[]")
 def _forged_state(payload: Payload, parts: tuple[int, ...]) -> Payload:
     """Return the state with one flipped bit, the same for every attacker."""
     content = payload.data.copy()
-    # In a part that all replicas have in common, such as parameters.
+    # Flip it in a part that all replicas have in common, such as parameters.
     content[len(content) // 2 if not parts else parts[0] // 2] ^= 1
     content.setflags(write=False)
     outline = outline_of(payload)
@@ -33,7 +33,7 @@ def _forged_state(payload: Payload, parts: tuple[int, ...]) -> Payload:
 
 
 def _kept(attacker: ByzantinePeer, round_id: int) -> Any:
-    """Return the copy of its state that the attacker offers."""
+    """Return the forged copy of its state that the attacker offers."""
     return attacker.core().recovery.giving.copies[round_id]
 
 
@@ -54,8 +54,8 @@ def _swapped(attacker: ByzantinePeer, letter: Letter) -> Instead:
 
 @lie
 def wrong_states(attacker: ByzantinePeer, letter: Letter) -> Instead:
-    """Send a false state, with a digest that fits it, to peers that request one, and attest it. All
-    peers with this fault send the same state."""
+    """Send peers that request a state a false one with its digest, and attest it. All peers with
+    this fault send the same state."""
     message = letter.message
     if isinstance(message, StateAttestation) and message.digest:
         copy = _kept(attacker, message.round_id)
@@ -77,7 +77,7 @@ def broken_states(attacker: ByzantinePeer, letter: Letter) -> Instead:
 
 @lie
 def swapped_states(attacker: ByzantinePeer, letter: Letter) -> Instead:
-    """Attest the true state, and send another one, with a digest that fits it."""
+    """Attest the true state, and send another one with its own digest."""
     if letter.payload is None or not isinstance(letter.message, StateOffer):
         return None
     return _swapped(attacker, letter)
@@ -85,7 +85,7 @@ def swapped_states(attacker: ByzantinePeer, letter: Letter) -> Instead:
 
 @lie
 def far_states(attacker: ByzantinePeer, letter: Letter) -> Instead:
-    """Claim to be in a round that no peer has reached, and offer a state of it."""
+    """Claim a round that no peer has reached, and offer a state of it."""
     message = letter.message
     if not isinstance(message, StateOffer | StateAttestation):
         return None
@@ -130,5 +130,5 @@ def wrong_pieces(attacker: ByzantinePeer, letter: Letter) -> Instead:
 
 @lie
 def few_pieces(attacker: ByzantinePeer, letter: Letter) -> Instead:
-    """Send the first piece of the state, and no other."""
+    """Send only the first piece of the state."""
     return [] if isinstance(letter.message, StateOffer) and letter.message.piece > 1 else None

@@ -1,4 +1,4 @@
-"""Updates that this peer sends instead of its own, if the fault plan makes it Byzantine."""
+"""Computes the false updates that this peer sends if the fault plan makes it Byzantine."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ROUNDS_KEPT = 8
 
 
 class UpdateAttack:
-    """Changes the updates and parameters that this peer sends. Attacks on data happen in the
+    """Attacks on the updates and parameters that this peer sends. Attacks on data happen in the
     trainer, before there is an update.
 
     The fault plan names all attackers of one kind. Attacks are computed from data that every
@@ -27,8 +27,8 @@ class UpdateAttack:
     (``record_push``).
 
     Attributes:
-        fragments: Number of fragments of the model, one of which each round exchanges; an attack
-            has separate memory for each.
+        fragments: Number of fragments of the model. Each round exchanges one, and an attack has
+            separate memory for each.
 
     Args:
         peers: Number of peers of the run.
@@ -61,7 +61,7 @@ class UpdateAttack:
         self._lie = attackers.get(self._peer)
         self._attackers = frozenset(attackers)
         self._attacks: dict[str, Attack] = {}
-        self._parameters: dict[int, np.ndarray] = {}  # own parameters, by unfinished round
+        self._parameters: dict[int, np.ndarray] = {}  # this peer's parameters, by unfinished round
         # stream -> last vector of each neighbour
         self._received: dict[str, dict[PeerId, torch.Tensor]] = {}
         alike = [
@@ -81,7 +81,7 @@ class UpdateAttack:
 
     @property
     def lies(self) -> bool:
-        """Whether it sends a false update, the same to all peers."""
+        """Whether this peer sends one false update to all peers."""
         return self._lies_about("update") and not self.tells_each
 
     def _attack(self, what: str) -> Attack:
@@ -96,8 +96,8 @@ class UpdateAttack:
         return self._attacks[what]
 
     def tamper_with(self, truth: np.ndarray, round_id: int, what: str) -> np.ndarray:
-        """Return the false vector to send, in memory of its own. ``what`` names the stream: replays
-        of updates and of parameters are separate."""
+        """Return the false vector to send, in new memory. ``what`` names the stream, because
+        replays of updates and of parameters are separate."""
         if self._guesses and what == "parameters":
             self._parameters[round_id] = truth.copy()
             while len(self._parameters) > ROUNDS_KEPT:
@@ -122,7 +122,7 @@ class UpdateAttack:
         return f"update {fragment}" if fragment else "update"
 
     def saw(self, done: Apply) -> None:
-        """Record the outcome of a round, for attacks that guess the updates of the others."""
+        """Record the outcome of a round, for attacks that estimate the honest updates."""
         if not self._guesses:
             return
         if done.payloads:
@@ -168,7 +168,8 @@ def rule_of(bound: BoundRule, f: int, *, centered: bool) -> Callable[[torch.Tens
     """Return the run's rule in the form that attacks evaluate.
 
     Args:
-        centered: In gossip rounds each neighbour is its own center, here the first row.
+        centered: In gossip rounds each neighbour is the center of its rule, and is the first row
+            here.
     """
 
     def tried(updates: torch.Tensor) -> torch.Tensor:
@@ -178,11 +179,11 @@ def rule_of(bound: BoundRule, f: int, *, centered: bool) -> Callable[[torch.Tens
 
 
 def _as_tensor(payload: Payload) -> torch.Tensor:
-    """Return a copy: the memory of a payload is read-only, or will be reused."""
+    """Return a copy, because the memory of a payload is read-only or will be reused."""
     return torch.from_numpy(np.array(payload.data, dtype=np.float32))
 
 
 def _as_array(lie: torch.Tensor, truth: np.ndarray) -> np.ndarray:
-    """Return a vector as float32 in memory of its own."""
+    """Return a vector as float32 in new memory."""
     changed: np.ndarray = lie.detach().to(torch.float32).contiguous().numpy()
     return changed.copy() if np.may_share_memory(changed, truth) else changed
