@@ -2,7 +2,7 @@
 
 gossip run -n 4 examples/adapters.py          # pip install scikit-learn
 
-The base was trained on digits; the adapters learn rotated digits.
+The base is trained on digits, and the adapters learn rotated digits.
 """
 
 import argparse
@@ -31,8 +31,8 @@ class Adapted(nn.Module):
 
 
 def learnt_base(x: Tensor, y: Tensor) -> nn.Sequential:
-    """A network trained on the digits, the same on every peer, because all have the same initial
-    weights. In a real script it would come from a file."""
+    """Train a network on the digits. It is the same on every peer, because the initial weights are.
+    A real script would load it from a file."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU())
     model.append(nn.Linear(256, 10))

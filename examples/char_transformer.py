@@ -31,7 +31,8 @@ def in_words(number: int) -> str:
 
 
 class Excerpts(Dataset):
-    """Each excerpt of a text with the same, one character later: two tensors, (length,) int64."""
+    """Excerpts of a text, each with the excerpt one character later: two tensors, (length,)
+    int64."""
 
     def __init__(self, text: str, length: int) -> None:
         self.letters = sorted(set(text))
@@ -66,7 +67,7 @@ class Writer(nn.Module):
 
 @torch.no_grad()
 def write(model: Writer, data: Excerpts, begin: str, letters: int) -> str:
-    """Continue a text, each time with the most likely character."""
+    """Continue a text with the most likely characters."""
     text = begin
     for _ in range(letters):
         codes = torch.tensor([[data.letters.index(letter) for letter in text[-data.length :]]])

@@ -1,4 +1,4 @@
-"""A script of DistributedDataParallel, before its conversion: docs/from_ddp.md shows it next to
+"""A DistributedDataParallel script before its conversion; docs/from_ddp.md shows it next to
 from_ddp.py.
 
 torchrun --nproc-per-node 4 examples/ddp.py

@@ -30,7 +30,8 @@ class Embedded(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention to the characters before, and a small net: (n, LENGTH, WIDTH) to the same."""
+    """Attention to the previous characters, and a small network: (n, LENGTH, WIDTH) to the same
+    shape."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -48,7 +49,7 @@ class Block(nn.Module):
 
 
 class Scores(nn.Sequential):
-    """(n, LENGTH, WIDTH) to a score of each letter as the following one, (n, LENGTH, LETTERS)."""
+    """(n, LENGTH, WIDTH) to a score of each letter as the next one, (n, LENGTH, LETTERS)."""
 
     def __init__(self) -> None:
         super().__init__(nn.LayerNorm(WIDTH), nn.Linear(WIDTH, LETTERS))
@@ -57,14 +58,14 @@ class Scores(nn.Sequential):
 def layers() -> tuple[list[Callable[[], nn.Module]], Tensor]:
     """Return functions that make the layers, and some samples.
 
-    ``gossip plan profile`` times these layers, and the script trains them. No process ever holds
-    more layers than those of its stage.
+    ``gossip plan profile`` times these layers, and the script trains them. Each process holds only
+    the layers of its stage.
     """
     return [Embedded, *[Block] * 6, Scores], torch.zeros(4, LENGTH, dtype=torch.long)
 
 
 def batch(step: int) -> tuple[Tensor, Tensor]:
-    """The samples of a step, the same on every peer: codes that increase by 1 to 5."""
+    """Return the samples of a step, codes that increase by 1 to 5, the same on every peer."""
     draw = torch.Generator().manual_seed(step)
     first = torch.randint(LETTERS, (BATCH, 1), generator=draw)
     pace = torch.randint(1, 6, (BATCH, 1), generator=draw)
@@ -91,7 +92,7 @@ def main() -> None:
     )
     for step in peer.steps(options.steps):
         loss = pipe.step(*batch(step))
-        if loss is not None:  # in the last stage
+        if loss is not None:  # only in the last stage
             peer.log(loss=loss)
             if peer.is_main and step % 20 == 0:
                 print(f"step {step}: loss {loss:.3f}")

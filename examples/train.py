@@ -1,5 +1,5 @@
-"""A training script of one's own. The lines marked with (gossip) are all that was added to make
-it fault-tolerant.
+"""A training script of one's own. Only the lines marked with (gossip) were added to make it
+fault-tolerant.
 
 python examples/train.py                          # alone: a swarm of one
 gossip run -n 4 examples/train.py --lr 0.1        # four peers on this machine

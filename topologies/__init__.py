@@ -1,7 +1,7 @@
-"""Topologies, the peers that exchange with each other: pure functions of (roster, round, seed), the
-same on every peer.
+"""Topologies: pure functions of (roster, round, seed), the same on every peer, that select the
+peers that exchange.
 
-``load("random-k:k=3")`` finds one by name; ``@topology`` makes one of a function.
+``load("random-k:k=3")`` finds one by name; ``@topology`` makes one from a function.
 """
 
 from .base import Plan, Roster, Topology, check_plan, draw, topology

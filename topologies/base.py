@@ -1,6 +1,5 @@
-"""A topology is a pure function (roster, round, seed) -> plan.
-
-Every peer computes the same plan, so no plan is ever sent."""
+"""Base of topologies, the pure functions (roster, round, seed) -> plan. Every peer computes the
+same plan, so plans are never sent."""
 
 from __future__ import annotations
 
@@ -20,7 +19,7 @@ class Roster:
 
     Attributes:
         peers: Their numbers, ascending.
-        lineage: Id of the history of the run that they continue.
+        lineage: Id of the run's history, which they continue.
     """
 
     peers: tuple[int, ...]
@@ -43,12 +42,12 @@ class Plan:
     A rolling plan has ``servers``, a gossip plan ``pushes``.
 
     Attributes:
-        servers: One tuple per shard, in the order in which peers serve it. Attempt a has the peer
-            of number a modulo the length of the tuple.
-        pushes: For each peer, the peers that it sends to.
+        servers: For each shard the order in which peers serve it. In attempt a the peer at index a
+            modulo the length serves.
+        pushes: The receivers of each peer.
         metropolis: Whether averages have Metropolis weights (Xiao, Boyd, Kim 2007): peers of any
-            degree count alike. Needs pushes in both directions. Parameters move at most half of
-            the way.
+            degree count equally. They need pushes in both directions, and parameters move at most
+            half of the way.
     """
 
     servers: tuple[tuple[int, ...], ...] = ()
@@ -56,7 +55,7 @@ class Plan:
     metropolis: bool = False
 
     def sources(self, peer: int) -> tuple[int, ...]:
-        """Return the peers that send to ``peer``, ascending. Only a gossip plan has pushes."""
+        """Return the peers that send to ``peer``, ascending. Only for a gossip plan."""
         assert self.pushes is not None
         return tuple(sorted(sender for sender, targets in self.pushes.items() if peer in targets))
 
@@ -67,7 +66,7 @@ class Topology:
     Attributes:
         name: Name for ``--topology``.
         rolling: Whether its plans have servers. A gossip topology has pushes.
-        bound: Options of every call.
+        bound: Options that are fixed for every call.
     """
 
     def __init__(
@@ -109,7 +108,8 @@ class Topology:
         return Topology(self.function, self.name, self.rolling, {**self.bound, **options})
 
     def __call__(self, roster: Roster, round_id: int, seed: int, **options: Any) -> Plan:
-        """Return the plan of a round. Raises: BadTopology: The function returned no valid plan."""
+        """Return the plan of a round. Raises: BadTopology: The function returned an invalid
+        plan."""
         plan = self.function(roster, round_id, seed, **{**self.bound, **options})
         check_plan(self.name, plan, roster)
         return plan
@@ -120,7 +120,8 @@ class Topology:
 
 
 def unknown_option(what: str, name: str, known: Sequence[str]) -> ConfigError:
-    """Return the error for an unknown option of ``what``, with the most similar known one."""
+    """Return the error for an unknown option of ``what``, which suggests the most similar known
+    one."""
     if not known:
         return ConfigError(f"{what} takes no options, got {name!r}")
     suggestion = suggest_name(name, known)
@@ -146,7 +147,7 @@ def topology(
     Args:
         name: Name of the topology. By default the function's name.
         rolling: Whether its plans have ``servers``. A gossip topology returns ``pushes``.
-    Raises: BadTopology: When the topology is called, as ``check_plan``.
+    Raises: BadTopology: A call of the topology raises as ``check_plan``.
     """
 
     def decorate(function: Callable[..., Plan]) -> Topology:

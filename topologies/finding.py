@@ -22,8 +22,8 @@ GROUP = "gossip.topologies"
 """Entry point group of topologies in other packages."""
 
 _OPTIONS, _NEXT_OPTION = re.compile(r":(?=[^:=]*=)"), re.compile(r",(?=[^,:=]*=)")
-"""Beginning of the options of a spec, and of each next option: a value may have commas and colons
-of its own, as ``weights=0:4,2:2``."""
+"""Start of the options of a spec, and of each next option. A value may itself have commas and
+colons, as in ``weights=0:4,2:2``."""
 
 BUILT_IN = {
     "rolling": "rolling",
@@ -37,7 +37,7 @@ BUILT_IN = {
 
 
 def names() -> tuple[str, ...]:
-    """Return every name for ``load``, sorted: built in and of installed packages."""
+    """Return every name for ``load``, sorted, including those of installed packages."""
     return tuple(sorted({*BUILT_IN, *_installed()}))
 
 
@@ -50,7 +50,8 @@ def load(spec: str) -> Topology:
     Returns: The topology, called with ``(roster, round_id, seed)`` alone.
     Raises:
         UnknownName: There is no topology of that name.
-        ConfigError: An unknown option, a wrong value, or no topology in that place.
+        ConfigError: An option is unknown, a value is wrong, or the file or module has no such
+            topology.
     """
     where, *rest = _OPTIONS.split(spec.strip(), maxsplit=1)
     options_text = rest[0] if rest else ""
@@ -106,7 +107,7 @@ def _module_by_name(name: str) -> ModuleType:
             return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{name}.".startswith(f"{error.name}."):
-            raise  # the module exists, but one of its imports does not
+            raise  # the module exists, but one of its imports is missing
         raise ConfigError(
             f"there is no module {name!r} to take a topology from",
             f"known names: {', '.join(names())}",
@@ -116,8 +117,8 @@ def _module_by_name(name: str) -> ModuleType:
 def _module_of_file(path: Path) -> ModuleType:
     if not path.is_file():
         raise ConfigError(f"there is no file {path} to take a topology from")
-    # Named by its whole path, so that it hides no module of its own stem, and a second call returns
-    # the same module.
+    # The name has the whole path, so that it hides no module with the same stem, and a second call
+    # finds the module.
     whole_path = blake2b(str(path.resolve()).encode(), digest_size=4).hexdigest()
     name = f"gossip_file_{path.stem}_{whole_path}"
     if name in sys.modules:
@@ -151,8 +152,8 @@ def _options(found: Topology, text: str) -> dict[str, Any]:
 
 
 def _value(found: Topology, name: str, text: str) -> Any:
-    """Return a value in the type of the option's annotation, or without one in the type that it
-    looks like."""
+    """Return a value in the type of the option's annotation, or without an annotation in the type
+    that its text suggests."""
     annotation = found.parameters[name].annotation
     hint = (
         ""

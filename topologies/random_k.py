@@ -1,5 +1,5 @@
-"""Random-k gossip: k others a round, drawn from a shared seed, so that every peer can compute its
-senders."""
+"""Random-k gossip: each peer pushes to k others per round, drawn from a shared seed, so that every
+peer can compute its senders."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ def default_k(n: int) -> int:
 
 @topology
 def random_k(roster: Roster, round_id: int, seed: int, *, k: int | None = None) -> Plan:
-    """Each peer pushes to k others and receives from k others,
-    drawn in every round (Boyd et al. 2006).
+    """Each peer pushes to k others and receives from k others, which are drawn in every round (Boyd
+    et al. 2006).
 
     The peers are put on a ring in random order, and all push along the same k distinct random
-    distances: k disjoint cyclic shifts. So all peers receive equally often, and no peer is named
-    twice.
+    distances: k disjoint cyclic shifts. So all peers receive equally often, and no pair of peers
+    occurs twice.
 
     Args:
         k: Number of peers that each pushes to, at most n - 1; ceil(log2 n) by default.

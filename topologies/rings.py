@@ -1,4 +1,4 @@
-"""Rings: fixed neighbours, the least traffic and the slowest mixing."""
+"""Rings: fixed neighbours, with the least traffic and the slowest mixing."""
 
 from __future__ import annotations
 

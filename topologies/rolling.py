@@ -14,23 +14,22 @@ from .weights import lots
 def rolling(
     roster: Roster, round_id: int, seed: int, *, shards: int = 1, weights: str = ""
 ) -> Plan:
-    """Order the peers of each shard by a hash of (seed, lineage, round, shard, peer): their lots.
+    """Order the peers of each shard by their lots, a hash of (seed, lineage, round, shard, peer).
+    Unlike after a shuffle, the order of the other peers stays when one peer leaves the roster,
+    except for first places. A peer of weight w draws w lots, and the lowest counts. So it gets the
+    first place, and each next place, w times as often as a peer of weight 1. Lots are integers,
+    because logarithms differ between machines.
 
-    With a hash instead of a shuffle, the order of the other peers stays when one peer leaves the
-    roster, except for first places. A peer of weight w draws w lots, of which the lowest counts. So
-    it gets the first place, and each place after it, w times as often as a peer of weight 1. Lots
-    are integers, which are the same on every machine; logarithms are not.
-
-    Without weights the first places of a round are spread: no peer has two before every peer has
-    one. The link of the peer that serves most determines the time of a round. Drawn independently,
-    2 shards had the same server of 2 peers every other time, and 8 shards gave 2.6 to one of 8
-    peers. A remaining shard is the first one, and may belong to any peer. The short first shard
-    of shards that decide together is an example.
+    Without weights no peer has two first places in a round before every peer has one, because the
+    link of the peer that serves most shards determines the time of a round. With independent draws,
+    2 shards had the same of 2 servers in every other round, and one of 8 peers served 2.6 of 8
+    shards. If one shard more than a multiple of n remains, it is the first one, and any peer may
+    serve it, such as the short first shard of shards that decide together.
 
     Args:
-        shards: Number of parts of a vector, each with its own order.
-        weights: Frequencies of serving, as in ``0:4,2:2``; a peer that is not named has weight 1.
-            See ``weights.lots`` for the bounds.
+        shards: Number of parts of a vector, each with its own order of servers.
+        weights: Relative frequencies of serving, as in ``0:4,2:2``; other peers have weight 1. See
+            ``weights.lots`` for the bounds.
     """
     if not isinstance(shards, int) or shards < 1:
         raise ConfigError(f"rolling: shards must be a whole number of at least 1, not {shards!r}")
@@ -54,8 +53,9 @@ def rolling(
 
 
 def _spread(orders: Sequence[tuple[int, ...]]) -> tuple[tuple[int, ...], ...]:
-    """Return the same orders with other first places: starting with the last shard, each goes to
-    the first peer in its order without one. When all peers have one, the next turn begins."""
+    """Return the orders with other first places. Starting with the last shard, each first place
+    goes to the first peer in its order without one. When all peers have one, the next turn
+    begins."""
     spread = []
     waiting: set[int] = set()
     for servers in reversed(orders):

@@ -1,5 +1,5 @@
-"""Weights of servers: whole numbers in the run's settings that determine how often each peer serves
-beside the others, the same on every peer. Weights of neighbours, by their degrees."""
+"""Weights of servers and of neighbours. Weights of servers are whole numbers in the run's settings
+that determine how often each peer serves. Weights of neighbours depend on degrees."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from gossip.errors import ConfigError
 from .base import Plan
 
 WEIGHT_MAX = 10
-"""Maximum weight of a server; the minimum is 1. A peer of maximum weight serves at most this many
-times as often as a peer of minimum weight, which still serves."""
+"""Maximum weight of a server, which serves at most this many times as often as a peer of the
+minimum weight 1."""
 
 _HINT = (
     "as in 0:4,2:2: peer 0 serves four times as often as one that is not named, peer 2 twice; 1 "
@@ -27,8 +27,8 @@ _PAIR = re.compile(r"\s*(\d{1,4})\s*:\s*(\d{1,4})\s*", re.ASCII)
 def read_weights(text: str) -> Mapping[int, int]:
     """Return peer -> weight, ascending, without peers of weight 1.
 
-    Raises: ConfigError: The text is not like ``0:4,2:2``, names a peer twice, or a weight is not in
-        1 to ``WEIGHT_MAX``.
+    Raises: ConfigError: The text does not have the form ``0:4,2:2``, names a peer twice, or has a
+        weight that is not in 1 to ``WEIGHT_MAX``.
     """
     found: dict[int, int] = {}
     for word in text.split(",") if text.strip() else ():
@@ -53,25 +53,25 @@ def write_weights(weights: Mapping[int, int]) -> str:
 
 @lru_cache(maxsize=64)
 def lots(text: str, peers: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the number of lots that each of the peers draws in a round. The best one counts, so a
-    peer serves in proportion."""
+    """Return the number of lots that each of the peers draws in a round. The best one counts, so
+    peers serve in proportion to their lots."""
     given = read_weights(text)
     bounded = within_bounds([given.get(peer, 1) for peer in peers])
-    # With equal weights each draws one lot: then the order is that of a run without weights.
+    # With equal weights each draws one lot, so the order is that of a run without weights.
     shared = gcd(*bounded) or 1
     return tuple([weight // shared for weight in bounded])
 
 
 def within_bounds(weights: Sequence[int]) -> list[int]:
-    """Return the effective weights. With any settings, no peer has more than all others together,
-    so another peer serves at least every other round."""
+    """Return the effective weights. No peer has more than all others together, so other peers serve
+    at least every other round."""
     most = max(1, sum(weights) - max(weights, default=1))
     return [min(weight, most) for weight in weights]
 
 
 def pull_of(plan: Plan, receiver: int, sender: int) -> float:
-    """Return the factor on the difference of the sender's vector from the receiver's. The mean of
-    the receiver and its neighbours then has Metropolis weights, 1 / (1 + the larger degree of both
+    """Return the factor on the difference of the sender's vector from the receiver's. It gives the
+    mean of the receiver and its neighbours Metropolis weights, 1 / (1 + the larger degree of both
     ends), if the plan has them."""
     if not plan.metropolis or plan.pushes is None:
         return 1.0

@@ -1,10 +1,10 @@
-"""Conformance kits for authors of plug-ins: check a rule, a topology or a transport against the
-requirements of the runtime. An AssertionError names the requirement that is not met.
+"""Conformance kits for authors of plug-ins, which check a rule, a topology or a transport against
+the requirements of the runtime. An AssertionError names the requirement that is not met.
 
 from gossip.testing import check_aggregator
 check_aggregator(my_rule)
 
-``TimedLayer`` emulates a layer on a device of a given speed.
+``TimedLayer`` emulates a layer on a device with a given speed.
 """
 
 from __future__ import annotations

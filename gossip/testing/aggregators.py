@@ -1,4 +1,4 @@
-"""Conformance kit for aggregation rules: the requirements that the runtime builds on."""
+"""Conformance kit for aggregation rules: checks the requirements of the runtime."""
 
 from __future__ import annotations
 
@@ -42,8 +42,7 @@ from .resilience import clouds, kappa_bounds, measure
 from .shards import check_long_vectors, check_shards
 
 Oracle: TypeAlias = Callable[[NDArray[np.float64], int], NDArray[np.float64]]
-# Bound of kappa for a rule without its own bound: the radius of four spreads, as in
-# ``lying.SPREADS``.
+# Bound of kappa for a rule without a proven one: a radius of four spreads, as in ``lying.SPREADS``.
 KAPPA_UNDECLARED = 16.0
 ROUNDING = 1e-6  # relative error of a rule in float64 against its oracle
 
@@ -55,15 +54,14 @@ class ConformanceReport:
     Attributes:
         rule: Name of the rule.
         n, f: Updates in a case, and the number of Byzantine ones.
-        kappa: |F - m|^2 over the mean of |x_i - m|^2, the largest that was found.
-        beside_length: Whether ``kappa`` is over |m|^2 where that is more: for a rule declared
-            ``robust="bounded"``.
-        kappa_bound: The largest ``kappa`` that is allowed.
-        found_by: Cloud, attack and strength that ``kappa`` was found with.
-        breaks_at: The smallest number of Byzantine peers that carry the rule away when it is called
-            with f; None if not even n - 1.
-        held_to: The bound that was checked instead if no kappa was searched for; empty without a
-            bound.
+        kappa: Largest |F - m|^2 found, divided by the mean of |x_i - m|^2.
+        beside_length: Whether ``kappa`` is divided by |m|^2 if that is larger, as for a rule
+            declared ``robust="bounded"``.
+        kappa_bound: Largest ``kappa`` that is allowed.
+        found_by: Cloud, attack and strength with the largest ``kappa``.
+        breaks_at: Smallest number of Byzantine peers that break the rule when it is called with f;
+            None if n - 1 do not.
+        held_to: Bound that was checked if kappa was not searched for; empty without a bound.
     """
 
     rule: str
@@ -101,26 +99,27 @@ def check_aggregator(
     kappa: float | None = None,
     strengths: int = 9,
 ) -> ConformanceReport:
-    """Check a rule against everything that the runtime requires of one.
+    """Check a rule against all requirements of the runtime.
 
     - The aggregate has the shape, dtype and device of an update. The updates are not changed.
     - ``weights`` and ``outlyingness`` are as ``Verdict`` describes them.
-    - The same updates give the same verdict to the last bit. No global random state is touched.
-    - Calling and ``explain`` give the same aggregate. If it is a mean of the updates, its weights
+    - The same updates give the same verdict to the last bit. No global random state is read or
+      changed.
+    - A call and ``explain`` give the same aggregate. If it is a mean of the updates, its weights
       are those of the verdict.
     - The order of updates and of coordinates does not matter, nor the number of chunks or shards.
     - Equal updates give this update as the result. Finite updates give a finite aggregate.
     - Shifted or scaled updates shift or scale the aggregate, where the rule declares that.
     - All of this holds for other n and f, and in later rounds.
     - f Byzantine updates of any size, at any place, neither move the aggregate without bound nor
-      hide, and the worst attack that is tried moves it no farther than ``kappa`` allows. Rules
-      declared ``robust=False`` or ``discerning=False`` are exempt.
+      escape detection, and no tested attack moves it farther than ``kappa`` allows. Rules declared
+      ``robust=False`` or ``discerning=False`` are exempt.
 
     For a rule declared "bounded", kappa is in units of the honest spread or of the length of the
-    honest mean, the larger of the two. In the search, a rule that needs trusted data
-    gets it: the honest mean as the judge's gradient, a quadratic loss around it, an honest update
-    as its own. There is no search for kappa if an option is fixed in units of the updates, because
-    it would measure only the spread of the honest updates.
+    honest mean, the larger of the two. In the search, a rule that needs trusted data receives the
+    honest mean as the judge's gradient, a quadratic loss around it, and an honest update as the
+    local one. If an option is fixed in units of the updates, kappa is not searched for, because it
+    would depend only on the spread of the honest updates.
 
     Args:
         candidate: A rule, with options or without, a plain function ``(updates, *, f)``, or a spec
@@ -129,8 +128,8 @@ def check_aggregator(
         f: Byzantine peers to tolerate.
         d: Coordinates.
         seed: Seed of the cases.
-        oracle: The same rule in its slowest, most obvious form: ``oracle(updates, f)``, ``(n, d)``
-            float64 to ``(d,)``.
+        oracle: Plain and slow implementation of the same
+        rule: ``oracle(updates, f)``, ``(n, d)`` float64 to ``(d,)``.
         kappa: The rule is (f, kappa)-robust for this n and f. By default the proven bound of a
             built-in rule, or 16.
         strengths: Number of strengths to try of each attack, at least 2; the time grows with it.
@@ -150,7 +149,7 @@ def check_aggregator(
         )
     generator = torch.Generator().manual_seed(seed)
     case = crowd(n, d, f, generator)
-    check_untouched(bound, case)  # before checks that share the case
+    check_untouched(bound, case)  # must precede checks that share the case
     check_verdict(bound, case)
     check_repeatable(bound, case)
     check_called(bound, case)
@@ -176,8 +175,7 @@ def check_aggregator(
 
 
 def check_rounds(bound: BoundRule, case: SyntheticUpdates, generator: torch.Generator) -> None:
-    """Check the requirements also in later rounds, with a last aggregate and
-    other n and f."""
+    """Check the requirements in later rounds, with a last aggregate and other n and f."""
     d, verdict = case.updates.shape[1], case.judge(bound)
     for round_id, (n, f) in enumerate(_other_counts(bound, len(case.updates), case.f), 1):
         later = replace(
@@ -203,10 +201,10 @@ def check_rounds(bound: BoundRule, case: SyntheticUpdates, generator: torch.Gene
 
 
 def _other_counts(bound: BoundRule, n: int, f: int) -> Iterator[tuple[int, int]]:
-    """Yield n and f of other rounds: n even where it is odd, f - 1, and f + 1 if the options allow
-    that."""
+    """Yield n and f of other rounds: n of the other parity, f - 1, and f + 1 if the options allow
+    it."""
     yield max(n + 1, bound.at_least(max(0, f - 1))), max(0, f - 1)
-    more = f + 1 if f else 0  # with f = 0 no robustness was requested
+    more = f + 1 if f else 0  # with f = 0 no robustness is required
     try:
         bound.check(more, count := max(n + 3, bound.at_least(more)))
     except ConfigError:
@@ -218,7 +216,7 @@ def _other_counts(bound: BoundRule, n: int, f: int) -> Iterator[tuple[int, int]]
 def check_oracle(
     bound: BoundRule, n: int, f: int, d: int, oracle: Oracle, generator: torch.Generator
 ) -> None:
-    """Compare a rule with its slow form, in float64, on clouds of several shapes with and without
+    """Compare a rule with its oracle in float64, on clouds of several shapes with and without
     attackers."""
     for name, honest in clouds(n, f, d, generator):
         if name == "two points":
@@ -227,7 +225,7 @@ def check_oracle(
         for lies in (far, honest[:f]):
             given, _ = shuffled(lies, honest, generator)
             if len(set(map(tuple, given.tolist()))) < n:
-                # no ties here either
+                # avoid ties, as above
                 given += 1e-3 * torch.randn(n, d, generator=generator, dtype=torch.float64)
             found, expected = (
                 _aggregate(bound, f, given),
@@ -244,8 +242,8 @@ def check_oracle(
 def check_resilience(
     bound: BoundRule, n: int, f: int, seed: int, kappa: float | None, strengths: int
 ) -> ConformanceReport:
-    """Check that the worst attack found stays below the bound, that f attackers never carry the
-    rule away, and that a majority always does."""
+    """Check that the worst attack found stays below the bound, that f attackers never break the
+    rule, and that a majority always does."""
     follows = (
         bound.rule.translation
         and bound.rule.scale
@@ -305,11 +303,11 @@ def _aggregate(bound: BoundRule, f: int, updates: Tensor) -> Tensor:
 
 
 def _helped(bound: BoundRule, f: int, updates: Tensor, honest: Tensor) -> Tensor:
-    """Return the aggregate of a rule that may need trusted data, which has the honest mean."""
+    """Return the aggregate of a rule, with the honest mean as trusted data if it needs any."""
     mean = honest.mean(dim=0)
 
     def loss(step: Tensor) -> float:
-        """Return a loss that is least at x - lr m, for the honest mean m."""
+        """Return a loss with its minimum at x - lr m, for the honest mean m."""
         return 0.5 * LEARNING_RATE * float((step.to(mean) / LEARNING_RATE - mean).square().sum())
 
     center = honest[-1].clone() if bound.needs_center else None

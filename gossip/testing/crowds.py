@@ -22,12 +22,12 @@ from gossip.aggregators import (
 from gossip.errors import ConfigError
 
 LEARNING_RATE = 0.1
-BEHIND = trimmed_mean  # the rule after a pre-aggregation: robust, and all of its rows count
+BEHIND = trimmed_mean  # rule after a pre-aggregation: it is robust and uses all rows
 
 
 @dataclass(frozen=True, slots=True)
 class SyntheticUpdates:
-    """A case: honest updates around one direction, and the other arguments of a rule."""
+    """Test case: honest updates around one direction, and the other arguments of a rule."""
 
     updates: Tensor  # (n, d)
     f: int
@@ -36,7 +36,7 @@ class SyntheticUpdates:
     previous: Tensor | None = None  # (d,), aggregate of the previous round
 
     def evaluate(self, step: Tensor) -> float:
-        """Return a loss at x - step. At x its gradient is ``gradient``; its curvature is 1."""
+        """Return a loss at x - step, with the gradient ``gradient`` at x and the curvature 1."""
         step = step.to(torch.float64)
         gradient = self.gradient.to(torch.float64)
         return float(1000.0 - gradient @ step + 0.5 * (step @ step))
@@ -69,14 +69,14 @@ class SyntheticUpdates:
 def bound_rule(
     candidate: Rule | BoundRule | PreAggregation | Callable[..., Any] | str,
 ) -> BoundRule:
-    """Return the argument of ``check_aggregator`` as the rule that a node would run; a
-    pre-aggregation is followed by a rule."""
+    """Return the rule that a node would run for an argument of ``check_aggregator``. A
+    pre-aggregation is completed by a rule."""
     if isinstance(candidate, str):
         try:
             return load(candidate)
         except ConfigError as error:
             try:
-                # helps only if the last stage is not a rule
+                # works only if the last stage is not a rule
                 return load(f"{candidate}+{BEHIND.name}")
             except ConfigError:
                 raise error from None
@@ -94,7 +94,7 @@ def in_units(bound: BoundRule) -> bool:
 
 
 def needs_help(bound: BoundRule) -> bool:
-    """Whether a rule needs trusted data in addition to the updates, and so need not follow a
+    """Whether a rule needs trusted data in addition to the updates, so that it may resist a
     Byzantine majority."""
     return bound.needs_trainer or bound.needs_center
 
@@ -119,22 +119,23 @@ def attackers(case: SyntheticUpdates, generator: torch.Generator) -> Iterator[tu
     for size in (1e3, 1e12, 1e30):
         yield f"apart at {size:g}", size * direction
         yield f"together at {size:g}", size * direction[:1].repeat(f, 1)
-    # One attacker far away, the others at the mean that it causes: this breaks rules that start
-    # from the mean.
+    # One attacker far away and the others at the resulting mean break rules that start from the
+    # mean.
     far = 1e6 * direction[:1]
     mean = (honest[f:].sum(dim=0, keepdim=True) + far) / (len(honest) - f + 1)
     yield "sacrificial anchor", torch.cat([far, mean.repeat(f - 1, 1)])
 
 
 def shuffled(lies: Tensor, honest: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Return all rows in a random order, and the place of each in it: a rule must not recognize
-    attackers by their place."""
+    """Return all rows in a random order, and the position of each, so that a rule cannot recognize
+    attackers by position."""
     order = torch.randperm(len(lies) + len(honest), generator=generator)
     return torch.cat([lies, honest])[order], order.argsort()
 
 
 def near(left: Tensor, right: Tensor, tolerance: float = 1e-4) -> bool:
-    """Whether no coordinate differs by more than ``tolerance`` times the largest of ``right``."""
+    """Whether no coordinate differs by more than ``tolerance`` times the largest one of
+    ``right``."""
     scale = max(float(right.abs().max()), 1e-30)
     return bool(
         ((left.to(torch.float64) - right.to(torch.float64)).abs() <= tolerance * scale).all()

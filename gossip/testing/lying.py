@@ -1,5 +1,5 @@
-"""Requirements of every rule about Byzantine peers: they neither carry it away nor hide, at any
-place among the updates."""
+"""Checks that Byzantine peers, at any position among the updates, neither break a rule nor escape
+detection."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from gossip.aggregators import BoundRule
 from .crowds import SyntheticUpdates, apart, attackers, crowd, in_units, near, shuffled
 from .promises import CALLED, OUTLYING
 
-# How far from the honest mean a robust rule may be carried, in distances of the farthest honest
-# update.
+# Largest distance of a robust rule's aggregate from the honest mean, in distances of the farthest
+# honest update.
 SPREADS = 4.0
 
 
@@ -70,13 +70,13 @@ def check_attackers(
 
 
 def check_centered(bound: BoundRule, d: int, f: int, generator: torch.Generator) -> None:
-    """Check a rule with a trusted center, as in gossip rounds, where attackers may be a
+    """Check a rule with a trusted center, as in gossip rounds, in which attackers may be a
     majority."""
     n = max(f + 2, bound.at_least(f, centered=True))
     case = crowd(n, d, f, generator)
     for name, lies in attackers(case, generator):
         if name == "sacrificial anchor":
-            continue  # with one honest neighbour, an attacker near the mean cannot be detected
+            continue  # with only one honest neighbour, an attacker near the mean cannot be detected
         honest = case.updates[f:]
         rows, place = shuffled(lies, honest, generator)
         own = honest[-1].clone()

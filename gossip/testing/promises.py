@@ -1,5 +1,5 @@
-"""Requirements of every rule on honest updates: the form of its verdict, and the inputs on which it
-may depend.
+"""Checks of rules on honest updates: the form of the verdict, and the inputs on which it may
+depend.
 
 Violations are raised, not asserted, because ``python -O`` drops assert statements.
 """
@@ -17,9 +17,9 @@ from gossip.aggregators import BoundRule, CoordinateRule, Rule, Verdict
 
 from .crowds import SyntheticUpdates, apart, crowd, in_units, near
 
-OUTLYING = 3.0  # from here on the runtime counts an update as evidence
-# Relative difference between the aggregate of a call and the one of the verdict, which may be
-# summed in another order.
+OUTLYING = 3.0  # from this outlyingness on, the runtime counts an update as evidence
+# Relative difference between the aggregates of a call and of the verdict, which may be summed in
+# another order.
 CALLED = 1e-5
 
 
@@ -77,14 +77,14 @@ def check_untouched(bound: BoundRule, case: SyntheticUpdates) -> None:
 
 def check_repeatable(bound: BoundRule, case: SyntheticUpdates) -> None:
     """Check that the same updates give the same verdict to the last bit after any other call, and
-    that no global random state is drawn from or seeded."""
+    that the rule neither draws from nor seeds a global generator."""
     before = random.getstate(), np.random.get_state(), torch.get_rng_state()
     try:
-        # One step from their present states: no state that a rule may seed is equal to these.
+        # Advance the generators by one draw, so that no seed of a rule gives these states.
         random.random(), np.random.random(), torch.rand(1)
         before_calls = _draws_next()
         once, at_once = case.judge(bound), case.judge(bound)
-        # State that a rule keeps of these updates would show in later calls.
+        # If a rule keeps state from these updates, later calls differ.
         case.judge(bound, case.updates.roll(1, dims=1))
         again = case.judge(bound)
         touched = [name for name, state in _draws_next().items() if state != before_calls[name]]
@@ -130,8 +130,8 @@ def check_called(bound: BoundRule, case: SyntheticUpdates) -> None:
 
 
 def check_weights(bound: BoundRule, case: SyntheticUpdates) -> None:
-    """Check that an aggregate which is a weighted mean of the updates has the weights of the
-    verdict."""
+    """Check that the verdict has the weights of the aggregate, if that is a weighted mean of the
+    updates."""
     n, d = case.updates.shape
     if n >= d or not _has_own_weights(bound, case):
         return
@@ -145,8 +145,8 @@ def check_weights(bound: BoundRule, case: SyntheticUpdates) -> None:
         or abs(float(shares.sum()) - 1) > 1e-6
         or float(shares.min()) < -1e-6
     ):
-        # If rows are rescaled, or a point is added, or coordinates are weighted by rank, the
-        # weights do not determine the aggregate.
+        # If a rule rescales rows, adds a point or weights coordinates by rank, the weights do not
+        # determine the aggregate.
         return
     if not torch.allclose(shares, verdict.weights, atol=1e-5):
         raise AssertionError(
@@ -164,10 +164,10 @@ def _short(numbers: torch.Tensor) -> str:
 
 
 def _has_own_weights(bound: BoundRule, case: SyntheticUpdates) -> bool:
-    """Whether the weights are the rule's: a plain function that returns a tensor gets equal ones in
-    any case."""
+    """Whether the rule computes weights. A plain function that returns a tensor always gets equal
+    ones."""
     if isinstance(bound.rule, CoordinateRule):
-        return False  # its weights are the shares of coordinates in which an update survived
+        return False  # its weights are fractions of coordinates in which an update survived
     if type(bound.rule) is not Rule:
         return True
     returns_verdict = False
@@ -200,7 +200,7 @@ def check_dtypes(bound: BoundRule, case: SyntheticUpdates) -> None:
             raise AssertionError(
                 f"{bound.name} moves updates from {given.device} to {aggregate.device}"
             )
-        # The rows that a rule selects may depend on the last digit.
+        # The selection of rows may depend on the last digit.
         if torch.equal(verdict.weights > 0, before.weights > 0):
             allowed = (
                 8 * torch.finfo(dtype).eps * float(case.updates.abs().max())
@@ -218,7 +218,7 @@ def check_dtypes(bound: BoundRule, case: SyntheticUpdates) -> None:
 
 
 def check_device(bound: BoundRule, case: SyntheticUpdates, device: str) -> None:
-    """Check that the aggregate stays on another device and is the same."""
+    """Check that the aggregate on another device is the same, and stays there."""
     expected, given = case.judge(bound).aggregate, case.updates.to(device)
     aggregate = case.judge(bound, given).aggregate
     if aggregate.device != given.device:

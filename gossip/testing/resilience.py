@@ -1,10 +1,10 @@
-"""Search for the worst effect of f attackers on a rule, and its comparison with theory.
+"""Searches for the worst effect of f attackers on a rule, and compares it with theory.
 
 A rule F is (f, kappa)-robust when for any n - f honest updates, with mean m, and any f other
 updates, |F - m|^2 <= kappa * mean of |x_i - m|^2 over the honest (Allouah et al. 2023,
-arXiv:2302.01772). Here the honest updates are clouds of several shapes, and the others families of
-attacks, each with a line search for its strength. The result is a lower bound of kappa: if it is
-above the declared bound, it refutes that. No rule can have kappa below f / (n - 2f), as ``two
+arXiv:2302.01772). Here the honest updates are clouds of several shapes. The others are families of
+attacks, with a line search for the strength of each. The result is a lower bound of kappa, so a
+result above the declared bound refutes it. No rule can have kappa below f / (n - 2f), as ``two
 points`` shows.
 """
 
@@ -21,25 +21,25 @@ from torch import Tensor
 from .crowds import shuffled
 
 Aggregate: TypeAlias = Callable[[Tensor, Tensor], Tensor]
-"""``(n, d)`` and, for trusted data, the honest rows among them, ``(n - attackers, d)``, to
-``(d,)``; float64."""
+"""Maps ``(n, d)``, and as trusted data its honest rows ``(n - attackers, d)``, to ``(d,)``; all
+float64."""
 Lies: TypeAlias = Callable[[float], Tensor]
-AWAY = 1e3  # Distance from zero of one of the clouds, in coordinates' spreads.
+AWAY = 1e3  # Distance of one cloud from zero, in spreads of a coordinate.
 FAR = 1e6  # Distance of attackers that try to break a rule, in spreads of the honest.
-# In the same unit: the distance from the honest updates beyond which a rule counts as carried away.
+# Distance from the honest updates beyond which a rule counts as broken, in the same unit.
 CARRIED = 1e3
-WEAKEST, STRONGEST = 0.1, 1e4  # range of strengths to try, in spreads of the honest; and FAR
+WEAKEST, STRONGEST = 0.1, 1e4  # range of strengths to try beside FAR, in spreads of the honest
 
 
 @dataclass(frozen=True, slots=True)
 class Resilience:
-    """Measurements with n updates, f of them Byzantine.
+    """Measurements with n updates, of which f are Byzantine.
 
     Attributes:
-        kappa: The largest ratio found.
-        found_by: Cloud, attack and strength that it was found with.
-        breaks_at: The smallest number of Byzantine updates that carried the rule away when it was
-            called with f; None if even n - 1 attackers did not.
+        kappa: Largest ratio found.
+        found_by: Cloud, attack and strength of that ratio.
+        breaks_at: Smallest number of Byzantine updates that broke the rule when it was called with
+            f; None if n - 1 did not.
     """
 
     n: int
@@ -85,9 +85,10 @@ def measure(
         n, f: Updates, and the number of Byzantine ones.
         d: Coordinates.
         seed: Seed of the clouds.
-        strengths: Number of strengths to try of each attack, evenly in the logarithm. About as many
-            again are tried around the best.
-        beside_length: kappa is over |m|^2 where that is more than the mean of |x_i - m|^2.
+        strengths: Number of strengths to try of each attack, evenly spaced in the logarithm. About
+            as many more are tried around the best.
+        beside_length: Whether kappa is divided by |m|^2 if that is larger than the mean of |x_i -
+            m|^2.
     """
     generator = torch.Generator().manual_seed(seed)
     worst, found_by = 0.0, "nothing"
@@ -112,8 +113,7 @@ def clouds(n: int, f: int, d: int, generator: torch.Generator) -> Iterator[tuple
     widths = torch.ones(d, dtype=torch.float64)
     widths[0] = 30.0
     yield "anisotropic", direction + widths * noise(count, d)
-    # Far from zero: their lengths hardly differ, so attackers may hide from a rule that
-    # compares lengths.
+    # Far from zero lengths hardly differ, so attackers may escape a rule that compares lengths.
     yield (
         "heavy tails, far from zero",
         AWAY * direction
@@ -129,7 +129,8 @@ def clouds(n: int, f: int, d: int, generator: torch.Generator) -> Iterator[tuple
 
 
 def attacks(honest: Tensor, f: int, generator: torch.Generator) -> Iterator[tuple[str, Lies]]:
-    """Yield names, and functions of a strength in spreads of the honest to rows ``(f, d)``."""
+    """Yield names, and functions that map a strength in spreads of the honest to rows ``(f,
+    d)``."""
     if f == 0:
         yield "none", _copies(honest[0], 0)
         return
@@ -165,7 +166,7 @@ def _together(mean: Tensor, step: Tensor, f: int) -> Lies:
 
 
 def _anchored(mean: Tensor, step: Tensor, f: int, honest: int) -> Lies:
-    """Return one attacker far out, and the others at the mean that it causes."""
+    """Return one attacker far out, and the others at the resulting mean."""
     return lambda strength: torch.cat(
         [(mean + strength * (honest + 1) * step)[None], (mean + strength * step).repeat(f - 1, 1)]
     )
@@ -176,8 +177,8 @@ def _copies(row: Tensor, f: int) -> Lies:
 
 
 def breaks_at(aggregate: Aggregate, n: int, d: int, seed: int) -> int | None:
-    """Return the smallest number of attackers, all at one place far away, that carry away a rule
-    called with a smaller f; None if there is none."""
+    """Return the smallest number of attackers, all at one distant point, that break a rule called
+    with a smaller f, or None."""
     generator = torch.Generator().manual_seed(seed)
     rows = torch.randn(n, d, generator=generator, dtype=torch.float64)
     direction = torch.randn(d, generator=generator, dtype=torch.float64)
@@ -195,8 +196,8 @@ def breaks_at(aggregate: Aggregate, n: int, d: int, seed: int) -> int | None:
 
 
 class _Ratio:
-    """|F - m|^2 over the mean of |x_i - m|^2, or over |m|^2 if this is larger, under given
-    attacks, each time in another order."""
+    """Ratio of |F - m|^2 to the mean of |x_i - m|^2, or to |m|^2 if this is larger, under given
+    attacks. The order of rows changes in each call."""
 
     def __init__(
         self, aggregate: Aggregate, honest: Tensor, generator: torch.Generator, beside_length: bool
@@ -220,8 +221,8 @@ class _Ratio:
 
 
 def strongest(ratio: Callable[[float], float], strengths: int) -> tuple[float, float]:
-    """Return the largest value of a function of the strength, and the strength: on a grid, and
-    again around its best point."""
+    """Return the largest value of a function of the strength, and that strength, from a grid and a
+    finer grid around its best point."""
     width = (STRONGEST / WEAKEST) ** (1 / (strengths - 1))
     best = max(
         (ratio(strength), strength)

@@ -1,4 +1,4 @@
-"""Checks that a rule returns the same for a vector as a whole, in pieces, and cut into shards."""
+"""Checks that a rule returns the same for a whole vector, in pieces, and in shards."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gossip.aggregators import BoundRule, Gram, GramRule
 from .crowds import LEARNING_RATE, SyntheticUpdates, apart, crowd, near
 
 SHARDS = (1, 3, 8)
-# Coordinates: several of the blocks that rules work on, and a prime, so that the last one is not
+# Number of coordinates: several blocks of the rules, and a prime, so that the last block is not
 # full.
 WIDE = 49_999
 SAME = 1e-6  # relative difference of an aggregate that is combined from shards
@@ -51,8 +51,7 @@ def check_shards(bound: BoundRule, case: SyntheticUpdates) -> None:
         if isinstance(bound.rule, GramRule):
             aggregate, weights = _decided(bound, bound.rule, exact, cuts)
             moved = float((weights - whole.weights).abs().max())
-            # After a last step on the columns, weights are the shares that survived in them, which
-            # differ between shards.
+            # After a last step on the columns, weights depend on the columns of a shard.
             if not moved <= SAME and bound.rule.last_step is None:
                 raise AssertionError(
                     f"{bound.name} on {count} shards gives other weights than on the whole "
@@ -78,7 +77,7 @@ def check_shards(bound: BoundRule, case: SyntheticUpdates) -> None:
 def _decided(
     bound: BoundRule, rule: GramRule, case: SyntheticUpdates, cuts: list[Tensor]
 ) -> tuple[Tensor, Tensor]:
-    """Return the aggregate and the weights by statistics of each shard, one decision, and a
+    """Return the aggregate and the weights from statistics of each shard, one decision, and a
     combination in each shard."""
     vectors: dict[str, Tensor] = {
         "gradient": case.gradient.to(torch.float64),
@@ -111,6 +110,6 @@ def _decided(
 
 
 def _wanted(rule: GramRule, point: str) -> bool:
-    """Whether the rule gets a point. An optional center is omitted, as in
+    """Whether the rule receives a point. An optional center is omitted, as in
     ``SyntheticUpdates.judge``."""
     return point != "center" or point not in rule.optional

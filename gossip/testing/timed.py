@@ -1,4 +1,4 @@
-"""A layer that takes a stated time and computes nothing."""
+"""A layer that takes a given time and computes nothing."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from torch import Tensor, nn
 
 
 class TimedLayer(nn.Module):
-    """Returns its input after a given time, to emulate a layer on a device of some speed. Many
-    slow devices can be tested on few processors, because the layers only sleep.
+    """Layer that returns its input after a given time, to emulate a layer on a device of some
+    speed. It only sleeps, so few processors suffice to test many slow devices.
 
     Args:
         forward_s: Seconds of a forward pass, for a batch of any size.
-        forward_each_s: Seconds that each sample adds.
-        backward: Factor by which a backward pass takes longer.
+        forward_each_s: Additional seconds per sample.
+        backward: Duration of a backward pass, in forward passes.
         parameters: Number of its parameters, which get gradients of 0.
-        speed: Speed of the emulated device: times are divided by it. The layer is the same at any
-            speed.
+        speed: Speed of the emulated device, by which times are divided. It is no part of the
+            layer's settings.
     """
 
     def __init__(

@@ -11,7 +11,7 @@ from gossip.topologies import Plan, Roster, Topology
 
 SEED = 11
 LARGEST = 33
-SPREAD_ROUNDS = 2  # times n: number of rounds in which information of one peer must reach all
+SPREAD_ROUNDS = 2  # times n: rounds in which information of one peer must reach all
 FAIR_ROUNDS = 200
 
 
@@ -23,9 +23,8 @@ def check_topology(topology: Topology, *, balanced: bool = True) -> None:
     rounds. A rolling topology must order all peers for every shard.
 
     Args:
-        topology: The topology with its options bound.
-        balanced: Whether every peer must receive as often as the others, or serve as often; False
-            for a star.
+        topology: Topology with its options bound.
+        balanced: Whether all peers must receive, or serve, equally often; False for a star.
     Raises: AssertionError: The topology breaks a requirement. The message names the requirement,
         the roster and the round.
     """
@@ -80,8 +79,8 @@ def _check_plans(topology: Topology, roster: Roster) -> None:
 
 
 def _is_repeatable(topology: Topology, roster: Roster, round_id: int, plan: Plan) -> bool:
-    """Whether the plan is the same with other global randomness, another order of the roster and
-    another round before."""
+    """Whether the plan is the same with another global random state, another order of the roster
+    and another previous round."""
     state = random.getstate()
     try:
         random.seed(1)
@@ -138,7 +137,7 @@ def _check_fair(topology: Topology, roster: Roster) -> None:
 
 
 def _burden(plan: Plan) -> Iterable[int]:
-    """Return the peers with work beyond their own update, once for each time."""
+    """Return the peers that serve, or that receive a push, once for each occurrence."""
     if plan.pushes is None:
         return [order[0] for order in plan.servers]
     return [target for targets in plan.pushes.values() for target in targets]

@@ -1,5 +1,5 @@
-"""World that a transport is checked in: a few transports that one thread drives, their arrivals,
-and messages to send."""
+"""Test environment for a transport: a few instances that one thread drives, their arrivals, and
+messages to send."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ RUN, LINEAGE, DIGEST = b"this-run", b"lineage1", b"digest-of-a-rest"
 
 
 class TransportFactory(Protocol):
-    """Factory of a bound transport. With ``at`` (control, bulk) it must use those addresses, which
-    a closed transport has left."""
+    """Factory of a bound transport. With ``at`` (control, bulk) it must use these addresses, which
+    a closed transport has freed."""
 
     def __call__(
         self,
@@ -46,7 +46,7 @@ class TransportFactory(Protocol):
 
 
 class World(ExitStack):
-    """Transports that one thread drives alternately, and the arrivals of each."""
+    """Transports that one thread drives in turn, and the arrivals of each."""
 
     def __init__(self, make: TransportFactory) -> None:
         super().__init__()
@@ -72,7 +72,7 @@ class World(ExitStack):
         return transport
 
     def pair(self, limit: int | PayloadLimit = 16 * MIB) -> tuple[Transport, Transport]:
-        """Return peers 0 and 1; 0 is connected to 1."""
+        """Return peers 0 and 1, after peer 0 has connected to peer 1."""
         first, second = self.peer(0, limit), self.peer(1, limit)
         self.link(first, 1, second)
         return first, second
@@ -129,7 +129,7 @@ class World(ExitStack):
     def send(
         self, transport: Transport, peer: PeerId, message: Message, payload: Payload | None = None
     ) -> None:
-        """Send until the message is accepted, as queues are bounded."""
+        """Send until the message is accepted, because queues are bounded."""
         self.until(
             lambda: transport.send(peer, message, payload),
             f"send of {type(message).__name__} to be accepted",

@@ -60,9 +60,8 @@ TRANSPORT_CHECKS: dict[str, TransportCheck] = {}
 
 
 def check_transport(make: TransportFactory) -> None:
-    """Check a transport against everything that the runtime requires of one, in seconds.
-
-    Two to three transports run at a time, and the calling thread drives them all.
+    """Check a transport against all requirements of the runtime, within seconds. The calling thread
+    drives two to three transports at a time.
 
     Args:
         make: Factory of the transport.
@@ -87,7 +86,7 @@ def _promise(check: Callable[[World], None]) -> TransportCheck:
 
 @_promise
 def _messages_of_a_lane_keep_their_order(world: World) -> None:
-    """Check messages with and without payload, small and large ones mixed."""
+    """Check the delivery of small and large messages, with and without payload."""
     sender, receiver = world.pair(
         limit=lambda peer, message: (
             2 * MIB if rounds_of([Received(0, 0, message)])[0] % 3 == 0 else 400
@@ -106,7 +105,7 @@ def _messages_of_a_lane_keep_their_order(world: World) -> None:
 
 @_promise
 def _a_message_arrives_as_it_was_sent(world: World) -> None:
-    """Check sender, incarnation and every field."""
+    """Check the sender, the incarnation and every field of a message."""
     sender, receiver = world.peer(3, incarnation=41), world.peer(1)
     world.link(sender, 1, receiver)
     messages: tuple[Message, ...] = (
@@ -141,7 +140,7 @@ def _a_rising_incarnation_is_sent_from_then_on(world: World) -> None:
 
 @_promise
 def _payloads_arrive_byte_for_byte(world: World) -> None:
-    """Check payloads from 4 bytes to 8 MiB, also where no chunk is full."""
+    """Check payloads from 4 bytes to 8 MiB, also with sizes that fill no chunk."""
     wanted = [0]
     sender, receiver = world.pair(limit=lambda peer, message: wanted[0])
     for number, nbytes in enumerate(SIZES):
@@ -161,14 +160,14 @@ def _payloads_arrive_byte_for_byte(world: World) -> None:
 
 @_promise
 def _the_facts_of_a_payload_are_delivered(world: World) -> None:
-    """Check whether it is finite, and the digest of commits and states; states are bytes of any
-    length up to the limit."""
+    """Check the finiteness and the digest of payloads. States are bytes of any length up to the
+    limit."""
     sender, receiver = world.pair(
         limit=lambda peer, message: 3 * MIB if isinstance(message, StateOffer) else 2 * MIB
     )
     good, bad = floats(2 * MIB), floats(2 * MIB)
     bad[-1] = np.nan
-    large = np.full(MIB // 2, 3e38, np.float32)  # finite, although its sum is not
+    large = np.full(MIB // 2, 3e38, np.float32)  # all numbers are finite, but not their sum
     state = np.frombuffer(os.urandom(2 * MIB + 13), np.uint8)
     sent: list[tuple[Message, NDArray[Any]]] = [
         (update(0), good),
@@ -191,7 +190,7 @@ def _the_facts_of_a_payload_are_delivered(world: World) -> None:
 
 @_promise
 def _control_overtakes_bulk(world: World) -> None:
-    """Check that a ping which is sent after 64 MiB arrives before them."""
+    """Check that a ping arrives before 64 MiB that were sent earlier."""
     sender, receiver = world.pair(limit=64 * MIB)
     world.send(sender, 1, update(0), payload_of(floats(64 * MIB)))
     world.send(sender, 1, ping(1))
@@ -227,7 +226,8 @@ def _an_address_that_is_none_is_counted(world: World) -> None:
 
 @_promise
 def _a_payload_of_a_wrong_size_is_dropped(world: World) -> None:
-    """Check payloads that are too large, too small, or not expected. Later ones arrive."""
+    """Check that payloads of a wrong size and unexpected ones are dropped, and later ones
+    arrive."""
     right = 4 * MIB
 
     def limit(peer: PeerId, message: Message) -> int:
@@ -285,8 +285,8 @@ def _a_closed_link_is_reported_at_once_and_once(world: World) -> None:
 
 @_promise
 def _a_peer_that_comes_late_or_back_is_linked(world: World) -> None:
-    """Check a reconnection at the address of ``connect``, without another call. The first messages
-    may be lost, while a lane of the old connection still ends."""
+    """Check the reconnection to the address of ``connect``, without another call. The first
+    messages may be lost, while a channel of the old connection is closing."""
     watcher, other = world.pair()
     address = (other.control, other.bulk)
     world.stop(other)
@@ -328,8 +328,8 @@ def _a_new_incarnation_at_a_new_address_replaces_the_old(world: World) -> None:
 
 @_promise
 def _disconnect_forgets(world: World) -> None:
-    """Check that nothing can be sent, nothing is reported, and queued messages do not arrive
-    later."""
+    """Check that after a disconnection nothing can be sent, nothing is reported, and queued
+    messages do not arrive."""
     sender, receiver = world.pair(limit=MIB)
     world.neglect(receiver)
     data, taken = payload_of(floats(MIB)), 0
@@ -342,7 +342,7 @@ def _disconnect_forgets(world: World) -> None:
     world.link(sender, 1, receiver)
     world.send(sender, 1, update(1), data)
     world.until(lambda: 1 in rounds_of(world.received(receiver)), "an update over the new link")
-    leftovers = len(rounds_of(world.received(receiver))) - 1  # in flight already
+    leftovers = len(rounds_of(world.received(receiver))) - 1  # already in flight
     assert leftovers < taken, f"all {taken} queued updates arrived after disconnect"
     assert not world.broke(sender), "disconnect was reported as LinkDown"
     sender.disconnect(1)
@@ -352,16 +352,14 @@ def _disconnect_forgets(world: World) -> None:
 @_promise
 def _queues_are_bounded(world: World) -> None:
     """Check that ``send`` soon returns False for a receiver that does not read, and works again
-    when it reads.
-
-    No accepted message is lost silently: if the receiver does not read for long, its messages are
-    dropped, and ``LinkDown`` reports that.
+    once it reads. No accepted message is lost silently: after a long time without reads messages
+    are dropped, and ``LinkDown`` reports it.
     """
     sender, receiver = world.pair(limit=MIB)
     world.neglect(receiver)
     data = payload_of(floats(MIB))
     taken = {"control": 0, "bulk": 0}
-    # Kernel buffers take some thousands of small messages, but never this many.
+    # Kernel buffers hold some thousands of small messages, but never this many.
     while sender.send(1, ping(taken["control"])) and taken["control"] < 200_000:
         taken["control"] += 1
     while sender.send(1, update(taken["bulk"]), data) and taken["bulk"] < 2_000:
@@ -391,7 +389,7 @@ def _queues_are_bounded(world: World) -> None:
 
 @_promise
 def _memory_may_be_reused_when_it_is_not_in_flight(world: World) -> None:
-    """Check that memory is reported in flight until it may be reused."""
+    """Check that memory counts as in flight until it may be reused."""
     sender, receiver = world.pair(limit=16 * MIB)
     world.neglect(receiver)
     data = floats(16 * MIB)
@@ -476,7 +474,7 @@ def _poll_that_may_stay_awake_comes_back_as_soon_and_as_late(world: World) -> No
 
 @_promise
 def _close_sends_what_is_queued(world: World) -> None:
-    """Check that closing sends what is queued while there is time, and may be repeated."""
+    """Check that ``close`` sends queued messages until its timeout, and may be called again."""
     sender, receiver = world.pair(limit=16 * MIB)
     world.neglect(sender)
     for number in range(2):
