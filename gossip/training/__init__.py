@@ -1,5 +1,5 @@
-"""Integration with the user's model: the session, the flat layout, the data,
-and the arena shared with the node."""
+"""Integration with the user's model: the session, the flat layout, the data, and the memory shared
+with the node."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Application of the node's results and states to the model, and the count of its rounds."""
+"""Applies results and states from the node to the model, and counts its rounds."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ logger = logging.getLogger(__name__)
 
 
 class Applier:
-    """Applies results of rounds and states of other peers to the model, and replies to the node.
+    """Applier of results of rounds and of other peers' states to the model. It replies to the node.
 
     Attributes:
         model: The model, and the operations that change it.
         replicas: Compares replicas; None if they are not compared.
-        on_step: Called after each round that is a step of the run, or a further one, once it is
-            applied.
+        on_step: Called after each applied round that is a step of the run or a further step.
         on_collected: Called with the data of peers in a collective operation, once per round.
         round_id: The next round to run on the present parameters.
         collectives: Number of earlier rounds that were not steps.
         lost: Rounds that should have stepped the optimizer but did not.
-        restores: Number of times that a state of other peers replaced this peer's.
+        restores: Number of times that a state of other peers replaced the local one.
         restored_at: Round of the last restored state; -1 means none.
-        answered: Last round that answered a step of the kind under way.
-        offered_at: Time of the last offer; infinite: none since the parameters were replaced.
-        snapshots_due: Copies of the state that the node has requested. While a round can be
-            computed, they wait.
+        answered: Last round that completed a step of the current kind.
+        offered_at: Time of the last offer; infinite if there was none since the parameters were
+            replaced.
+        snapshots_due: Number of copies of the state that the node has requested. They wait while a
+            round can be computed.
     """
 
     replicas: ReplicaCheck | None = None
@@ -50,19 +50,19 @@ class Applier:
         self.restored_at = self.answered = -1
         self.offered_at = math.inf
         self._offered = -1  # round of the last offer
-        self._kind = 0  # of the present or last step; 0 means any kind
+        self._kind = 0  # kind of the current or last step; 0 means any
         self._in_step = False
-        self._ended_at, self._digest = -1, b""  # of the replica as training ended: its changes
+        self._ended_at, self._digest = -1, b""  # of the replica when training ended
 
     @property
     def step(self) -> int:
-        """Number of steps in the parameters: all rounds except collective operations and further
-        steps of other optimizers."""
+        """Number of steps in the parameters: rounds without collective operations and further steps
+        of other optimizers."""
         return self.round_id - self.collectives
 
     @property
     def state_step(self) -> int:
-        """Next step of the last restored state; 0 without any."""
+        """Next step of the last restored state; 0 if none was restored."""
         return max(0, self.restored_at - self.collectives)
 
     # --- position ---------------------------------------------------------------------------------
@@ -74,7 +74,7 @@ class Applier:
 
     def begin_round(self, round_id: int, collectives: int) -> None:
         """Record the round to compute."""
-        if round_id > self.round_id:  # this peer took no part in the rounds between
+        if round_id > self.round_id:  # this peer missed the rounds in between
             self.answered = round_id - 1
         self.round_id, self.collectives = round_id, collectives
 
@@ -90,7 +90,7 @@ class Applier:
 
     @contextmanager
     def stepping(self, has_update: bool = True) -> Iterator[None]:
-        """Return a context of a step. With an update the script no longer needs its gradients."""
+        """Return a context for a step. With an update the script no longer needs its gradients."""
         self._in_step = has_update
         try:
             yield
@@ -126,7 +126,7 @@ class Applier:
         self._link.queue(control.AppliedReply(message.round_id, message.slot))
 
     def _note_step(self, message: control.ApplyCommand) -> None:
-        # A lost round also counts: otherwise two kinds of steps, each with too few peers, would
+        # Also count a lost round: otherwise two kinds of steps, each with too few peers, would
         # block each other forever. A round of kind 0 counts for every kind.
         kind = self._kind
         same = message.kind == 0 or message.kind >> 1 == kind >> 1  # first or further
@@ -153,7 +153,7 @@ class Applier:
             self._link.queue(*copied)
 
     def restore(self, message: control.RestoreCommand, fd: int) -> bool:
-        """Load the state of other peers. Return whether it fits."""
+        """Load the state of other peers, and return whether it fits."""
         error = ""
         try:
             self.model.restore(message, fd)
@@ -178,8 +178,8 @@ class Applier:
         self.note_progress()
 
     def note_end(self) -> None:
-        """Record the replica at the end of the training. Later changes by the script, such as to
-        restore the best weights on one peer, do not count as divergence of replicas."""
+        """Record the replica at the end of the training. Later changes by the script, such as
+        restoring the best weights on one peer, do not count as divergence."""
         self._ended_at, check = self.model.changes, self.replicas
         layout = self.model.trained.layout
         with in_train_mode(self.model.trained.optimizer):

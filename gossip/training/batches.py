@@ -1,5 +1,4 @@
-"""Tracking of a round's batches: the batches that the user's loop received, and whether a step may
-follow.
+"""Tracks the batches of a round that the user's loop has received, and whether a step may follow.
 
 One step follows one batch or several.
 """
@@ -23,7 +22,7 @@ from .optimizer import version_of
 
 
 def check_accumulate(accumulate: object) -> None:
-    """Raise ConfigError if it is not a number of batches."""
+    """Raise ConfigError if ``accumulate`` is not a number of batches."""
     if not isinstance(accumulate, int) or accumulate < 1:
         raise ConfigError(
             f"accumulate is {accumulate!r}, not a number of batches", "1: a step follows each batch"
@@ -36,12 +35,12 @@ def length_of(ranges: Ranges) -> int:
 
 
 def pieces_of(ranges: Ranges, pieces: int, least: int = 1) -> list[Ranges]:
-    """Cut a round's slice into ``pieces`` batches, so that a loop which counts batches stays in
-    step with the rounds to the end of an epoch.
+    """Cut a round's slice into ``pieces`` batches, so that a loop that counts batches stays in step
+    with the rounds.
 
-    The sizes differ by at most one, because a loop gives each batch's mean the same weight. If a
+    The sizes differ by at most one, because a loop weights the mean of each batch equally. If a
     batch would have fewer than ``least`` samples, each batch is the whole slice, repeated as
-    needed. The mean of their means is that over the slice, and each sample counts as used once.
+    needed. The mean of their means is the mean over the slice, and each sample counts as used once.
     """
     total = length_of(ranges)
     if total < pieces * least:
@@ -69,7 +68,7 @@ class BatchTracker:
     Attributes:
         expected: Number of batches before each step; 0 if there is no loader.
         least: Minimum number of samples in a batch. BatchNorm cannot train on one sample.
-        reading: Round of the current batches, or its prediction.
+        reading: Round of the current batches, perhaps a predicted one.
         is_outdated: Whether the current batches do not belong to the next round.
     """
 
@@ -77,7 +76,7 @@ class BatchTracker:
         self.expected, self.least = 0, 1
         self.reading: StartRoundCommand | None = None
         self.is_outdated = False
-        # samples up to each batch of the round, that one included; None if there is no current
+        # cumulative number of samples after each batch of the round; None if there is no current
         # batch
         self._upto: list[int] | None = None
         self._accumulating = self._kept = False
@@ -99,8 +98,8 @@ class BatchTracker:
 
     def hand_out(self, samples: int, batch: int = 0, content: object = None) -> None:
         """Record that the loop receives the round's batch number ``batch``. ``samples``: number of
-        samples that a step after it covers, with the round's earlier batches; 0 if the batch does
-        not count."""
+        samples in a step after it, those of the round's earlier batches included; 0 if the batch
+        does not count."""
         self._order.hand_out(content)
         self._handed_out += 1
         self._upto = [*(self._upto or [])[:batch], samples]
@@ -131,13 +130,13 @@ class BatchTracker:
     def note_collective(
         self, before: StartRoundCommand | None, after: StartRoundCommand | None
     ) -> None:
-        """Record that the round ``before`` became a collective operation and ``after`` follows."""
+        """Record that the round ``before`` became a collective operation, and ``after`` follows."""
         if before is not None and after is not None and self.unused:
             self.is_outdated |= (before.epoch, before.ranges) != (after.epoch, after.ranges)
 
     def end_round(self, steps: int) -> int:
-        """Return the number of samples of the ``steps`` of the round; 0 if the samples were
-        assigned to other peers since then. Without a loader each step counts as one sample."""
+        """Return the number of samples of the ``steps`` of the round; 0 if they are now assigned to
+        other peers. Without a loader each step counts as one sample."""
         if not self.expected:
             return steps
         samples = self._upto[-1] if self._upto else 0
@@ -146,8 +145,8 @@ class BatchTracker:
         return 0 if outdated else samples
 
     def skip(self, steps: int) -> None:
-        """Record that a step changed nothing: the batches after the ``steps`` before it are read
-        again."""
+        """Record that a step changed nothing, so that the batches after the first ``steps`` steps
+        are read again."""
         if self._upto is not None:
             del self._upto[self.expected * steps :]
 
@@ -176,8 +175,7 @@ class BatchTracker:
 
     @property
     def next_batch(self) -> int | None:
-        """Number of the next batch of the round; None if there is no current batch, because a step
-        has followed."""
+        """Number of the next batch of the round; None if a step has followed the last one."""
         return None if self._upto is None else len(self._upto)
 
     @property
@@ -187,13 +185,13 @@ class BatchTracker:
 
     def resume_pass(self, number: int) -> int:
         """Continue the pass ``number`` over the loader, or begin a new one (0), and return its
-        number. A change of the number ends the previous pass.
+        number. Another number ends the previous pass.
 
         Raises: ConfigError: The previous pass was an evaluation.
         """
         if number != self._pass:
             if self.unused and self._handed_out == 1:
-                # the loop gets that batch again, once
+                # the loop receives that batch again, once
                 if not self._looked_at and self._gradient() == self._before:
                     self.drop()
                     self._looked_at = True
@@ -226,12 +224,12 @@ class BatchTracker:
         warnings.warn(f"{what}. {hint}", stacklevel=4)
 
     def drop_unused(self) -> None:
-        """Drop the batches of a round without a step. Raises ConfigError if the loop has declared,
-        by ``no_sync``, that it keeps their gradients."""
+        """Drop the batches of a round without a step. Raises ConfigError if the loop has kept their
+        gradients in ``no_sync``."""
         if not self.unused:
             return
-        # A loop that trains may skip damaged samples, so a batch without a step is not an
-        # evaluation then.
+        # A training loop may skip damaged samples, so a batch without a step need not be an
+        # evaluation.
         trains = torch.is_grad_enabled() and self._order.is_training >= self._steps_training
         self._evaluates |= not trains and self._gradient() == self._before
         if self._evaluates and self._handed_out > self.expected:
@@ -263,20 +261,21 @@ class BatchTracker:
 
 
 class FetchOrder:
-    """Whether the loop fetches a batch before the step on the previous one.
+    """Detector of loops that fetch a batch before the step on the previous one.
 
-    A loop may skip a batch without a step (``continue``). A loop that prefetches looks the same,
-    and each of its gradients would be attributed to the samples of the next batch. So the first
-    step after a skipped batch needs evidence that the model received the current batch. Once a step
-    has directly followed its own batch, the loop fetches in order.
+    A loop that skips a batch without a step (``continue``) requests batches like a loop that
+    prefetches. If the loop prefetches, its gradients would be attributed to the samples of the next
+    batch. So the first step after a skipped batch needs evidence that the model received the
+    current batch. Once a step has directly followed its own batch, the loop is known to fetch in
+    order.
     """
 
     def __init__(self) -> None:
         self.model: torch.nn.Module | None = None
         self._in_order = False
-        self._content: object = None  # of the current batch, until the order is known
+        self._content: object = None  # content of the current batch, until the order is known
         self._passed_over: object = None
-        self._hooks: list[Any] = []  # while evidence is needed
+        self._hooks: list[Any] = []  # hook while evidence is needed
 
     @property
     def is_training(self) -> bool:
@@ -299,12 +298,12 @@ class FetchOrder:
             ]
 
     def check_step(self) -> None:
-        """Raise ConfigError if the following step may be on the batch that was skipped."""
+        """Raise ConfigError if the next step may be on the batch that was skipped."""
         if self._hooks:
             self._refuse()
 
     def note_step(self, exact: bool) -> None:
-        """Record a following step; ``exact``: it covers exactly the batches that the loop
+        """Record a step. ``exact``: whether it covers exactly the batches that the loop
         received."""
         if exact:
             self._in_order, self._content = True, None
@@ -312,7 +311,7 @@ class FetchOrder:
     def _compare(self, _: torch.nn.Module, args: Any, kwargs: Any) -> None:
         given = list(_leaves((args, kwargs)))
         passed_over, in_hand = list(_leaves(self._passed_over)), list(_leaves(self._content))
-        # an attention mask may be in both
+        # an attention mask may be part of both
         found = {(_is_in(each, passed_over), _is_in(each, in_hand)) for each in given}
         if (True, False) in found:
             self._refuse()
@@ -356,7 +355,7 @@ def _leaves(content: object) -> Iterator[object]:
 
 
 def _is_in(one: object, others: list[object]) -> bool:
-    """Whether ``one`` is one of the others, or a tensor with equal values on any device."""
+    """Whether ``one`` is one of the others, or a tensor with the same values on any device."""
     return any(one is other or _are_equal(one, other) for other in others)
 
 

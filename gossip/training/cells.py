@@ -1,7 +1,7 @@
-"""Conversion of a notebook's function to a script.
+"""Converts a function in a notebook to a script.
 
-Nothing is pickled. The script is written from sources: that of the function, and those of the
-notebook's definitions that it uses. It stays in the run's folder, to be read or started again.
+Nothing is pickled. The script is written from the sources of the function and of the notebook's
+definitions that it uses. It stays in the run's folder, so that it can be read or started again.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ def script_of(function: Callable[..., Any], arguments: Sequence[Any]) -> str:
     """Return the script that calls ``function(*arguments)``.
 
     Args:
-        function: Defined in a notebook or a script, or in a module that can be imported.
-        arguments: Numbers, text, None, and lists, tuples, sets and dicts of them.
+        function: Function in a notebook or a script, or in a module that can be imported.
+            arguments: Numbers, text, None, and lists, tuples, sets and dicts of them.
     Raises: ConfigError: Its source cannot be found, or it uses an object of the notebook that a
         source cannot recreate, such as a tensor or a model.
     """
@@ -67,7 +67,7 @@ def _found_where(path: Sequence[str]) -> list[str]:
 
 
 class _Lines:
-    """Definitions of the script so far: each name once, each definition before its use."""
+    """Definitions of the script so far, each name once and before its use."""
 
     def __init__(self) -> None:
         self._imports: list[str] = []
@@ -79,7 +79,7 @@ class _Lines:
         return [*sorted(self._imports), "", *self._written]
 
     def add(self, name: str, value: Any, user: str = "") -> None:
-        """Define a name with its value in the notebook; ``user``: name of the definition that uses
+        """Define a name with its value in the notebook. ``user``: name of the definition that uses
         it."""
         if name in self._names:
             if self._names[name] is not value:
@@ -111,7 +111,7 @@ def _is_code(value: Any) -> bool:
 
 
 def _imported(name: str, value: Any) -> str | None:
-    """Return the import that gives the name this value; None if there is none."""
+    """Return the import statement that binds the name to this value, or None."""
     if isinstance(value, types.ModuleType):
         whole = value.__name__
         return f"import {whole}" if whole == name else f"import {whole} as {name}"
@@ -124,8 +124,7 @@ def _imported(name: str, value: Any) -> str | None:
 
 
 def _literal(value: Any) -> str | None:
-    """Return source text that Python reads as an equal value; None if the value has no such
-    text."""
+    """Return source text that evaluates to an equal value, or None."""
     if type(value) is float and not math.isfinite(value):
         return f"float({str(value)!r})"
     text = repr(value)
@@ -150,8 +149,8 @@ def _source(value: Code) -> str:
 
 
 def _class_source(value: type) -> str | None:
-    """Return the source of a class in a module without a file, as in a notebook. The code of one of
-    its methods leads to the source."""
+    """Return the source of a class in a module without a file, such as a notebook, from the code of
+    one of its methods."""
     for method in filter(inspect.isfunction, vars(value).values()):
         lines = linecache.getlines(method.__code__.co_filename)
         for node in ast.walk(ast.parse("".join(lines))):
@@ -162,7 +161,7 @@ def _class_source(value: type) -> str | None:
 
 
 def _uses(value: Code, source: str) -> Iterator[tuple[str, Any]]:
-    """Yield the outside names that a function or a class uses, with their values."""
+    """Yield the external names that a function or a class uses, with their values."""
     outside = _outside(value)
     for name in sorted(_global_names(symtable.symtable(source, value.__name__, "exec"))):
         if name in outside and name != value.__name__:
@@ -179,8 +178,8 @@ def _global_names(table: symtable.SymbolTable) -> Iterator[str]:
 
 
 def _outside(value: Code) -> Mapping[str, Any]:
-    """Return the values of the names that the code can use: globals of the cells around it, and
-    variables of the function that it was made in."""
+    """Return the values of the names that the code can use: globals of the notebook, and variables
+    of the enclosing function."""
     members = [value] if isinstance(value, types.FunctionType) else [*vars(value).values()]
     found = dict(vars(sys.modules[value.__module__]))
     for function in filter(inspect.isfunction, members):

@@ -1,4 +1,4 @@
-"""Checkpoints of the present state: their schedule and their content."""
+"""Schedule and content of checkpoints of the present state."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from .watch import HURRIED_S
 
 LAST_STATE = "last_state"
 SAVED_S = 20.0
-"""Time for another peer to write the last checkpoint, unless this peer must end quickly; and for
-the disk to make it durable, since the signal that ends this peer. Without a signal there is no
-limit for the disk."""
+"""Time for another peer to write the last checkpoint, unless this peer must end quickly. Also the
+time for the disk to make it durable, from the signal that ends this peer; without a signal the disk
+has no limit."""
 
 
 class RunCheckpoints:
@@ -37,14 +37,14 @@ class RunCheckpoints:
     def __init__(self, run: PeerRun) -> None:
         self._run, self._config, self._node = run, run.config, run.node
         self.saver: CheckpointSaver | None = None
-        self._own_step = -1  # last step of which this peer has saved its own state
+        self._own_step = -1  # last step with a saved own state of this peer
         self.missing = ""
         self.has_new_step = False
 
     def open(self, given: Path, every: int | None, keep: int) -> None:
         """Save to a folder from now on.
 
-        Raises: ConfigError: A number is wrong, or another run saves there.
+        Raises: ConfigError: A number is invalid, or another run saves there.
         """
         for name, value in (("every", 1 if every is None else every), ("keep", keep)):
             if not isinstance(value, int) or value < 1:
@@ -54,7 +54,7 @@ class RunCheckpoints:
         if pipeline is not None:
             folder = checkpoints.stage_folder(given, pipeline.stage_of(self._run.peer))
         averaged = () if config.is_rolling else tuple(range(config.peers))
-        # A peer of a pipeline may have no memory for a second copy of its stage's state.
+        # A peer of a pipeline may lack memory for a second copy of its stage's state.
         streams = pipeline is not None
         plan = SavePlan(folder, every, keep, averaged, config.steps_per_round, streams)
         saver = CheckpointSaver(plan, self._run.peer, self._describe_run(), self._run.notify)
@@ -88,10 +88,10 @@ class RunCheckpoints:
             self._save(saver, whole=saver.is_writer(), may_be_left_out=True)
 
     def save_last(self, in_hurry: bool, leaves_early: bool) -> None:
-        """Make the present state durable, by this peer or another.
+        """Make the present state durable, on this peer or another.
 
         Args:
-            leaves_early: The other peers continue, and save.
+            leaves_early: Whether the other peers continue, and save.
         """
         saver, step, began = self.saver, self._run.step, time.monotonic()
         if saver is None or step == 0 or (leaves_early and not saver.is_writer()):
@@ -109,15 +109,15 @@ class RunCheckpoints:
         saver.wait(self._disk_expired, self._node.serve_while)
         before, self.missing = self.missing, ""
         if not saver.has(step):
-            saver.release()  # other peers wait for the lock, and may be able to write
+            saver.release()  # other peers wait for the lock, and may succeed
             self.missing = f"step {step} to {saver.folder}: {saver.failed or 'no ledger'}"
             if not (in_hurry or before):
                 self._run.notify(f"the last checkpoint is not there: {self.missing}")
 
     def _save(self, saver: CheckpointSaver, whole: bool, may_be_left_out: bool = False) -> None:
-        """Save the present state: this peer's own once a step, and the ``whole`` checkpoint. If
-        the disk is slow, both may be skipped, unless peers have their own state, which all peers
-        save at the same steps."""
+        """Save the present state: this peer's own state once per step, and the ``whole``
+        checkpoint. On a slow disk both may be skipped. They are not if peers have their own state,
+        which all peers save at the same steps."""
         step, model = self._run.step, self._run.model
         own = model.plan_own() if self._own_step != step else None
         if may_be_left_out and own is None and not saver.is_in_time(step):
@@ -136,7 +136,7 @@ class RunCheckpoints:
         if not saver.wait(self._disk_expired):
             return
         ledger = self._node.ledger(expired) if whole else b""
-        step = run.step  # rounds may have been applied during the wait for the ledger
+        step = run.step  # the wait for the ledger may have applied rounds
         if not ledger:
             if own is not None:
                 saver.save(step, own, {}, b"", {})
@@ -152,11 +152,11 @@ class RunCheckpoints:
         saver.save(step, own, files, ledger, about)
 
     def leave_state(self, reason: str) -> str:
-        """Write the state to ``last_state`` in the folder of this peer before it exits: this may be
-        the last copy.
+        """Write the state to ``last_state`` in the folder of this peer before it exits, because
+        this may be the last copy.
 
-        Returns: A line with the place of the state, or the reason why it could not be written.
-            Never raises, because the peer is exiting.
+        Returns: A line with the path of the state, or the reason why it could not be written. Never
+            raises, because the peer is exiting.
         """
         run, round_id = self._run, self._run.applied.round_id
         if run.run_dir is None or not self._node.is_prepared or round_id == 0:

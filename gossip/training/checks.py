@@ -1,4 +1,4 @@
-"""Checks for unsupported models, made in ``prepare`` so that no round fails on them."""
+"""Checks for unsupported models, which ``prepare`` makes so that no round fails."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SPARSE = (torch.nn.Embedding, torch.nn.EmbeddingBag)
 
 
 def plain_model(model: torch.nn.Module) -> torch.nn.Module:
-    """Return the original of a compiled model: its parts have the same names as on a peer that does
+    """Return the original of a compiled model. Its parts have the same names as on a peer that does
     not compile."""
     inner = getattr(model, "_orig_mod", model)
     return inner if isinstance(inner, torch.nn.Module) else model
@@ -83,7 +83,7 @@ def check_model(model: object, optimizers: Sequence[torch.optim.Optimizer]) -> N
 
 
 def check_clip_norm(clip_norm: object, config: RunConfig) -> None:
-    """Raise ConfigError if aggregates cannot be clipped to that norm."""
+    """Raise ConfigError if aggregates cannot be clipped to the norm."""
     if (
         isinstance(clip_norm, bool)
         or not isinstance(clip_norm, int | float)
@@ -102,7 +102,8 @@ def check_clip_norm(clip_norm: object, config: RunConfig) -> None:
 
 
 def check_shapes(wire: WireFormat) -> None:
-    """Raise UnsupportedModel if the encoding needs more tensor shapes than a node receives."""
+    """Raise UnsupportedModel if the encoding needs the shapes of more tensors than a node
+    accepts."""
     if len(wire.packed_shapes) > SHAPES_BYTES_MAX:
         raise UnsupportedModel(
             f"{len(wire.shapes)} parameters: this encoding supports models of at most "

@@ -1,4 +1,4 @@
-"""Collective operations of a script, which all peers call at the same place."""
+"""Collective operations of a script, which all peers call at the same point."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class CollectiveCalls(PeerStatus):
 
     @property
     def answered(self) -> tuple[int, ...]:
-        """Peers with answers in the last collective operation, ascending."""
+        """Peers that contributed to the last collective operation, ascending."""
         return self._collectives.answered
 
     def _collective(self, operation: str) -> Collectives:
@@ -110,7 +110,7 @@ class CollectiveCalls(PeerStatus):
 
 
 def _content_of(content: object) -> Callable[[], bytes]:
-    """Return a function that makes the bytes of a file, for the writing peer. Raises ConfigError:
+    """Return a function that makes the bytes of the file on the writing peer. Raises ConfigError:
     ``content`` has another type."""
     match content:
         case bytes():

@@ -1,9 +1,9 @@
 """Collective operations among peers that may fail or be Byzantine: each contributes data, and all
 compute the result from the same commit.
 
-Each call has a place: the position of the script, and the number of earlier calls at that position.
-Data of peers under one place belong together. A late peer finds the answer that the other peers
-received, because it stores the answers of the last commits.
+Each call has a place: the position of the script and the number of earlier calls there. Data of
+peers for one place belong together. Every peer stores the answers of the last commits, so a late
+peer finds the answer that the others received.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from gossip.errors import ConfigError
 from gossip.run import checkpoints, shown
 from gossip.transport import PARSER_ERRORS
 
-ANSWERS = "gossip.collectives"  # its name in the state beside the model
+ANSWERS = "gossip.collectives"  # key in the state beside the model
 ANSWERS_KEPT = 32
 BEGINNING = -1
 """Position of a script before its first step. A returning peer makes the calls at that position
 late."""
 FIRST_KEPT = 8
-"""Number of calls at ``BEGINNING`` whose answers are kept longer than others."""
+"""Number of calls at ``BEGINNING`` with answers that are kept longer."""
 PASSED_MAX = 3
-"""Rounds in which the others train while this peer waits in a call, until it stops waiting for
+"""Number of rounds in which the others train before a peer that waits in a call stops waiting for
 them."""
 ANSWERS_BYTES_MAX = 2 * COLLECTED_BYTES_MAX
-OVERHEAD_BYTES = 64  # of a place and an operation
+OVERHEAD_BYTES = 64  # bytes of a place and an operation
 DEPTH_MAX = 16
 _PARSER_LIMITS = {
     "raw": False,
@@ -48,7 +48,7 @@ _PARSER_LIMITS = {
 }
 
 Place: TypeAlias = tuple[int, int, str]
-"""Position of a script, number of earlier calls at that position, and the operation."""
+"""Position of a script, number of earlier calls there, and the operation."""
 
 
 class Means(dict[str, float]):
@@ -64,10 +64,10 @@ class Means(dict[str, float]):
 
 
 class CollectiveAnswers:
-    """Calls of this peer's script, and the data that commits have collected for each.
+    """Calls of this peer's script, with the data that commits have collected for each.
 
     Args:
-        f: Number of Byzantine peers to tolerate. They can send any data under any place, also a
+        f: Number of Byzantine peers to tolerate. They can send any data for any place, also a
             future one.
     """
 
@@ -88,14 +88,14 @@ class CollectiveAnswers:
         return place
 
     def find(self, place: Place) -> dict[int, bytes] | None:
-        """Return peer -> its data; None while no commit has collected data for the place."""
+        """Return peer -> its data; None until a commit has collected data for the place."""
         return self._answers.get(place)
 
     def collected(self, given: Sequence[tuple[int, bytes]]) -> None:
         """Store the data in the commit of an operation, by place and peer.
 
-        The first commit with a place counts, if it has the data of more than ``f`` peers for that
-        place, or of all its peers. It has the data of every peer that was in time.
+        The first commit with data for a place counts, if it has data of more than ``f`` peers for
+        that place, or of all its peers. It contains the data of every peer that was in time.
         """
         found: dict[Place, dict[int, bytes]] = {}
         for peer, packed in given:
@@ -119,21 +119,21 @@ class CollectiveAnswers:
         return sum([len(data) for given in self._answers.values() for data in given.values()])
 
     def state(self) -> list[Any]:
-        """Return the answers in JSON types, for a peer that receives the state."""
+        """Return the answers as JSON types, for a peer that receives the state."""
         return [
             [*place, [[peer, data.hex()] for peer, data in given.items()]]
             for place, given in self._answers.items()
         ]
 
     def adopt(self, state: Any) -> None:
-        """Replace the answers by those that ``state`` returned on another peer. Raises as
+        """Replace the answers by those that ``state`` has returned on another peer. Raises as
         ``read_answers``."""
         self._answers = read_answers(state)
 
 
 def read_answers(state: Any) -> OrderedDict[Place, dict[int, bytes]]:
-    """Return the answers that ``CollectiveAnswers.state`` packed. Raises ValueError: ``state`` has
-    another form."""
+    """Return the answers that ``CollectiveAnswers.state`` has packed. Raises ValueError: ``state``
+    has another form."""
     try:
         return OrderedDict(
             (
@@ -147,10 +147,8 @@ def read_answers(state: Any) -> OrderedDict[Place, dict[int, bytes]]:
 
 
 def before_epoch(epoch: int) -> int:
-    """Return the position of a script before an epoch, independent of its step.
-
-    The calls that a late peer makes at that position are matched with those that the others made
-    before that epoch.
+    """Return the position of a script before an epoch, independent of its step. Calls of a late
+    peer there are matched with those of the others before that epoch.
     """
     return BEGINNING - 1 - 2 * epoch
 
@@ -173,8 +171,8 @@ def packed(place: Place, data: bytes, most: int) -> bytes:
 
 
 def bytes_max(peers: int) -> int:
-    """Return the maximum number of bytes of each of ``peers`` peers, so that one commit holds the
-    values of all."""
+    """Return the maximum number of bytes per peer, so that one commit holds the values of all
+    ``peers``."""
     return COLLECTED_BYTES_MAX // max(1, peers) - OVERHEAD_BYTES
 
 
@@ -188,13 +186,13 @@ def _unpack(data: bytes) -> tuple[Place, bytes] | None:
 
 
 class Collectives:
-    """Collective operations built on ``collect``, which contributes bytes and returns the bytes of
+    """Collective operations on top of ``collect``, which contributes bytes and returns the bytes of
     each peer.
 
     Args:
-        run: The ``PeerRun`` of this peer, which has the answers.
+        run: ``PeerRun`` of this peer, which has the answers.
         contribute: Contributes the result of ``packed`` to the next round, waits for its end, and
-            returns whether the others trained in it. Raises RunOver: There is no further round.
+            returns whether the others trained in it. Raises RunOver if there is no further round.
     """
 
     def __init__(self, run: Any, contribute: Callable[[bytes], bool]) -> None:
@@ -208,13 +206,13 @@ class Collectives:
     def collect(
         self, operation: str, data: bytes | Callable[[], bytes], most: int | None = None
     ) -> dict[int, bytes]:
-        """Return peer -> its data, the same on all peers. A peer gets only its own data if the run
-        has ended, or if it is alone in the call while the others train.
+        """Return peer -> its data, the same on all peers. A peer receives only its own data if the
+        run has ended, or if it is alone in the call while the others train.
 
         Args:
             data: The data of this peer, or a function that returns it. A late peer does not call
                 the function, because the answer is known.
-            most: Largest number of bytes from one peer.
+            most: Maximum number of bytes from one peer.
         """
         place = self.answers.next_place(operation)
         found = self.answers.find(place)
@@ -264,7 +262,8 @@ class Collectives:
         return self._objects("gather", pack_object(value))
 
     def gather_made(self, operation: str, make: Callable[[], object]) -> dict[int, Any]:
-        """Gather the results of ``make`` under another name. A late peer does not call ``make``."""
+        """Gather the results of ``make`` under another name of operation. A late peer does not call
+        ``make``."""
         return self._objects(operation, lambda: pack_object(make()))
 
     def broadcast(self, value: object) -> Any:
@@ -277,7 +276,7 @@ class Collectives:
         return sum([each is True for each in given.values()]) > liars
 
     def once(self, work: Callable[[], None]) -> str:
-        """Do ``work`` on one peer, or on another if that one has failed or does not answer.
+        """Do ``work`` on one peer, or on another if that one fails or does not reply.
 
         Returns: "" once it is done; else the reason why no peer could do it.
         """
@@ -308,7 +307,7 @@ def _tried(work: Callable[[], None]) -> str:
 
 
 def write_whole(path: Path, content: bytes | memoryview) -> None:
-    """Write a file completely and durably, or not at all. Raises OSError."""
+    """Write a file durably and atomically. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     checkpoints.store(path, iter((memoryview(content),)))
 
@@ -332,8 +331,8 @@ def pack_object(value: object) -> bytes:
 
 
 def plain_of(data: bytes) -> Any:
-    """Return the object that ``pack_object`` packed, with tuples as lists; None: ``data`` is not a
-    packed object. A peer may send anything."""
+    """Return the object that ``pack_object`` has packed, with tuples as lists; None: ``data`` is
+    not a packed object, which a peer may send."""
     try:
         return msgpack.unpackb(data, **_PARSER_LIMITS)
     except PARSER_ERRORS:

@@ -1,5 +1,5 @@
-"""Explanation of a swarm's refusal of this peer's model: each peer writes a description of its
-model to the run's folder, and the refused peer compares them."""
+"""Explains why a swarm rejects this peer's model. Each peer writes a description of its model to
+the run's folder, and the rejected peer compares them."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ FILE = "model.json"
 
 @contextlib.contextmanager
 def compared(run_dir: Path | None, peer: int, layout: Layout) -> Iterator[None]:
-    """Turn a refusal of this peer's model into an error that shows where the models differ.
+    """Turn a rejection of this peer's model into an error that shows where the models differ.
 
-    The body presents the model of this ``layout`` to the swarm. A description of the model is
+    In this context the model of ``layout`` is presented to the swarm. A description of the model is
     written to the run's folder first, for the comparison.
 
-    Raises: ModelDiffers: In place of Refused,
-        if a peer of the swarm has written a description of its model.
+    Raises: ModelDiffers: Raised in place of Refused if a peer of the swarm has written a
+        description of its model.
     """
     if run_dir is None:
         yield
@@ -37,7 +37,7 @@ def compared(run_dir: Path | None, peer: int, layout: Layout) -> Iterator[None]:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_json(path, own)
-    except OSError as error:  # a refusal elsewhere then does not show where models differ
+    except OSError as error:  # a rejection on another host then lacks the difference of the models
         logger.warning("peer=%d cannot write %s: %s", peer, path, error)
     try:
         yield
@@ -45,7 +45,7 @@ def compared(run_dir: Path | None, peer: int, layout: Layout) -> Iterator[None]:
         for other in run_dir.glob(f"peer-*/{FILE}"):
             with contextlib.suppress(ValueError, OSError):
                 found = read_json(other) or {}
-                # The refusal names the layout that the swarm trains.
+                # The rejection names the layout that the swarm trains.
                 layout_id = found.get("layout")
                 if other != path and layout_id and str(layout_id) in str(refused):
                     raise ModelDiffers(*difference(found, own)) from None

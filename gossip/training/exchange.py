@@ -1,4 +1,4 @@
-"""Rounds of the trainer: it contributes updates, and waits until their rounds are applied."""
+"""Contributes updates of the trainer to rounds, and waits until these are applied."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from .stepping import StepsTaken
 
 logger = logging.getLogger(__name__)
 
-BRIEF_S = 0.05  # longest step whose update carries the receipt of the previous step
+BRIEF_S = 0.05  # a shorter step sends the receipt of the previous one with its update
 PASSED_MAX = 32
-"""Consecutive rounds of other kinds of steps for which an update waits before it is left out."""
+"""Number of consecutive rounds of other kinds of steps after which a waiting update is left out."""
 _ONE_STEP = StepsTaken()
 
 
 @dataclass(frozen=True)
 class _Offer:
-    """An offered update, and the command that it answers.
+    """Offered update, and the command to which it replies.
 
     Attributes:
-        changes: Count of changes of the parameters at the offer.
+        changes: ``LocalModel.changes`` at the offer.
     """
 
     go: control.StartRoundCommand
@@ -38,21 +38,22 @@ class _Offer:
 
     @property
     def step(self) -> int:
-        """Step that the round makes if it makes one."""
+        """Step of the round, if it makes one."""
         return self.go.round_id - self.go.collectives
 
 
 class Exchange:
-    """Offers updates to the node, one for each round."""
+    """Exchange of updates with the node, one for each round."""
 
     def __init__(self, node: NodeService, overlaps: bool) -> None:
-        """``overlaps``: an update's round is awaited only once the next update is computed."""
+        """``overlaps``: whether the next update is computed before the round of an update is
+        awaited."""
         self._node, self._applied, self._model = node, node.applied, node.model
         self._overlaps = overlaps
         self._in_flight: _Offer | None = None
-        # whether steps are short; the last return to the user's code
+        # whether steps are short; time of the last return to the user's code
         self._brief, self._left_at = False, 0.0
-        self._lasted_s = 0.0  # duration from that return to the offer
+        self._lasted_s = 0.0  # time from that return to the offer
 
     @property
     def in_flight(self) -> int:
@@ -73,8 +74,7 @@ class Exchange:
 
     @property
     def guess(self) -> control.StartRoundCommand | None:
-        """Predicted next round, to compute beside the one in flight. None if there is none, or it
-        is unknown."""
+        """Predicted next round, to compute beside the one in flight, or None."""
         if self._in_flight is None:
             return None
         go = self._in_flight.go
@@ -92,9 +92,9 @@ class Exchange:
         return 0.0 if self._node.go is None else self._node.go.deadline_us / 1e6
 
     def late_s(self, since: float) -> float:
-        """Return how late, at ``since``, this peer began to compute for the round, because it was
-        still in an earlier round or had restored a state. Work of the script between two rounds is
-        not lateness: it takes the same time on all peers."""
+        """Return the delay with which this peer began to compute for the round at ``since``,
+        because it was still in an earlier round or had restored a state. Work of the script between
+        two rounds does not count, because it takes the same time on all peers."""
         go = self._node.go
         if go is None or not 0.0 < go.began_at < self._applied.offered_at:
             return 0.0
@@ -107,20 +107,20 @@ class Exchange:
         before_send: Callable[[], None] | None = None,
         steps: StepsTaken = _ONE_STEP,
     ) -> None:
-        """Offer the gradients, and wait until the round is applied (``samples == 0``: take part
-        without gradients). With overlap, return as soon as they are offered; ``settle``, called
-        before the next offer, applies the round.
+        """Offer the gradients (none if ``samples`` is 0), and wait until the round is applied. With
+        overlap, return as soon as they are offered; ``settle``, called before the next offer,
+        applies the round.
 
         If the round becomes a collective operation, the same update is offered to the next round.
-        If a round makes another kind of step, because most peers are elsewhere in their loop, this
-        peer offers no update until a round makes this kind.
+        If a round makes another kind of step, because most peers are at another point of their
+        loop, this peer offers no update until a round makes this kind.
 
         Without a shard, also wait for the next ``StartRoundCommand``, so that the caller's next
         gradient belongs to current parameters. With a shard, the loader waits for that.
 
         Args:
-            before_send: Called when the update is ready and not yet sent.
-            steps: The steps that the update covers.
+            before_send: Called when the update is ready, before it is sent.
+            steps: Steps that the update covers.
         """
         self._lasted_s = time.monotonic() - self._left_at
         self._brief = self._lasted_s < BRIEF_S
@@ -156,13 +156,13 @@ class Exchange:
             else:
                 self._settle(offer)
         if self._in_flight is None and not self._node.is_sharded and self._node.halted is None:
-            # The next call reports a halt after the applied round: this call has done its work.
+            # Leave a halt after the applied round to the next call, because this one is complete.
             self._node.serve_until_go(self._brief)
         self._left_at = time.monotonic()
 
     def settle(self, expired: Callable[[], bool] = lambda: False) -> bool:
-        """Wait until the round of the update in flight, if any, is applied. The user's gradients
-        stay as they are.
+        """Wait until the round of the update in flight, if any, is applied. The user's gradients do
+        not change.
 
         Args:
             expired: Polled about twice a second; once it is true, the wait ends.
@@ -190,8 +190,8 @@ class Exchange:
         be computed. ``applied.on_collected`` receives the collected data.
 
         Args:
-            commits: The operation is the next round, and its commit has the data. Otherwise there
-                are no commits, and the operation takes no round.
+            commits: Whether the operation is the next round, and the commit has the data. Otherwise
+                there are no commits, and the operation takes no round.
         """
         self.settle()
         go = self.wait_go()
@@ -201,7 +201,7 @@ class Exchange:
         self._node.serve_until_go(self._brief)
 
     def _offer(self, go: control.StartRoundCommand, message: control.Contribute) -> _Offer:
-        """Send the content of the update slot of ``go`` in answer to it."""
+        """Reply to ``go`` with the content of its update slot."""
         if go.want_parameters:
             self._model.flatten_parameters(go.slot)
         self._node.claim_go(go.round_id)
@@ -218,8 +218,8 @@ class Exchange:
         return _Offer(go, message, self._model.changes)
 
     def _settle(self, offer: _Offer, expired: Callable[[], bool] = lambda: False) -> None:
-        """Serve the node until the offer's step is over; data for a collective operation is offered
-        to one round only."""
+        """Serve the node until the step of the offer is over. Data for a collective operation is
+        offered to one round only."""
         node, restores, passed = self._node, self._applied.restores, 0
 
         def is_settled() -> bool:
@@ -238,8 +238,8 @@ class Exchange:
                     PASSED_MAX,
                 )
                 return
-            # A restarted node has not received the update, and a collective operation has not used
-            # it. It is still valid if no parameters have changed since.
+            # A restarted node has not received the update, or a collective operation has not used
+            # it. It is still valid if the parameters have not changed.
             offer = self._offer_again(offer, node.go)
 
     def _is_over(self, offer: _Offer) -> bool:
@@ -252,7 +252,7 @@ class Exchange:
         """Repeat the offer to the round ``go``. If parameters or this peer's samples have changed,
         the new offer has no update."""
         before, message = offer.go, offer.message
-        if self._model.changes != offer.changes:  # by a step of another kind
+        if self._model.changes != offer.changes:  # changed by a step of another kind
             self._model.exchanged = ()
             message = replace(message, samples=0, rates=(), replica=b"")
         uses = (message.samples or message.skipped) and not is_further(message.kind)
@@ -265,22 +265,22 @@ class Exchange:
             self._model.move_update(before.slot, go.slot)
         if message.samples and go.round_id > before.round_id:
             self._model.encode_again(go)
-            if not message.lasted_us:  # the update was computed before this round began
+            if not message.lasted_us:  # computed before this round began
                 message = replace(message, lasted_us=round(1e6 * self._lasted_s))
         return self._offer(go, message)
 
     # --- between two local steps ------------------------------------------------------------------
 
     def is_asked_for_state(self) -> bool:
-        """Whether the node requests a copy of the state for another peer; polled between two local
-        steps. Messages before it or with it are deferred to the end of the round."""
+        """Whether the node requests a copy of the state for another peer. Polled between two local
+        steps. Earlier and simultaneous messages are deferred to the end of the round."""
         self._poll_node()
         waits = self._in_flight is not None or bool(self._node.link.put_off)
         return self._applied.snapshots_due > 0 and not waits
 
     def is_decided(self) -> bool:
         """Whether the round of the present local steps is over, so that their update no longer
-        counts; polled between two of them. A collective operation does not end the round."""
+        counts. Polled between two steps. A collective operation does not end the round."""
         self._poll_node()
         return any(
             isinstance(message, control.RestoreCommand)
@@ -290,8 +290,8 @@ class Exchange:
         )
 
     def _poll_node(self) -> None:
-        """Receive the node's messages, if no round is in flight and all deferred messages belong to
-        collective operations."""
+        """Receive messages from the node if no round is in flight and all deferred messages belong
+        to collective operations."""
         if self._in_flight is not None or not all(
             _is_of_operation(message)
             for messages, _ in self._node.link.put_off

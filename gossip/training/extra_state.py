@@ -1,4 +1,5 @@
-"""State beside model and optimizer: objects that the script keeps, and settings of optimizers."""
+"""State beside model and optimizer: the script's objects (``Session.keep``), and settings of
+optimizers."""
 
 from __future__ import annotations
 
@@ -23,30 +24,30 @@ LOST = "gossip.lost_rounds"
 class ExtraState:
     """State beside model and optimizer.
 
-    A state of other peers may arrive within a step. Schedulers of the script load theirs after the
-    script's work following that step.
+    A state of other peers may arrive within a step. Schedulers load their part after the script's
+    work that follows the step.
 
     Attributes:
         kept: Objects of ``Session.keep``, by name.
-        in_flight: The state that goes with the parameters before the round in flight.
-        optimizer: The script's optimizer, or one that represents several; set by ``prepare``.
+        in_flight: State that belongs to the parameters before the round in flight.
+        optimizer: The script's optimizer, or a combination of several; set by ``prepare``.
     """
 
     optimizer: torch.optim.Optimizer
 
     def __init__(self, run: PeerRun) -> None:
         self._run, self._node = run, run.node
-        # The script is ahead of the parameters, as are settings of its optimizer, such as the
-        # learning rate.
+        # The script and the settings of its optimizer, such as the learning rate, are ahead of the
+        # parameters.
         self._is_ahead = run.config.has_local_steps or run.config.overlap > 0
         self.kept: dict[str, Any] = {}
         self.in_flight: dict[str, Any] = {}
-        self._unclaimed: dict[str, Any] = {}  # States for which ``keep`` may be called yet.
+        self._unclaimed: dict[str, Any] = {}  # States of objects not yet passed to ``keep``.
         self._due: dict[str, Any] = {}  # States of kept objects that arrived within a step.
         self._loaded: set[str] = set()  # Kept objects that have loaded a state of another step.
-        self._settings: list[dict[str, Any]] = []  # Settings of parameter groups, from a state.
-        self._settings_step = -1  # The step of these settings, if a state has it.
-        self._lost_at = 0  # ``lost_steps`` of the last state.
+        self._settings: list[dict[str, Any]] = []  # Settings of parameter groups from a state.
+        self._settings_step = -1  # Step of these settings, if known.
+        self._lost_at = 0  # ``lost_steps`` in the last state.
         self._pace = SchedulerPace()
 
     def keep(self, name: str, thing: Any) -> None:
@@ -60,19 +61,19 @@ class ExtraState:
             raise ConfigError(
                 f"{name} is a {type(thing).__name__}, which has no state_dict and load_state_dict"
             )
-        StateFile({name: thing.state_dict()})  # raises now, and not at the first checkpoint
+        StateFile({name: thing.state_dict()})  # raise here, not at the first checkpoint
         self.kept[name] = thing
         if name in self._unclaimed:
             thing.load_state_dict(self._unclaimed.pop(name))
             self._loaded.add(name)
-            # The constructor of a scheduler sets the rates of its first epoch; the right ones are
-            # those of its state.
+            # The constructor of a scheduler sets the rates of its first epoch, but those of its
+            # state apply.
             self._apply_settings()
 
     # --- the state --------------------------------------------------------------------------------
 
     def now(self) -> dict[str, Any]:
-        """Return the state that goes with the parameters that all peers share."""
+        """Return the state that belongs to the parameters that all peers share."""
         if self._run.exchange.in_flight:
             state = self.in_flight
         else:
@@ -81,11 +82,11 @@ class ExtraState:
         return {**state, ANSWERS: answers} if answers else state
 
     def before_round(self) -> dict[str, Any]:
-        """Return a copy of the state with which the round of the next update begins."""
+        """Return a copy of the state at the start of the next update's round."""
         return copy.deepcopy(self._run.stepper.extra_state(self.latest))
 
     def latest(self) -> dict[str, Any]:
-        """Return the state as the script has it."""
+        """Return the present state of the script."""
         run, stage = self._run, self._node.stage
         parts = {
             ANSWERS: run.answers.state(),
@@ -141,8 +142,8 @@ class ExtraState:
     # --- between two steps ------------------------------------------------------------------------
 
     def load_objects(self) -> None:
-        """Load states that arrived within this step, except those of schedulers: the script steps a
-        scheduler for the step that it had begun."""
+        """Load states that arrived within this step, except those of schedulers, which the script
+        still steps for this step."""
         self._load_due({name for name in self._due if not counts_steps(self.kept[name])})
 
     def load_all(self) -> None:
@@ -159,7 +160,7 @@ class ExtraState:
         self._apply_settings()
 
     def _note_loaded(self) -> None:
-        """Record the step of the state that loaded schedulers belong to, before the script steps
+        """Record the step of the state that schedulers have loaded, before the script steps
         them."""
         if self._loaded:
             loaded = {name: self.kept[name] for name in self._loaded}
@@ -168,7 +169,7 @@ class ExtraState:
             self._loaded = set()
 
     def restore(self, before: dict[str, Any]) -> None:
-        """Restore objects that the script changed after undone steps, such as a scheduler, to
+        """Restore objects such as schedulers, which the script changed after undone steps, to
         ``before``."""
         states = copy.deepcopy(before)
         for name, thing in self.kept.items():
@@ -199,6 +200,6 @@ class ExtraState:
         self._pace.begin_epoch(self.kept, epoch)
 
     def follow_steps(self, *, over: bool = False) -> None:
-        """Step the schedulers for steps that the script did not make. ``over``: no step of the
-        script follows."""
+        """Step the schedulers for steps that the script did not make. ``over``: whether no step of
+        the script follows."""
         self._pace.follow(self.kept, self._run.step - self._run.lost_steps, over=over)

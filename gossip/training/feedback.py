@@ -1,17 +1,17 @@
-"""Encoding of updates with error feedback: the error of one update is added to the next.
+"""Encodes updates with error feedback: the encoding error of one update is added to the next.
 
 The update that is sent is d = D(E(g + e)) for the gradient g and the residual e, and e becomes g +
 e - d, if the update is used (Seide et al. 2014; Karimireddy et al. 2019, arXiv:1901.09847). An
 update is used, shard by shard, when its peer is among the contributors of the commit. If an update
-is not used (late, not finite, of a lost round), its g is dropped, as it is without an encoding:
-its samples are returned and read again. The residual stays as it was, since d was not applied. So
-no gradient counts twice, and none is lost twice. If the round becomes a collective operation, the
-update is encoded again for the next round, because an encoding's random numbers belong to a round.
+is not used (late, not finite, of a lost round), g is dropped as without an encoding, and its
+samples are read again. The residual does not change, because d was not applied. So no gradient
+counts twice or is lost twice. If the round becomes a collective operation, the update is encoded
+again for the next round, because the random numbers of an encoding belong to a round.
 
-A residual belongs to its peer and is not part of the swarm's state. A peer that joins, or that
-restores a state of other peers, starts without a residual: its residual was part of other rounds. A
-checkpoint stores the residual beside the sender's memory, so a resumed run continues with it. A
-restarted node finds it here.
+A residual belongs to its peer and is not part of the swarm's state. A peer that joins, or restores
+a state of other peers, starts without a residual, because its own belonged to other rounds. A
+checkpoint stores the residual beside the sender's memory, so a resumed run continues with it. It
+survives a restart of the node, because the trainer has it.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ from .state import StateMismatch
 
 
 class UpdateEncoder:
-    """Encodes updates for sending, and keeps the encoding error.
+    """Encoder of updates, which keeps the encoding error.
 
     Attributes:
-        keeps_lost: Whether it keeps the error.
-        residual: ``(fragments * trained,)`` float32, of all updates that were taken, one fragment
-            of the model after the other; None if there is no residual.
+        keeps_lost: Whether the encoding error is kept.
+        residual: ``(fragments * trained,)`` float32 for all used updates, one fragment of the model
+            after the other; None if there is none.
     """
 
     def __init__(self, wire: WireFormat, fragments: int = 1) -> None:
-        """``fragments``: number of fragments of the model; an update is of one of them."""
+        """``fragments``: number of fragments of the model. Each update has one."""
         self._wire, self._size = wire, fragments * wire.trained
         encoding = wire.encoding
-        # Low-rank parts are drawn anew in each round, so encoding again needs the error.
+        # Low-rank factors are drawn anew in each round, so encoding again needs the error.
         self.keeps_lost = encoding.feedback or encoding.low_rank
         self._bounds = list(pairwise(accumulate(wire.sizes, initial=0)))
         self.residual: NDArray[np.float32] | None = None
-        # the round and fragment of the update under way, and its error
+        # round and fragment of the current update, and its error
         self._pending: tuple[int, int, NDArray[np.float32]] | None = None
 
     def encode(
@@ -58,9 +58,9 @@ class UpdateEncoder:
         """Encode the update, and replace it by the vector that the receivers will decode.
 
         Args:
-            update: ``(elements,)``; a non-finite one is not changed and leaves no residual.
-            encoded: Memory for its bytes, shard by shard.
-            fragment: The fragment of the update.
+            update: ``(elements,)``. A non-finite one is not changed, and leaves no residual.
+                encoded: Memory for the bytes, shard by shard.
+            fragment: Fragment of the update.
         """
         keeps = self._wire.encoding.feedback and self.residual is not None
         owed = self._owed(fragment) if keeps else None
@@ -69,8 +69,8 @@ class UpdateEncoder:
     def encode_again(
         self, update: NDArray[np.float32], encoded: NDArray[np.uint8], round_id: int
     ) -> None:
-        """Encode the ``update`` that ``encode`` has left for a later round, because its round
-        became a collective operation."""
+        """Encode the result ``update`` of ``encode`` for a later round, because its round became a
+        collective operation."""
         _, fragment, left = self._pending or (0, 0, None)
         self._encode(update, encoded, (round_id, fragment), left)
 
@@ -81,8 +81,8 @@ class UpdateEncoder:
         of: tuple[int, int],
         added: NDArray[np.float32] | None,
     ) -> None:
-        """Encode an update. ``of``: its round and fragment. ``added``: summand of a finite update,
-        before it is encoded."""
+        """Encode an update. ``of``: round and fragment of the update. ``added``: vector that is
+        added to a finite update before encoding."""
         self._pending, round_id = None, of[0]
         if not is_finite(update):
             self._write(update, encoded, round_id)
@@ -105,8 +105,7 @@ class UpdateEncoder:
         return self.residual[start : start + self._wire.trained]
 
     def settle(self, round_id: int, taken: tuple[bool, ...]) -> None:
-        """Record that a round was applied, with this peer's update in the shards ``taken``; () if
-        in none."""
+        """Record that a round was applied, with this peer's update in the shards ``taken``."""
         if self._pending is None or round_id < self._pending[0]:
             return
         (pending_round, fragment, left), self._pending = self._pending, None
@@ -120,7 +119,7 @@ class UpdateEncoder:
                 owed[start:stop] = left[start:stop]
 
     def forget(self) -> None:
-        """Drop the residual: the parameters were replaced by those of other peers."""
+        """Drop the residual, because parameters of other peers have replaced the local ones."""
         self.residual = self._pending = None
 
     def load(self, residual: Tensor | None) -> None:
@@ -139,7 +138,7 @@ class UpdateEncoder:
     def _write(
         self, update: NDArray[np.float32], encoded: NDArray[np.uint8], round_id: int
     ) -> list[NDArray[np.uint8]]:
-        """Encode each shard into ``encoded``, and return its bytes."""
+        """Encode each shard into ``encoded``, and return the bytes."""
         sizes = pairwise(accumulate(self._wire.update_bytes, initial=0))
         written = []
         for shard, ((start, stop), (first, last)) in enumerate(

@@ -1,11 +1,11 @@
-"""Batches of a map-style data set, fetched as the user's DataLoader would: by its workers, ahead of
+"""Fetches batches of a map-style data set as the user's DataLoader would: by workers, ahead of
 time, into pinned memory.
 
-Random numbers of a worker, for example to augment a batch, depend only on the run's seed, the peer
-and the batch, so a resumed run draws the same numbers.
+A worker's random numbers, for example for augmentation, depend only on the run's seed, the peer and
+the batch, so a resumed run draws the same.
 
-The samples of this peer are decided round by round, so a fetch before its round is a prediction.
-The node predicts the next rounds, and workers prefetch their batches. A batch is used only if its
+The samples of this peer are assigned round by round, so an earlier fetch needs a prediction. The
+node predicts the next rounds, and workers prefetch their batches. A batch is used only if the
 prediction was right.
 """
 
@@ -34,19 +34,19 @@ from .seeding import seed_generators
 from .watch import TerminationHandler
 
 Key: TypeAlias = tuple[int, tuple[tuple[int, int], ...]]
-"""An epoch, and a batch as a slice of it."""
+"""Epoch, and slice of it that is a batch."""
 
 PR_SET_PDEATHSIG = 1
 
 
 class Fetcher:
-    """Fetches batches through a DataLoader of its own, with the workers, collating and memory
-    options of the given one.
+    """Fetcher of batches through a new DataLoader, with the workers, collating and memory options
+    of the given one.
 
     Workers set the generators of Python, numpy and torch for each batch.
 
-    Workers live as long as an iteration over the data, or with ``persistent_workers`` until
-    ``close``. After a wrong prediction they finish their fetches, and the batches are dropped.
+    Workers run during an iteration over the data, or with ``persistent_workers`` until ``close``.
+    After a wrong prediction their fetches are completed and dropped.
 
     Attributes:
         ahead: Number of batches that workers prefetch beside the next one; 0 without workers.
@@ -57,13 +57,13 @@ class Fetcher:
     ) -> None:
         """
         Args:
-            indices: Returns the samples in the batch of a key.
-            words: Seeds of the workers' random numbers, beside their batch.
+            indices: Returns the indices of a key's batch.
+            words: Seeds of the workers' random numbers, in addition to the batch.
         """
         self._given, self._indices, self._words = loader, indices, words
         self._generator = torch.Generator().manual_seed(draw("workers", *words) % 2**63)
         self.ahead = min(PREDICTED_ROUNDS, loader.num_workers * (loader.prefetch_factor or 0))
-        self._asked: deque[Key] = deque()  # under way, in order
+        self._asked: deque[Key] = deque()  # running fetches, in order
         self._wanted = _Wanted(self._start_fetch)
         self._own: DataLoader[Any] | None = None
         self._batches: Iterator[Any] | None = None
@@ -78,12 +78,11 @@ class Fetcher:
     def fetch(self, key: Key, coming: Iterable[Key] = ()) -> Any:
         """Return the batch of ``key``; workers continue with the ``coming`` ones.
 
-        Raises: errors of the data set and the collating, in the form in which the given loader
-            raises them.
+        Raises: errors of the data set and of collating, as the given loader raises them.
         """
         if self._cuts:
-            # The result of collating the single samples, without taking the tensors apart first.
-            # The indices stay a tensor: as a list they take several times as long as the copy.
+            # Index the tensors, which equals collating single samples. The indices stay a tensor,
+            # because a list takes several times as long as the copy.
             indices = self._indices(key)
             tensors: tuple[Tensor, ...] = self._given.dataset.tensors  # type: ignore[attr-defined]
             return [tensor[indices] for tensor in tensors]
@@ -96,7 +95,7 @@ class Fetcher:
             assert self._batches is not None
             batch = next(self._batches)
         except BaseException:
-            self.close()  # running fetches are no longer needed
+            self.close()  # drop running fetches
             raise
         self._asked.popleft()
         return batch
@@ -108,12 +107,12 @@ class Fetcher:
             self._wanted.keys = deque(plan)
             if self._own is None:
                 self._own = self._make()
-            # persistent workers finish their fetches, and continue with these
+            # persistent workers complete their fetches, and continue with these keys
             self._batches = start_workers(self._own)
         elif list(self._asked) == plan[:known]:
             self._wanted.keys = deque(plan[known:])
         else:
-            self._wanted.keys.clear()  # drop wrong predictions; the next round begins again
+            self._wanted.keys.clear()  # drop wrong predictions, and start again
 
     def _make(self) -> DataLoader[Any]:
         given = self._given
@@ -121,23 +120,22 @@ class Fetcher:
             given,
             SeededDataset(given.dataset) if given.num_workers else given.dataset,
             self._generator,
-            # beyond a wrong prediction; ``rest`` ends the workers if they are not to persist
+            # after a wrong prediction; ``rest`` ends workers that do not persist
             persists=True,
             batch_sampler=self._wanted,
         )
 
     def _start_fetch(self, key: Key) -> list[int]:
-        """Return the indices of the batch's samples for the loader. For a worker a seed comes
-        first."""
+        """Return the indices of the batch for the loader, for a worker preceded by a seed."""
         self._asked.append(key)
-        # plain numbers: no dictionary finds a tensor
+        # plain ints, because a tensor is no key of a dictionary
         indices: list[int] = self._indices(key).tolist()
         if not self._given.num_workers:
             return indices
         return [draw("batch", *self._words, *[at for pair in key[1] for at in pair]), *indices]
 
     def rest(self) -> None:
-        """End the workers after an iteration over the data, unless they persist."""
+        """End the workers after an iteration over the data unless they persist."""
         if not self._given.persistent_workers:
             self.close()
 
@@ -149,7 +147,7 @@ class Fetcher:
 
 
 class _Wanted:
-    """Batch sampler of a fetcher's loader: it yields the requested keys, and then ends until there
+    """Batch sampler of a fetcher's loader. It yields the requested keys, and then ends until there
     are more."""
 
     def __init__(self, start_fetch: Callable[[Key], list[int]]) -> None:
@@ -177,7 +175,7 @@ class DatasetProxy:
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or "_dataset" not in self.__dict__:
-            raise AttributeError(name)  # during unpickling there is no data set yet
+            raise AttributeError(name)  # no data set yet during unpickling
         return getattr(self.__dict__["_dataset"], name)
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -185,7 +183,7 @@ class DatasetProxy:
 
 
 class SeededDataset(DatasetProxy, Dataset[Any]):
-    """Sets the generators of its worker before it fetches a batch."""
+    """Data set that seeds the generators of its worker before it fetches a batch."""
 
     def __getitems__(self, wanted: list[int]) -> Any:
         seed, *indices = wanted
@@ -202,14 +200,14 @@ class SeededDataset(DatasetProxy, Dataset[Any]):
 
 
 _workers: dict[int, WeakSet[BaseProcess]] = {}
-"""Workers, by the process that started them: a fork of that process does not end them."""
+"""Workers by the process that started them, because a fork of that process must not end them."""
 
 
 def start_workers(loader: DataLoader[Any]) -> Iterator[Any]:
     """Iterate over a ``loader`` with a ``worker_start`` as its ``worker_init_fn``.
 
-    SIGTERM may arrive while a worker still imports, so the worker starts with the signal blocked.
-    Processes of a fork server would inherit the mask and never unblock the signal.
+    SIGTERM may arrive while a worker still imports, so workers start with the signal blocked.
+    Processes of a fork server would inherit the mask and never unblock it.
     """
     if not loader.num_workers:
         return iter(loader)
@@ -237,7 +235,7 @@ def end_workers(batches: Any) -> None:
     if (shut_down := getattr(batches, "_shutdown_workers", None)) is not None:
         shut_down()
         for worker in getattr(batches, "_workers", ()):
-            worker.kill()  # torch only sends SIGTERM to a worker that hangs
+            worker.kill()  # torch sends only SIGTERM to a worker that hangs
 
 
 def _kill_workers() -> None:
@@ -261,7 +259,7 @@ def loader_like(
     **options: Any,
 ) -> DataLoader[Any]:
     """Return a loader of ``dataset`` with the workers, the collating and the memory of ``given``.
-    ``persists``: workers live on after an iteration."""
+    ``persists``: whether workers continue after an iteration."""
     if given.num_workers:
         options["prefetch_factor"] = given.prefetch_factor
         options["persistent_workers"] = persists
@@ -280,15 +278,13 @@ def loader_like(
 
 
 def worker_start(loader: DataLoader[Any]) -> Callable[[int], None]:
-    """Return the ``worker_init_fn`` for a loader like this one: the loader's own, run in a worker
-    that ends together with this process.
-
-    Otherwise the workers of a killed trainer live on for seconds, because torch's workers check for
-    their parent every five seconds. They keep its memory and its output pipes, and the peer is
-    restarted only after their end.
+    """Return a ``worker_init_fn`` that ends the worker together with this process, and then calls
+    that of the loader. Otherwise the workers of a killed trainer survive for seconds, because
+    torch's workers check for their parent every five seconds. They keep its memory and its output
+    pipes, and delay the restart of the peer.
     """
-    # The kernel's signal follows the thread that starts the worker,
-    # and a fork server has its own parent.
+    # The kernel sends the signal when the starting thread ends, and workers of a fork server have
+    # another parent.
     in_main = threading.current_thread() is threading.main_thread()
     tied = _start_method(loader) != "forkserver" and in_main
     return _WorkerStart(loader.worker_init_fn, os.getpid() if tied else 0)
@@ -308,11 +304,11 @@ class _WorkerStart:
                 and os.getppid() != self._parent
             ):
                 os._exit(1)  # the parent died before the call
-        # systemd and containers signal all processes at once. The trainer needs its workers to the
-        # end of its round, and then ends them.
+        # systemd and containers signal all processes at once, but the trainer needs its workers
+        # until the end of its round.
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         TerminationHandler().install()
-        signal.siginterrupt(signal.SIGTERM, False)  # no system call of the data set fails
+        signal.siginterrupt(signal.SIGTERM, False)  # system calls of the data set continue
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
         if self._given is not None:
             self._given(worker)

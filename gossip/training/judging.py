@@ -1,4 +1,4 @@
-"""Rules that need the loss run in the trainer. They leave the model unchanged."""
+"""Runs rules that need the loss in the trainer, without changing the model."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ Loss = Callable[..., Tensor]
 
 
 class LossJudge:
-    """Evaluates updates by the loss of the user's ``judge``.
+    """Evaluator of updates by the loss of the user's ``judge``.
 
     All evaluations for one question start from the same random state. So a ``judge`` that draws its
-    mini-batch with torch's, numpy's or Python's generator rates all updates of a question on one
-    mini-batch, and the next question on a new one. A ``judge`` with an argument gets a batch of the
-    reference, drawn for the round. Parameters, buffers, gradients, training mode and all three
+    mini-batch with a generator of torch, numpy or Python rates all updates of a question on the
+    same mini-batch. The next question has a new one. A ``judge`` with an argument gets a batch of
+    the reference, drawn for the round. Parameters, buffers, gradients, training mode and all three
     generators are restored bit for bit.
     """
 
@@ -45,8 +45,8 @@ class LossJudge:
     ) -> None:
         """
         Args:
-            seed: Different on every peer, so that no two peers judge on the same data.
-            reference: Returns the batch of a round; None: ``judge`` takes none.
+            seed: Differs between peers, so that no two peers judge on the same data.
+            reference: Returns the batch of a round. None if ``judge`` takes no batch.
         """
         self._model, self._layout, self._judge, self._seed = model, layout, judge, seed
         self._reference = reference
@@ -56,8 +56,8 @@ class LossJudge:
     def answer(
         self, rule: BoundRule, question: JudgeCommand, rows: Vector, learning_rate: float
     ) -> JudgeReply:
-        """Return the result of ``explain``, or the reason of its error, and write the aggregate
-        into row ``question.rows``. Without rows, write only the gradient."""
+        """Return the result of ``explain`` or its error, and write the aggregate into row
+        ``question.rows``. Without rows, write only the gradient."""
         try:
             if not question.rows:
                 torch.from_numpy(rows[0]).copy_(self.gradient(question.round_id))
@@ -73,12 +73,12 @@ class LossJudge:
     def explain(
         self, rule: BoundRule, question: JudgeCommand, rows: Vector, learning_rate: float
     ) -> Verdict:
-        """Run ``rule`` over the first ``question.rows`` of ``rows``, except the
-        ``question.outside`` last of them. The verdict also has the outlyingness of these, after
-        that of the others.
+        """Run ``rule`` on the first ``question.rows`` of ``rows`` without their last
+        ``question.outside``. The verdict also has the outlyingness of these, after that of the
+        others.
 
-        With ``question.mix`` the rows are parameters, and their differences d to the own row are
-        rated, as steps to x + d.
+        With ``question.mix`` the rows are parameters, and their differences d from the local row
+        are rated as steps to x + d.
 
         Raises: ConfigError: The rule cannot aggregate these rows, or the user's ``judge`` returned
             no loss.
@@ -128,11 +128,11 @@ class LossJudge:
             with torch.no_grad():
                 return float(self._checked(self._judge(*self._batch)))
         finally:
-            # A subtraction would not restore the same bits.
+            # Copy, because a subtraction would not restore the same bits.
             self._layout.set_parameters(parameters)
 
     def _gradient(self) -> Tensor:
-        """Return the gradient ``(d,)`` of the loss at x, without a change of any ``.grad``."""
+        """Return the gradient ``(d,)`` of the loss at x, without changing any ``.grad``."""
         self._same_draw()
         with torch.enable_grad():
             loss = self._checked(self._judge(*self._batch))
@@ -189,8 +189,8 @@ class LossJudge:
 
 
 class JudgeService:
-    """A trainer's answers to its node, in memory that both share; with a ``LossJudge`` and the
-    run's rule, if there are any."""
+    """Service that answers questions of the node, in shared memory. It has a ``LossJudge`` and the
+    run's rule if the rule needs the trainer."""
 
     def __init__(
         self, bench: LossJudge | None = None, rule: BoundRule | None = None, elements: int = 0
@@ -199,7 +199,7 @@ class JudgeService:
         self._rows: Vector | None = None
 
     def answer(self, question: JudgeCommand, fds: deque[int], learning_rate: float) -> JudgeReply:
-        """Answer a question. ``fds``: descriptors that came with it and with later messages."""
+        """Answer a question. ``fds``: descriptors that arrived with it and with later messages."""
         if question.capacity:
             fd = fds.popleft()
             try:
@@ -211,13 +211,13 @@ class JudgeService:
         return self._bench.answer(self._rule, question, self._rows, learning_rate)
 
     def forget(self) -> None:
-        """Drop the shared memory: another node has its own."""
+        """Drop the shared memory, because the next node brings its own."""
         self._rows = None
 
 
 def _explain(rule: BoundRule, updates: Tensor, inside: int, options: dict[str, Any]) -> Verdict:
-    """Return the verdict on the first ``inside`` updates, with the outlyingness of the others, as
-    if all were inside."""
+    """Return the verdict on the first ``inside`` updates, extended by the outlyingness of the
+    others."""
     verdict = rule.explain(updates[:inside], **options)
     if inside == len(updates):
         return verdict
@@ -226,6 +226,6 @@ def _explain(rule: BoundRule, updates: Tensor, inside: int, options: dict[str, A
 
 
 def _numbers(tensor: Tensor) -> tuple[float, ...]:
-    """Return finite numbers, as messages require."""
+    """Return the numbers made finite, as messages require."""
     most = torch.finfo(torch.float32).max
     return tuple(torch.nan_to_num(tensor.double(), nan=most, posinf=most, neginf=0.0).tolist())

@@ -1,10 +1,11 @@
-"""The flat float32 vector of all trainable parameters: their order, and copies of gradients and
-parameters into and out of it.
+"""The flat float32 vector of all trainable parameters: its order, and copies of gradients and
+parameters to and from it.
 
-After the parameters' elements follows one mark for each parameter: in an update, whether the
-parameter has a gradient. An optimizer does not change a parameter without a gradient, but moves one
-with a zero gradient (momentum, weight decay). A mean of zeros does not show the difference. So a
-parameter without a gradient on any contributor has none in the aggregate either.
+The elements of the parameters are followed by one mark per parameter, which shows in an update
+whether the parameter has a gradient. An optimizer does not change a parameter without a gradient,
+but moves one with a zero gradient (momentum, weight decay). A mean of zeros does not show the
+difference. With the marks, a parameter without a gradient on all contributors has none in the
+aggregate either.
 """
 
 from __future__ import annotations
@@ -28,14 +29,14 @@ from .unprepared import parameters_of
 
 _MOVABLE = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 BLOCK_NUMBERS = 2**17
-"""Numbers that are copied at once, and checked while they are in the processor's cache."""
+"""Count of numbers that are copied at once, and checked while they are in the processor's cache."""
 PRESENT = 2.0**-40
 """Mark of a parameter with a gradient, in an update. It is too small to change a distance or a norm
 of updates."""
 
 
 class _Group(NamedTuple):
-    """Parameters ``first`` to ``last``, and the begin and end of their numbers."""
+    """Parameters ``first`` to ``last``, and the start and end of their numbers."""
 
     first: int
     last: int
@@ -44,18 +45,18 @@ class _Group(NamedTuple):
 
 
 class Layout:
-    """The order of a model's trainable parameters in the flat vector, fixed when it is made.
+    """Order of a model's trainable parameters in the flat vector, fixed at construction.
 
     A trainable parameter requires a gradient and belongs to the optimizer. Shared (tied) parameters
-    appear once; parameters that are frozen when the layout is made do not appear.
-    Half-precision parameters are exchanged in float32.
+    appear once; parameters that are frozen at construction do not appear. Half-precision parameters
+    are exchanged in float32.
 
     Attributes:
-        parameters: In the order of ``model.named_parameters()``.
+        parameters: Parameters in the order of ``model.named_parameters()``.
         trained: Number of elements before the first mark: the elements of all parameters. In a
             fragment (``cut``) zeros may follow them.
         elements: Length of the flat vector.
-        marks: Number of marks in it, one per parameter.
+        marks: Number of marks, one per parameter.
         shapes: Shapes of the parameters.
         has_views: Whether a view of the flat vector can be a parameter's gradient.
         digest: 16 bytes over names, shapes and dtypes; peers with different digests cannot train
@@ -63,7 +64,7 @@ class Layout:
     """
 
     def __init__(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
-        """Raises: UnsupportedModel: A parameter cannot be exchanged; the message names it."""
+        """Raises: UnsupportedModel: A parameter cannot be exchanged. The message names it."""
         owned = {id(parameter) for parameter in parameters_of(optimizer)}
         named = [
             (name, p) for name, p in model.named_parameters() if p.requires_grad and id(p) in owned
@@ -98,7 +99,7 @@ class Layout:
         self._sizes = [parameter.numel() for parameter in self.parameters]
         self.trained = self._numbers = sum(self._sizes)
         self.marks = len(named)
-        self._others: tuple[torch.nn.Parameter, ...] = ()  # trainable ones of other fragments
+        self._others: tuple[torch.nn.Parameter, ...] = ()  # trainable parameters of other fragments
         self.elements = self.trained + self.marks
         self.shapes = tuple(tuple(parameter.shape) for parameter in self.parameters)
         self.device = self.parameters[0].device
@@ -113,7 +114,7 @@ class Layout:
         )
         self._groups = tuple(_grouped(self._sizes))
         self._cut: dict[int, tuple[Tensor, list[Tensor]]] = {}
-        # the arena's vector that holds gradients, if any does; shared by all fragments
+        # vector of the arena that holds gradients, if any; shared by all fragments
         self._lent: list[Tensor] = []
 
     # --- fragments --------------------------------------------------------------------------------
@@ -122,9 +123,9 @@ class Layout:
         """Cut the model between its layers, and return a layout for the parameters of each
         fragment.
 
-        All vectors have the length of the longest fragment, so that a receiver knows the size in
-        every round. Zeros follow the numbers of a shorter one. After a step of one fragment,
-        ``.grad`` is None for the parameters of all other fragments.
+        All vectors are padded with zeros to the length of the longest fragment, so that a receiver
+        knows the size in every round. After a step of one fragment, ``.grad`` is None for the
+        parameters of all others.
 
         Raises: UnsupportedModel: There are fewer layers than fragments.
         """
@@ -151,8 +152,8 @@ class Layout:
         """Return one gradient per parameter, in order and without its graph; zeros for a missing
         one.
 
-        Raises: UnsupportedModel: A gradient is sparse, or of a parameter that was frozen when the
-            layout was made.
+        Raises: UnsupportedModel: A gradient is sparse, or belongs to a parameter that was frozen
+            when the layout was made.
         """
         for name, parameter in self._left_out:
             if parameter.grad is not None:
@@ -186,7 +187,7 @@ class Layout:
                 finite = finite and _is_finite(part)
         else:
             finite = self._staging.gather(gradients, out)
-        if self._numbers + len(self.parameters) < self.elements:  # of a fragment
+        if self._numbers + len(self.parameters) < self.elements:  # zeros after a short fragment
             out[self._numbers :] = 0.0
         marks = out[self.trained : self.trained + len(self.parameters)]
         marks.fill_(PRESENT)
@@ -197,8 +198,8 @@ class Layout:
 
     @contextmanager
     def gradients_put_by(self, wanted: bool) -> Iterator[None]:
-        """Return a context without the user's gradients, if ``wanted``: outside of a step they may
-        be accumulating, so they must not change."""
+        """Return a context that sets the user's gradients aside if ``wanted``. Outside of a step
+        they may be accumulating, so they must not change."""
         kept = [parameter.grad for parameter in self.parameters] if wanted else None
         if kept is not None:
             for parameter in self.parameters:
@@ -233,7 +234,7 @@ class Layout:
             _copy_all(into, values)
 
     def point_gradients(self, flat: Tensor) -> None:
-        """Make views of ``flat``, ``(elements,)`` float32, the parameters' ``.grad`` (needs
+        """Set the parameters' ``.grad`` to views of ``flat``, ``(elements,)`` float32 (needs
         ``has_views``).
 
         Gradients that are marked as missing become None.
@@ -245,27 +246,26 @@ class Layout:
             parameter.grad = part.view(parameter.shape) if here else None
 
     def lend_gradients(self, flat: Tensor) -> None:
-        """Point the gradients to ``flat`` for the script, which may read them until
+        """Let the gradients be views of ``flat``, which the script may read until
         ``reclaim_gradients``."""
         self.point_gradients(flat)
         self._lent[:] = [flat]
 
     def reclaim_gradients(self) -> bool:
-        """Reclaim the lent gradients before their memory changes. Return whether the
-        script still references this memory; its values then stay in place."""
+        """Make the memory of ``lend_gradients`` private before it changes, if the script still
+        references it. Return whether it does."""
         if not self._lent:
             return False
         flat = self._lent.pop()
         if _count_uses(flat.untyped_storage()) <= _USES_ALONE:
             return False
-        flat.mul_(1.0)  # each written page becomes private to this mapping
+        flat.mul_(1.0)  # a written page becomes private to this mapping
         return True
 
     def release_gradients(self) -> bool:
-        """Drop the parameters' gradients unless the script references one of them, or its memory.
-        Return whether they were dropped.
-
-        A tensor that a script holds must receive the aggregate; any other may be replaced.
+        """Drop the parameters' gradients unless the script references one of them or its memory.
+        Return whether they were dropped. A referenced tensor must receive the aggregate; others may
+        be replaced.
         """
         held = [parameter.grad for parameter in self.parameters]
         lent = {each.untyped_storage().data_ptr() for each in self._lent}
@@ -299,7 +299,7 @@ class Layout:
         return out
 
     def _leave_others_alone(self) -> None:
-        """Clear the gradients of other fragments, so that no step moves their parameters."""
+        """Set the gradients of other fragments to None, so that no step moves their parameters."""
         for parameter in self._others:
             parameter.grad = None
 
@@ -317,8 +317,7 @@ class Layout:
         out[self._numbers :] = 0.0
 
     def add_to_parameters(self, delta: Tensor, scale: float) -> None:
-        """Compute ``parameters += scale * delta``, ``delta`` ``(elements,)`` float32 in the order
-        of this layout."""
+        """Compute ``parameters += scale * delta`` for ``delta``, ``(elements,)`` float32."""
         with torch.no_grad():
             for parameter, piece in zip(
                 self.parameters, self._pieces(self._arrive(delta)), strict=True
@@ -326,8 +325,7 @@ class Layout:
                 parameter.add_(piece.to(parameter.dtype), alpha=scale)
 
     def digest_parameters(self) -> bytes:
-        """Return a digest of all parameters, bit for bit. Replicas are the same exactly when their
-        digests are."""
+        """Return a digest of the bits of all parameters, which is equal for equal replicas only."""
         digest = PayloadDigest()
         for parameter in self.parameters:
             digest.update(
@@ -336,7 +334,7 @@ class Layout:
         return digest.digest()
 
     def copy_parameters(self) -> list[Tensor]:
-        """Return a copy of each parameter, bit for bit."""
+        """Return a copy of each parameter."""
         return [parameter.detach().clone() for parameter in self.parameters]
 
     def set_parameters(self, values: Iterable[Tensor]) -> None:
@@ -347,7 +345,7 @@ class Layout:
     # --- copies -----------------------------------------------------------------------------------
 
     def _gather(self, tensors: list[Tensor] | tuple[Tensor, ...], out: Tensor) -> Iterator[Tensor]:
-        """Copy all tensors into ``out``, and yield each part once it is filled, while it is in the
+        """Copy all tensors into ``out``, and yield each part when it is filled and in the
         processor's cache."""
         pieces = self._pieces(out)
         for group in self._groups:
@@ -366,11 +364,11 @@ class Layout:
         return flat if self._direct else self._staging.arrive(flat)
 
     def _pieces(self, flat: Tensor) -> list[Tensor]:
-        """Return views of ``flat`` in the parameters' shapes. They are cached, because those of an
-        arena's slots are needed in every round."""
+        """Return views of ``flat`` in the parameters' shapes. Views of registered slots are cached,
+        because every round needs them."""
         known = self._cut.get(id(flat))
         if known is not None:
-            return known[1]  # the cache holds the vector, so its id is unique
+            return known[1]  # the cache references the vector, so its id is unique
         parts = torch.split(flat[: self._numbers], self._sizes)
         pieces = [piece.view(p.shape) for piece, p in zip(parts, self.parameters, strict=True)]
         if self._direct:
@@ -380,7 +378,7 @@ class Layout:
         return pieces
 
     def lend_slots(self, slots: Iterable[Tensor]) -> None:
-        """Register slots of an arena, ``(elements,)`` float32, that other methods may get."""
+        """Register slots of an arena, ``(elements,)`` float32, which other methods may receive."""
         self._staging.lend(slots)
 
     def forget_slots(self) -> None:
@@ -390,7 +388,7 @@ class Layout:
 
 
 class _Fragment(Layout):
-    """Layout of some parameters, in a vector with room for ``trained`` numbers and ``marks``."""
+    """Layout of some parameters, in a vector for ``trained`` numbers and ``marks``."""
 
     def __init__(self, whole: Layout, chosen: list[int], trained: int, marks: int) -> None:
         vars(self).update(vars(whole))
@@ -421,11 +419,11 @@ def _count_uses(storage: Any) -> int:
 
 _ONE = torch.empty(1)
 _USES_ALONE = _count_uses(_ONE.untyped_storage())
-"""Use count of a storage with one tensor, in this version of torch."""
+"""Use count of a storage with one tensor in this version of torch."""
 
 
 def _grouped(sizes: Sequence[int]) -> Iterator[_Group]:
-    """Yield groups of consecutive parameters: as many as fit a block, or one longer parameter
+    """Yield groups of consecutive parameters that fit into a block, or one longer parameter
     alone."""
     first = start = stop = 0
     for at, size in enumerate(sizes):
@@ -438,7 +436,7 @@ def _grouped(sizes: Sequence[int]) -> Iterator[_Group]:
 
 def _is_finite(vector: Tensor) -> bool:
     """Return whether a vector ``(d,)`` on the CPU is finite, as ``gossip.vectors.is_finite`` does.
-    Unlike numpy, torch needs no suppression of warnings, which takes longer than to read a small
+    Torch is used, because the suppression of numpy's warnings takes longer than reading a small
     vector."""
     squares = torch.dot(vector, vector).item()
     return math.isfinite(squares) or bool(torch.isfinite(vector).all())
@@ -447,7 +445,7 @@ def _is_finite(vector: Tensor) -> bool:
 def _copy_all(
     into: list[Tensor] | tuple[Tensor, ...], values: list[Tensor] | tuple[Tensor, ...]
 ) -> None:
-    """Copy all in one call: with small parameters this is several times faster than a loop."""
+    """Copy all in one call, which is several times faster than a loop for small parameters."""
     torch._foreach_copy_(into, values)  # pyright: ignore[reportPrivateImportUsage]
 
 

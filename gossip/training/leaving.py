@@ -1,4 +1,4 @@
-"""Ends of a peer: after its last round, by a signal, an exception, or the launcher's end."""
+"""End of a peer: after its last round, or by a signal, an exception, or the launcher's end."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from .peer_run import PeerRun
 from .watch import HURRIED_S, ExceptHook, user_frames, watch_launcher
 
 CLOSE_S = 45.0
-"""Timeout of ``close``. It exceeds ``linger_s`` and ``drain_timeout_s``, for which a node waits for
-peers that were lost shortly before the end."""
+"""Timeout of ``close``. It exceeds ``linger_s`` and ``drain_timeout_s``, during which a node waits
+for peers that were lost shortly before the end."""
 
 
 class Leaving:
-    """Ends this peer's part in the run, once.
+    """Ends this peer's participation in the run, once.
 
     Attributes:
         at_end: Called after the peer has left.
     """
 
     def __init__(self, run: PeerRun, loop: TrainingLoop, status_fd: int | None) -> None:
-        """``status_fd``: socket to the launcher, if there is one."""
+        """``status_fd``: socket to the launcher, or None."""
         self._run, self._loop = run, loop
         self.at_end: list[Callable[[], object]] = []
         termination = run.termination
@@ -83,8 +83,8 @@ class Leaving:
                 function()
 
     def check_termination(self) -> None:
-        """Stop the script after a signal; called about twice a second in every wait. A step under
-        way may finish within ``HURRIED_S``."""
+        """Stop the script after a signal. Called about twice a second in every wait. The current
+        step may finish within ``HURRIED_S``."""
         run = self._run
         since = None if run.is_closed else run.termination.since
         if since is not None and (not run.in_round or time.monotonic() - since > HURRIED_S):
@@ -118,8 +118,8 @@ class Leaving:
         self.close("raised")
 
     def _launcher_gone(self) -> None:
-        """End the process after the launcher's end. Called in the watching thread, without the
-        training thread, which may be busy."""
+        """End the process after the launcher has ended. Called in the watching thread, because the
+        training thread may be busy."""
         if not self._run.is_active:
             return
         link = self._run.node.link

@@ -1,5 +1,5 @@
-"""The user's data, read in the slices that the swarm assigns: each round another part of a shared
-permutation."""
+"""Reads the user's data in the slices that the swarm assigns: each round a different part of a
+shared permutation."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ from .orders import arrange, labels_for
 from .reference import ReferenceData
 
 ORDERS_KEPT = 3
-"""Permutations to keep: of this epoch, of the one to be fetched next, and of an epoch with unread
-samples."""
+"""Number of cached permutations: of this epoch, of the next one to fetch, and of an epoch with
+unread samples."""
 
 
 class ShardedLoader:
@@ -111,7 +111,7 @@ class ShardedLoader:
 
     @property
     def plan(self) -> tuple[int, int, int]:
-        """Samples in an epoch, samples of a peer in a round, and rounds to look ahead."""
+        """Samples in an epoch, samples per peer and round, and number of rounds to predict."""
         return self.samples_total, self.batch_size * self._accumulate, self.ahead
 
     def __iter__(self) -> Iterator[Any]:
@@ -135,7 +135,7 @@ class ShardedLoader:
                 while at is not None and at < self._accumulate:
                     batch = self._fetcher.fetch(keys[at], keys[at + 1 :])
                     batch = batch if self._alter is None else self._alter(batch)
-                    # pieces of a small slice repeat it; those of an empty one count as no samples
+                    # a small slice is repeated; batches of an empty one count as no samples
                     self._loop.hand_out(min(upto[at], total), at, batch)
                     yield batch
                     number = self._batches.resume_pass(number)
@@ -160,7 +160,7 @@ class ShardedLoader:
             )
 
     def _keys(self, go: StartRoundCommand) -> list[Key]:
-        """Return the keys of the round's batches, and of those that are expected to follow."""
+        """Return the keys of the round's batches, and of the predicted next ones."""
         has_samples = any(start < stop for start, stop in go.ranges)
         now = go.ranges if has_samples else self._for_nothing(go)
         return [
@@ -170,8 +170,8 @@ class ShardedLoader:
         ]
 
     def _for_nothing(self, go: StartRoundCommand) -> Ranges:
-        """Return the batch that this peer reads in a round without samples for it. Other peers also
-        read its samples."""
+        """Return the batch that this peer reads in a round without samples for it. Other peers read
+        the same samples."""
         size = min(self.batch_size * self._accumulate, self.samples_total)
         first = draw("for nothing", self._seed, self._loop.run.peer, go.round_id)
         start = go.epoch * self.samples_total + first % (self.samples_total - size + 1)
@@ -192,13 +192,13 @@ class ShardedLoader:
         return self._indices((0, ranges)).tolist() if ranges else []
 
     def reference(self, size: int) -> ReferenceData:
-        """Return the same data as a reference, from which this peer draws batches to judge
+        """Return a reference on the same data, from which this peer draws batches to judge
         updates."""
         return self._drawn(size, (self._seed, self._loop.run.peer))
 
     def set_apart(self, samples: int) -> tuple[Any, Callable[[int, int], Any]]:
-        """Set data apart for trials. Return a held-out batch, and a function that draws batches of
-        the loader's size from the rest, by an order and a step. Both are the same on all peers."""
+        """Split the data for trials. Return a held-out batch, and a function ``(order, step)`` that
+        draws batches of the loader's size from the rest. Both are the same on all peers."""
         return self._drawn(self.batch_size, (self._seed, "search")).set_apart(samples)
 
     def _drawn(self, size: int, words: Sequence[object]) -> ReferenceData:
@@ -228,7 +228,7 @@ class ShardedLoader:
         """Return the permutation of an epoch. The last few are cached."""
         order = self._orders.pop(epoch, None)
         if order is None:
-            # A separate generator: the same on every peer, without effect on the user's draws.
+            # A separate generator, the same on every peer, which does not affect the user's draws.
             generator = torch.Generator().manual_seed(draw("epoch", self._seed, epoch) % 2**63)
             order = torch.randperm(self.samples_total, generator=generator)
             order = order if self._chosen is None else self._chosen[order]
@@ -304,7 +304,7 @@ def _check(loader: DataLoader[Any]) -> None:
 
 
 def note_ignored(loader: DataLoader[Any]) -> None:
-    """Warn of options of a loader that have no effect."""
+    """Warn about options of a loader that have no effect."""
     ignored = ["drop_last"] if loader.drop_last else []
     if isinstance(loader.sampler, SequentialSampler):
         ignored.append("shuffle=False")

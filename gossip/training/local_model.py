@@ -1,5 +1,4 @@
-"""The model of this peer, and the memory for its updates and results that it shares with its
-node."""
+"""The model of this peer, and the memory for updates and results that it shares with its node."""
 
 from __future__ import annotations
 
@@ -33,15 +32,15 @@ from .stepping import EveryStep
 
 @dataclass(frozen=True)
 class TrainedModel:
-    """A model, its optimizer, and the layout of their numbers in a flat vector.
+    """Model, optimizer, and the layout of their numbers in a flat vector.
 
     Attributes:
-        inner_step: The optimizer's own step, without the exchange.
+        inner_step: Original step of the optimizer, without the exchange.
         layout: Layout of the whole model.
         wire: Format of its updates.
         parts: Layouts of its fragments (``Layout.cut``), or that of the whole model alone.
-        clip: Largest norm of an aggregate, under ``clip_norm``. It is agreed like the settings of a
-            parameter group. Empty if there is no limit.
+        clip: Largest norm of an aggregate, under the key ``clip_norm``. Peers agree on it as on
+            settings of a parameter group. Empty if there is no limit.
     """
 
     model: torch.nn.Module
@@ -54,8 +53,9 @@ class TrainedModel:
 
 
 class CompileWatch:
-    """Records in ``arena`` when torch.compile begins and ends a compilation in this process: other
-    peers wait for that, and the peer's batches keep their size afterwards."""
+    """Recorder of compilations by torch.compile in this process. It writes their start and end to
+    ``arena``, because other peers wait for them, and the size of this peer's batches is fixed
+    afterwards."""
 
     def __init__(self, arena: Arena) -> None:
         self._arena = arena
@@ -70,7 +70,7 @@ class CompileWatch:
 
     def close(self) -> None:
         """Stop watching."""
-        if self._begins in callback_handler.start_callbacks:  # otherwise they were cleared
+        if self._begins in callback_handler.start_callbacks:  # unless they were cleared
             callback_handler.remove_start_callback(self._begins)
             callback_handler.remove_end_callback(self._ends)
 
@@ -81,21 +81,21 @@ class LocalModel:
     Attributes:
         trained: Model, optimizer and layout, set by ``attach``.
         extra: The state beside them (``ExtraState``).
-        stepper: Takes the steps between two rounds.
+        stepper: Strategy for the steps between two rounds.
         arena: The shared memory (``open_arena``).
         updates: Slots for updates in that memory.
-        encoder: Encodes updates; None if they are sent as they are.
-        sender_memory: Memory of this peer's sender, such as its momentum, for all fragments of the
-            model in sequence. It is not part of the state that peers share.
+        encoder: Encoder of updates; None if they are not encoded.
+        sender_memory: Memory of this peer's sender, such as momentum, for all fragments in
+            sequence. Not part of the state that peers share.
         exchanged: The parameters of the last update; empty if there is none.
         is_finite: Whether all numbers of the last update are finite.
-        steps_directly: Whether the script's optimizers step with their own gradients, before the
-            round: this peer is alone. Rounds change nothing.
+        steps_directly: Whether the script's optimizers step with their own gradients before the
+            round, which changes nothing. True if this peer is alone.
         has_kinds: Whether the script has several optimizers, each with its own steps.
         measure_gradients: Called before the optimizer steps with a result.
         changes: Number of changes of the parameters.
         steps: Number of rounds that have stepped the optimizer on this peer.
-        overtakes: Number of changes of parameters other than by a step of the kind under way. A
+        overtakes: Number of changes of parameters other than by a step of the current kind. A
             script with several optimizers may hold a graph of the parameters.
     """
 
@@ -110,11 +110,11 @@ class LocalModel:
         """
         self._sender, self._config = sender, config
         self.stepper = EveryStep()
-        self._lends = config.peers_max > 1  # results, to the script
+        self._lends = config.peers_max > 1  # slots with results that the script may read
         self.encoder: UpdateEncoder | None = None
         self.sender_memory: Memory | None = None
         self.exchanged: tuple[torch.Tensor, ...] = ()
-        self._filled: int | None = None  # slot of the last update
+        self._filled: int | None = None  # slot with the last update
         self.is_finite = self.steps_directly = self.has_kinds = False
         self.measure_gradients: Callable[[], None] = lambda: None
         self.changes = self.steps = self.overtakes = 0
@@ -122,13 +122,13 @@ class LocalModel:
     # --- memory -----------------------------------------------------------------------------------
 
     def attach(self, trained: TrainedModel, stepper: EveryStep) -> None:
-        """Take the model that was prepared."""
+        """Attach the prepared model."""
         self.trained, self.stepper = trained, stepper
         plain, fragments = trained.wire.is_plain, len(trained.parts)
         self.encoder = None if plain else UpdateEncoder(trained.wire, fragments)
 
     def open_arena(self) -> None:
-        """Make the memory that is shared with a node."""
+        """Create the memory that is shared with a node."""
         trained = self.trained
         self.arena = Arena.create(trained.parts[0].elements, trained.wire.arena_bytes)
         self._compile_watch = CompileWatch(self.arena)
@@ -140,8 +140,8 @@ class LocalModel:
             trained.layout.lend_slots(slots)
 
     def renew_arena(self) -> None:
-        """Make new memory for another node: a dead node may have shared the old memory with other
-        peers, and then it can no longer be mapped for writing. The last update is copied."""
+        """Create new memory for another node, and copy the last update. If a dead node has shared
+        the old memory with other peers, it can no longer be mapped for writing."""
         former, updates, filled = self.arena, self.updates, self._filled
         self._compile_watch.close()
         self._forget_slots()
@@ -215,7 +215,8 @@ class LocalModel:
         np.copyto(self.arena.encoded[slot], self.arena.encoded[before])
 
     def encode_again(self, go: control.StartRoundCommand) -> None:
-        """Encode the update in the slot of ``go`` again: it was encoded for an earlier round."""
+        """Encode the update in the slot of ``go`` again, because it was encoded for an earlier
+        round."""
         if self.encoder is not None:
             update, encoded = self.arena.updates[go.slot], self.arena.encoded[go.slot]
             self.encoder.encode_again(update, encoded, go.round_id)
@@ -230,7 +231,7 @@ class LocalModel:
         """Apply the result of a round to the model.
 
         Args:
-            is_own_kind: Whether it is a step of the kind that is under way on this peer.
+            is_own_kind: Whether it is a step of the current kind on this peer.
             in_step: Whether the script is within its step, and no longer needs its gradients.
         """
         trained = self.trained
@@ -244,7 +245,7 @@ class LocalModel:
                     self._step_with(message)
             if not self.steps & (self.steps - 1):
                 # Raise UnsupportedModel early in a run. An optimizer creates its state in the first
-                # step, and may add to it later, so the checks become rarer.
+                # step and may extend it later, so checks become rarer.
                 plan_state(trained.model, trained.optimizer, {})
 
     @contextmanager
@@ -264,11 +265,9 @@ class LocalModel:
             yield
 
     def _step_with(self, message: control.ApplyCommand) -> None:
-        """Step the optimizer with a result as the gradient, which stays in ``.grad``.
-
-        A long result is read in place, unless the script holds the tensors in ``.grad``. Other
-        processes may still read it there, so ``.grad`` points to a copy-on-write mapping for the
-        script.
+        """Step the optimizer with a result as the gradient, which stays in ``.grad``. A long result
+        is read in place, unless the script holds the tensors in ``.grad``. Other processes may
+        still read this memory, so the script's ``.grad`` is a copy-on-write mapping.
         """
         trained, result = self.trained, self._results[message.slot]
         part = trained.parts[self._fragment_of(message.round_id, message.collectives)]
@@ -307,14 +306,14 @@ class LocalModel:
 
     def _clip_factor(self, numbers: torch.Tensor, rates: tuple[float, ...]) -> float:
         """Return the factor by which ``torch.nn.utils.clip_grad_norm_`` would scale an aggregate
-        with these numbers, with the norm that the peers have agreed on."""
+        with these numbers, for the norm on which peers have agreed."""
         if not self.trained.clip:
             return 1.0
         with stepping_with(self._settings, rates):
             norm_max = self.trained.clip["clip_norm"]
-        # The order of a sum depends on processor and threads. Computed in float64 and rounded to
-        # float32, the factor is the same on all peers.
-        # These blocks stay in the processor's cache.
+        # The order of a sum depends on processor and threads, so the factor is computed in float64
+        # and rounded to float32 to be the same on all peers. These blocks stay in the processor's
+        # cache.
         blocks = map(torch.Tensor.double, torch.split(numbers, 2**15))
         norm = math.sqrt(sum([torch.dot(block, block).item() for block in blocks]))
         return float(np.float32(min(1.0, norm_max / (norm + 1e-6))))
@@ -329,10 +328,9 @@ class LocalModel:
         )
 
     def copy_state(self, round_id: int) -> tuple[control.Snapshot, int | None]:
-        """Return a message for the node about the state, and the memory of the state.
-
-        Each number is copied once, directly into that memory. If that fails, the message has the
-        error and there is no memory.
+        """Return a message for the node about the state, and the memory with the state. Each number
+        is copied once, directly into that memory. If this fails, the message has the error, and the
+        memory is None.
         """
         try:
             plan = self.plan_state()
@@ -345,12 +343,12 @@ class LocalModel:
     def plan_checkpoint(self) -> StateBundle:
         """Return the bundle of a checkpoint."""
         trained = self.trained
-        # Gossip rounds save the mean of all models, in one file.
+        # In gossip rounds one file has the mean of all models.
         moved = trained.layout.parameters if self._config.is_rolling else None
         return plan_checkpoint(trained.model, trained.optimizer, self.extra.now(), moved)
 
     def plan_own(self) -> StateFile | None:
-        """Plan the file of the state of this peer alone: in gossip rounds all of it."""
+        """Plan the file of this peer's own state, in gossip rounds its whole state."""
         trained, stepper = self.trained, self.stepper
         residual = None if self.encoder is None else self.encoder.saved()
         parameters = stepper.own_parameters or None
@@ -360,7 +358,7 @@ class LocalModel:
         return plan_whole(trained.model, trained.optimizer, self.extra.now(), own)
 
     def restore(self, message: control.RestoreCommand, fd: int) -> None:
-        """Load the state of another peer from the memory of ``fd``.
+        """Load the state of another peer from the memory file ``fd``.
 
         Raises: GossipError: The state does not fit, and nothing has changed.
         """

@@ -1,11 +1,10 @@
-"""Several steps of a peer's own between two rounds (local SGD, DiLoCo).
+"""Several local steps of a peer between two rounds (local SGD, DiLoCo).
 
-A round begins at the *anchor*: the parameters that all peers share. Each peer takes its own steps
-from the anchor. Its update is the model difference, anchor - parameters. It returns to the anchor,
-where the outer optimizer applies the results of rounds. All other code treats the model difference
-like a
-gradient: the shared parameters are the same on all peers, and so is the memory of the outer
-optimizer.
+A round begins at the *anchor*: the parameters that all peers share. Each peer takes local steps
+from the anchor. Its update is the model difference, anchor - parameters. Then the peer returns to
+the anchor, where the outer optimizer applies the result of the round. All other code treats the
+model difference like a gradient. The shared parameters and the memory of the outer optimizer are
+the same on all peers.
 
 With overlap a peer takes its next steps while the round runs. It predicts the outer step with its
 own difference, and begins at this prediction. When the round is applied, at the end of these steps,
@@ -13,14 +12,14 @@ the aggregate replaces the prediction (Kale et al. 2025, arXiv:2502.12996).
 
 With fragments a round exchanges one fragment of the model (Streaming DiLoCo, Douillard et al. 2025,
 arXiv:2501.18512). The exchanged parameters continue from the result of the round, all others from
-this peer's own steps. While a peer waits for a round, the model holds the anchor, which it sends,
-saves and steps. Afterwards its own parameters return.
+this peer's local steps. While a peer waits for a round, the model holds the anchor, which is sent,
+saved and stepped. Afterwards the local parameters are restored.
 
 With fragments and overlap a peer takes its next steps with its own parameters of the fragment. When
 the round is applied, they become alpha own + (1 - alpha) shared, where alpha is ``mixing``.
 
-The state of the user's own optimizers is each peer's own. A peer that joins begins with an empty
-one. Only their settings, such as the learning rate, are part of the shared state.
+The state of the user's optimizers is local, and empty on a peer that joins. Only their settings,
+such as the learning rate, are part of the shared state.
 """
 
 from __future__ import annotations
@@ -44,19 +43,19 @@ from .state import StateMismatch
 from .stepping import EveryStep, StepsTaken
 
 STATE = "gossip.local_steps"
-"""Key in the state beside the model, for the step of that state and the settings of the user's
+"""Key, in the state beside the model, of the state's step and the settings of the user's
 optimizers."""
 IN_TIME = 0.9
-"""Share of the deadline in which a peer ends its steps, if it cannot take all of them in time or
-began late. The deadline is a little above the time that most peers need. The lost step is small
-compared with the steps of all other peers in that time."""
+"""Share of the deadline in which a peer ends its steps if it cannot take all in time or began late.
+The deadline is slightly above the time that most peers need. The omitted step is little compared
+with the steps of all other peers in the remaining time."""
 
 
 class StepClock:
-    """Duration of this peer's local steps.
+    """Clock of this peer's local steps.
 
-    The longest step of a round is excluded: the script may have evaluated in it, or waited for
-    another reason that does not affect later steps. If this peer began a round late, its whole time
+    The longest step of a round is excluded, because the script may have evaluated in it, or waited
+    for a reason that does not affect later steps. If this peer began a round late, its whole time
     counts.
     """
 
@@ -64,18 +63,18 @@ class StepClock:
         self._now = now
         self._since = self._began_at = self._late_s = 0.0
         self._lasted_s: list[float] = []
-        self._step_s = 0.0  # in the previous round; 0 if unknown
+        self._step_s = 0.0  # duration of a step; 0 if unknown
 
     def begin_round(self, since: float, late_s: float = 0.0) -> None:
-        """Begin a round with its first step under way since ``since``. ``late_s``: lead of the
-        peers that began before; 0.0 if all began together."""
+        """Begin a round with its first step under way since ``since``. ``late_s``: delay against
+        the other peers; 0.0 if all began together."""
         self._since = self._began_at = since
         self._late_s, self._lasted_s = late_s, []
 
     @property
     def lasted_s(self) -> float:
-        """Duration of this round's steps, from its begin on this peer to the end of the last
-        step."""
+        """Duration of this round's steps, from their start on this peer to the end of the last
+        one."""
         return self._since - self._began_at
 
     def record_step(self) -> None:
@@ -102,16 +101,16 @@ class StepClock:
 
 
 class LocalSteps(EveryStep):
-    """Several steps of this peer between two rounds.
+    """Strategy with several steps of this peer between two rounds.
 
     Attributes:
-        outer: The optimizer that steps with the aggregate of the model differences.
+        outer: Optimizer that steps with the aggregate of the model differences.
     """
 
     def __init__(self, trained: TrainedModel, run: PeerRun) -> None:
         """
         Args:
-            trained: The model, with the user's optimizers.
+            trained: Model with the user's optimizers.
         """
         config = run.config
         super().__init__(config.steps_per_round)
@@ -121,10 +120,10 @@ class LocalSteps(EveryStep):
         self._outer_step = outer_steps.load(config.outer_step)
         self.outer = self._outer_step.optimizer(layout.parameters)
         self._anchor: list[Tensor] = []
-        # The steps since the last round began here: at the anchor, at a predicted outer step, or at
+        # Parameters before the steps since the last round: the anchor, a predicted outer step, or
         # the local parameters.
         self._start_point: list[Tensor] = []
-        self._is_predicted = False  # They began at a predicted outer step.
+        self._is_predicted = False  # They are a predicted outer step.
         self._fragments, self._mixing = config.fragments > 1, config.own_share or 0.0
         self._exchanged: set[int] = set()  # exchanged since the last restore
         self._is_apart = False  # The model has the local parameters.
@@ -146,7 +145,7 @@ class LocalSteps(EveryStep):
         if self.taken == 0:
             self._clock.begin_round(since, self._run.exchange.late_s(since))
             self._begin(extra)
-        self.taken += 1  # Count first: ``undo_steps`` also undoes an interrupted step.
+        self.taken += 1  # Count first, so that ``undo_steps`` also undoes an interrupted step.
         if not skipped:
             self._inner_step()
             self.good += 1
@@ -174,11 +173,11 @@ class LocalSteps(EveryStep):
             self._anchor = self._layout.copy_parameters()
 
     def load_update(self, overflow: bool, kind: int = 0) -> StepsTaken:
-        """Return to the anchor, with the model difference as the gradients. The update must not
-        count if no step since the last round ran the optimizer.
+        """Store the model difference in the gradients, and return to the anchor. The update does
+        not count if no step since the last round ran the optimizer.
 
-        A parameter without a gradient that no step has moved still has no gradient. With fragments
-        the difference contains the steps since the last round of each fragment.
+        An unmoved parameter without a gradient still has none. With fragments the difference
+        contains the steps since the last round of each fragment.
         """
         for parameter, value, start in self._triples(self._difference_origin):
             gradient = parameter.grad
@@ -195,7 +194,7 @@ class LocalSteps(EveryStep):
 
     @property
     def _difference_origin(self) -> list[Tensor]:
-        """Parameters that the update is the difference from."""
+        """Parameters from which the update is the difference."""
         return self._anchor if self._fragments else self._start_point
 
     def mark_exchanged(self, exchanged: Sequence[Tensor]) -> None:
@@ -231,12 +230,13 @@ class LocalSteps(EveryStep):
             own.copy_(now)
 
     def discard_update(self) -> None:
-        """Discard the steps of the last update. With fragments, return to where they began."""
+        """Discard the steps of the last update. With fragments, return to the parameters before
+        them."""
         if self._own_parameters:
             self._own_parameters = [start.clone() for start in self._start_point]
 
     def _leave_anchor(self) -> None:
-        """Load the local parameters; before that, the model has the anchor."""
+        """Replace the anchor in the model by the local parameters."""
         self._note_anchor()
         self._layout.set_parameters(self._own_parameters)
         self._own_parameters, self._is_apart = [], True
@@ -244,12 +244,12 @@ class LocalSteps(EveryStep):
 
     @property
     def own_parameters(self) -> list[Tensor]:
-        """Copy of the local parameters between two rounds, for a checkpoint. After
-        ``return_to_anchor``: those that it replaced. Empty if they are the shared ones."""
+        """Copy of the local parameters between two rounds, for a checkpoint; after
+        ``return_to_anchor`` those that it replaced. Empty if they equal the shared ones."""
         return self._layout.copy_parameters() if self._is_apart else self._abandoned
 
     def load_own(self, own: Sequence[Tensor]) -> None:
-        """Load the parameters of this peer alone, after the model was loaded.
+        """Load the local parameters, after the model was loaded.
 
         Raises: StateMismatch: The parameters belong to another model.
         """
@@ -260,8 +260,8 @@ class LocalSteps(EveryStep):
         self._own_parameters = [value.to(self._layout.device, copy=True) for value in own]
 
     def continue_before_result(self) -> None:
-        """Apply the outer step with the local difference, which was just offered. The momentum of
-        the outer optimizer does not change. With fragments, restore the local parameters
+        """Predict the outer step with the local difference that was just offered, without changing
+        the momentum of the outer optimizer. With fragments, restore the local parameters
         instead."""
         if self._fragments:
             self.resume_after_round()
@@ -278,9 +278,9 @@ class LocalSteps(EveryStep):
         self._start_point, self._is_predicted = self._layout.copy_parameters(), True
 
     def undo_steps(self) -> int:
-        """Return to where the steps began. Returns the number of undone steps."""
+        """Return to the parameters before the steps, and return the number of undone steps."""
         if self.taken and self._at_anchor:
-            self._is_apart = False  # ``at_anchor`` then restores nothing.
+            self._is_apart = False  # So ``at_anchor`` restores nothing.
         elif self.taken:
             self._layout.set_parameters(self._start_point)
         return self._reset_count()
@@ -302,9 +302,8 @@ class LocalSteps(EveryStep):
 
     @contextmanager
     def at_anchor(self) -> Iterator[None]:
-        """Return a context in which the model holds the anchor. Its parameters may be replaced.
-        No round may be in flight at the end: then the local steps are applied to the parameters
-        again."""
+        """Return a context in which the model holds the anchor. Its parameters may be replaced. At
+        the end no round may be in flight, and the local steps are applied again."""
         if self._at_anchor or not (self.taken or self._is_predicted or self._is_apart):
             yield
             if not (self._at_anchor or self._own_parameters):
@@ -317,7 +316,7 @@ class LocalSteps(EveryStep):
             yield
         finally:
             self._at_anchor = self._is_predicted = False
-            if self.taken or self._is_apart:  # The steps were not undone in the block.
+            if self.taken or self._is_apart:  # The block has not undone the steps.
                 self._restore_own(own)
             self._exchanged.clear()
 
@@ -334,11 +333,11 @@ class LocalSteps(EveryStep):
         self._layout.set_parameters(own)
 
     def _triples(self, base: list[Tensor]) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """Yield each parameter, its values, and those of ``base``."""
+        """Yield each parameter, its values, and the values in ``base``."""
         return zip(self._layout.parameters, _values(self._layout), base, strict=True)
 
     def extra_state(self, current_state: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        """Return the state beside the model that belongs to the anchor: that of the begin of the
+        """Return the state beside the model that belongs to the anchor: that of the start of the
         round, or ``current_state()`` before the first."""
         return self._anchor_extra if self.taken or self._anchor_extra else current_state()
 
@@ -351,15 +350,15 @@ class LocalSteps(EveryStep):
             self._is_apart = False
 
     def end_boundary(self) -> None:
-        """Record that the script has done its work after a round. The state beside the model
-        now belongs to the present parameters."""
+        """Record that the script has completed its work after a round, so that the state beside the
+        model belongs to the present parameters."""
         if not self.taken:
             self._anchor_extra = {}
 
 
 def choose_stepper(trained: TrainedModel, run: PeerRun) -> tuple[EveryStep, TrainedModel]:
-    """Return the stepper of a run, and the model with the optimizer that rounds step: with local
-    steps, the outer one."""
+    """Return the stepper of a run, and the model with the optimizer that rounds step, which is the
+    outer one with local steps."""
     if not run.config.has_local_steps:
         return EveryStep(), trained
     local = LocalSteps(trained, run)
@@ -380,10 +379,10 @@ def settings_of(optimizer: torch.optim.Optimizer, step: int) -> dict[str, Any]:
 
 
 def read_settings(saved: Any, optimizer: torch.optim.Optimizer) -> tuple[int, list[dict[str, Any]]]:
-    """Return the step and the groups of ``settings_of``. If nothing was saved, return -1 and the
+    """Return the step and the groups of ``settings_of``. Without saved settings return -1 and the
     present groups of ``optimizer``.
 
-    Raises: StateMismatch: ``saved`` has another form, or is of another optimizer.
+    Raises: StateMismatch: ``saved`` has another form, or belongs to another optimizer.
     """
     own = groups_of(optimizer)
     if saved is None:
@@ -396,7 +395,7 @@ def read_settings(saved: Any, optimizer: torch.optim.Optimizer) -> tuple[int, li
             "all peers must build the same optimizer",
         )
     for theirs in groups:
-        # A scheduler adds some, which one side may not have made yet.
+        # A scheduler adds some keys, and may not exist on one side yet.
         if not isinstance(theirs, dict) or not optimizer.defaults.keys() <= theirs.keys():
             raise StateMismatch(
                 "a parameter group of the state has other settings than ours",

@@ -1,4 +1,4 @@
-"""Loops of a script over the steps or epochs of the run, and their checkpoints."""
+"""Loops of a script over the steps or epochs of the run, with checkpoints."""
 
 from __future__ import annotations
 
@@ -143,8 +143,7 @@ class LoopCalls(PeerStatus):
         return self._loop.run_own_epochs(total, loader is not None)
 
     def _extend(self, epochs: int) -> None:
-        """Request that the remainder of ``epochs`` epochs is read in further rounds of the last
-        one."""
+        """Request further rounds in the last of ``epochs`` epochs, which read the remainder."""
         sharded = self._loader
         if not isinstance(sharded, ShardedLoader) or not self._run.config.is_rolling:
             raise ConfigError(

@@ -1,4 +1,4 @@
-"""The loop of the script over batches, steps or epochs of the run."""
+"""Implements the loop of the script over batches, steps or epochs of the run."""
 
 from __future__ import annotations
 
@@ -17,14 +17,13 @@ GIVEN_UP_SHOWN = 16
 
 @dataclass
 class TrainingLoop:
-    """The loop of the script: its loader, and its count of steps or epochs.
-
-    The loop ends after the same step on all peers.
+    """Loop of the script, with its loader and its count of steps or epochs. It ends after the same
+    step on all peers.
 
     Attributes:
         rounds: Tracks the batches that the script received.
         steps: Makes the steps, and takes part in rounds without a step.
-        is_left: Whether the script has begun a loop that has not ended.
+        is_left: Whether the script has begun a loop and not completed it.
     """
 
     run: PeerRun
@@ -67,9 +66,9 @@ class TrainingLoop:
         """Record that a batch goes to the training loop.
 
         Args:
-            samples: Samples of the round that the next step will have used.
+            samples: Number of samples of the round up to the next step, that step included.
             batch: Number of the batch in its round, from 0.
-            content: The batch itself.
+            content: The batch.
         """
         self.rounds.batches.hand_out(samples, batch, content)
         self.steps.unprepared.begin_batch()
@@ -78,7 +77,7 @@ class TrainingLoop:
         """Record the end of a loader's pass.
 
         Args:
-            epoch: Epoch of the pass; the run may be in a later one by now.
+            epoch: Epoch of the pass. The run may be in a later one.
         Raises: ConfigError: The pass was an evaluation.
         """
         if epoch is not None:
@@ -91,7 +90,7 @@ class TrainingLoop:
         """Report the number of steps and the checkpoints of the script to observers of the run."""
         saver = self.rounds.checkpoints.saver
         folder, every = ("", None) if saver is None else (str(saver.folder), saver.every)
-        of_round = self.run.config.steps_per_round  # observers count rounds
+        of_round = self.run.config.steps_per_round  # observers count in rounds
         steps = None if steps is None else -(-steps // of_round)
         every = None if every is None else -(-every // of_round)
         self.run.node.plan(steps, folder, every)
@@ -107,12 +106,12 @@ class TrainingLoop:
             while (step := run.step) < total and not run.is_over:
                 self.run.answers.reached(2 * step)
                 run.membership.notify()
-                self.steps.seed()  # independent of draws after the step before
+                self.steps.seed()  # independent of draws after the previous step
                 self.steps.begin_pass()
                 yield step
                 self.steps.coordinator.check_gathered()
                 if run.step == step and self.rounds.dropped is None and not run.is_over:
-                    # The script made no step in this pass: take part without an update.
+                    # Take part without an update if the script made no step in this pass.
                     self.steps.pass_round()
                 self.steps.follow_step()
                 if run.step >= total:
@@ -162,7 +161,7 @@ class TrainingLoop:
         self._end()
 
     def run_own_epochs(self, total: int, has_loader: bool) -> Iterator[int]:
-        """Yield the numbers of the epochs that this peer counts for itself."""
+        """Yield the numbers of epochs that only this peer counts."""
         for epoch in range(total):
             if has_loader and self.next_round() is None:
                 return
@@ -171,7 +170,7 @@ class TrainingLoop:
             self._end()
 
     def _end(self) -> None:
-        """End the training: others confirm the final state, and it is saved."""
+        """End the training: other peers confirm the final state, and it is saved."""
         self.is_left = False
         self.rounds.undo_local_steps()
         self.rounds.drain()

@@ -1,4 +1,4 @@
-"""Changes of the roster, for functions of the script."""
+"""Calls functions of the script after changes of the roster."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class MembershipChange:
     """Change of the roster between two steps. The tuples of peers are ascending.
 
     Attributes:
-        round_id: Next round of this peer, its first step with the new roster.
+        round_id: Next round of this peer, which is its first step with the new roster.
         joined: Peers that have joined or returned.
         died: Peers that have died without an announcement.
         left: Peers that have announced their leave, such as after SIGTERM. If the announcement is
@@ -27,7 +27,7 @@ class MembershipChange:
 
 
 class MembershipCallbacks:
-    """Functions of the script that are called after changes of the roster."""
+    """Registry of the functions to call after changes of the roster."""
 
     def __init__(self, node: NodeService) -> None:
         self._node = node
@@ -35,7 +35,7 @@ class MembershipCallbacks:
         self._functions: list[Callable[[MembershipChange], object]] = []
 
     def add(self, function: Callable[[MembershipChange], object]) -> None:
-        """Call ``function`` after each change from now on."""
+        """Register ``function``, which is called after each change from now on."""
         self._functions.append(function)
 
     def notify(self) -> None:

@@ -1,4 +1,4 @@
-"""Metrics that a script logs: a line of numbers and short texts, as JSON."""
+"""Converts metrics that a script logs to a line of JSON with numbers and short texts."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def line_of(round_id: int, metrics: Mapping[str, Any]) -> tuple[str, float | Non
             f"cannot log round: it is {line['round']!r}",
             "that is the number of the run's round; use another name",
         )
-    # JSON has no NaN; a string keeps the information.
+    # JSON has no NaN, so a string is used.
     text = json.dumps(
         {k: str(v) if isinstance(v, float) and not math.isfinite(v) else v for k, v in line.items()}
     )

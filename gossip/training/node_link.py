@@ -1,4 +1,5 @@
-"""The trainer's channel to its node: packets out and in, and another node when that one dies."""
+"""The trainer's channel to its node. It sends and receives packets, and restarts a node that has
+died."""
 
 from __future__ import annotations
 
@@ -22,10 +23,10 @@ RESTARTS_WITHIN_S = 60.0
 
 
 class NodeLink:
-    """Channel and process of the node, and the messages for it that are not sent yet.
+    """Channel and process of the node, with the messages that are not sent yet.
 
     Attributes:
-        put_off: Packets that were read and not processed, with their descriptors.
+        put_off: Received packets that are not processed yet, with their descriptors.
         restarts: Number of restarts of the node.
     """
 
@@ -34,7 +35,7 @@ class NodeLink:
     ) -> None:
         """
         Args:
-            start: Starts another node if that of ``connection`` dies, with the next incarnation.
+            start: Starts the next node, with the next incarnation, if that of ``connection`` dies.
         """
         self._start, (self._channel, self._node) = start, connection
         self._peer, self._incarnation = place.peer, place.incarnation
@@ -58,7 +59,7 @@ class NodeLink:
 
     @property
     def log_is_due(self) -> bool:
-        """Whether log lines have waited long enough, or are many."""
+        """Whether log lines are old or numerous enough to be sent."""
         return (
             len(self._messages) >= LOG_LINES_MAX or time.monotonic() - self._last_send > LOG_WAIT_S
         )
@@ -75,8 +76,8 @@ class NodeLink:
         return True
 
     def flush(self) -> None:
-        """Send all queued messages as one packet. A dead node is not an error here: the next read
-        notices it, after the node's last packets."""
+        """Send all queued messages as one packet. A dead node raises no error here. The next read
+        detects it, after the node's last packets."""
         if not self._messages:
             return
         messages, fds = self._messages, tuple(self._fds)
@@ -102,19 +103,19 @@ class NodeLink:
         return self.put_off.popleft() if self.put_off else self._channel.receive(timeout_s)
 
     def poll(self) -> tuple[list[Any], list[int]]:
-        """Return a new packet if there is one. The next ``receive`` notices a dead node."""
+        """Return a new packet if there is one. The next ``receive`` detects a dead node."""
         try:
             return self._channel.receive(0)
         except ChannelClosed:
             return [], []
 
     def revive(self, round_id: int) -> None:
-        """Start another node instead of one that died.
+        """Start another node after one has died.
 
         Raises: NodeLost: The node has died too often.
         """
         self._channel.close()
-        # The channel ends a moment before the process.
+        # The channel ends shortly before the process.
         ended = self._node.ended(0.5)
         words = self._node.last_words()
         now = time.monotonic()
@@ -147,11 +148,12 @@ class NodeLink:
 
     def drop_after_fork(self) -> None:
         """Close the channel in a forked child. Otherwise the node would detect the end of the
-        trainer only after that of its children."""
+        trainer only after all of its children have ended."""
         self._channel.close()
 
     def _drop_queued(self) -> None:
-        """Keep log lines only: all other messages were for a node that has ended."""
+        """Drop all queued messages except log lines, because they were for a node that has
+        ended."""
         self._messages = [message for message in self._messages if isinstance(message, control.Log)]
         for fd in self._fds:
             os.close(fd)

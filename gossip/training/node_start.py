@@ -1,4 +1,4 @@
-"""Start of this peer's node, as a process or as a thread. The same node runs in both."""
+"""Starts this peer's node, as a process or as a thread with the same code."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from gossip.interpreter import python_command
 from gossip.ipc import Channel
 from gossip.run import number
 
-KILLED_S = 5.0  # for a killed process to end
+KILLED_S = 5.0  # time for a killed process to end
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,10 +32,10 @@ class PeerPlace:
     """Identity and environment of this peer.
 
     Attributes:
-        run_dir: The run's folder; None if the run leaves nothing behind.
+        run_dir: The run's folder; None if the run writes no files.
         status_fd: Socket to the launcher. Its end of file shows that the launcher has ended. None
             if there is no launcher.
-        config_path: File that a node process reads its settings from; None if the node must be a
+        config_path: File from which a node process reads its settings; None if the node must be a
             thread.
     """
 
@@ -48,10 +48,10 @@ class PeerPlace:
 
 
 class NodeHandle(Protocol):
-    """A node that was started."""
+    """Handle of a started node."""
 
     def ended(self, within_s: float) -> bool:
-        """Whether the node has ended, or ends within the time."""
+        """Whether the node has ended or ends within the time."""
         ...
 
     def kill(self) -> None:
@@ -64,11 +64,11 @@ class NodeHandle(Protocol):
 
 
 StartNode: TypeAlias = Callable[[int, socket.socket], NodeHandle]
-"""``(incarnation, the node's end of the channel, which it then owns) -> handle``."""
+"""``(incarnation, channel) -> handle``. The node owns its end of the channel."""
 
 
 def starter(place: PeerPlace) -> StartNode:
-    """Return the function that starts nodes at this place."""
+    """Return the function that starts nodes of this peer."""
     if place.config.node == "thread" or place.config_path is None:
         return lambda incarnation, end: NodeThread(place, incarnation, end)
 
@@ -95,7 +95,7 @@ def connect(start: StartNode, incarnation: int) -> tuple[Channel, NodeHandle]:
 
 
 class NodeProcess:
-    """A node in its own process."""
+    """Handle of a node in its own process."""
 
     def __init__(self, place: PeerPlace, process: psutil.Process) -> None:
         self._place, self._process, self._started_wall = place, process, time.time()
@@ -140,12 +140,12 @@ class NodeProcess:
             error = json.loads(path.read_text("utf-8"))
             return f"{error['type']}: {error['message']}"
         except (OSError, ValueError, KeyError, TypeError):
-            return ""  # missing or incomplete: the exit status is used
+            return ""  # missing or incomplete, so the exit status is used
 
 
 def _start_process(place: PeerPlace, incarnation: int, end: socket.socket) -> NodeProcess:
-    """Start ``python -m gossip.node``, which finds its end of the channel under the number in
-    ``GOSSIP_NODE_FD``."""
+    """Start ``python -m gossip.node``. ``GOSSIP_NODE_FD`` has the descriptor of its end of the
+    channel."""
     inherited = [end.fileno()]
     environment = {
         **os.environ,
@@ -169,8 +169,8 @@ def _start_process(place: PeerPlace, incarnation: int, end: socket.socket) -> No
 
 @dataclass(frozen=True, slots=True)
 class _PreforkedNode:
-    """A node that was forked with its trainer. It waits at ``join_server`` for its incarnation and
-    its channel."""
+    """Handle of a node that was forked with its trainer. The node waits at ``join_server`` for its
+    incarnation and its channel."""
 
     pid: int
     join_server: socket.socket
@@ -180,19 +180,19 @@ _ahead: _PreforkedNode | None = None
 
 
 def fork_ahead() -> Callable[[], None] | None:
-    """Fork this peer's first node. Only for a process with one thread that has imported all modules
+    """Fork this peer's first node. The process must have one thread, and have imported all modules
     of a node.
 
-    Returns: in the node, the function to run; in the trainer None. Its first ``StartNode`` wakes
-        that node.
+    Returns: in the node, the function to run; in the trainer None. Its first call of ``StartNode``
+        uses that node.
     """
     global _ahead
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     if pid := os.fork():
         theirs.close()
         _ahead = _PreforkedNode(pid, ours)
-        # A child of the script that was forked before the node's start must not make the node wait
-        # after the end of the script.
+        # A child that the script forked before the node's start would make the node wait after the
+        # end of the script.
         os.register_at_fork(after_in_child=ours.close)
         return None
     ours.close()
@@ -208,8 +208,8 @@ def _wait_and_run(join_server: socket.socket) -> None:
     from gossip.node import loop as node
 
     code = node.main()
-    # As processes of multiprocessing do: the cleanup of torch would take a third of a second of
-    # processor time.
+    # Exit as processes of multiprocessing do, because the cleanup of torch takes a third of a
+    # second of processor time.
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
@@ -220,14 +220,15 @@ def _wake_process(
 ) -> NodeProcess:
     """Use the node that was forked with this trainer."""
     node = NodeProcess(place, psutil.Process(ahead.pid))
-    # If the node was killed since then, the end of the channel shows it.
+    # If the node has been killed, the channel has ended.
     with ahead.join_server, end, contextlib.suppress(ConnectionError):
         socket.send_fds(ahead.join_server, [str(incarnation).encode()], [end.fileno()])
     return node
 
 
 class NodeThread:
-    """The node in a thread of this process, for scripts without a launcher, notebooks and tests."""
+    """Handle of a node in a thread of this process, for scripts without a launcher, notebooks and
+    tests."""
 
     def __init__(self, place: PeerPlace, incarnation: int, end: socket.socket) -> None:
         self._place, self._incarnation, self._end = place, incarnation, end
@@ -262,7 +263,7 @@ class NodeThread:
         return not self._thread.is_alive()
 
     def kill(self) -> None:
-        """Shut the channel down, which asks the thread to end: a thread cannot be killed."""
+        """Shut the channel down, so that the thread ends, because a thread cannot be killed."""
         with contextlib.suppress(OSError):
             self._end.shutdown(socket.SHUT_RDWR)
 
@@ -273,7 +274,7 @@ class NodeThread:
 
 
 def from_environment() -> PeerPlace | None:
-    """Return the place that the launcher sets in ``GOSSIP_*``; None when there is no launcher.
+    """Return the place in the ``GOSSIP_*`` variables of the launcher; None without a launcher.
 
     Raises: ConfigError: A variable has an impossible value.
     """

@@ -1,4 +1,4 @@
-"""Exchange of gradients in ``optimizer.step()``; otherwise the optimizer is unchanged."""
+"""Exchanges gradients in ``optimizer.step()``; otherwise the optimizer is unchanged."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _UNCHANGED: AbstractContextManager[None] = nullcontext()
 _READERS = (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW)
 
 Exchange = Callable[[float | None, bool, frozenset[int]], None]
-"""Function that is called instead of a step, with the loss if it is known, whether the gradients
-overflowed and are left out, and the numbers of the optimizers that step."""
+"""Function that is called instead of a step. Arguments are the loss if known, whether the gradients
+overflowed, and the numbers of the optimizers that step."""
 
 
 def check_optimizers(given: object) -> list[torch.optim.Optimizer]:
-    """Return the optimizers of ``prepare``. Raises UnsupportedModel: A step cannot be split in
+    """Return the optimizers of ``prepare``. Raises UnsupportedModel if a step cannot be split into
     gradient and update."""
     optimizers: list[Any] = list(given) if isinstance(given, list | tuple) else [given]
     if not optimizers:
@@ -42,7 +42,7 @@ def check_optimizers(given: object) -> list[torch.optim.Optimizer]:
             )
         if isinstance(optimizer, torch.optim.LBFGS):
             raise UnsupportedModel(
-                "LBFGS evaluates the loss several times within a step, so there is no one "
+                "LBFGS evaluates the loss several times within a step, so there is no single "
                 "gradient to exchange",
                 "use SGD, Adam or another first-order optimizer",
             )
@@ -61,10 +61,10 @@ def check_optimizers(given: object) -> list[torch.optim.Optimizer]:
 def find_stepped(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
     """Return the optimizer with the step that applies a gradient.
 
-    It is ``optimizer`` itself, or the optimizer that it holds, if ``step`` needs a closure or
-    another method steps the held one (SAM's ``second_step``). Gradients are exchanged when the held
-    one steps, so a first gradient that only moves the weights away and back (SAM's ascent) stays
-    with this peer.
+    It is ``optimizer`` itself, or the optimizer inside it if ``step`` needs a closure or another
+    method steps the inner one (SAM's ``second_step``). Gradients are exchanged when the inner one
+    steps, so a first gradient that only moves the weights temporarily (SAM's ascent) stays on this
+    peer.
     """
     for name, held in vars(optimizer).items():
         if not isinstance(held, torch.optim.Optimizer):
@@ -85,9 +85,9 @@ def find_stepped(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
 
 
 def only_reads_gradients(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether a step does not change the gradients and draws no random numbers. Optimizers that
-    step all tensors at once (``foreach``) add to gradients in place. A hook, or a step that the
-    script has replaced, can do anything."""
+    """Whether a step neither changes the gradients nor draws random numbers. Optimizers that step
+    all tensors at once (``foreach``) add to gradients in place, and hooks or steps that the script
+    has replaced may do both."""
     hooks = (*_global_optimizer_pre_hooks.values(), *_global_optimizer_post_hooks.values())
     if not all(isinstance(getattr(each, "__self__", None), UnpreparedOptimizers) for each in hooks):
         return False
@@ -104,10 +104,10 @@ def only_reads_gradients(optimizer: torch.optim.Optimizer) -> bool:
 class StepCoordinator:
     """Steps of the prepared optimizers; each optimizer exchanges its gradients in its own round.
 
-    Steps that are requested during a backward pass, such as in a hook of each parameter, share one
-    round at its end. With ``together`` all optimizers share one round. Only these instances change:
-    their classes, states and parameter groups stay, and so do hooks and schedulers that are
-    registered before or later. A copy of an instance is an ordinary optimizer.
+    Steps during a backward pass, such as in hooks of parameters, share one round at its end. With
+    ``together`` all optimizers share one round. Only the ``step`` of these instances changes.
+    Classes, states, parameter groups, hooks and schedulers work as before. A copy of an instance is
+    an ordinary optimizer.
 
     Attributes:
         stepped: Optimizers of the last ``step``, by their numbers.
@@ -127,16 +127,16 @@ class StepCoordinator:
         self._inner = [_replace(optimizer, at, self) for at, optimizer in enumerate(optimizers)]
         self._all = frozenset(range(len(optimizers)))
         self.stepped: frozenset[int] = frozenset()
-        # optimizer -> its gradients at the request of a step that is yet to come
+        # optimizer -> gradients at the request of a step that has not been made
         self._gathered: dict[int, list[Tensor | None]] = {}
-        self._values: list[tuple[Tensor, Tensor]] = []  # parameters and their values at the request
+        self._values: list[tuple[Tensor, Tensor]] = []  # at the request
         self._overflow = self._is_gathered = False
         self._loss: float | None = None
-        # alive during the backward pass that calls it at its end
+        # alive during a backward pass, which calls it at its end
         self._callback: Callable[[], Callable[[], None] | None] = lambda: None
 
     def step(self) -> None:
-        """Step every optimizer that has a gradient, in their order, without an exchange."""
+        """Step every optimizer that has a gradient, in order, without an exchange."""
         with_gradients = self._all
         if len(with_gradients) > 1:
             with_gradients = frozenset(
@@ -162,13 +162,14 @@ class StepCoordinator:
 
     def kind_of(self, which: frozenset[int]) -> int:
         """Return the kind of a first step of these optimizers (``gossip.core.is_further``)."""
-        # In hooks, peers may step different optimizers, by the layers that their batches have used.
+        # In hooks, peers may step different optimizers, because their batches have used different
+        # layers.
         is_whole = self._is_gathered or len(which) == len(self._optimizers)
         return 0 if is_whole else kind_of(which)
 
     def check_gathered(self) -> None:
-        """Raise UnsupportedModel if only some of the optimizers that step together were asked
-        to."""
+        """Raise UnsupportedModel if a step was requested from only some of the optimizers that step
+        together."""
         if self._gathered and self._together:
             missing = [at for at in range(len(self._optimizers)) if at not in self._gathered]
             raise UnsupportedModel(
@@ -214,7 +215,7 @@ class StepCoordinator:
         self._overflow, self._loss = False, None
 
     def _step_gathered(self) -> None:
-        """Take part in the round of the optimizers that were asked to step."""
+        """Take part in the round of the optimizers with a requested step."""
         gathered, values = self._gathered, self._values
         overflow, loss = self._overflow, self._loss
         self._drop_gathered()
@@ -240,8 +241,7 @@ class StepCoordinator:
                 parameter.grad = gradient
 
     def _exchange_of(self, which: Collection[int], loss: float | None, overflow: bool) -> None:
-        """Exchange the gradients of the optimizers ``which``. Gradients of other optimizers stay as
-        they are."""
+        """Exchange the gradients of the optimizers ``which``. Those of others do not change."""
         if len(which) == len(self._all):
             self._exchange(loss, overflow, self._all)
             return
@@ -259,14 +259,14 @@ class StepCoordinator:
 
 
 def kind_of(which: Collection[int]) -> int:
-    """Return the kind of a first step of some of several optimizers, by their numbers."""
+    """Return the kind of a first step of some of several optimizers, given by number."""
     return 2 + 2 * zlib.crc32(repr(sorted(which)).encode())
 
 
 @contextmanager
 def staying_in_mode(optimizer: Any) -> Iterator[None]:
-    """Keep the mode of a schedule-free optimizer while the block loads a state, which may have the
-    other mode."""
+    """Restore the mode of a schedule-free optimizer after the block, which loads a state that may
+    have the other mode."""
     modes = [(each, _is_in_mode(each, True)) for each in parts_of(optimizer)]
     yield
     for each, trains in modes:
@@ -279,8 +279,8 @@ def _is_in_mode(optimizer: torch.optim.Optimizer, train: bool) -> bool:
 
 
 def in_train_mode(optimizer: Any) -> AbstractContextManager[None]:
-    """Put the weights that a schedule-free optimizer trains into the model for the block, which
-    steps or reads them: the script may be evaluating the averaged ones."""
+    """Put the trained weights of a schedule-free optimizer into the model for the block, which
+    steps or reads them. The script may be evaluating with the averaged ones."""
     evaluates = [each for each in parts_of(optimizer) if _is_in_mode(each, False)]
     return _switched(evaluates) if evaluates else _UNCHANGED
 
@@ -300,8 +300,8 @@ def make_modes_exact(optimizer: Any) -> None:
     """Make ``train()`` restore the weights that ``eval()`` has replaced, bit for bit.
 
     A schedule-free optimizer recomputes them with rounding errors, and peers evaluate after
-    different steps. A state that was loaded in between is not undone, nor are weights that were
-    written in place; weights that were written through ``.data`` are undone.
+    different steps. A state that was loaded in between remains, as do weights that were written in
+    place, but not weights that were written through ``.data``.
     """
     trained: list[tuple[Tensor, Tensor, int]] = []
     state = optimizer.state
@@ -345,7 +345,7 @@ def _replace(
         """Exchange the gradients, then step with the aggregate.
 
         Args:
-            closure: Evaluates the loss and its gradients; called once.
+            closure: Evaluates the loss and its gradients. It is called once.
         Returns: the result of ``closure``.
         """
         loss = None
@@ -365,8 +365,8 @@ def _replace(
             "add all groups first; after prepare freeze those that are not trained yet",
         )
 
-    # A scheduler wraps step to record each call, and sets this mark; an earlier scheduler has done
-    # so.
+    # A scheduler wraps step to record each call, and sets this mark, as an earlier scheduler has
+    # done.
     own: Any = getattr(inner, "__func__", inner)
     if hasattr(inner, "_wrapped_by_lr_sched"):
         step._wrapped_by_lr_sched = True  # type: ignore[attr-defined]
@@ -375,9 +375,8 @@ def _replace(
     optimizer.step = types.MethodType(step, optimizer)  # type: ignore[method-assign]
     adds = types.MethodType(add_param_group, optimizer)
     optimizer.add_param_group = adds  # type: ignore[method-assign]
-    # With this mark a GradScaler leaves the unscaling and the skipping of a step to the optimizer.
-    # So it calls step even if gradients overflowed, and this peer reports that it has no update for
-    # the round.
+    # With this mark a GradScaler leaves unscaling and skipping to the optimizer. It calls step even
+    # if gradients overflowed, so that this peer can report that it has no update for the round.
     optimizer._step_supports_amp_scaling = True  # type: ignore[attr-defined]
     return inner
 
@@ -388,8 +387,8 @@ def _unscale(optimizer: Any) -> bool:
     found, scale = getattr(optimizer, "found_inf", None), getattr(optimizer, "grad_scale", None)
     if found is None:
         return False
-    # Fused optimizers also read these, and would unscale the aggregate again. The scaler deletes
-    # them afterwards.
+    # Fused optimizers also read these, and would unscale the aggregate. The scaler deletes them
+    # afterwards.
     optimizer.found_inf = optimizer.grad_scale = None
     if float(found):
         return True

@@ -1,5 +1,5 @@
-"""Orders of an epoch by the labels of its samples: permutations whose contiguous slices are alike,
-or complementary. Each is a function of labels and a permutation, the same on every peer."""
+"""Orders the samples of an epoch by labels: permutations with contiguous slices that are similar or
+complementary. Each is a function of labels and a permutation, the same on every peer."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ ORDERS = ("stratified:labels", "similar:labels")
 
 
 def stratify(labels: Tensor) -> Tensor:
-    """Return the order in which each slice has each label as often as all samples have it, but for
-    two samples or so. Samples of one label keep their order.
+    """Return an order in which each slice has every label in its overall proportion, within about
+    two samples. Samples of one label keep their order.
 
     Args:
         labels: ``(n,)`` whole numbers, such as classes or clusters.
-    Returns: ``(n,)``: positions in ``labels``, each once.
+    Returns: ``(n,)``, a permutation of positions in ``labels``.
     """
     _, at, counts = np.unique(labels.numpy(), return_inverse=True, return_counts=True)
     by_label = np.argsort(at, kind="stable")
@@ -32,12 +32,12 @@ def stratify(labels: Tensor) -> Tensor:
 
 
 def separate(labels: Tensor, block: int) -> Tensor:
-    """Return the order in which each block is like all samples, and samples of one label are
-    together within it. So slices of a block complement each other.
+    """Return an order in which each block has the labels of all samples in proportion, sorted by
+    label. So slices of a block complement each other.
 
     Args:
         labels: ``(n,)`` whole numbers.
-        block: Samples of a block, as of a round of all peers.
+        block: Samples of a block, such as those of a round of all peers.
     """
     order = stratify(labels)
     by_label = labels[order].argsort(stable=True)
@@ -50,10 +50,10 @@ def arrange(kind: str, labels: Tensor, block: int) -> Tensor:
 
 
 def labels_for(kind: str, dataset: Any) -> Tensor:
-    """Return the labels of a data set, ``(n,)`` int64, to order it by.
+    """Return the labels of a data set for its order, ``(n,)`` int64.
 
-    They are its ``targets``, or the second tensor of a ``TensorDataset``; a ``Subset`` has those of
-    its data set.
+    They are its ``targets``, or the second tensor of a ``TensorDataset``; a ``Subset`` uses those
+    of its data set.
 
     Raises: ConfigError: There is no such order, or the data set has no label for each sample.
     """
@@ -78,5 +78,5 @@ def _labels(dataset: Any) -> Tensor | None:
         targets = dataset.tensors[1]
     try:
         return None if targets is None else torch.as_tensor(targets)
-    except (TypeError, ValueError, RuntimeError):  # for example names
+    except (TypeError, ValueError, RuntimeError):  # such as names
         return None

@@ -1,10 +1,10 @@
-"""State of one peer alone, saved beside the checkpoints of its run.
+"""Local state of each peer, saved beside the checkpoints of the run.
 
 It has the buffers, such as the running statistics of a BatchNorm, and the memory of the sender. In
 gossip rounds, where replicas differ, it is the complete state of the peer.
 
-Each peer writes its own: ``FOLDER/own/peer-2.step-000000500.DIGEST.safetensors``. The name has the
-digest, so that a damaged file is not loaded.
+Each peer writes its own: ``FOLDER/own/peer-2.step-000000500.DIGEST.safetensors``. The digest in the
+name prevents the load of a damaged file.
 """
 
 from __future__ import annotations
@@ -47,16 +47,15 @@ _NAME = re.compile(
 
 
 class OwnState(NamedTuple):
-    """A peer's own state, beside its model.
+    """Local state of a peer, in addition to its model.
 
     Attributes:
         memory: Memory of the sender.
-        residual: Part of the updates that the encoding has not sent yet.
-        parameters: The peer's own parameters, if a round exchanges a fragment of them. They include
-            the steps on the other fragments that were not exchanged yet. None if all peers share
-            them.
-        optimizer: Optimizer of the local steps, to be saved.
-        extra: Loaded state of ``Session.keep``, if it belongs to this peer alone.
+        residual: Accumulated encoding error of the updates.
+        parameters: Local parameters if a round exchanges a fragment, with the steps on other
+            fragments that were not exchanged yet. None if all peers share them.
+        optimizer: Optimizer of the local steps, to save.
+        extra: Loaded state of ``Session.keep``, if it is local.
         why: Reason why nothing was loaded; "" if the state was loaded.
     """
 
@@ -79,7 +78,7 @@ class OwnState(NamedTuple):
 
 
 def plan_own(model: torch.nn.Module, own: OwnState) -> StateFile | None:
-    """Return the file of a peer's own state; None if it has none."""
+    """Return the file of a peer's local state; None if it has none."""
     _, buffers = model_document(model)
     if not buffers and all(part is None for part in own[:4]):
         return None
@@ -107,7 +106,7 @@ def plan_whole(
 
 
 def write_own(folder: Path, peer: int, step: int, data: bytes | memoryview, keep: int) -> None:
-    """Write the peer's state durably, and delete older ones of this peer. Raises OSError."""
+    """Write the peer's state durably, and delete its older ones. Raises OSError."""
     place = folder / FOLDER
     digest = blake2b(data, digest_size=DIGEST_BYTES).hexdigest()
     name = f"peer-{peer}.step-{step:09d}.{digest}.safetensors"
@@ -115,13 +114,13 @@ def write_own(folder: Path, peer: int, step: int, data: bytes | memoryview, keep
     known = [each for each in _of(place, peer) if each[0] <= step]
     for at, path in sorted(known)[: -max(1, keep)]:
         if (folder / checkpoints.name_of(at)).exists():
-            continue  # that checkpoint still exists, and a run may resume from it
+            continue  # keep it: that checkpoint exists, and a run may resume from it
         with contextlib.suppress(FileNotFoundError):
             path.unlink()
 
 
 class Loaded(NamedTuple):
-    """Objects that a state is loaded into. ``local``: the optimizer of local steps."""
+    """Objects into which a state is loaded. ``local``: the optimizer of local steps."""
 
     model: torch.nn.Module
     optimizer: torch.optim.Optimizer
@@ -129,7 +128,7 @@ class Loaded(NamedTuple):
 
 
 def load_own(folder: Path, peer: int, step: int, into: Loaded) -> OwnState:
-    """Load each part of the state that the file of ``write_own`` contains."""
+    """Load all parts of the state in a file of ``write_own``."""
     why = "there is no such file"
     for document, wrong in _documents(folder, peer, step):
         why = wrong
@@ -144,7 +143,7 @@ def load_own(folder: Path, peer: int, step: int, into: Loaded) -> OwnState:
 
 def mean_of(folder: Path, step: int, peers: Iterable[int]) -> tuple[dict[str, Any], list[int]]:
     """Return the mean of the models that ``peers`` have saved at ``step`` (``plan_whole``), and the
-    peers in it. Values without a mean are those of the first peer."""
+    peers in it. Values that cannot be averaged are those of the first peer."""
     mean: dict[str, Any] = {}
     of: list[int] = []
     for peer in sorted(peers):

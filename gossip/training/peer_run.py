@@ -20,11 +20,11 @@ from .steps import steps_of
 from .watch import TerminationHandler
 
 ALONE = "alone"
-"""Name of the run of a script that was started without a launcher."""
+"""Run name of a script that was started without a launcher."""
 
 
 class PeerRun:
-    """The run of this peer: its settings, its rounds, and the position of its script.
+    """Run of this peer: its settings, its rounds, and the position of its script.
 
     Attributes:
         config: Settings of the run.
@@ -33,14 +33,15 @@ class PeerRun:
         hooks: Hooks around the steps of this peer.
         node: Service of the node of this peer.
         exchange: Rounds of this peer.
-        applied: Rounds in the parameters of its model.
+        applied: Applier of rounds to the model of this peer.
         model: Its model.
         termination: Handler of signals that request the script's end.
         answers: Answers of collective operations, by place of the script.
-        membership: Functions of the script that follow changes of the roster.
-        planned_peers: Number of peers that epochs are planned for.
-        in_loop: Whether the script is in ``steps`` or ``epochs``, which end with the run.
-        epoch: Epoch that ``epochs`` has yielded; -1 means none.
+        membership: Functions of the script to call after changes of the roster.
+        planned_peers: Number of peers for which epochs are planned.
+        in_loop: Whether the script is in a loop of ``steps`` or ``epochs``, which ends with the
+            run.
+        epoch: Epoch that ``epochs`` yielded last; -1 means none.
         in_round: Whether the script waits for a round.
         is_prepared: Whether the script has prepared its model.
         is_stopped: Whether a signal has ended this peer. Its node then ends as after the last
@@ -76,7 +77,7 @@ class PeerRun:
 
     @property
     def rounds_made(self) -> int:
-        """Number of rounds that were steps, including lost ones and the one in flight."""
+        """Number of rounds that are steps, including lost ones and the one in flight."""
         return self.applied.step + self.exchange.in_flight
 
     @property
@@ -86,7 +87,8 @@ class PeerRun:
 
     @property
     def trains_alone(self) -> bool:
-        """Whether the script was started without a launcher, and trains as without gossip."""
+        """Whether the script was started without a launcher, and trains as it would without
+        gossip."""
         config = self.config
         changed = config.has_local_steps or config.overlap or config.sender or config.pipeline
         return config.name == ALONE and not changed
@@ -120,7 +122,7 @@ class PeerRun:
     @contextmanager
     def waiting_in_loop(self) -> Iterator[None]:
         """Return the context of ``waiting`` for a loop of the script. The loop ends with the run,
-        so the end of the node only ends the context."""
+        so the end of the node raises no error."""
         try:
             with self.waiting():
                 yield
@@ -134,8 +136,8 @@ class PeerRun:
 
     @property
     def view(self) -> StartRoundCommand:
-        """Other peers, once this peer is in a round. After ``prepare`` a returning peer is not yet
-        in a round: it has the state of another peer, and must apply the rounds since then."""
+        """Other peers, once this peer is in a round. After ``prepare`` a returning peer has the
+        state of another peer, but must apply later rounds before it is in a round."""
         node = self.node
         if node.is_prepared and not node.has_begun:
             try:
@@ -149,7 +151,7 @@ class PeerRun:
 
     @property
     def is_active(self) -> bool:
-        """Whether this process is the peer, and has not left the swarm."""
+        """Whether this process is a peer that has not left the swarm."""
         return not self.is_closed and os.getpid() == self._pid
 
     def check_open(self) -> None:

@@ -1,4 +1,4 @@
-"""Connection of the script's model and optimizers with the rounds of the run."""
+"""Connects the script's model and optimizers to the rounds of the run."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Preparation:
         check_model(self.model, optimizers)
         plain, combined = plain_model(self.model), as_one(optimizers)
         layout = Layout(plain, combined)
-        # Late: a rule may be registered in the script, before this call.
+        # Checked here, because the script may register a rule before this call.
         rule = load(config.aggregator)
         check_rule(rule, config, judge is not None)
         draw_batch = reference.fit(rule, judge)

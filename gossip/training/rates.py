@@ -1,4 +1,4 @@
-"""Settings of an optimizer's parameter groups: they are sent with each update, and are set to the
+"""Settings of an optimizer's parameter groups. They are sent with each update, and set to the
 agreed values for the step."""
 
 from __future__ import annotations
@@ -16,32 +16,33 @@ from gossip.core import RATES_MAX
 from gossip.errors import ConfigError
 
 _FIRST = ("lr", "momentum", "betas")
-"""Settings that the schedulers of torch change. They come first, because a message has limited
-room."""
+"""Settings that torch's schedulers change. They come first, because the size of a message is
+limited."""
 _KEPT_BY_SCHEDULERS = ("initial_lr", "max_lr", "min_lr", "base_momentum", "max_momentum", "swa_lr")
 _WAYS_TO_COMPUTE = ("foreach", "fused", "capturable", "differentiable")
 _NOT_AGREED = {"params", "param_names", "train_mode", *_KEPT_BY_SCHEDULERS, *_WAYS_TO_COMPUTE}
-"""Keys of a group that are not agreed. ``train_mode`` is the mode of the script
-(schedule-free)."""
+"""Keys of a group on which peers do not agree. ``train_mode`` is the script's mode of a
+schedule-free optimizer."""
 
 
 def rates_of(groups: Sequence[Mapping[str, Any]]) -> tuple[float, ...]:
-    """Return the settings of all groups as numbers: those of ``_FIRST`` of all groups before the
-    others, the others in the order of their names. Finite numbers, booleans, and tuples of them are
-    settings. The result is cut to the room of a message."""
+    """Return the settings of all groups as numbers: those in ``_FIRST`` of all groups, then the
+    others by name. Finite numbers, booleans, and tuples of them are settings. The result is cut to
+    the size of a message."""
     found = [number for group, name in _places(groups) for number in _numbers(group[name])]
     return tuple(found[:RATES_MAX])
 
 
 def _places(groups: Sequence[Any], parts: Sequence[int] = (0, 1)) -> list[tuple[Any, str]]:
     """Return the group and the name of each setting, in the order of ``rates_of``. ``parts``: 0 for
-    the names of ``_FIRST``, 1 for the others."""
+    the names in ``_FIRST``, 1 for the others."""
     return [(group, name) for at in parts for group in groups for name in _names(tuple(group))[at]]
 
 
 @lru_cache(64)
 def _names(keys: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the names of ``_FIRST`` among the keys of a group, and those of its other settings."""
+    """Return the names in ``_FIRST`` among the keys of a group, and the names of its other
+    settings."""
     first = tuple([name for name in _FIRST if name in keys])
     return first, tuple(sorted(set(keys).difference(_NOT_AGREED, first)))
 
@@ -59,11 +60,11 @@ def learning_rate_of(groups: Sequence[Mapping[str, Any]]) -> float:
 
 @contextmanager
 def stepping_with(groups: Sequence[dict[str, Any]], rates: tuple[float, ...]) -> Iterator[None]:
-    """Set the groups to ``rates``, which may be fewer, for the block. Afterwards restore them,
+    """Set the groups to ``rates``, which may be fewer, in this context. Restore them afterwards,
     because a scheduler continues from its own values. A setting that the step itself changes, such
     as a counter, keeps its new value."""
     own = rates_of(groups)
-    if len(rates) != len(own):  # the sender has other settings: only the first names agree
+    if len(rates) != len(own):  # if the sender has other settings, only those in ``_FIRST`` match
         rates = rates[: sum(len(_numbers(g[name])) for g, name in _places(groups, [0]))]
     if not rates or rates == own[: len(rates)]:
         yield
@@ -94,7 +95,8 @@ def _set(
 
 
 def _put(group: dict[str, Any], name: str, value: Any) -> None:
-    """Set a setting; a tensor in place, because a compiled optimizer reads the same tensor."""
+    """Set a setting. A tensor is set in place, because a compiled optimizer reads the same
+    tensor."""
     if isinstance(group[name], Tensor):
         group[name].fill_(value)
     else:
@@ -102,8 +104,8 @@ def _put(group: dict[str, Any], name: str, value: Any) -> None:
 
 
 def _choose(own: float, agreed: float) -> float:
-    """Return the number to step with: no honest peer sends a negative learning rate, with which a
-    step would ascend."""
+    """Return the agreed number, or the own one if the agreed one is negative: a step with a
+    negative learning rate would ascend."""
     return own if agreed < 0.0 <= own else agreed
 
 

@@ -1,5 +1,4 @@
-"""Samples by which a peer judges updates when it serves a round: different samples in each
-round."""
+"""Draws the samples by which a peer judges updates when it serves, different ones in each round."""
 
 from __future__ import annotations
 
@@ -18,7 +17,7 @@ from gossip.errors import ConfigError
 from gossip.topologies import draw
 
 STREAM_MAX = 2**16
-"""Largest number of samples of an iterable in memory."""
+"""Maximum number of samples of an iterable to keep in memory."""
 
 UNUSED_REFERENCE = (
     "gossip.init was given a reference, and the rule {} does not judge by it: start the run with "
@@ -29,7 +28,8 @@ Collate = Callable[[list[Any]], Any]
 
 
 class ReferenceData:
-    """Draws a batch for each round, which depends only on the words and the round."""
+    """Data from which a batch is drawn for each round, depending only on the words and the
+    round."""
 
     def __init__(
         self,
@@ -42,11 +42,11 @@ class ReferenceData:
     ) -> None:
         """
         Args:
-            dataset: With ``__getitem__`` and ``__len__``.
+            dataset: Data set with ``__getitem__`` and ``__len__``.
             collate: Makes a batch of a list of samples.
             size: Samples of a batch. A smaller data set is read completely.
-            words: Seeds of the draws, beside the round.
-            chosen: Samples to draw from; None means all.
+            words: Seeds of the draws, in addition to the round.
+            chosen: Indices to draw from; None means all.
         """
         self._dataset, self._collate, self._size = dataset, collate, size
         self._words, self._chosen = tuple(words), chosen
@@ -55,7 +55,7 @@ class ReferenceData:
 
     def set_apart(self, samples: int) -> tuple[Any, Callable[[int, int], Any]]:
         """Return ``samples`` held-out samples as one batch, and a function ``(order, step)`` that
-        draws batches from the others. Equal words give equal samples.
+        draws batches from the others. The same words select the same samples.
 
         Raises: ConfigError: ``samples`` is below 1, or more than half of all.
         """
@@ -84,7 +84,7 @@ class ReferenceData:
         return len(self._dataset if self._chosen is None else self._chosen)
 
     def batch(self, round_id: int) -> Any:
-        """Return the batch of a round, in the form of the training loop's. No sample is in it
+        """Return the batch of a round, collated as in the training loop. It contains no sample
         twice."""
         count = self._count
         drawn = random.Random(draw("reference", *self._words, round_id)).sample(
@@ -97,12 +97,11 @@ class ReferenceData:
 
 
 class JudgeReference:
-    """The reference by which this peer judges updates: the script's, or else the data set that all
-    peers read.
+    """Reference by which this peer judges updates: that of the script, or else the training data.
 
     Attributes:
         given: Reference of ``gossip.init``; None if there is none.
-        shared: Returns a reference from the data set that all peers read, for a batch size.
+        shared: Returns a reference on the training data for a batch size.
         is_needed: Whether the rule judges updates by the reference.
     """
 
@@ -115,9 +114,9 @@ class JudgeReference:
 
     def fit(self, rule: BoundRule, judge: Callable[..., Any] | None) -> Callable[[int], Any] | None:
         """Return the function that draws the batch of a round for the script's ``judge``; None if
-        it takes no batch.
+        ``judge`` takes no batch.
 
-        Raises: ConfigError: There is a reference, but the judge has no argument for a batch of it.
+        Raises: ConfigError: There is a reference, but ``judge`` has no parameter for a batch.
         """
         takes_batch = judge is not None and needs_batch(judge)
         if judge is not None and self.given is not None and not takes_batch:
@@ -131,10 +130,7 @@ class JudgeReference:
         return self.batch if takes_batch else None
 
     def check(self) -> None:
-        """Check that the rule has the reference that it needs.
-
-        Raises: ConfigError: It has none.
-        """
+        """Raise ConfigError if the rule needs a reference and has none."""
         if self.is_needed:
             self.find()
 
@@ -160,7 +156,7 @@ def reference_of(data: Any, size: int, words: Sequence[object]) -> ReferenceData
     """Return the reference data from the argument of ``gossip.init``: a data set, a DataLoader or
     an iterable of samples.
 
-    Raises: ConfigError: ``data`` is none of these, is empty, or is a stream that is too long to
+    Raises: ConfigError: ``data`` has another type, is empty, or is a stream that is too long to
         keep.
     """
     collate: Collate = default_collate
@@ -185,13 +181,13 @@ def reference_of(data: Any, size: int, words: Sequence[object]) -> ReferenceData
 
 
 def needs_batch(judge: Callable[..., Any]) -> bool:
-    """Whether the user's ``judge`` takes a batch of the reference instead of drawing its own.
+    """Whether the user's ``judge`` takes a batch of the reference, and does not draw one.
 
     Raises: ConfigError: The function has other required arguments.
     """
     try:
         parameters = inspect.signature(judge).parameters.values()
-    except (TypeError, ValueError):  # a builtin without a signature
+    except (TypeError, ValueError):  # a builtin may have no signature
         return False
     required = [each for each in parameters if each.default is each.empty and each.kind <= 1]
     if len(required) > 1:

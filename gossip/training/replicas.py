@@ -1,6 +1,6 @@
-"""Digests of this peer's replica, and the likely cause if it differs from that of most peers.
+"""Computes digests of this peer's replica, and the likely cause if it differs from most peers.
 
-A replica is the state that is equal on all peers: the model's parameters, the optimizer's state of
+A replica is the state that is equal on all peers: the model's parameters, the optimizer's state for
 them, and the parameters of modules passed to ``Session.keep``. Buffers, such as the statistics of a
 BatchNorm, belong to each peer, as may the state of other kept objects.
 """
@@ -21,24 +21,25 @@ from gossip.ipc import DivergenceReport, clip
 from gossip.vectors import payload_digest
 
 TENSORS_MAX = 1000
-"""Largest number of tensors with a short digest; further tensors are only in the whole digest."""
+"""Maximum number of tensors with a short digest. Further tensors are only in the whole digest."""
 SHORT_BYTES = 2
 TENSORS_NAMED_MAX = 8
-"""Largest number of differing tensors that a report names."""
+"""Maximum number of differing tensors that a report names."""
 SHARE = 0.005
-"""Share of the training time for regular comparisons; other comparisons may use the same share."""
+"""Share of the training time for regular comparisons. Other comparisons may use as much in
+addition."""
 PERIOD_MAX = 4096
 LOOK_STEPS = 16
-"""Largest number of steps between two computations of the period."""
+"""Maximum number of steps between two computations of the period."""
 FIRST_STEPS = 3
-"""Number of first steps that are checked for changes of the replica by the script itself."""
+"""Number of first steps after which changes of the replica by the script are detected."""
 
 
 class Divergence(NamedTuple):
-    """Difference of a replica from that of most peers.
+    """Difference between a replica and that of most peers.
 
     Attributes:
-        round_id: The round before which it differed.
+        round_id: Round before which it differed.
         names: Tensors that differ.
         cause, remedy: Likely cause and remedy, as sentences without a full stop.
     """
@@ -50,7 +51,7 @@ class Divergence(NamedTuple):
 
 
 def compare_replicas(run: Any, saves_at: Callable[[int], bool]) -> None:
-    """Compare replicas of peers from now on, if they are equal between two steps.
+    """Compare replicas from now on, if those of all peers are equal between two steps.
 
     Args:
         run: The ``PeerRun`` of this peer, with its prepared model.
@@ -63,7 +64,8 @@ def compare_replicas(run: Any, saves_at: Callable[[int], bool]) -> None:
 
 
 class ReplicaCheck:
-    """Decides when the replica is compared with those of other peers, and computes its digests.
+    """Comparison of the replica with those of other peers. It decides when to compare, and computes
+    the digests.
 
     Args:
         run: The ``PeerRun`` of this peer, with its prepared model.
@@ -75,7 +77,7 @@ class ReplicaCheck:
         self._run, self._model, self._optimizer = run, trained.model, trained.optimizer
         self._kept, self._saves_at = run.model.extra.kept, saves_at
         model = trained.model
-        # Tensors that differ, before the state of the others replaces them.
+        # Tensors that differ, before another peer's state replaces them.
         self._diverged: tuple[Divergence, dict[str, Tensor]] | None = None
         self._has_warned = False
         self._names = {id(p): name for name, p in model.named_parameters()}
@@ -85,10 +87,10 @@ class ReplicaCheck:
         self._noted: tuple[int, tuple[str, ...], bytes] = -1, (), b""  # after a step
         self._missed = self._missed_before = False
         self.period = 1
-        """Steps between two regular comparisons: a power of two, so that the steps coincide on
-        peers that measure different times; 1 before the first measurement."""
+        """Steps between two regular comparisons. A power of two, so that peers with different
+        measurements compare at common steps; 1 before the first measurement."""
         self.outside: tuple[str, ...] = ()
-        """Tensors that the script has changed between two steps, in the steps that were checked."""
+        """Tensors that the script has changed between two checked steps."""
 
     # --- digests ----------------------------------------------------------------------------------
 
@@ -111,8 +113,8 @@ class ReplicaCheck:
         return payload_digest(b"".join([_digest_of(each) for each in self.tensors().values()]))
 
     def _digest(self) -> tuple[tuple[str, ...], bytes]:
-        """Return the names of the tensors, and ``DIGEST_BYTES`` of all of them followed by
-        ``SHORT_BYTES`` of each."""
+        """Return the names of the tensors, and a digest: ``DIGEST_BYTES`` for all, then
+        ``SHORT_BYTES`` for each."""
         began = time.perf_counter()
         tensors = self.tensors()
         digests = [_digest_of(tensor) for tensor in tensors.values()]
@@ -155,7 +157,7 @@ class ReplicaCheck:
 
     def follow_step(self, step: int, is_own: bool) -> None:
         """Record that a step was applied, so that the parameters have ``step`` steps. ``is_own``:
-        the script was in ``optimizer.step()``."""
+        whether the script was in ``optimizer.step()``."""
         self._missed = self._missed or not is_own
         if not is_own:
             self._noted = -1, (), b""
@@ -222,8 +224,8 @@ class ReplicaCheck:
         self._report(found, peers_differ=False)
 
     def note_difference(self, round_id: int, agreed: bytes) -> None:
-        """Record that this replica differs from that of most peers. Unless the run only warns,
-        theirs replaces it."""
+        """Record that this replica differs from that of most peers, which replaces it unless the
+        run only warns."""
         found = self.explain(round_id, agreed)
         if self._run.config.on_divergence == "warn":
             self._report(found)
@@ -234,7 +236,7 @@ class ReplicaCheck:
 
     def note_replaced(self) -> None:
         """Record that the state of other peers was loaded."""
-        self._noted = -1, (), b""  # the script did not change what was loaded
+        self._noted = -1, (), b""  # a loaded state is no change by the script
         diverged, self._diverged = self._diverged, None
         if diverged is not None:
             found, before = diverged
@@ -282,7 +284,7 @@ def _are_kept(names: Sequence[str]) -> bool:
 def _differing(
     names: Sequence[str], one: bytes, others: Sequence[str], other: bytes
 ) -> tuple[str, ...]:
-    """Return the names with different short digests; if the names differ, those on one side
+    """Return the names with different short digests, or if the names differ, those on one side
     only."""
     if len(one) != len(other) or tuple(names) != tuple(others):
         return tuple(sorted(set(names) ^ set(others))) or tuple(names)

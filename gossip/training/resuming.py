@@ -1,4 +1,4 @@
-"""Resuming from a checkpoint: its choice, and a peer's state that it lacks."""
+"""Selects and loads the checkpoint to resume from, and the local state of this peer."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .state import TRAINING_FILE, StateMismatch, load_checkpoint
 
 
 def load_named(run: PeerRun, name: str) -> None:
-    """Load the checkpoint that the launcher has named and checked."""
+    """Load the checkpoint that the launcher has selected and verified."""
     if run.config.pipeline is None:
         _load(run, *checkpoints.resolve(name))
         return
@@ -36,7 +36,7 @@ def load_newest(run: PeerRun, folder: Path) -> None:
     """Load the newest good checkpoint. Without one the run starts from the beginning.
 
     Args:
-        folder: Folder of the script; in a pipeline that of all stages.
+        folder: Folder to which the script saves; in a pipeline that of all stages.
     """
     if run.config.pipeline is None:
         _load(run, folder, None)
@@ -45,8 +45,8 @@ def load_newest(run: PeerRun, folder: Path) -> None:
 
 
 def _load_stage(run: PeerRun, folder: Path, step: int | None) -> None:
-    """Load this peer's layers from the checkpoints of the stages that had them at ``step``; None
-    means the newest step that every stage has. Without one the run starts from the beginning."""
+    """Load this peer's layers from the checkpoints of the stages that had them at ``step``. None
+    means the newest step that all stages have. Without one the run starts from the beginning."""
     plan = run.config.pipeline
     assert plan is not None, "only a pipeline has stages"
     if step is None:
@@ -94,7 +94,7 @@ def _load(run: PeerRun, folder: Path, step: int | None) -> None:
             f"{found.path} does not fit this script: {error}",
             "build the same model and optimizer, or start from the beginning without --resume",
         ) from error
-    extra.pop(ANSWERS, None)  # all scripts restart, so their calls have no answers yet
+    extra.pop(ANSWERS, None)  # all scripts restart, so no call has an answer yet
     run.model.extra.load(extra)
     load_own_state(run, folder, found)
     ledger, of_round = found.read(LEDGER_FILE), config.steps_per_round
@@ -106,7 +106,7 @@ def _load(run: PeerRun, folder: Path, step: int | None) -> None:
 
 
 def load_own_state(run: PeerRun, folder: Path, found: checkpoints.Checkpoint) -> None:
-    """Load the state of this peer alone, if there is any."""
+    """Load the local state of this peer, if there is any."""
     config, model = run.config, run.model
     trained, encoder, stepper = model.trained, model.encoder, model.stepper
     owes = encoder is not None and trained.wire.encoding.feedback
@@ -118,7 +118,7 @@ def load_own_state(run: PeerRun, folder: Path, found: checkpoints.Checkpoint) ->
         stepper.load_own(own.parameters or ())
     except StateMismatch as error:
         own = own._replace(why=str(error))
-    # Rates belong to the step, without local steps after it.
+    # Rates belong to the step, not to local steps after it.
     run.model.extra.restore_settings()
     model.sender_memory = own.memory
     if encoder is not None:
@@ -131,7 +131,7 @@ def load_own_state(run: PeerRun, folder: Path, found: checkpoints.Checkpoint) ->
 
 
 def _begins_without_own(run: PeerRun, writer: str, owes: bool) -> str:
-    """Return a phrase about this peer's start without its own state, which was not found."""
+    """Return a phrase about a start without this peer's local state, which was not found."""
     if not run.config.is_rolling:
         return f"it begins with the mean model and the optimizer of {writer}"
     model = run.model
@@ -163,8 +163,8 @@ def check_rounds(checkpoint: checkpoints.Checkpoint, config: RunConfig) -> None:
 def _plan_of(
     ledger: bytes, checkpoint: checkpoints.Checkpoint, of_round: int
 ) -> tuple[int, int | None]:
-    """Return the round after a checkpoint, and the number of peers that epochs are planned for, if
-    they are. Raises ConfigError: The ledger lacks the stages."""
+    """Return the round after a checkpoint, and the number of peers for which epochs are planned, or
+    None. Raises ConfigError: The ledger lacks the stages."""
     found = json.loads(ledger)
     round_id = found.get("round") if isinstance(found, dict) else None
     try:

@@ -1,4 +1,4 @@
-"""Rounds of the script: its updates, and rounds without one."""
+"""Takes part in rounds for the script, with and without updates."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from .stepping import StepsTaken
 
 
 class ScriptRounds:
-    """Takes part in rounds for the script.
+    """Participation of the script in rounds.
 
     With overlap the script computes the next update while a round is in flight. The result is
     applied once that update is computed.
 
     Attributes:
-        batches: Batches of the loader, if there is one.
+        batches: Batches of the loader, if any.
         checkpoints: Checkpoints that the script requests.
-        loss: The loss that the script has logged since its last update.
-        computing_since: Time at which the script began to compute its next update.
-        dropped: State beside the model before a dropped step: {} if the state of other peers has
-            replaced it since then. None if no step was dropped.
+        loss: Loss that the script has logged since its last update.
+        computing_since: Time when the script began to compute its next update.
+        dropped: State beside the model before a dropped step; {} if a state of other peers has
+            replaced it, None if no step was dropped.
     """
 
     def __init__(self, run: PeerRun, checkpoints: RunCheckpoints) -> None:
@@ -39,16 +39,16 @@ class ScriptRounds:
         self.loss: float | None = None
         self.computing_since = time.monotonic()
         self.dropped: dict[str, Any] | None = None
-        self._has_undone = False  # Whether the user was notified of undone local steps.
-        self._samples = 0  # Samples of the last batch, at its first step.
+        self._has_undone = False  # Whether undone local steps were reported to the user.
+        self._samples = 0  # Number of samples of the last batch, at its first step.
         self._overtakes = 0  # ``model.overtakes`` at that step.
-        self._seen = 0, 0  # Parameters that the script has seen after its last step.
+        self._seen = 0, 0  # Version of the parameters that the script has read last.
 
     # --- updates ----------------------------------------------------------------------------------
 
     def run(self, loss: float | None, steps: StepsTaken) -> bool:
-        """Take part in a round with the gradients of ``steps``. Return whether they were offered to
-        a round."""
+        """Take part in a round with the gradients of ``steps``. Return whether they were
+        offered."""
         with self._run.waiting_in_loop():
             if not self._offer(loss, steps):
                 return False
@@ -64,14 +64,14 @@ class ScriptRounds:
             self._run.hooks.computed, self.computing_since
         )
         if self._config.overlap:
-            self._run.hooks.computed(self.computing_since)  # before the wait for the round
+            self._run.hooks.computed(self.computing_since)  # before waiting for the round
             computed = None
             if not self._is_of_use():
                 return False
         loss, self.loss = self.loss if loss is None else loss, None
         outdated = False
         if is_further(steps.kind):
-            exchange.wait_go()  # may apply rounds that this peer has missed
+            exchange.wait_go()  # may apply missed rounds
             outdated = self._seen != self._parameters_now or model.overtakes != self._overtakes
         else:
             self._samples, self._overtakes = self.batches.end_round(steps.taken), model.overtakes
@@ -86,15 +86,15 @@ class ScriptRounds:
 
     @property
     def _parameters_now(self) -> tuple[int, int]:
-        """Numbers of stepped rounds and of restored states, which change with the parameters."""
+        """Numbers of stepped rounds and of restored states, a version of the parameters."""
         return self._run.model.steps, self._run.applied.restores
 
     def note_seen(self) -> None:
-        """Record that the script has read the present parameters."""
+        """Record that the script reads the present parameters."""
         self._seen = self._parameters_now
 
     def undo_local_steps(self) -> None:
-        """Undo the local steps of a round that this peer does not complete."""
+        """Undo the local steps of an incomplete round."""
         stepper, of_round = self._run.stepper, self._config.steps_per_round
         undone = stepper.undo_steps()
         if not undone:
@@ -117,8 +117,8 @@ class ScriptRounds:
 
     def _is_of_use(self) -> bool:
         """Wait for the round in flight, and apply it. Return whether the update that was computed
-        beside it can be offered to the next round. Then its parameters lack at most one round, and
-        its samples are those of this peer in the next round."""
+        beside it can be offered to the next round. It can if its parameters lack at most one round,
+        and its samples are this peer's in the next round."""
         exchange = self._exchange
         before, restores = self._extra.before_round(), self._run.applied.restores
         in_turn = exchange.settle()
@@ -130,7 +130,7 @@ class ScriptRounds:
         return not go.sharded or self.batches.belong_to(go)
 
     def drop_step(self) -> None:
-        """Drop an outdated step: it does not count, and the script's changes after it are
+        """Drop an outdated step. It does not count, and the script's changes after it are
         undone."""
         self._node.log_skipped("overlap")
         self.dropped = self._extra.in_flight
@@ -149,8 +149,8 @@ class ScriptRounds:
 
     @property
     def _drain_is_due(self) -> bool:
-        """Whether the next step needs parameters with all rounds: after the last step, and if the
-        state is saved or this peer must stop."""
+        """Whether the round in flight must be applied before the next step: after the last step,
+        before a checkpoint, or if this peer must stop."""
         if not self._exchange.in_flight:
             return False
         rounds, run = self._config.rounds, self._run
@@ -159,7 +159,7 @@ class ScriptRounds:
         return last or saves or self._run.is_asked_to_stop
 
     def drain(self, expired: Callable[[], bool] = lambda: False) -> None:
-        """Wait for the round in flight until ``expired``. Afterwards none is in flight."""
+        """Wait for the round in flight until ``expired``; then it is no longer in flight."""
         if self._exchange.in_flight:
             with self._run.waiting_in_loop(), self._run.stepper.at_anchor():
                 self._exchange.settle(expired)
@@ -167,8 +167,8 @@ class ScriptRounds:
     # --- rounds without an update -----------------------------------------------------------------
 
     def next_go(self) -> StartRoundCommand:
-        """Return the round to compute: the predicted next one beside a round in flight, if both are
-        of the same epoch."""
+        """Return the round to compute. Beside a round in flight it is the predicted next one, if
+        both belong to the same epoch."""
         guess, reading = self._exchange.guess, self.batches.reading
         if guess is not None and reading is not None and guess.epoch == reading.epoch:
             return guess
@@ -177,15 +177,15 @@ class ScriptRounds:
             return self._exchange.wait_go()
 
     def pass_by(self, skipped: bool) -> None:
-        """Take part in a round without an update. ``skipped``: the script had its samples, and they
-        are not read again."""
+        """Take part in a round without an update. ``skipped``: whether the script received its
+        samples, so that they are not read again."""
         self.drain()
         with self._run.waiting_in_loop(), self._run.stepper.at_anchor():
             steps = StepsTaken(is_skipped=skipped and self._has_read_slice())
             self._exchange.contribute(0, None, steps=steps)
 
     def _has_read_slice(self) -> bool:
-        """Whether the batches in hand belong to the round, not to a predicted one."""
+        """Whether the current batches belong to the round, not to a predicted one."""
         batches = self.batches
         outdated, batches.is_outdated = batches.is_outdated, False
         return batches.belong_to(self._exchange.wait_go()) and not outdated
@@ -214,8 +214,8 @@ class ScriptRounds:
         return self._run.model.steps > steps
 
     def confirm(self, expired: Callable[[], object] | None = None) -> None:
-        """Request confirmation of the final state from other peers, because no later round would
-        reveal a forged result."""
+        """Request confirmation of the final state from other peers, because no later round detects
+        a forged result."""
         if self._config.f and self._config.is_rolling:
             with self._run.stepper.at_anchor():
                 self._node.confirm(expired)

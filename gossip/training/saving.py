@@ -1,5 +1,5 @@
-"""Checkpoints of the run: the choice of the writing peer, the schedule, and writing beside the
-training."""
+"""Checkpoints of the run: their schedule, the choice of the writing peer, and writing in the
+background."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ from .state import StateFile
 LOCK = ".writer.lock"
 LEDGER_FILE = "ledger.json"
 LINKS_MAX = 16
-"""Largest number of checkpoints that link to one file of a base, before it is written again."""
+"""Maximum number of checkpoints that link to one base file before it is written again."""
 HANDED_OVER_S = 10.0
-"""Seconds for the holder of the lock to write the last checkpoint. Then each peer without it writes
-it: the holder may hang, and equal files do no harm."""
+"""Seconds for the holder of the lock to write the last checkpoint. After that each other peer
+writes it, because the holder may hang and equal files do no harm."""
 HOLDER_BYTES_MAX = 1024
 TOLD_S, LOOK_AT_DISK_S = 5.0, 0.5
 """Seconds that a peer waits for the disk before it reports this, and between two checks whether to
-stop waiting."""
+stop."""
 SLOW_DISK_S = 2.0
-"""Seconds that training waits once for the previous checkpoint. Then there is no new checkpoint
-until that one is written."""
+"""Seconds that training waits once for the previous checkpoint. After that no checkpoint is made
+until it is written."""
 ROOM_BYTES = 2**16
-"""Spare bytes at the end of the memory that a file is copied into."""
+"""Spare bytes at the end of the memory into which a file is copied."""
 OTHERS_S, LOOK_EVERY_S = 10.0, 0.1
 """Seconds that the writer waits for the models of other peers in gossip rounds, and between two
-checks of them. All peers save the same step, but not at the same time."""
+checks. All peers save the same step, but not at the same time."""
 
 logger = logging.getLogger(__name__)
 
@@ -49,10 +49,9 @@ class SavePlan(NamedTuple):
     """Schedule and form of checkpoints.
 
     ``every``: steps between two checkpoints; None means only at the end. ``keep``: number of
-    checkpoints to keep. ``peers``: peers with their own models, which are averaged.
-    ``of_round``: steps of a round; a state can be saved after each round. ``streams``: whether
-    training waits while the state is written in blocks, instead of a copy of the whole state that
-    is written in the background."""
+    checkpoints to keep. ``peers``: peers with their own models, which are averaged. ``of_round``:
+    steps of a round, after which a state can be saved. ``streams``: whether the state is written in
+    blocks while training waits, instead of copied and written in the background."""
 
     folder: Path
     every: int | None
@@ -63,10 +62,10 @@ class SavePlan(NamedTuple):
 
 
 class JobThread:
-    """Runs one job at a time beside the training."""
+    """Thread that runs one job at a time beside the training."""
 
     def __init__(self, fails: Callable[[str], None]) -> None:
-        """``fails``: called with an unexpected error of a job."""
+        """``fails`` is called with an unexpected error of a job."""
         self._fails = fails
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._idle = threading.Event()
@@ -87,7 +86,7 @@ class JobThread:
         self._jobs.put(job)
 
     def wait_idle(self, timeout_s: float) -> bool:
-        """Wait until no job runs. Return whether no job runs."""
+        """Wait until no job runs, and return whether that is the case."""
         return self._idle.wait(timeout_s)
 
     def close(self) -> None:
@@ -101,24 +100,24 @@ class JobThread:
     def _run(self) -> None:
         while (job := self._jobs.get()) is not None:
             self._do(job)
-            del job  # it refers to the memory that it wrote from
+            del job  # it references the memory of the checkpoint
             self._idle.set()
 
     def _do(self, job: Callable[[], None]) -> None:
         try:
             job()
-        except Exception as error:  # otherwise a wait for it would never end
+        except Exception as error:  # otherwise ``wait_idle`` would never succeed
             logger.exception("a checkpoint was not written")
             self._fails(f"{type(error).__name__}: {error}")
 
 
 class CheckpointSaver:
-    """Saves into one folder. Among the peers that reach the folder, the holder of its lock writes;
-    the system frees the lock when that process dies.
+    """Writer of checkpoints to one folder. Among the peers that share the folder, the holder of its
+    lock writes. The system frees the lock when its process dies.
 
     Attributes:
         folder: Folder of the checkpoints.
-        every: Steps between two of them; None means only at the end.
+        every: Steps between two checkpoints; None means only at the end.
         failed: Error of the last checkpoint; empty if there was none.
         newest: Step of the last checkpoint that this peer has begun to write.
     """
@@ -132,20 +131,20 @@ class CheckpointSaver:
     ) -> None:
         """
         Args:
-            peer: The local one.
+            peer: The local peer.
             about: Entries of the manifest in addition to the step and the files.
             notify: Called once when checkpoints cannot be written, and once when they can be again.
         """
         self.folder, self.every, self._keep, peers, self._of_round, self._streams = plan
-        self._averaged = set(peers)  # peers that are in time
+        self._averaged = set(peers)  # peers with models that arrive in time
         self._peer = peer
         self._about, self._notify = dict(about), notify
         self.failed = ""
         self.newest = -1
         self._lock_fd = -1
         self._memory: dict[str, bytearray] = {}
-        self._links = 0  # number of links to one file of a base
-        self._written: Path | None = None  # the last checkpoint that this process has written
+        self._links = 0  # number of links to the base file
+        self._written: Path | None = None  # last checkpoint that this process wrote
         self._disk_is_slow = False  # the previous checkpoint was not written in time
         self._beside = JobThread(self._fails)
 
@@ -154,12 +153,13 @@ class CheckpointSaver:
         return self.every is not None and step % self.every < self._of_round
 
     def is_writer(self) -> bool:
-        """Whether this peer writes to the folder. The writer holds the lock until it leaves."""
+        """Lock the folder if possible, and return whether this peer writes. The writer holds the
+        lock until it leaves."""
         if self._lock_fd >= 0:
             return True
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            # no flag is needed for forked children, which never inherit such a lock
+            # forked children never inherit such a lock
             fd = os.open(self.folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         except OSError as error:
             self._fails(f"{error}")
@@ -170,13 +170,13 @@ class CheckpointSaver:
             os.close(fd)  # another peer has it, or the file system has no locks
             return False
         self._lock_fd = fd
-        with suppress(OSError):  # a disk may be full; the name is only in the message
+        with suppress(OSError):  # the disk may be full, and the record is only for messages
             os.ftruncate(fd, 0)
             os.pwrite(fd, str(self._about.get("run", "")).encode()[:HOLDER_BYTES_MAX], 0)
         return True
 
     def check_folder(self, resumes: bool) -> None:
-        """Raise ConfigError if another run saves to the folder now, or has saved there and this run
+        """Raise ConfigError if another run saves to the folder, or has saved there and this run
         does not resume from it. Called before the first step."""
         run = str(self._about.get("run", ""))
         if not self.is_writer() and (holder := self._holder()) not in ("", run):
@@ -214,8 +214,8 @@ class CheckpointSaver:
         return True
 
     def is_in_time(self, step: int) -> bool:
-        """Whether the checkpoint before that of ``step`` is written, after a short wait. Training
-        does not wait longer for a slow disk."""
+        """Whether the previous checkpoint is written, so that one of ``step`` can be. Waits only
+        briefly, so that a slow disk does not delay training."""
         if self._beside.wait_idle(0.0 if self._disk_is_slow else SLOW_DISK_S):
             self._disk_is_slow = False
             return True
@@ -236,10 +236,10 @@ class CheckpointSaver:
         about: Mapping[str, Any],
     ) -> None:
         """Copy the state, or write it without a sync, and make it durable in another thread. The
-        previous save must be over (``wait``).
+        previous save must be complete (``wait``).
 
         Args:
-            own: State of this peer alone.
+            own: Local state of this peer.
             files: Files of the checkpoint, with ``ledger`` and ``about``; empty if another peer
                 writes.
         """
@@ -249,7 +249,7 @@ class CheckpointSaver:
         if checkpoints.BASE_FILE in files:
             told["base"] = files[checkpoints.BASE_FILE].digest().hex()
         if base := self._find_same_base(told):
-            self._memory.pop(checkpoints.BASE_FILE, None)  # it may never be copied again
+            self._memory.pop(checkpoints.BASE_FILE, None)  # this state may never be copied again
         self.newest = step if files else self.newest
         outgoing: checkpoints.OutgoingCheckpoint | None = None
         conclude: Callable[[], Path] | None = None
@@ -266,7 +266,7 @@ class CheckpointSaver:
 
     def _find_same_base(self, about: Mapping[str, Any]) -> checkpoints.Checkpoint | None:
         """Return the last checkpoint of this process if its base is that of ``about``. The number
-        of links is bounded, so a damaged file harms a bounded number of checkpoints."""
+        of links is bounded, so a damaged file affects few checkpoints."""
         last = None if self._written is None else checkpoints.open_or_none(self._written)
         same = last is not None and "base" in about and last.manifest.get("base") == about["base"]
         self._links = self._links + 1 if same and self._links < LINKS_MAX else 0
@@ -279,7 +279,7 @@ class CheckpointSaver:
         ledger: bytes,
         base: checkpoints.Checkpoint | None,
     ) -> checkpoints.OutgoingCheckpoint | None:
-        """Write the files without making them durable; None if that has failed."""
+        """Write the files without making them durable. Return None on failure."""
         outgoing = checkpoints.OutgoingCheckpoint(self.folder, step)
         try:
             outgoing.add(LEDGER_FILE, iter((memoryview(ledger),)))
@@ -298,9 +298,8 @@ class CheckpointSaver:
         return outgoing
 
     def _copied(self, name: str, file: StateFile) -> memoryview:
-        """Copy a file into cached memory, with room for a header that has grown by a few numbers.
-        Memory that is too small is freed before the next allocation, because each is as long as the
-        state."""
+        """Copy a file into cached memory, with spare bytes for a longer header. Memory that is too
+        small is freed before the next allocation, because each is as large as the state."""
         if len(self._memory.get(name, b"")) < file.nbytes:
             self._memory.pop(name, None)
             self._memory[name] = bytearray(file.nbytes + ROOM_BYTES)
@@ -316,7 +315,7 @@ class CheckpointSaver:
 
         Args:
             expired: Polled twice a second; once it is true, the wait ends.
-            serve: Called for the wait; works as long as its argument returns true.
+            serve: Called to wait; it works while its argument returns true.
         Returns: Whether all writes have ended.
         """
         began, tells_at = time.monotonic(), TOLD_S
@@ -339,7 +338,7 @@ class CheckpointSaver:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is being written."""
+        """Whether no write is in progress."""
         return self._beside.wait_idle(0.0)
 
     def close(self) -> None:
@@ -386,8 +385,8 @@ class CheckpointSaver:
     def _with_mean(
         self, step: int, data: Mapping[str, Any], about: Mapping[str, Any]
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return the files with the mean of the models that are saved for this step in time, and
-        the manifest. Later checkpoints do not wait for peers that were late."""
+        """Return the files, with the mean of the models that peers have saved in time, and the
+        manifest. Later checkpoints do not wait for late peers."""
         until = time.monotonic() + OTHERS_S
         while time.monotonic() < until:
             lacking = {p for p in self._averaged if not has_own(self.folder, p, step)}

@@ -1,5 +1,5 @@
-"""Keeps schedulers at the step of the run. On a late peer, rounds are applied without steps of its
-script: while it waits, or several in one ``optimizer.step()``."""
+"""Keeps schedulers at the step of the run. A late peer applies rounds without steps of its script,
+while it waits or several in one ``optimizer.step()``."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Any, TypeGuard
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 SURE = 2
-"""Consecutive steps with one scheduler step each, after which the scheduler counts as stepped once
-per step."""
+"""Number of consecutive steps with one scheduler step each after which the scheduler counts as
+stepped once per step."""
 ENDS = ("total_steps", "total_iters", "T_max")
-"""Attributes in which schedulers of torch keep the number of steps until their end."""
+"""Attributes of torch's schedulers with their total number of steps."""
 
 
 @dataclass(slots=True)
@@ -21,8 +21,8 @@ class _Seen:
     """Observations of one scheduler.
 
     Attributes:
-        ahead: Its steps minus the number of the run's next step. The difference is constant if the
-            scheduler is stepped once per step.
+        ahead: Number of its steps minus the number of the run's next step. The difference is
+            constant if the scheduler is stepped once per step.
         steps: Its number of steps at the last check.
         alike: Number of consecutive steps in which it was stepped once.
     """
@@ -42,33 +42,33 @@ class SchedulerPace:
     def __init__(self) -> None:
         self._seen: dict[str, _Seen] = {}
         self._stepped = False
-        # the last epoch, the steps before it, and epochs in a row that had one step each
+        # last epoch, steps before it, and consecutive epochs with one step each
         self._begun: dict[str, tuple[int, int, int]] = {}
 
     def stepped(self) -> None:
-        """Record a step of the script, before the script's work after it."""
+        """Record a step of the script, before the work that follows it."""
         self._stepped = True
 
     def loaded(self, kept: Mapping[str, Any], step: int) -> None:
-        """Record that the schedulers have loaded a state of other peers, with ``step`` as the next
-        step in the count of ``follow``."""
+        """Record that the schedulers have loaded a state of other peers before ``step`` (as counted
+        in ``follow``)."""
         self._stepped = False
         self._begun.clear()
         for name, scheduler in _schedulers(kept):
             steps = steps_of(scheduler)
-            # A scheduler with as many steps as the run is stepped once per step.
+            # If a scheduler has the number of steps of the run, it is stepped once per step.
             alike = SURE if steps == step and step >= SURE else 0
             self._seen[name] = _Seen(steps - step, steps, alike)
 
     def undone(self, kept: Mapping[str, Any]) -> None:
-        """Record that the schedulers, and the step, were reset to an earlier step."""
+        """Record that the schedulers and the step were reset to an earlier step."""
         self._stepped = False
         for name, scheduler in _schedulers(kept):
             if name in self._seen:
                 self._seen[name].steps = steps_of(scheduler)
 
     def begin_epoch(self, kept: Mapping[str, Any], epoch: int) -> None:
-        """Step schedulers that the script steps once per epoch, once for each epoch that it did not
+        """Step schedulers that the script steps once per epoch for the epochs that it did not
         run."""
         for name, scheduler in _schedulers(kept):
             last, steps, alike = self._begun.get(name, (epoch, 0, -1))
@@ -83,14 +83,14 @@ class SchedulerPace:
         """Step the schedulers for steps that the script did not make. Call it after the script's
         work following a step.
 
-        Without a step of the script it does nothing: one of the rounds during its wait may belong
-        to the step that it is about to make.
+        Without a step of the script it does nothing, because a round during its wait may belong to
+        the step that it is about to make.
 
         Args:
             kept: Objects of ``keep``.
-            step: Number of the next step, without those that changed nothing: in plain torch a
-                skipped batch steps no scheduler.
-            over: No step of the script follows.
+            step: Number of the next step, without steps that changed nothing, as plain torch steps
+                no scheduler for a skipped batch.
+            over: Whether no step of the script follows.
         """
         stepped, self._stepped = self._stepped, False
         if not kept:
@@ -110,8 +110,8 @@ class SchedulerPace:
 
 
 def counts_steps(thing: object) -> TypeGuard[LRScheduler]:
-    """Whether it is a scheduler that can be stepped by its count. ``ReduceLROnPlateau`` follows a
-    loss, and a user's scheduler may count differently."""
+    """Whether it is a scheduler with a step count. ``ReduceLROnPlateau`` follows a loss, and a
+    user's scheduler may count differently."""
     if not isinstance(thing, LRScheduler) or isinstance(thing, ReduceLROnPlateau):
         return False
     return hasattr(thing, "last_epoch") or any(map(counts_steps, _parts(thing)[:1]))
@@ -126,8 +126,8 @@ def steps_of(scheduler: LRScheduler) -> int:
 
 
 def _reach(scheduler: LRScheduler, steps: int) -> int:
-    """Return the step to advance a scheduler to: ``steps``, but not beyond its next end, where the
-    script may stop stepping it. Ends that the script has stepped beyond do not count."""
+    """Return the step to which a scheduler is advanced: ``steps``, but not beyond its next end,
+    where the script may stop stepping it. Ends that the script has passed do not count."""
     return min([steps, *[end for end in _ends(scheduler) if steps_of(scheduler) <= end]])
 
 
@@ -135,7 +135,7 @@ def _ends(scheduler: LRScheduler) -> list[int]:
     """Return the steps at which the scheduler, or a part of it, ends. ``OneCycleLR`` cannot be
     stepped beyond that."""
     parts = _parts(scheduler)
-    if milestones := getattr(scheduler, "_milestones", ()):  # of a SequentialLR
+    if milestones := getattr(scheduler, "_milestones", ()):  # SequentialLR
         return [milestones[-1] + end for end in _ends(parts[-1])]
     own = [end for name in ENDS if isinstance(end := getattr(scheduler, name, None), int)]
     return [*own, *[end for part in parts for end in _ends(part)]]

@@ -1,4 +1,4 @@
-"""Steps of the script's optimizers, and the rounds that belong to them."""
+"""Makes steps of the script's optimizers, with their rounds."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from .unprepared import UnpreparedOptimizers
 
 @dataclass
 class ScriptSteps:
-    """Makes the steps that the script requests from its optimizers.
+    """Steps that the script requests from its optimizers.
 
     The first step on samples is a step of the run. Other optimizers may step on the same samples,
     each in a further round.
 
     Attributes:
         unprepared: Optimizers that were not prepared.
-        coordinator: Requests these steps; set by ``prepare``.
+        coordinator: Coordinator of these steps; set by ``prepare``.
         judging: Judges updates of other peers; set by ``prepare``.
         are_begun: Whether the script has made a step.
         advanced: Number of steps, including lost ones, that the last ``optimizer.step()`` has
@@ -51,10 +51,10 @@ class ScriptSteps:
     are_begun: bool = False
     advanced: int = 0
     _has_warned: bool = False
-    _seeded: tuple[int, int] = -1, 0  # The step that the generators were seeded for, and the seed.
-    _have_stepped: frozenset[int] = frozenset()  # Optimizers, on the last samples.
-    # Each function with the number of the optimizer that it follows; None if it follows steps of
-    # the run.
+    _seeded: tuple[int, int] = -1, 0  # Step of the last seeding of the generators, and the seed.
+    _have_stepped: frozenset[int] = frozenset()  # Optimizers that have stepped on the last samples.
+    # Functions of ``each_step``, each with the number of its optimizer, or None for steps of the
+    # run.
     _functions: tuple[tuple[Callable[[], object], int | None], ...] = ()
 
     def join(self) -> None:
@@ -62,7 +62,7 @@ class ScriptSteps:
         run = self._run
         with compared(run.run_dir, run.peer, run.model.trained.layout):
             run.node.prepare(self.judging)
-        run.stepper.resume_after_round()  # with own parameters of a checkpoint
+        run.stepper.resume_after_round()  # with local parameters of a checkpoint
         run.membership.notify()
         self.seed()
 
@@ -77,7 +77,7 @@ class ScriptSteps:
 
     def step(self, loss: float | None, overflow: bool, which: frozenset[int]) -> None:
         """Make a step of the optimizers ``which``. With ``overflow`` this peer takes part without
-        an update: its gradients are not finite."""
+        an update, because its gradients are not finite."""
         run, trained, self.are_begun = self._run, self._run.model.steps, True
         before = run.step
         kind = self.coordinator.kind_of(which)
@@ -114,8 +114,8 @@ class ScriptSteps:
         self._run.check_no_pipeline(operation)
 
     def _begin_step(self) -> bool:
-        """Prepare a step: save a due checkpoint, and stop if that is requested. Return False if the
-        run is over: then the loop ends after the step, which changes nothing."""
+        """Prepare a step: save a due checkpoint, and stop if requested. Return False if the run is
+        over. Then the step changes nothing, and the loop ends after it."""
         self.unprepared.exchanged()
         self._rounds.batches.check_step()
         self.follow_step()
@@ -139,7 +139,7 @@ class ScriptSteps:
         if stepper.taken:
             rounds.computing_since = time.monotonic()
         if stepper.good == 1 and not run.model.steps:
-            # raises UnsupportedModel before the first checkpoint
+            # raise UnsupportedModel before the first checkpoint
             run.model.plan_own()
         if stepper.is_complete:
             self._end_round(loss, overflow, kind)
@@ -178,8 +178,8 @@ class ScriptSteps:
 
     def _end_round(self, loss: float | None, overflow: bool, kind: int = 0) -> None:
         """Take part in the round of the step, or of the local steps, that this peer has made."""
-        # The position of a script after this round is the same on all peers, regardless of their
-        # local steps.
+        # After this round the position of the script is the same on all peers, regardless of local
+        # steps.
         position = 2 * (self._run.rounds_made + 1) * self._run.config.steps_per_round - 1
         if self._rounds.run(loss, self._run.stepper.load_update(overflow, kind)):
             self._run.answers.reached(position)
@@ -189,7 +189,8 @@ class ScriptSteps:
             self.stop_if_asked()
 
     def step_with(self, run_round: Callable[[], None]) -> None:
-        """Make a step whose round ``run_round`` takes part in, as a stage of a pipeline does."""
+        """Make a step for which ``run_round`` takes part in the round, as in a stage of a
+        pipeline."""
         self._run.check_joined()
         if self._begin_step():
             with self._run.waiting_in_loop():
@@ -200,8 +201,8 @@ class ScriptSteps:
         """Take part in the current round without an update.
 
         Args:
-            skipped: The script received the samples of this round and continued without a step:
-                they are not read again. Otherwise they return to the swarm.
+            skipped: Whether the script received the samples of this round and continued without a
+                step. They are not read again; otherwise they return to the swarm.
         """
         self._check_step("a step without pipe.step(x, y)")
         self.coordinator.check_gathered()
@@ -228,7 +229,7 @@ class ScriptSteps:
         elif run.is_asked_to_stop:
             run.termination.stop()
         if not (run.in_loop or self._rounds.batches.expected):
-            run.membership.notify()  # no loop of ours marks the beginning of the next step
+            run.membership.notify()  # no loop of gossip marks the start of the next step
         self.begin_computing()
 
     def end_local_step(self) -> None:
@@ -236,8 +237,8 @@ class ScriptSteps:
         node = self._run.node
         node.applied.note_progress()
         if self._run.exchange.is_asked_for_state():
-            # Otherwise a returning peer would get the state at the end of the round, and also miss
-            # the next round.
+            # Otherwise a returning peer would receive the state at the end of the round, and miss
+            # the next round, too.
             with self._run.stepper.at_anchor():
                 node.send_snapshot()
         self._run.answers.reached(2 * self._run.step - 1)
@@ -248,8 +249,8 @@ class ScriptSteps:
     def follow_step(self) -> None:
         """Do the work that is due before the next step.
 
-        The script has finished its work after the last step, such as to step a scheduler. So the
-        state is complete, and a due checkpoint is saved now.
+        The script has finished its work after the last step, such as stepping a scheduler. So the
+        state is complete, and a due checkpoint is saved.
         """
         extra, checkpoints = self._run.model.extra, self._rounds.checkpoints
         self._rounds.undo_dropped()
@@ -274,9 +275,9 @@ class ScriptSteps:
         self._rounds.computing_since = time.monotonic()
 
     def seed(self) -> None:
-        """Seed the generators for the next step, with a seed of each peer. Draws in the step do not
+        """Seed the generators for the next step, differently on each peer. Draws in the step do not
         depend on earlier draws, so a resumed run draws the same numbers. A script that was started
-        alone draws the same numbers as without gossip."""
+        alone draws as it would without gossip."""
         run = self._run
         if run.config.name == ALONE:
             return
@@ -290,7 +291,7 @@ class ScriptSteps:
     def add_function(
         self, function: Callable[[], object], after: torch.optim.Optimizer | None = None
     ) -> None:
-        """Run a function from the next step on (``Session.each_step``)."""
+        """Call a function after each step from the next one on (``Session.each_step``)."""
         if self._run.config.has_local_steps:
             raise ConfigError(
                 "each_step with local_steps: between two rounds each peer makes its own steps",
@@ -309,11 +310,11 @@ class ScriptSteps:
         self._run.applied.on_step = self._call_functions
 
     def _call_functions(self, applied: messages.ApplyCommand) -> None:
-        """Run the functions after a round that counts as a step, even if it was lost and changed
+        """Call the functions after a round that counts as a step, even if it was lost and changed
         nothing."""
         stepped = self.coordinator.stepped if applied.slot >= 0 else ()
-        # A state of other peers that arrived within this step belongs to the parameters, so the
-        # functions need it. Schedulers load theirs after the script's work.
+        # Load states that arrived within this step, because the functions need those that match the
+        # parameters. Schedulers load theirs after the script's work.
         self._run.model.extra.load_objects()
         seed = draw("each_step", self._run.config.seed, self._run.step, applied.kind)
         device = self._run.model.trained.layout.device

@@ -22,11 +22,11 @@ class SearchingPeer:
     _collectives: Collectives
 
     def gather(self, make: Callable[[], object]) -> dict[int, Any] | None:
-        """Gather the value of each live peer, the same at all peers. None if the run has made
-        steps.
+        """Gather the value of each live peer, with the same result on all peers; None if the run
+        has made steps.
 
         Args:
-            make: Makes this peer's value. It is not called if the answer is known.
+            make: Returns this peer's value. Not called if the answer is known.
         """
         if self.run.step:
             return None
@@ -37,8 +37,8 @@ class SearchingPeer:
         return None if self.run.step else found
 
     def _gather_directly(self, data: bytes) -> dict[int, Any]:
-        """Return the values that peers have sent directly, without a commit: for each peer the
-        value of this operation or, if it has sent none yet, its last one."""
+        """Return the values that peers have sent directly, without a commit. If a peer has sent no
+        value in this operation, its previous one is used."""
         found: dict[int, Any] = {self.run.peer: plain_of(data)}
 
         def add(collected: Sequence[tuple[int, bytes]]) -> None:
@@ -60,6 +60,6 @@ class SearchingPeer:
         self.between_steps()
 
     def between_steps(self) -> None:
-        """Record the end of a trial's step: this peer is not stalled, and stops if requested."""
+        """Record the end of a trial's step as progress, and stop if requested."""
         self.run.applied.note_progress()
         self.run.node.interrupt()

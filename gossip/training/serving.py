@@ -1,4 +1,4 @@
-"""Service of this peer's node: it handles the node's messages, and restarts a dead node.
+"""Handles the messages of this peer's node, and restarts a dead node.
 
 Only the training thread calls this module, and the model changes only within these calls. Between
 the calls the node's messages wait in the channel.
@@ -31,27 +31,26 @@ logger = logging.getLogger(__name__)
 
 WAKE_S = 0.5  # longest wait for the node between two checks for signals
 POLL_S = 0.05  # longest wait for the node between two checks of a shorter wait
-HURRIED_S = 2.0  # for a node to leave that helps no other peer
+HURRIED_S = 2.0  # for a node to leave without serving other peers
 CONFIRM_S = 45.0  # for a majority to confirm the last round, or for another state
 
 
 class NodeService:
-    """Serves the node of this peer.
+    """Service for the node of this peer.
 
     Attributes:
         link: The channel to the node.
         applied: Applies results and states, and counts the rounds in the parameters.
-        model: The model that they are applied to.
+        model: Model to which they are applied.
         stage: This peer's stage of a pipeline; None if there is no pipeline.
-        go: Command of the round to compute; None until it comes.
-        view: Last command of a round, which describes the other peers; before the first, this peer
-            alone.
-        has_begun: Whether any command of a round has come.
+        go: Command of the round to compute; None until it arrives.
+        view: Last command of a round, which describes the other peers; initially only this peer.
+            has_begun: Whether any command of a round has arrived.
         interrupt: Called about twice a second in every wait, and may raise.
         leave_state: Writes the state to disk when the run has lost its quorum. Takes the reason,
-            and returns a line about the place.
+            and returns a line with the path.
         is_prepared: Whether the node has the model.
-        halted: The node's message that it ends; None before.
+        halted: Message in which the node announces its end, or None.
     """
 
     def __init__(
@@ -80,7 +79,7 @@ class NodeService:
         self._judging = JudgeService()
         self._overlap = place.config.overlap
         self._shard: events.DataConfigured | None = None
-        # step and round of the last request for confirmation, and its answer
+        # step and round of the last request for confirmation, and the reply
         self._asked_about: tuple[int, int] | None = None
         self._confirmation: events.StateConfirmed | None = None
         self._loaded = b""  # ledger of a loaded checkpoint, until the first round
@@ -128,7 +127,7 @@ class NodeService:
         """Request rounds with samples from now on, and predictions of the samples of the next
         ``ahead`` rounds. May be called before ``prepare``. ``extended``: number of epochs with a
         remainder that is read in further rounds."""
-        ahead += self._overlap  # with overlap one more round is read in advance
+        ahead += self._overlap  # with overlap one more round is predicted
         self._shard = events.DataConfigured(samples_total, batch, ahead, extended)
         self.go = None
         if self.is_prepared:
@@ -141,8 +140,8 @@ class NodeService:
         self._loaded = squeeze(ledger)
 
     def ledger(self, expired: Callable[[], bool]) -> bytes:
-        """Return the node's part of a checkpoint of the present state; empty if there is none. Wait
-        for it until ``expired``, polled about twice a second."""
+        """Return the node's part of a checkpoint of the present state, or b"". Wait for it until
+        ``expired``, which is polled about twice a second."""
         self._ledger = None
         self.link.send(events.LedgerRequest())
         self.serve(lambda: self._ledger is not None or self.halted is not None or expired())
@@ -166,8 +165,8 @@ class NodeService:
     @property
     def may_go(self) -> bool:
         """Whether a round can be computed."""
-        # A StartRoundCommand without samples was sent before the node received DataConfigured:
-        # another with samples follows.
+        # The node sent a StartRoundCommand without samples before it received DataConfigured.
+        # Another one with samples follows.
         return self.go is not None and (self.go.sharded or not self.is_sharded)
 
     def claim_go(self, round_id: int) -> bool:
@@ -178,14 +177,14 @@ class NodeService:
         return is_due
 
     def serve(self, done: Callable[[], bool], brief: bool = False) -> None:
-        """Serve the node's requests until ``done``. If the node dies, start another. ``brief``: the
-        next update follows soon."""
+        """Serve the node's requests until ``done``. If the node dies, start another. ``brief``:
+        whether the next update follows soon."""
         while not done():
             self.interrupt()
             if self.halted is not None:
                 raise self._error_of(self.halted)
             if self.is_prepared:
-                # A peer that waits for the swarm is not stalled. Otherwise, in a slow round, all
+                # A peer that waits for the swarm makes progress. Otherwise, in a slow round, all
                 # peers would skip each other.
                 self.applied.note_progress()
                 self._queue_snapshots_at_leisure()
@@ -199,9 +198,8 @@ class NodeService:
                 self.link.put_off.append((messages, fds))
             else:
                 self._process_packet(messages, fds)
-        # If the next round may be computed already, the receipt of this one may travel with the
-        # next update. It only frees a result slot, and the delay saves a packet and a wake-up of
-        # the node.
+        # If the next round can be computed, send the receipt of this one with the next update. It
+        # only frees a result slot, and the delay saves a packet and a wake-up of the node.
         current = (
             brief
             and self.go is not None
@@ -216,8 +214,8 @@ class NodeService:
         self.serve(lambda: self.may_go or self.halted is not None, brief)
 
     def serve_while(self, busy: Callable[[], bool]) -> None:
-        """Serve the node while it runs and ``busy``, polled at least about twice a second, is
-        true. ``applied.round_id`` counts every applied round."""
+        """Serve the node while it runs and ``busy`` is true, which is polled about twice a second
+        or more often. ``applied.round_id`` counts every applied round."""
         while busy() and self.halted is None:
             self.send_snapshot()
             try:
@@ -242,7 +240,7 @@ class NodeService:
         return control.error_of(halted)
 
     def _start_node_again(self) -> None:
-        """Start another node, and introduce the model at its present round.
+        """Start another node, and describe the model at its present round to it.
 
         Raises: NodeLost: The node has died too often.
         """
@@ -313,7 +311,7 @@ class NodeService:
     # --- sending ----------------------------------------------------------------------------------
 
     def log(self, metrics: str) -> None:
-        """Queue a line for metrics.jsonl. It is sent with the next packet, or at once if the queued
+        """Queue a line for metrics.jsonl. It is sent with the next packet, or at once if queued
         lines are due."""
         self.link.queue(control.Log(metrics))
         if self.link.log_is_due:
@@ -331,9 +329,9 @@ class NodeService:
     # --- ends -------------------------------------------------------------------------------------
 
     def confirm(self, expired: Callable[[], object] | None = None) -> None:
-        """Wait, after the last round of the script, until enough other peers hold the same
-        parameters; restore theirs if this peer received another result of the last round. The wait
-        takes ``CONFIRM_S`` at most, and is not repeated after a confirmation.
+        """After the last round of the script, wait until enough other peers have confirmed that
+        they hold the same parameters. If this peer received another result of the last round, load
+        their state. The wait takes at most ``CONFIRM_S``, and is not repeated after a confirmation.
 
         Args:
             expired: Polled about twice a second, and may raise; once it is true, the wait ends.
@@ -379,8 +377,8 @@ class NodeService:
         any case.
 
         Args:
-            hurry: Polled about twice a second; once it is true, no peer is served any more.
-            not_saved: Reason why the last checkpoint is missing, for the records.
+            hurry: Polled about twice a second; once it is true, other peers are no longer served.
+                not_saved: Reason why the last checkpoint is missing, for the records.
         """
         until = time.monotonic() + within_s
         try:
@@ -403,7 +401,8 @@ class NodeService:
         self._judging.forget()
 
     def _process_closing_packet(self, messages: list[Any], fds: list[int]) -> None:
-        """Send the state if it is requested. Apply no rounds: the model belongs to the user now."""
+        """Send the state if it is requested. Rounds are not applied any more, because the model
+        belongs to the user."""
         for fd in fds:
             os.close(fd)
         for message in messages:

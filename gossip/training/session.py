@@ -141,7 +141,7 @@ class Session(LoopCalls, CollectiveCalls):
         given.attach(self._run, self._rounds, self._steps, self._reference)
         self._run.is_prepared = True
         compare_replicas(self._run, self._checkpoints.is_due)
-        # A returning peer receives the swarm's state.
+        # The swarm's state replaces that of a returning peer.
         resume = self._config.resume if self._place.incarnation < 2 else ""
         if resume and resume != AUTO:
             load_named(self._run, resume)

@@ -1,4 +1,4 @@
-"""Several optimizers of one model, packed and restored as one."""
+"""Packs and restores several optimizers of one model as one."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def parts_of(optimizer: torch.optim.Optimizer) -> Sequence[torch.optim.Optimizer
 
 
 class _CombinedOptimizer:
-    """Several optimizers as one. Parameters are numbered consecutively, in the order of the
+    """Combination of several optimizers. Parameters are numbered consecutively in the order of the
     optimizers."""
 
     def __init__(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
         self.optimizers = list(optimizers)
         first = set(optimizers[0].defaults)
-        # Common keys only: each optimizer checks its own groups when it loads them.
+        # Only common keys, because each optimizer checks its own groups when it loads them.
         self.defaults = dict.fromkeys(first.intersection(*[each.defaults for each in optimizers]))
 
     @property
@@ -84,7 +84,7 @@ class _CombinedOptimizer:
         return {"state": state, "param_groups": groups}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Load each optimizer's part. If one raises, the caller restores ``state`` and
+        """Load the part of each optimizer. After an exception the caller restores ``state`` and
         ``param_groups``."""
         first, groups = 0, list(state["param_groups"])
         for number, each in enumerate(self.optimizers):

@@ -1,5 +1,5 @@
-"""``gossip.spawn``: runs a function in several peers, from a notebook or a script, by ``gossip
-run`` of a generated script."""
+"""``gossip.spawn`` runs a function of a notebook or a script in several peers, by ``gossip run``
+with a generated script."""
 
 from __future__ import annotations
 
@@ -78,8 +78,8 @@ def spawn(function: Callable[..., Any], *arguments: Any, peers: int = 2, **optio
 def _follow(beside: Path) -> int:
     """Start the launcher, print its output, and return its exit code.
 
-    The launcher prints its progress every ten seconds. If this process dies, that fails, and the
-    launcher ends.
+    The launcher prints its progress every ten seconds. If this process has died, printing fails,
+    and the launcher ends.
     """
     run = ("run", "--output", "merged", "--config", str(beside / SETTINGS), str(beside / SCRIPT))
     launcher = subprocess.Popen(
@@ -90,8 +90,8 @@ def _follow(beside: Path) -> int:
         text=True,
         errors="replace",
         env={**os.environ, "PYTHONUNBUFFERED": "1"},
-        # An interrupt reaches all processes of a notebook's group, so the launcher would receive it
-        # twice.
+        # An interrupt reaches the whole process group of a notebook, so the launcher would receive
+        # it twice.
         start_new_session=True,
     )
     assert launcher.stdout is not None
@@ -120,7 +120,7 @@ def _print(lines: IO[str]) -> None:
 
 
 def _dump_settings(resolved: Resolved) -> str:
-    """Return the options that are not defaults, as a file for ``gossip run --config``."""
+    """Return the options without defaults as text of a file for ``gossip run --config``."""
     lines = resolved.to_toml().splitlines()
     wanted = {key for key, source in resolved.sources.items() if source != "default"}
     return "\n".join(line for line in lines if line.split(" = ")[0] in wanted) + "\n"

@@ -1,4 +1,4 @@
-"""The trainer's interface to a stage of a pipeline, which gossip-pipelines implements."""
+"""Interface between the trainer and a stage of a pipeline. gossip-pipelines implements it."""
 
 from __future__ import annotations
 
@@ -17,11 +17,10 @@ NORMS = "gossip.gradient_norms"  # key in the state beside the model
 
 
 class GradientNorms:
-    """Euclidean norms of the gradients of the last round before clipping, by the number of the
-    layer.
+    """Euclidean norms of the gradients of each layer in the last round, before clipping.
 
     Args:
-        model: The layers of a stage, under their numbers.
+        model: Layers of a stage, named by their numbers.
     """
 
     def __init__(self, model: nn.ModuleDict) -> None:
@@ -29,7 +28,7 @@ class GradientNorms:
         self._norms: dict[str, float] = {}
 
     def measure(self) -> None:
-        """Measure the norms. Call it once the layers have their gradients."""
+        """Measure the norms, once the layers have their gradients."""
         for number, layer in self._model.items():
             gradients = [each.grad for each in layer.parameters() if each.grad is not None]
             norms = [torch.linalg.vector_norm(each.float()) for each in gradients]
@@ -93,7 +92,7 @@ class Pipeline(ABC):
 
 
 class OwnStage(Pipeline):
-    """This peer's stage, as its session and the service of its node use it.
+    """Interface of this peer's stage for its session and the service of its node.
 
     Attributes:
         norms: Norms of the layers' gradients, a part of the state beside the model.
@@ -104,7 +103,8 @@ class OwnStage(Pipeline):
     @property
     @abstractmethod
     def activation_bytes(self) -> tuple[int, int]:
-        """Bytes of a micro-batch: received from the stage before, and sent to the next."""
+        """Bytes of a micro-batch that are received from the previous stage, and sent to the
+        next."""
 
     @abstractmethod
     def handle(self, message: control.StageMessage, fds: deque[int]) -> None:
@@ -116,7 +116,7 @@ class OwnStage(Pipeline):
 
     @abstractmethod
     def forget_commands(self) -> None:
-        """Drop all commands: their node is dead."""
+        """Drop all commands, because their node is dead."""
 
     @abstractmethod
     def recut(self, parts: Sequence[SavedStage]) -> tuple[int, bytes, dict[str, Any]]:

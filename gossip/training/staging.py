@@ -1,8 +1,8 @@
-"""Copies of updates and results between a GPU and the arena, one per vector.
+"""Copies updates and results between a GPU and the arena, with one copy per vector.
 
-The pages of a long slot are pinned at its first use, and stay pinned: the GPU then reads and writes
-them directly. Otherwise the driver copies them through its own buffers, with the trainer's
-processor. Short slots, and slots that cannot be pinned, are copied that way.
+The pages of a long slot are pinned at its first use, and stay pinned, so that the GPU reads and
+writes them directly. For short slots, and slots that cannot be pinned, the driver copies through
+its own buffers, which uses the trainer's processor.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from gossip.ipc import PAGED_ELEMENTS
 logger = logging.getLogger(__name__)
 
 GATHERED_NUMBERS = 2**22
-"""Largest number of elements of short tensors that are concatenated on the GPU: 16 MiB."""
+"""Maximum number of elements of short tensors to concatenate on the GPU (16 MiB)."""
 
 
 class Staging:
-    """Copies between GPU and arena, for a trainer with parameters on ``device``."""
+    """Copier between GPU and arena, for a trainer with parameters on ``device``."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._is_cuda = device.type == "cuda"
-        self._slots: dict[int, Tensor] = {}  # by their address: slots to be pinned
+        self._slots: dict[int, Tensor] = {}  # slots to pin, by address
         self._pinned: dict[int, Tensor] = {}
 
     def lend(self, slots: Iterable[Tensor]) -> None:
@@ -63,7 +63,7 @@ class Staging:
         self._slots, self._pinned = {}, {}
 
     def _wait(self) -> None:
-        """Wait until the copies are made, without using the processor, which the node needs."""
+        """Wait until the copies are complete, without using the processor, which the node needs."""
         if self._is_cuda:
             made = torch.cuda.Event(blocking=True)
             made.record(torch.cuda.current_stream(self._device))
@@ -79,7 +79,7 @@ class Staging:
             if error == runtime.cudaError.success:
                 self._pinned[slot.data_ptr()] = slot
                 return
-            # The runtime keeps the error, and the next kernel would raise it.
+            # Clear the error, which the next kernel would raise otherwise.
             with contextlib.suppress(RuntimeError):
                 torch.zeros(1, device=self._device)
         logger.warning(
@@ -91,8 +91,8 @@ class Staging:
 
 
 def _rows(tensors: Sequence[Tensor]) -> Iterator[Tensor]:
-    """Yield all numbers in order, in vectors of float32: long tensors in place if possible, short
-    ones concatenated."""
+    """Yield all numbers in order as float32 vectors. Long tensors are used in place if possible,
+    short ones are concatenated."""
     row: list[Tensor] = []
     numbers = 0
     for tensor in tensors:

@@ -1,4 +1,4 @@
-"""``gossip.init()``: reads the identity of this peer, starts the node, then imports torch."""
+"""``gossip.init()`` reads the identity of this peer, starts the node, and imports torch."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from .typed import RunOptions
 
 _TRAINER = "GOSSIP_TRAINER"
-"""Pid of the process that is the peer of its environment: its child processes inherit both."""
+"""Variable with the pid of the peer's process. Child processes inherit it, and have other pids."""
 _open: Session | None = None
 
 
@@ -58,7 +58,7 @@ def init(
         return _start_session(reference, track, dict(overrides))
     except GossipError as error:
         if error.hint:
-            error.add_note(f"hint: {error.hint}")  # for a traceback without a launcher
+            error.add_note(f"hint: {error.hint}")  # for the traceback if there is no launcher
         raise
 
 
@@ -87,7 +87,7 @@ def _start_session(reference: Any, track: Sequence[str], overrides: dict[str, An
     termination = TerminationHandler()
     termination.install(launched=place.status_fd is not None)
     start = starter(place)
-    # Before torch is imported: the node also needs a second for that, and both import in parallel.
+    # The node starts first, so that it imports torch in parallel, which takes a second.
     connection = connect(start, place.incarnation)
     from .session import Session
 
@@ -121,8 +121,8 @@ def _check_process(launched: bool, has_rank: bool) -> None:
 
 
 def _alone(overrides: dict[str, Any]) -> PeerPlace:
-    """Return the place in a swarm of one. Its rule is the mean, because every rule that accepts one
-    update returns that update."""
+    """Return the place in a swarm of one. Its rule is the mean, because every rule returns the
+    update if there is only one."""
     resolved = resolve(overrides, defaults={"peers": 1, "node": "thread"})
     config = resolved.config
     if config.peers != 1:
@@ -137,7 +137,7 @@ def _alone(overrides: dict[str, Any]) -> PeerPlace:
         f=0,
         aggregator="mean",
         topology="rolling",
-        audit=0.0,  # all layers are one stage, of one peer
+        audit=0.0,  # all layers are one stage with one peer
         lost_stage="checkpoint",
     )
     fitting.check(resolved.config)
@@ -146,7 +146,7 @@ def _alone(overrides: dict[str, Any]) -> PeerPlace:
 
 def _among(task: Task, overrides: dict[str, Any]) -> PeerPlace:
     """Return the place of one of the peers that a scheduler has started."""
-    # so that this process checks whether the rule fits the number of peers
+    # then this process checks whether the rule fits the number of peers
     import torch  # noqa: F401
 
     meeting = meet(task, resolve(overrides), sys.argv, Path(sys.argv[0]).resolve().parent)

@@ -1,22 +1,19 @@
-"""A peer's whole training state as bytes: parameters, buffers, optimizer, and other objects to
-keep. Never pickle.
+"""Packs a peer's whole training state as bytes, without pickle: parameters, buffers, optimizer, and
+objects of ``Session.keep``.
 
 A state is a ``StateBundle`` of parts, each a file in the safetensors format. A checkpoint and the
-state for a joining peer divide the same content into different parts; a peer's own state
-(``own_state``) is one part.
+state for a joining peer have different parts. A peer's local state (``own_state``) is one part. A
+joining peer receives four parts. ``base`` has the parameters that no round changes. ``state`` has
+the other parameters and the optimizer's memory, which are equal on all peers after the same
+commits. ``settings`` has values of the scripts: learning rates, and objects of ``Session.keep``.
+``own`` has the buffers of each peer, such as the running statistics of a BatchNorm. Each part has
+one JSON document, under the metadata key ``gossip``, with the place of each tensor. Equal states
+give equal bytes, so states are compared by digests. The base is a separate part because it rarely
+changes: an unchanged base is neither saved nor sent again.
 
-A peer that joins receives four. ``base`` has parameters that no round moves. ``state`` is equal on
-all peers after the same commits: the other parameters, and the optimizer's memory. ``settings`` has
-the values of the scripts: learning rates, and objects of ``Session.keep``. ``own`` has the buffers
-of each peer, such as the running statistics of a BatchNorm. Each part has one JSON document, under
-the metadata key ``gossip``, with the place of each tensor. Equal states give equal bytes, so states
-are compared by digests. The base is a part because it rarely changes: the same base is neither
-saved nor sent again.
-
-Parameters and persistent buffers are read from the modules, not from ``model.state_dict()``,
-which scripts override. So a replica is exact in everything that is trained, even if a script saves
-only a part of it. An overridden ``state_dict`` still counts for the entries that it adds, such as
-the extra state of a module.
+Parameters and persistent buffers are read from the modules, because a script may override
+``model.state_dict()`` to save only a part. Only the entries that it adds, such as the extra state
+of a module, are read from it.
 """
 
 from __future__ import annotations
@@ -45,15 +42,15 @@ from .unprepared import parameters_of
 FILES = ("base", "state", "settings", "own")
 TRAINING_FILE = "training.safetensors"
 BLOCK_BYTES = 4 * 2**20
-"""Bytes of a state that are written at once."""
+"""Size of the blocks in which a state is written, in bytes."""
 _KEY = "gossip"
 _DOCUMENT_BYTES_MAX = 64 * 2**20
 _CONTAINERS = (torch.nn.Sequential, torch.nn.ModuleList, torch.nn.ModuleDict)
 _ALIGNMENT = 8
 _DAMAGED = (KeyError, TypeError, IndexError, ValueError, RecursionError)
-"""Exceptions from reading a document that gossip has not packed, or that was damaged since."""
+"""Exceptions from reading a document that is damaged, or that gossip has not packed."""
 _OF_PARAMETER = re.compile(r"^(?:optimizer|local\.state)\.([0-9]+)\.(\S+)")
-"""Beginning of an error about the state that an optimizer keeps for a parameter."""
+"""Start of an error message about the state that an optimizer keeps for a parameter."""
 _DTYPES = {
     torch.float64: "F64",
     torch.float32: "F32",
@@ -72,7 +69,7 @@ _DTYPES = {
 
 Tensors: TypeAlias = dict[str, Tensor]
 CheckExtra: TypeAlias = Callable[[dict[str, Any]], object]
-"""Function that raises StateMismatch if the state beside model and optimizer cannot be loaded."""
+"""Function that raises StateMismatch if ``extra`` cannot be loaded."""
 
 
 class StateMismatch(ConfigError):
@@ -84,8 +81,7 @@ def _unchecked(extra: dict[str, Any]) -> None:
 
 
 class StateFile:
-    """A safetensors file: its header, and the places of its tensors, which are read by
-    ``write``."""
+    """Safetensors file that is not written yet. ``write`` reads the tensors."""
 
     def __init__(self, document: Mapping[str, Any], names: Sequence[str] = ()) -> None:
         """``names``: names of the optimizer's parameters, for error messages.
@@ -105,10 +101,10 @@ class StateFile:
             {"format": checkpoints.FORMAT, **plain}, separators=(",", ":"), sort_keys=True
         )
         header: dict[str, Any] = {"__metadata__": {_KEY: text}}
-        self._tensors: list[tuple[int, int, Tensor]] = []  # begin and end of each
+        self._tensors: list[tuple[int, int, Tensor]] = []  # start and end of each
         end = 0
-        # The largest elements first, so that each tensor begins at a multiple of the
-        # size of its own.
+        # The largest elements come first, so that each tensor is aligned to the size of its
+        # elements.
         for where, tensor in sorted(
             tensors.items(), key=lambda named: (-named[1].element_size(), named[0])
         ):
@@ -128,7 +124,7 @@ class StateFile:
         self.has_tensors = bool(tensors)
 
     def write(self, memory: memoryview) -> None:
-        """Copy everything into ``memory``: ``nbytes`` bytes, all of them 0."""
+        """Copy the file into ``memory``, which has ``nbytes`` zero bytes."""
         begin = len(self._header)
         memory[:begin] = self._header
         for start, end, tensor in self._tensors:
@@ -137,8 +133,8 @@ class StateFile:
                 flat.view(tensor.shape).copy_(tensor)
 
     def blocks(self) -> Iterator[memoryview]:
-        """Yield the file in blocks. A block is the tensor's own memory, or a copy if the tensor is
-        on another device. A tensor that is not contiguous is copied as a whole."""
+        """Yield the file in blocks. A block is memory of a tensor, or a copy if the tensor is on
+        another device. A non-contiguous tensor is copied as a whole."""
         yield memoryview(self._header)
         for start, end, tensor in self._tensors:
             if start < end:
@@ -157,22 +153,22 @@ class StateFile:
 
 
 class StateBundle(dict[str, StateFile]):
-    """Parts of a state, by name: without the numbers, which are read when a part is written."""
+    """Parts of a state by name. The numbers are read when a part is written."""
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all parts, each with the padding before the next."""
+        """Bytes of all parts, with padding between them."""
         return sum(part.nbytes for part in self.values())
 
     def write(self, memory: memoryview) -> None:
-        """Pack the present state into ``memory``, which is zero and has ``nbytes``."""
+        """Pack the present state into ``memory``, which has ``nbytes`` zero bytes."""
         at = 0
         for part in self.values():
             part.write(memory[at : at + part.nbytes])
             at += part.nbytes
 
     def digest(self) -> bytes:
-        """Return the ``state_digest`` of the packed state, without memory for the state."""
+        """Return the ``state_digest`` of the packed state without allocating memory for it."""
         digest = blake2b(digest_size=DIGEST_BYTES)
         for part in self.values():
             for block in part.blocks():
@@ -192,7 +188,7 @@ def plan_state(
 
     Args:
         extra: Tensors, numbers, strings, None, or lists, tuples and dicts of these.
-        trained: Parameters that rounds move; None means all.
+        trained: Parameters that rounds change; None means all.
     Raises: UnsupportedModel: A value has another type; the message names its place.
     """
     of_optimizer, names = optimizer_document(optimizer), names_of(model, optimizer)
@@ -209,8 +205,8 @@ def plan_state(
 
 
 def sizes_of(bundle: StateBundle) -> tuple[tuple[int, ...], int]:
-    """Return the bytes of the state that is equal on all peers, with the base, and of each other
-    part; and the bytes of the base, 0 if it is empty."""
+    """Return two results: the sizes of base and ``state`` together and of each other part, and the
+    size of the base (0 if it is empty), in bytes."""
     base, state, *others = [part.nbytes for part in bundle.values()]
     return (base + state, *others), base if bundle["base"].has_tensors else 0
 
@@ -226,7 +222,7 @@ def plan_checkpoint(
     load it, except those in ``base.safetensors``.
 
     Args:
-        trained: As of ``plan_state``.
+        trained: As for ``plan_state``.
     Raises: UnsupportedModel: A value cannot be saved; the message names its place.
     """
     parameters, own = model_document(model)
@@ -241,7 +237,7 @@ def plan_checkpoint(
 
 
 def _select_base(parameters: Tensors, trained: Sequence[Tensor] | None) -> Tensors:
-    """Return the parameters that no round moves. A script may still move the tensors."""
+    """Return the parameters that no round changes. A script may still change them."""
     if trained is None:
         return {}
     moved = {id(each) for each in trained}
@@ -280,8 +276,8 @@ def names_of(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> list[s
 
 
 def model_document(model: torch.nn.Module) -> tuple[Tensors, dict[str, Any]]:
-    """Return the parameters, and the values that peers may have of their own: persistent buffers,
-    and the entries that ``model.state_dict()`` adds to both, by name."""
+    """Return two dictionaries by name: the parameters, and the values that may differ between
+    peers, which are persistent buffers and additional entries of ``model.state_dict()``."""
     parameters: Tensors = dict(model.named_parameters(remove_duplicate=False))
     buffers: Tensors = {
         name: buffer
@@ -293,7 +289,7 @@ def model_document(model: torch.nn.Module) -> tuple[Tensors, dict[str, Any]]:
     added = {
         name: value
         for name, value in model.state_dict().items()
-        # Some scripts save the same memory under another name.
+        # Some scripts save the same memory under a second name.
         if name not in known and not (isinstance(value, Tensor) and _place_of(value) in held)
     }
     return parameters, {**buffers, **added}
@@ -308,7 +304,7 @@ def _buffer_places(model: torch.nn.Module) -> dict[str, tuple[torch.nn.Module, s
     return {
         f"{prefix}.{key}" if prefix else key: (module, key)
         for prefix, module in model.named_modules(remove_duplicate=False)
-        # torch has no public name for buffers that are None, or that are not to be saved
+        # torch has no public API for buffers that are None or not persistent
         for key in vars(module).get("_buffers", ())
         if key not in vars(module)["_non_persistent_buffers_set"]
     }
@@ -334,14 +330,13 @@ def load_document(
     optimizer: torch.optim.Optimizer,
     check: CheckExtra = _unchecked,
 ) -> dict[str, Any]:
-    """Load ``model`` and the state in ``optimizer_document``. Both objects keep their identity, and
-    parameters their storage.
+    """Load ``model`` and the optimizer in place. Parameters keep their storage.
 
     Args:
         check: Called with the result before any change. May raise StateMismatch.
     Returns: the packed ``extra``.
-    Raises: StateMismatch: It does not fit, and the first difference is named; neither the model nor
-        the optimizer was changed.
+    Raises: StateMismatch: The document does not fit. The message has the first difference, and
+        nothing was changed.
     """
     with _reading("the state"):
         of_model, extra = document["model"], document["extra"]
@@ -373,7 +368,7 @@ def _decode_file(data: bytes) -> dict[str, Any]:
 
 @contextmanager
 def _reading(what: str, *errors: type[Exception]) -> Iterator[None]:
-    """Raise StateMismatch instead of ``errors``, and of errors that damaged data raise."""
+    """Raise StateMismatch in place of ``errors`` and of exceptions due to damaged data."""
     try:
         yield
     except _DAMAGED + errors as error:
@@ -385,11 +380,11 @@ def _reading(what: str, *errors: type[Exception]) -> Iterator[None]:
 def read_some(
     file: BinaryIO, wanted: Callable[[str], bool], at_most: Mapping[str, Container[int]]
 ) -> dict[str, Any]:
-    """Return the document of a ``StateFile`` with only some of its tensors: the memory may not
+    """Return the document of a ``StateFile`` with some of its tensors, because the memory may not
     suffice for all layers.
 
     Args:
-        file: Must be verified before.
+        file: Verified file.
         wanted: Whether to read the tensor of a path. Entries of the document with other tensors are
             omitted.
         at_most: Keys of dicts in the document to keep, by name.
@@ -401,7 +396,7 @@ def read_some(
         safetensors.safe_open(place, framework="pt") as opened,
     ):
         document = json.loads(opened.metadata()[_KEY])
-        # Copies: the file may change under a mapped tensor.
+        # Copy, because the file may change under a mapped tensor.
         tensors = {name: opened.get_tensor(name).clone() for name in filter(wanted, opened.keys())}
         if document.pop("format", None) != checkpoints.FORMAT:
             raise StateMismatch("the state was written by another version of gossip")
@@ -430,7 +425,7 @@ def unpack_state(
     """Load a packed state. Returns and raises as ``load_document``.
 
     Args:
-        settings: Whether to load also learning rates and the packed ``extra``.
+        settings: Whether to also load learning rates and the packed ``extra``.
     """
     with _reading("the packed state"):
         base, state, said, own = [_decode_file(file) for file in split_state(bytes(data))]
@@ -441,10 +436,10 @@ def unpack_state(
 
 
 def load_model(of_model: Mapping[str, Any], model: torch.nn.Module) -> None:
-    """Load the parameters, the buffers and the entries that ``model.state_dict()`` adds, as far as
-    ``of_model`` has them. Parameters keep their storage.
+    """Load the parameters, the buffers and the additional entries of ``model.state_dict()`` that
+    ``of_model`` has. Parameters keep their storage.
 
-    Raises: StateMismatch: A module refuses its extra state. Nothing else was changed.
+    Raises: StateMismatch: A module rejects its extra state. Nothing else was changed.
     """
     parameters, places = dict(model.named_parameters(remove_duplicate=False)), _buffer_places(model)
     added = {
@@ -471,7 +466,7 @@ def load_model(of_model: Mapping[str, Any], model: torch.nn.Module) -> None:
             buffer, value = getattr(module, key), of_model[name]
             if buffer is not None and buffer.shape == value.shape:
                 buffer.copy_(value)
-            else:  # it grows, or was None before the first step
+            else:  # a buffer has grown, or was None before the first step
                 device = next(iter(parameters.values())).device if buffer is None else buffer.device
                 setattr(module, key, value.to(device))
 
@@ -479,8 +474,8 @@ def load_model(of_model: Mapping[str, Any], model: torch.nn.Module) -> None:
 def load_optimizer(
     of_optimizer: dict[str, Any], optimizer: torch.optim.Optimizer, names: Sequence[str] = ()
 ) -> None:
-    """Load the ``optimizer.state_dict()`` of another peer, bit for bit: torch casts the state of a
-    parameter to its type, which is undone.
+    """Load the ``optimizer.state_dict()`` of another peer bit for bit. This undoes torch's cast of
+    a parameter's state to the type of the parameter.
 
     Args:
         names: Names of its parameters, for error messages.
@@ -496,8 +491,8 @@ def load_optimizer(
                 own.update(_moved(entries, own))
         difference = _first_difference(state, optimizer.state_dict()["state"], "")
     except Exception as error:
-        # Every optimizer has its own checks. It makes new dicts and leaves its old ones
-        # unchanged.
+        # Every optimizer has its own checks. It creates new dicts, and does not change the old
+        # ones.
         optimizer.state, optimizer.param_groups = before
         raise StateMismatch(
             f"the optimizer refuses the packed state: {type(error).__name__}: {error}"
@@ -513,7 +508,7 @@ def load_optimizer(
 
 
 def _moved(theirs: Any, loaded: Any) -> Any:
-    """Return ``theirs``, each tensor on the device that the optimizer has loaded it to."""
+    """Return ``theirs``, with each tensor on the device to which the optimizer has loaded it."""
     match theirs:
         case Tensor():
             return theirs.to(loaded.device) if isinstance(loaded, Tensor) else theirs
@@ -557,8 +552,8 @@ def _aligned(nbytes: int) -> int:
 
 
 def _header(data: bytes, at: int) -> tuple[int, dict[str, Any]]:
-    """Return where the tensors of the file that begins at ``at`` begin, and its header.
-    Raises StateMismatch."""
+    """Return the offset of the tensors in the file that starts at ``at``, and its header. Raises
+    StateMismatch."""
     with _reading("the packed state", struct.error):
         (length,) = struct.unpack_from("<Q", data, at)
         if length > min(len(data) - at, _DOCUMENT_BYTES_MAX):
@@ -570,7 +565,8 @@ def _header(data: bytes, at: int) -> tuple[int, dict[str, Any]]:
 
 
 def split_state(data: bytes) -> list[bytes]:
-    """Return each file of a packed state, in the order of ``FILES``; it has its own length.
+    """Return the files of a packed state in the order of ``FILES``, split by the lengths in their
+    headers.
 
     Raises: StateMismatch: ``data`` is damaged.
     """
@@ -607,7 +603,7 @@ def _read(data: bytes) -> tuple[dict[str, Any], Tensors]:
 
 
 def _check_plain(value: Tensor, where: str) -> None:
-    """Raise UnsupportedModel if the tensor is more than its numbers."""
+    """Raise UnsupportedModel if the tensor has more than plain dense numbers."""
     if value.layout != torch.strided or value.is_meta:
         raise UnsupportedModel(
             f"{where} is a {value.layout} tensor on {value.device}: only dense ones can be kept"
@@ -631,7 +627,7 @@ def _encode(value: Any, where: str, tensors: Tensors) -> Any:
             while where in tensors:  # "a.b" may be one key, or b in a
                 where += "'"
             tensors[where] = value.detach()
-            # A sum over a tensor rounds by the order of its numbers in memory.
+            # Keep the memory order, because it determines the rounding of sums.
             order = None if value.is_contiguous() else list(value.dim_order())
             return {"tensor": where} if order is None else {"tensor": where, "order": order}
         case bool() | int() | float() | str() | None:
@@ -649,7 +645,8 @@ def _encode(value: Any, where: str, tensors: Tensors) -> Any:
                         f"{where} has a key of type {type(key).__name__}: only str and int can be "
                         "kept"
                     )
-            # As pairs, because keys may be numbers; sorted, independent of the order of insertion.
+            # Pairs, because keys may be numbers; sorted, to be independent of the order of
+            # insertion.
             keys = sorted(value, key=lambda key: (isinstance(key, str), key))
             return {"dict": [[key, _encode(value[key], f"{where}.{key}", tensors)] for key in keys]}
     raise UnsupportedModel(
@@ -675,8 +672,8 @@ def _decode(value: Any, tensors: Tensors) -> Any:
 
 
 def _in_order(tensor: Tensor, order: Any) -> Tensor:
-    """Return ``tensor`` with its dimensions in memory in an ``order``, the outermost first; None
-    means as they are. Raises ValueError: It is not a permutation of the dimensions."""
+    """Return ``tensor`` with its dimensions stored in ``order``, outermost first; None means
+    unchanged. Raises ValueError: It is not a permutation of the dimensions."""
     if order is None:
         return tensor
     if not isinstance(order, list) or sorted(order) != list(range(tensor.dim())):
@@ -689,7 +686,7 @@ def _in_order(tensor: Tensor, order: Any) -> Tensor:
 
 
 def compare_model(state: Mapping[str, Any], model: torch.nn.Module) -> None:
-    """Raise StateMismatch if a tensor of the model differs in more than its values."""
+    """Raise StateMismatch if a packed value does not fit the model's."""
     hint, places = "all peers must build the same model", _buffer_places(model)
     parameters, others = model_document(model)
     own = {**parameters, **others}
@@ -700,8 +697,8 @@ def compare_model(state: Mapping[str, Any], model: torch.nn.Module) -> None:
             raise StateMismatch(f"the packed state has {name}, but the model does not", hint)
         theirs, ours = state[name], own.get(name)
         if name not in parameters and name not in places:
-            continue  # A module's own extra state, which only the module understands.
-        # A buffer of the script may have grown, or be None until a first step; none of torch does.
+            continue  # Extra state of a module, which only the module can check.
+        # A buffer of the script may have grown, or be None until a first step, unlike torch's.
         grows = name in places and _is_of_script(places[name][0])
         if ours is None and grows and isinstance(theirs, Tensor):
             continue
@@ -741,13 +738,13 @@ def _compare_optimizer(state: dict[str, Any], optimizer: torch.optim.Optimizer) 
             raise StateMismatch(
                 f"group {at} of the packed optimizer has other parameters than the local one", hint
             )
-        # To load a state adds defaults that no group has.
+        # Loading a state adds defaults that no group has.
         missing = (optimizer.defaults.keys() & ours.keys()) - theirs.keys()
         if missing:
             raise StateMismatch(
                 f"group {at} of the packed optimizer lacks {', '.join(sorted(missing))}", hint
             )
-        # Other keys were added by a scheduler, which one side may not have made yet.
+        # A scheduler adds other keys, and may not exist on one side yet.
         theirs.update({key: value for key, value in ours.items() if key not in theirs})
     for key in {number for group in own for number in group["params"]} & entries.keys():
         if not isinstance(entries[key], dict):

@@ -1,6 +1,6 @@
 """Strategies for the steps between two rounds. Each has the interface of ``EveryStep``.
 
-The anchor is the set of parameters that all peers share after the last round.
+The anchor is the parameters that all peers share after the last round.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from gossip.core import record
 
 @record
 class StepsTaken:
-    """The steps of an update.
+    """Steps that an update covers.
 
     Attributes:
         taken: Local steps since the last round.
-        total: Local steps from one round to the next.
-        lasted_s: Duration of these steps; 0.0 means since the round began.
+        total: Local steps between two rounds.
+        lasted_s: Duration of these steps; 0.0 means the time since the round began.
         kind: Kind of the step (``is_further``).
         is_useless: Whether the update must not count.
-        is_skipped: Whether its samples do not count either, and are not read again.
+        is_skipped: Whether its samples do not count either, but are not read again.
     """
 
     taken: int = 1
@@ -37,14 +37,15 @@ class StepsTaken:
 
 
 class EveryStep:
-    """A round at each step: between two rounds the parameters are those that all peers share.
+    """Strategy with a round at each step, so that between two rounds all peers share the
+    parameters.
 
     Attributes:
         own_optimizer: The script's optimizer, if its state belongs to this peer alone.
         total: Steps of a round.
         taken: Steps since the last round.
         good: Steps since the last round that were not skipped.
-        ends_early: Whether the round comes before all its steps are taken.
+        ends_early: Whether the round takes place before all its steps are taken.
     """
 
     own_optimizer: torch.optim.Optimizer | None = None
@@ -63,21 +64,21 @@ class EveryStep:
         """Take one step.
 
         Args:
-            extra: Returns the state beside the model, which belongs to the parameters at which a
-                round begins, and is copied with them.
-            skipped: Count the step, but do not run the optimizer.
-            since: Time at which the script began to compute the step.
+            extra: Returns the state beside the model. At the start of a round it is copied with the
+                parameters.
+            skipped: Whether to count the step without running the optimizer.
+            since: Time when the script began to compute the step.
         Returns: Whether the step changed nothing, and its batches are read again.
         """
         return False
 
     def load_update(self, overflow: bool, kind: int = 0) -> StepsTaken:
-        """Load the update of the round into the gradients. Return its steps; the last one is of
-        ``kind``."""
+        """Load the update of the round into the gradients. Return its steps, of which the last has
+        the ``kind``."""
         return StepsTaken(kind=kind, is_useless=overflow, is_skipped=overflow)
 
     def mark_exchanged(self, exchanged: Sequence[Tensor]) -> None:
-        """Record that a round with an update of the parameters ``exchanged`` was applied."""
+        """Record that a round that exchanged these parameters was applied."""
 
     def resume_after_round(self) -> None:
         """Continue after a round that was applied."""
@@ -93,7 +94,7 @@ class EveryStep:
         return 0
 
     def return_to_anchor(self) -> None:
-        """Return to the anchor, also from steps that no round has exchanged yet."""
+        """Return to the anchor, and drop steps that no round has exchanged."""
 
     def at_anchor(self) -> AbstractContextManager[None]:
         """Return a context in which the parameters are those that all peers share."""
@@ -101,11 +102,11 @@ class EveryStep:
 
     @property
     def own_parameters(self) -> list[Tensor]:
-        """Parameters of this peer alone; empty if they are those that all peers share."""
+        """Local parameters; empty if they equal the shared ones."""
         return []
 
     def load_own(self, own: Sequence[Tensor]) -> None:
-        """Load the parameters of this peer alone, after the model was loaded.
+        """Load the local parameters, after the model was loaded.
 
         Raises: StateMismatch: The parameters belong to another model.
         """
@@ -118,5 +119,5 @@ class EveryStep:
         """Record that the state of another peer was loaded, with ``states`` beside the model."""
 
     def end_boundary(self) -> None:
-        """Record that the script has done its work after a round. The state beside the model
-        now belongs to the present parameters."""
+        """Record that the script has completed its work after a round, so that the state beside the
+        model belongs to the present parameters."""

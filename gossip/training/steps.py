@@ -1,4 +1,4 @@
-"""Hooks around the steps of a trainer. They do nothing, unless the run has faults for this peer."""
+"""Hooks around the steps of a trainer, which do nothing unless the run has faults for this peer."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from .node_start import PeerPlace
 
 
 class Steps(Protocol):
-    """Hooks that a session calls."""
+    """Interface of the hooks that a session calls."""
 
     def computed(self, since: float) -> None:
-        """Handle an update that was computed from ``since`` on and is not yet sent."""
+        """Handle an update before it is sent. Its computation began at ``since``."""
         return
 
     def alteration(self, dataset: Any, classes: int | None) -> Callable[[Any], Any] | None:
@@ -38,6 +38,6 @@ def steps_of(place: PeerPlace) -> Steps:
     config = place.config
     if not (config.drills or config.plan.for_peer(place.peer)):
         return PlainSteps()
-    from gossip.inject import FaultyTrainer  # for such peers only
+    from gossip.inject import FaultyTrainer  # only needed for peers with faults
 
     return FaultyTrainer(config, place.peer, place.run_dir)

@@ -1,17 +1,17 @@
-"""Iterable data sets: each peer reads a part of the stream, with weaker guarantees than for data
-sets with an index.
+"""Reads iterable data sets: each peer reads a part of the stream, with weaker guarantees than for
+data sets with an index.
 
-Every peer walks the whole stream, in its workers if there are any. It keeps each n-th element,
-counted from its rank, where n is the size of the roster and rank its place in it **when the pass
-begins**. So, in one pass:
+Every peer iterates over the whole stream, in its workers if there are any, and keeps each n-th
+element from its rank on. Here n is the size of the roster, and rank the position in it, **when the
+pass begins**. So, in one pass:
 
-* While the roster does not change, and the stream gives every peer the same elements in the same
-  order, each element is read by one peer.
-* Elements of a lost peer remain unread. A peer that joins divides the stream again, and so do peers
-  that begin their pass after the roster has changed. Until all have begun their next pass, an
-  element may be read twice or not at all.
-* No batch returns to the stream. The batch of a round that ended without this peer is lost, and so
-  is a batch without a step after it.
+* While the roster does not change, and the stream yields the same elements in the same order on
+  every peer, exactly one peer reads each element.
+* Elements of a lost peer remain unread. Peers that join, or begin a pass after a change of the
+  roster, use the new division. Until all peers have begun their next pass, an element may be read
+  twice or not at all.
+* No batch returns to the stream. The batch of a round that ended without this peer is lost, as is a
+  batch without a step after it.
 * A returning peer begins the stream again. Each peer has its own passes: no peer waits for the
   others at the end of one.
 
@@ -35,18 +35,19 @@ from .loops import TrainingLoop
 
 
 class ShardedStream:
-    """Iterates over this peer's part of a stream, one batch (or ``accumulate``) per round.
+    """Iterable over this peer's part of a stream, one batch (or ``accumulate``) per round.
 
     One iteration reads the stream once.
 
     Attributes:
         dataset: The iterable data set that was given.
         batch_size: Samples per batch.
-        share: ``(rank, n)`` of the latest pass: this peer reads every n-th element from ``rank``.
+        share: ``(rank, n)`` of the latest pass. This peer reads every n-th element from ``rank``
+            on.
         ahead: Always 0, because a stream is not prefetched by rounds.
     """
 
-    ahead = 0  # no prediction is needed: a stream has only one next batch
+    ahead = 0  # no prediction is needed, because a stream has only one next batch
 
     def __init__(
         self,
@@ -103,7 +104,7 @@ class ShardedStream:
                 if self._loop.next_round() is None:
                     return
             if not read or at:
-                # otherwise a loop over an empty part would block the others
+                # otherwise a loop over an empty part would block the other peers
                 self._loop.steps.pass_round()
             self._loop.end_pass()
         finally:
@@ -152,8 +153,8 @@ class _Counted:
 
 
 def _samples_in(batch: Any) -> int:
-    """Return the samples in a batch that the data set made itself: the first length of the first
-    tensor in it."""
+    """Return the number of samples in a batch that the data set has made: the first dimension of
+    the first tensor in it."""
     if isinstance(batch, Tensor):
         return len(batch) if batch.dim() else 1
     parts: Any = (

@@ -1,4 +1,4 @@
-"""Trackers of a run without a launcher: the first peer starts the processes that forward the run,
+"""Trackers of a run without a launcher. The first peer starts the processes that forward the run,
 and they end after it."""
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from gossip.run import check_trackers, start_tracker, trackers_asked_for
 from .node_start import PeerPlace
 
 _processes: list[Popen[bytes]] = []
-"""Processes of trackers. Their stdin closes when this process ends, which ends them."""
+"""Processes of trackers, which end when this process ends and their stdin closes."""
 
 
 def trackers_wanted(track: Sequence[str], environment: Mapping[str, str]) -> list[str]:

@@ -1,5 +1,5 @@
-"""Detection of optimizers that step without ``prepare``, so that their parameters are not
-exchanged. No other check finds this: the losses fall, on each peer alone."""
+"""Detects optimizers that step without ``prepare``, so that their parameters are not exchanged. No
+other check finds this, because the losses fall on each peer alone."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ _PREPARE = (
 
 
 class UnpreparedOptimizers:
-    """Observer of the steps of all optimizers in this process; it warns once."""
+    """Observer of the steps of all optimizers in this process, which warns once."""
 
     def __init__(self) -> None:
         self._prepared: Sequence[torch.optim.Optimizer] = ()
         self._parameters: set[int] = set()
         self._applied: torch.optim.Optimizer | None = None
         self._alone = True
-        self._exchanges = self._steps = 0  # of prepared ones, and of others since the last of those
+        self._exchanges = self._steps = 0  # steps of prepared optimizers, and of others since
         self._paused = self._warned = False
-        self._began: dict[int, int] = {}  # by identities of optimizers that are stepping
+        self._began: dict[int, int] = {}  # identities of optimizers that are stepping
         self._stepped: WeakKeyDictionary[torch.optim.Optimizer, int] = WeakKeyDictionary()
-        self._intruder = ""  # class that has stepped prepared parameters since the last exchange
+        self._intruder = ""  # class that stepped prepared parameters since the last exchange
         self._handles: list[Any] = [
             register_optimizer_step_pre_hook(self._begin),
             register_optimizer_step_post_hook(self._end),
@@ -50,14 +50,14 @@ class UnpreparedOptimizers:
         alone: bool,
     ) -> None:
         """Register optimizers that exchange when they step, and ``applied``, which steps with the
-        result; ``alone``: there is no other peer."""
+        result. ``alone``: whether there is no other peer."""
         self._prepared, self._applied, self._alone = optimizers, applied, alone
         self._parameters = {id(p) for each in optimizers for p in parameters_of(each)}
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Return a context in which steps are ignored: they do not belong to the training, or are
-        the same on all peers."""
+        """Return a context in which steps are ignored, because they do not belong to the training,
+        or are the same on all peers."""
         before, self._paused = self._paused, True
         try:
             yield
@@ -95,7 +95,7 @@ class UnpreparedOptimizers:
 
     def _end(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         began = self._began.pop(id(optimizer), None)
-        # an optimizer that wraps a prepared one, or is wrapped by it, is part of it
+        # an optimizer around or inside a prepared one is part of it
         inside = any(id(each) in self._began for each in self._prepared)
         known = optimizer is self._applied or optimizer in self._prepared
         if self._paused or inside or known or began != self._exchanges:

@@ -1,10 +1,10 @@
-"""Substitute for a launcher if a scheduler starts the script itself: prints events of the swarm,
-and lets the peer leave.
+"""Substitute for a launcher if a scheduler starts the script: prints events of the swarm, and lets
+the peer leave.
 
-A launcher gets reports from its peers by their status sockets, and the peers detect the launcher's
-end when those close. Here the other end is a thread of the peer's own process. It prints important
-events. It closes when the process that started this one has ended: a killed torchrun would leave
-its workers running.
+A launcher receives reports from its peers over their status sockets, and the peers detect its end
+when those close. Here the other end is a thread of the peer's own process. It prints important
+events. It closes the socket when the parent process has ended, because a killed torchrun would
+leave its workers running.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 from gossip.run import parse_json, shown
 
 LINE_MAX = 2**20
-QUIET_S = 2.0  # between two equal lines about the same peer
+QUIET_S = 2.0  # interval of equal lines about the same peer
 
 
 def open_voice(peer: int) -> int:
@@ -34,8 +34,8 @@ def open_voice(peer: int) -> int:
 
 
 def _parent() -> int:
-    """Return a descriptor that becomes readable when the parent process ends; -1 if the parent is
-    gone, or is the init process."""
+    """Return a descriptor that becomes readable when the parent process ends; -1 if the parent has
+    ended, or is the init process."""
     pid = os.getppid()
     if pid <= 1:
         return -1
@@ -55,7 +55,7 @@ def _listen(peer: int, ours: socket.socket, parent: int) -> None:
     while True:
         ready = [fd for fd, _ in poll.poll()]
         if parent in ready:
-            ours.shutdown(socket.SHUT_RDWR)  # not close: a forked child may also have it open
+            ours.shutdown(socket.SHUT_RDWR)  # close() would leave it open in a forked child
             return
         *lines, rest = (rest + ours.recv(65536)).split(b"\n")
         rest = rest if len(rest) <= LINE_MAX else b""

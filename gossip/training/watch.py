@@ -1,4 +1,4 @@
-"""Ends from outside: SIGTERM, the end of the launcher, an exception in the user's script."""
+"""Handles external ends: SIGTERM, the end of the launcher, an exception in the user's script."""
 
 from __future__ import annotations
 
@@ -23,20 +23,21 @@ _OTHERS = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}", "
 
 
 HURRIED_S = 2.0
-"""Time for a peer to finish its step, or to leave, after a signal."""
+"""Time for a peer to finish its step or to leave after a signal."""
 TOGETHER_S = 2.0
 """Seconds in which several SIGTERM count as one. Slurm and systemd send it to every process of a
-job, and the launcher, which receives it too, forwards it."""
+job, and the launcher also forwards its own."""
 
 
 class TerminationHandler:
-    """Records SIGTERM instead of ending the process; another SIGTERM at least ``TOGETHER_S`` later
-    kills as usual. Also records Ctrl-C while ``in_step`` is true; a second one interrupts.
+    """Handler that records SIGTERM instead of ending the process. Another SIGTERM at least
+    ``TOGETHER_S`` later kills as usual. While ``in_step`` is true, Ctrl-C is recorded, too; a
+    second one interrupts.
 
     Attributes:
-        since: Time of the first signal, on the monotonic clock; None if none has come.
+        since: Time of the first signal on the monotonic clock, or None.
         stop: Ends the script; set by the session.
-        in_step: Whether a step is under way, which may end before Ctrl-C takes effect.
+        in_step: Whether a step is running, which may end before Ctrl-C takes effect.
         interrupted: Whether Ctrl-C was pressed.
     """
 
@@ -48,11 +49,11 @@ class TerminationHandler:
         self._installed = self._interrupts = False
 
     def install(self, launched: bool = False) -> None:
-        """Install the handlers, only in the main thread. A script's own handler stays.
+        """Install the handlers if this is the main thread. A script's own handler stays.
 
         Args:
-            launched: Whether a launcher forwards Ctrl-C. Then SIGINT is handled even if it is
-                ignored, as in a process that was started in the background.
+            launched: Whether a launcher forwards Ctrl-C. Then SIGINT is handled even if the process
+                ignores it, as one that was started in the background does.
         """
         in_main = threading.current_thread() is threading.main_thread()
         if in_main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
@@ -87,8 +88,8 @@ class TerminationHandler:
 
 
 def watch_launcher(status_fd: int, gone: Callable[[], None]) -> None:
-    """Call ``gone`` in a daemon thread when the launcher has closed its end of the status socket.
-    Read nothing from it."""
+    """Call ``gone`` in a daemon thread when the launcher has closed its end of the status socket,
+    without reading from it."""
 
     def wait() -> None:
         poll = select.poll()
@@ -101,7 +102,7 @@ def watch_launcher(status_fd: int, gone: Callable[[], None]) -> None:
                 gone()
                 return
             if any(flags & select.POLLNVAL for _, flags in events):
-                return  # Closed by ourselves.
+                return  # This process has closed it.
 
     threading.Thread(target=wait, name="gossip-launcher-watch", daemon=True).start()
 
@@ -127,13 +128,13 @@ def user_frames(trace: TracebackType | None) -> list[dict[str, Any]]:
 
 
 class ExceptHook:
-    """Prints an uncaught exception as usual, calls ``raised`` with it, and exits with its exit code
-    if it has one."""
+    """Hook that prints an uncaught exception as usual, calls ``raised`` with it, and exits with its
+    exit code if it has one."""
 
     def __init__(
         self, raised: Callable[[BaseException], None], quiet: Callable[[], bool] = lambda: False
     ) -> None:
-        """``quiet``: whether the script has already waited for a KeyboardInterrupt."""
+        """``quiet`` returns whether a KeyboardInterrupt needs no traceback."""
         self._raised, self._quiet = raised, quiet
         self._before = sys.excepthook
         sys.excepthook = self
@@ -142,10 +143,10 @@ class ExceptHook:
         self, kind: type[BaseException], error: BaseException, trace: TracebackType | None
     ) -> None:
         if isinstance(error, SwarmError | RemoteError | LocalError):
-            # The script is not at fault, so a traceback would not help.
+            # A traceback would not help, because the script is not at fault.
             print(f"{kind.__name__}: {shown_lines(error)}", file=sys.stderr)
         elif isinstance(error, KeyboardInterrupt) and self._quiet():
-            pass  # its step has ended: a traceback would not help
+            pass  # the step has ended, so a traceback would not help
         else:
             self._before(kind, error, trace)
         hint = getattr(error, "hint", None)
@@ -155,10 +156,9 @@ class ExceptHook:
         self._raised(error)
         code = getattr(error, "exit_code", None)
         if isinstance(code, int):
-            raise SystemExit(code)  # Python exits with this instead of 1.
+            raise SystemExit(code)  # exit with this code instead of 1
 
     def uninstall(self) -> None:
-        # Another hook may have been installed since; it calls this one, which forwards the
-        # exception.
+        # A hook that was installed later calls this one, which forwards the exception.
         if sys.excepthook is self:
             sys.excepthook = self._before
