@@ -105,8 +105,8 @@ def _middle_of_chosen(columns: Columns, *, f: int) -> Kept:
 
 @gram_rule(at_least=lambda f: 4 * f + 3, last_step=_middle_of_chosen)
 def bulyan(gram: Gram, *, f: int) -> Decision:
-    """Choose n - 2f updates by Krum, one after the other. In each coordinate average their n - 4f
-    values nearest to the median.
+    """Average per coordinate the n - 4f values nearest to the median, among n - 2f updates that
+    Krum chooses one after the other.
 
     Tolerates 4f + 3 <= n, and bounds each coordinate by honest values, which Krum does not. After
     each choice the scores are computed again among the remaining updates. Several implementations

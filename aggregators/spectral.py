@@ -169,8 +169,9 @@ def spectral_clipping(
     radius: float = 2.0,
     every: int = 3,
 ) -> Decision:
-    """The mean of updates, clipped to ``radius`` times the typical norm. If updates differ mainly
-    in one direction, the f that are farthest along it are left out, except in every third round.
+    """The mean of updates, clipped to ``radius`` times the typical norm, without the f farthest
+    along the direction of most variance if one direction stands out. In every third round no update
+    is left out.
 
     Meant for unequal data without a judge. Attackers push together, so two of them dominate one
     direction; honest peers with different data rarely do. If a peer with rare data is left out in

@@ -69,7 +69,7 @@ def row_of_rule(name: str) -> str:
         cost = f"1 pass of ranks, {cost}" if "median" in rule.points else cost
         cost = f"{cost}; {SUBSETS[name]}" if name in SUBSETS else cost
     else:
-        cost = "n + 1 evaluations"
+        cost = "n + 1 evaluations" if "evaluate" in rule.needs else "2 passes"
     center = rule.parameters.get("center")
     needs = [
         word
