@@ -135,7 +135,7 @@ def pre_aggregation(
     Args:
         name: Name of the pre-aggregation; the function's own name by default.
         at_least: The smallest number of updates for a given f (and options, by name).
-        inputs: Number of updates that give ``rows`` rows (and options, by name).
+        inputs: Number of updates for ``rows`` rows (and options, by name).
         points: As for ``gram_rule``.
         translation, scale, absolute: As for ``gram_rule``.
         symmetric: Whether the order of the updates does not matter.
@@ -391,7 +391,7 @@ class ComposedRule(Rule):
         return self._of_updates(gram, matrix, decision, int(options.get("f", 0)))
 
     def _mixing(self, gram: Gram, options: Mapping[str, Any]) -> FloatArray:
-        """Return ``(k, n + points)``: the combinations of updates that the last stage works on."""
+        """Return ``(k, n + points)``: the combinations of updates for the last stage."""
         matrix = np.eye(gram.n, len(gram.products))
         seen = gram.with_equal_twins()
         for part, stage in self.pre:

@@ -136,7 +136,7 @@ def zeno_pp(
         gram: Inner products of the updates.
         f: Byzantine peers to tolerate: f + 1 updates are needed; also used by ``lengths``.
         gradient: ``(d,)``, the judge's own v on fresh samples; or a function that returns it.
-        learning_rate: lr, > 0; scales score and threshold alike.
+        learning_rate: lr, > 0; scales score and threshold equally.
         rho_over_lr: rho / lr: 0.001 / 0.1 in the authors' scripts.
         epsilon: Permitted ascent, divided by lr, of a step lr g' with the norm of lr v. With both
             values of ``lengths`` it has the unit of |v|^2. Above 0, all updates are accepted once

@@ -67,9 +67,9 @@ class GramRule(Rule):
 
     @property
     def by_sums(self) -> GramRule | None:
-        """This rule, if it needs only sums of the shards' statistics (``ShardedRule``). Such a rule
-        needs no more from the trainer than the judge's gradient, of which each server uses its own
-        columns. Its aggregate is a weighted sum of the columns."""
+        """This rule, if it needs only sums of the shards' statistics (``ShardedRule``). From the
+        trainer it needs at most the judge's gradient, of which each server uses its own columns.
+        Its aggregate is a weighted sum of the columns."""
         beside = set(self.points) - self.optional
         adds_up = (
             self.last_step is None

@@ -56,8 +56,8 @@ def bucketing(
     the last bucket may have fewer.
 
     f attackers corrupt at most f of ceil(n / s) buckets, so the rule that follows needs as many
-    buckets as it needs updates for f. It makes updates of peers with different data more alike, but
-    tolerates fewer attackers.
+    buckets as it needs updates for f. It makes updates of peers with different data more similar,
+    but tolerates fewer attackers.
 
     Args:
         gram: Inner products of the updates.

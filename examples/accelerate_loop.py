@@ -1,4 +1,4 @@
-"""A loop of Accelerate with gossip. What was added is marked with (gossip).
+"""A loop of Accelerate with gossip. Added lines are marked with (gossip).
 
 gossip run -n 4 examples/accelerate_loop.py           # pip install 'gossip-train[accelerate]'
 """

@@ -1,7 +1,7 @@
 """The script of ddp.py after its conversion; docs/from_ddp.md shows both side by side.
 
 python examples/from_ddp.py                                            # alone: a swarm of one
-gossip run -n 4 --resume auto --deterministic examples/from_ddp.py     # the same command goes on
+gossip run -n 4 --resume auto --deterministic examples/from_ddp.py     # the same command resumes
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""The Trainer of Lightning with gossip. What was added is marked with (gossip).
+"""The Trainer of Lightning with gossip. Added lines are marked with (gossip).
 
 gossip run -n 4 examples/lightning_trainer.py         # pip install 'gossip-train[lightning]'
 """

@@ -1,4 +1,4 @@
-"""The Trainer of Hugging Face with gossip. What was added is marked with (gossip).
+"""The Trainer of Hugging Face with gossip. Added lines are marked with (gossip).
 
 gossip run -n 4 examples/transformers_trainer.py      # pip install 'gossip-train[transformers]'
 """

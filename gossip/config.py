@@ -472,7 +472,7 @@ class RunConfig(BaseModel):
 
     @property
     def kind_of_rounds(self) -> dict[str, int | str]:
-        """Options that must equal those of the checkpoint that a run resumes from."""
+        """Options that must be equal in a run and in the checkpoint from which it resumes."""
         after = self.outer_step if self.has_local_steps else ""
         return {"local_steps": self.local_steps, "fragments": self.fragments, "outer": after}
 

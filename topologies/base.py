@@ -141,8 +141,8 @@ def topology(
 ) -> Topology | Callable[[Callable[..., Plan]], Topology]:
     """Make a topology from a pure function ``(roster, round_id, seed, *, ...) -> Plan``.
 
-    Every peer calls the function by itself and must get the same plan. Take randomness from
-    ``draw(seed, round_id, ...)``, never from a clock, a global generator or ``hash()``.
+    Every peer calls the function, and must get the same plan. Take randomness from ``draw(seed,
+    round_id, ...)``, never from a clock, a global generator or ``hash()``.
 
     Args:
         name: Name of the topology. By default the function's name.

@@ -70,9 +70,9 @@ def within_bounds(weights: Sequence[int]) -> list[int]:
 
 
 def pull_of(plan: Plan, receiver: int, sender: int) -> float:
-    """Return the factor on the difference of the sender's vector from the receiver's. It gives the
-    mean of the receiver and its neighbours Metropolis weights, 1 / (1 + the larger degree of both
-    ends), if the plan has them."""
+    """Return the factor on the difference of the sender's vector from the receiver's. With it the
+    mean of the receiver and its neighbours has Metropolis weights, 1 / (1 + the larger degree of
+    both ends), if the plan has them."""
     if not plan.metropolis or plan.pushes is None:
         return 1.0
     degrees = [len(plan.pushes.get(peer, ())) for peer in (receiver, sender)]

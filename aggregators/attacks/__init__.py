@@ -1,4 +1,4 @@
-"""Attacks by name: what Byzantine peers send instead of their updates.
+"""Attacks by name: vectors that Byzantine peers send instead of their updates.
 
     # one Byzantine peer, from the update that it would have sent
     bad = make("sign_flip", 10)(update, round_id)

@@ -25,7 +25,7 @@ class AttackerGroup:
     Attributes:
         honest: Number of honest peers.
         attackers: Number of peers that carry out this attack.
-        rank: Number of this attacker among them, from 0.
+        rank: Index of this attacker in the group, from 0.
         seed: The same for all of them.
         rule: The aggregation rule with its f bound; None if the attackers do not have it.
     """
@@ -71,7 +71,7 @@ class Attack:
 
     @property
     def tells_each(self) -> bool:
-        """Whether each receiver gets another update. Then call ``tell``."""
+        """Whether each receiver gets a different update. Then call ``tell``."""
         return self._kind.shape == "apart"
 
     # --- alone ------------------------------------------------------------------------------------

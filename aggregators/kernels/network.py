@@ -69,8 +69,8 @@ def comparisons(n: int, first: int, last: int) -> tuple[tuple[int, int, int, int
 
 @functools.lru_cache(maxsize=256)
 def table(n: int, first: int, last: int) -> NDArray[np.int64]:
-    """Return the steps that put ranks ``first..last`` of n rows in place when the rows come in
-    sorted ``runs``.
+    """Return the steps that put ranks ``first..last`` of n rows in place, for rows in sorted
+    ``runs``.
 
     Returns: one int64 a step: ``kind << 48 | d << 36 | c << 24 | b << 12 | a``.
     """

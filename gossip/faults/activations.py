@@ -22,7 +22,7 @@ class ActivationFault(Fault):
 
     Attributes:
         lies_about: The result of a pass that is false.
-        factor: Factor that the true result is multiplied by.
+        factor: Factor of the true result.
         peers: Byzantine peers during the whole run.
         share: Share of their micro-batches, 0 to 1; None means all of them.
     """

@@ -96,7 +96,7 @@ class ByzantinePeer:
         peers receive it.
 
         Args:
-            result_of: The commit of the forged result, or the update that the result replies to.
+            result_of: The commit of the forged result, or the update to which the result replies.
                 Without one, the payload has no digest.
         """
         values = np.ascontiguousarray(values)

@@ -19,8 +19,7 @@ class ClaimFiles:
     """Leaderless agreement among the peers of a run, by files in a folder: the first peer to create
     a file owns the claim.
 
-    A full disk or a deleted folder is reported and is not an error. Each peer then decides by
-    itself.
+    A full disk or a deleted folder is reported and is not an error. Then each peer decides alone.
 
     Args:
         folder: Folder of the files. None if this peer is alone and owns all claims.

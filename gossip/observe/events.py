@@ -103,7 +103,7 @@ class CannotKeepUp(PeerEvent):
 
 
 class CannotWrite(Event):
-    """A file of the run cannot be written to."""
+    """A file of the run cannot be written."""
 
     path: Text
     why: Text
@@ -465,7 +465,7 @@ class Rerouted(PeerEvent):
 
 
 class Restarting(PeerEvent):
-    """The launcher restarts a peer that died by itself (`--restarts`), `wait_s` later."""
+    """The launcher restarts a peer after an unplanned death (`--restarts`), `wait_s` later."""
 
     number: Count
     of: Count
@@ -474,7 +474,7 @@ class Restarting(PeerEvent):
 
 
 class RestartsUsedUp(PeerEvent):
-    """A peer died by itself again, and its launcher no longer restarts it."""
+    """A peer died again, and its launcher no longer restarts it."""
 
     of: Count
     why: Text

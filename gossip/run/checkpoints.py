@@ -714,7 +714,7 @@ def _short(value: object) -> str:
 
 
 def stage_folder(folder: Path, stage: int) -> Path:
-    """Return the folder of a stage of a pipeline, inside the folder that the run saves to."""
+    """Return the folder of a stage of a pipeline, inside the run's folder of checkpoints."""
     return folder / f"stage-{stage}"
 
 
@@ -732,7 +732,7 @@ def stage_folders(folder: Path) -> dict[int, Path]:
 
 
 def note_folder(run_dir: Path, folder: Path) -> None:
-    """Record in a run's folder the folder that the run saves to. Raises OSError."""
+    """Record the run's folder of checkpoints in the run's folder. Raises OSError."""
     saved = {"folder": str(folder.absolute())}
     with contextlib.suppress(ConfigError):
         if read_object(run_dir, NOTE) == saved:
@@ -741,7 +741,7 @@ def note_folder(run_dir: Path, folder: Path) -> None:
 
 
 def folder_of(run_dir: Path) -> Path | None:
-    """Return the folder that a run saves to; None if the run has not recorded it. Raises:
+    """Return the run's folder of checkpoints; None if the run has not recorded it. Raises:
     ConfigError: The record is not the path of a folder."""
     found = read_object(run_dir, NOTE)
     if found is None:

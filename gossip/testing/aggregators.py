@@ -103,12 +103,11 @@ def check_aggregator(
 
     - The aggregate has the shape, dtype and device of an update. The updates are not changed.
     - ``weights`` and ``outlyingness`` are as ``Verdict`` describes them.
-    - The same updates give the same verdict to the last bit. No global random state is read or
-      changed.
-    - A call and ``explain`` give the same aggregate. If it is a mean of the updates, its weights
+    - The verdict on the same updates is bit-identical. No global random state is read or changed.
+    - A call and ``explain`` return the same aggregate. If it is a mean of the updates, its weights
       are those of the verdict.
     - The order of updates and of coordinates does not matter, nor the number of chunks or shards.
-    - Equal updates give this update as the result. Finite updates give a finite aggregate.
+    - The aggregate of equal updates is this update. The aggregate of finite updates is finite.
     - Shifted or scaled updates shift or scale the aggregate, where the rule declares that.
     - All of this holds for other n and f, and in later rounds.
     - f Byzantine updates of any size, at any place, neither move the aggregate without bound nor

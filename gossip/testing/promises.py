@@ -80,7 +80,7 @@ def check_repeatable(bound: BoundRule, case: SyntheticUpdates) -> None:
     that the rule neither draws from nor seeds a global generator."""
     before = random.getstate(), np.random.get_state(), torch.get_rng_state()
     try:
-        # Advance the generators by one draw, so that no seed of a rule gives these states.
+        # Advance the generators by one draw, so that no seed of a rule leads to these states.
         random.random(), np.random.random(), torch.rand(1)
         before_calls = _draws_next()
         once, at_once = case.judge(bound), case.judge(bound)

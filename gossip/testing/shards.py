@@ -42,7 +42,8 @@ def check_long_vectors(bound: BoundRule, n: int, f: int, generator: torch.Genera
 
 
 def check_shards(bound: BoundRule, case: SyntheticUpdates) -> None:
-    """Check that 1, 3 and 8 shards give the same decisions, and the aggregate within rounding."""
+    """Check that the decisions are the same with 1, 3 and 8 shards, and the aggregate within
+    rounding."""
     updates = case.updates.to(torch.float64)
     exact = SyntheticUpdates(updates, case.f, case.gradient)
     whole = exact.judge(bound)

@@ -79,7 +79,7 @@ class Applier:
         self.round_id, self.collectives = round_id, collectives
 
     def begin_step(self, kind: int) -> None:
-        """Record that a step of this kind is under way."""
+        """Record that a step of this kind has begun."""
         self._kind = kind
         self.model.has_kinds = self.model.has_kinds or kind > 0
 

@@ -66,8 +66,8 @@ class StepClock:
         self._step_s = 0.0  # duration of a step; 0 if unknown
 
     def begin_round(self, since: float, late_s: float = 0.0) -> None:
-        """Begin a round with its first step under way since ``since``. ``late_s``: delay against
-        the other peers; 0.0 if all began together."""
+        """Begin a round with a first step that began at ``since``. ``late_s``: delay against the
+        other peers; 0.0 if all began together."""
         self._since = self._began_at = since
         self._late_s, self._lasted_s = late_s, []
 
@@ -89,7 +89,7 @@ class StepClock:
 
         Args:
             deadline_s: Deadline of the round, from its start; 0.0 if there is none.
-            left: Steps of the round that are not taken yet.
+            left: Remaining steps of the round.
         """
         if not self._step_s or deadline_s <= 0:
             return False

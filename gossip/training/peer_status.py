@@ -58,12 +58,12 @@ class PeerStatus:
 
     @property
     def initial_peers(self) -> int:
-        """Number of peers that the run begins with. It never changes."""
+        """Number of peers at the start of the run. It never changes."""
         return self._run.config.peers
 
     @property
     def planned_peers(self) -> int:
-        """Number of peers that epochs are planned for."""
+        """Number of peers for which epochs are planned."""
         return self._run.planned_peers
 
     @property

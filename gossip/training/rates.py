@@ -81,8 +81,8 @@ def stepping_with(groups: Sequence[dict[str, Any]], rates: tuple[float, ...]) ->
 def _set(
     groups: Sequence[dict[str, Any]], rates: tuple[float, ...]
 ) -> list[tuple[dict[str, Any], str, Any, list[float]]]:
-    """Set the settings that differ. Return for each the group, the name, the value before, and the
-    numbers that it was set to."""
+    """Set the settings that differ. Return for each the group, the name, the previous value, and
+    the new numbers."""
     left, replaced = iter(rates), []
     for group, name in _places(groups):
         had, own = group[name], _numbers(group[name])
@@ -122,7 +122,7 @@ def _is_number(leaf: Any) -> bool:
 
 
 def _in_form_of(value: Any, numbers: Sequence[float]) -> Any:
-    """Return ``value`` with ``numbers`` instead of its own."""
+    """Return ``value`` with its numbers replaced by ``numbers``."""
     leaves, form = tree_flatten(value)
     left = iter(numbers)
     return tree_unflatten(

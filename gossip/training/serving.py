@@ -401,7 +401,7 @@ class NodeService:
         self._judging.forget()
 
     def _process_closing_packet(self, messages: list[Any], fds: list[int]) -> None:
-        """Send the state if it is requested. Rounds are not applied any more, because the model
+        """Send the state if it is requested. Rounds are no longer applied, because the model
         belongs to the user."""
         for fd in fds:
             os.close(fd)

@@ -103,7 +103,8 @@ class Session(LoopCalls, CollectiveCalls):
         that of the model, its buffers and the optimizer.
 
         Args:
-            model: Any module, also one wrapped by ``torch.compile``. All peers build the same one.
+            model: Any module, also one wrapped by ``torch.compile``. It must be the same on all
+                peers.
             optimizer: One optimizer, or a sequence of them. With several optimizers, each step of
                 each one is a round. The first one on a batch is a step of the run.
             judge: Returns the loss of the current parameters on a batch, for rules that rate
@@ -113,10 +114,10 @@ class Session(LoopCalls, CollectiveCalls):
                 ``judge`` without an argument draws its own batch with the generator of torch, numpy
                 or Python. The state of that generator is restored afterwards.
             together: Step all optimizers in one round, at the ``step()`` of the last one, if the
-                script steps one after the other. Code between their steps gets the weights from
-                before all steps.
-            clip_norm: Largest Euclidean norm of the aggregate that a round steps with. A longer one
-                is scaled to it, as by ``torch.nn.utils.clip_grad_norm_`` after DDP has averaged.
+                script steps one after the other. Code between their steps reads the weights before
+                all steps.
+            clip_norm: Largest Euclidean norm of the aggregate for a step. A longer one is scaled to
+                it, as by ``torch.nn.utils.clip_grad_norm_`` after DDP has averaged.
         Returns: ``(model, optimizer)``, the same objects.
         Raises:
             UnsupportedModel: A part of the model or the optimizer cannot be exchanged.
@@ -362,12 +363,12 @@ class Session(LoopCalls, CollectiveCalls):
         target network, a manual decay, a counter. A late peer applies steps without running the
         body of the loop for them; ``function`` also runs for those steps. It runs without autograd,
         and its random numbers from torch are the same on all peers. It must not call methods of
-        this peer that exchange data. In it ``step`` is the number of steps that the parameters
-        have. Pass objects with a state, such as an average, also to ``keep``, so that a returning
-        peer receives them.
+        this peer that exchange data. Inside it ``step`` is the number of steps in the parameters.
+        Pass objects with a state, such as an average, also to ``keep``, so that a returning peer
+        receives them.
 
         Args:
-            function: Has no arguments, and is registered right after ``prepare``.
+            function: Function without arguments, registered right after ``prepare``.
             after: One of several optimizers: ``function`` is called after each of its steps,
                 not after those of the run, which the first optimizer on a batch makes.
         Returns: ``function``, so this can be a decorator.
@@ -394,7 +395,7 @@ class Session(LoopCalls, CollectiveCalls):
         view, in a pipeline those of its stage.
 
         Args:
-            function: Takes a ``MembershipChange``. It must not call methods of this peer that
+            function: Function of a ``MembershipChange``. It must not call methods of this peer that
                 exchange data. Its exceptions are raised in the script.
         Returns: ``function``, so this can be a decorator.
         """

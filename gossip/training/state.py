@@ -8,7 +8,7 @@ the other parameters and the optimizer's memory, which are equal on all peers af
 commits. ``settings`` has values of the scripts: learning rates, and objects of ``Session.keep``.
 ``own`` has the buffers of each peer, such as the running statistics of a BatchNorm. Each part has
 one JSON document, under the metadata key ``gossip``, with the place of each tensor. Equal states
-give equal bytes, so states are compared by digests. The base is a separate part because it rarely
+have equal bytes, so states are compared by digests. The base is a separate part because it rarely
 changes: an unchanged base is neither saved nor sent again.
 
 Parameters and persistent buffers are read from the modules, because a script may override

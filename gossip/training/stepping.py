@@ -45,7 +45,7 @@ class EveryStep:
         total: Steps of a round.
         taken: Steps since the last round.
         good: Steps since the last round that were not skipped.
-        ends_early: Whether the round takes place before all its steps are taken.
+        ends_early: Whether the round takes place before its last planned step.
     """
 
     own_optimizer: torch.optim.Optimizer | None = None

@@ -15,8 +15,8 @@ pass begins**. So, in one pass:
 * A returning peer begins the stream again. Each peer has its own passes: no peer waits for the
   others at the end of one.
 
-With ``num_workers`` each worker walks the stream, as in torch: a data set that does not read
-``get_worker_info`` yields every element once per worker.
+With ``num_workers`` each worker iterates over the stream, as in torch: a data set that does not
+read ``get_worker_info`` yields every element once per worker.
 """
 
 from __future__ import annotations
