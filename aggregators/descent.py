@@ -163,7 +163,7 @@ def zeno_pp(
     )
     if not math.isfinite(epsilon := number("zeno_pp", "epsilon", epsilon)):
         raise AggregationError(
-            f"zeno_pp: epsilon is the ascent that is permitted and cannot be {epsilon}"
+            f"zeno_pp: epsilon is the permitted ascent and cannot be {epsilon}"
         )
     size, norms, cosines = _directions(gram)
     scores = [

@@ -86,9 +86,9 @@ class BoundRule:
 
     @property
     def judges_directions(self) -> bool:
-        """Whether it compares updates with the judge's gradient. Then an update does not stand out
-        because its peer has different data. Under a rule on the loss, such as Zeno, honest rare
-        data stand out, too."""
+        """Whether it compares updates with the judge's gradient. Then different data of a peer do
+        not make its updates stand out. Under a rule on the loss, such as Zeno, updates from rare
+        data also stand out."""
         return "gradient" in self.needs
 
     @property

@@ -37,7 +37,7 @@ class RunCheckpoints:
     def __init__(self, run: PeerRun) -> None:
         self._run, self._config, self._node = run, run.config, run.node
         self.saver: CheckpointSaver | None = None
-        self._own_step = -1  # last step with a saved own state of this peer
+        self._own_step = -1  # step of this peer's last saved own state
         self.missing = ""
         self.has_new_step = False
 
@@ -82,7 +82,7 @@ class RunCheckpoints:
         return self.saver is not None and self.saver.is_due(step)
 
     def save_due(self) -> None:
-        """Save the present state if a checkpoint of it is due."""
+        """Save the present state if a checkpoint is due."""
         saver = self.saver
         if saver is not None and saver.is_due(self._run.step):
             self._save(saver, whole=saver.is_writer(), may_be_left_out=True)

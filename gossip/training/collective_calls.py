@@ -58,8 +58,8 @@ class CollectiveCalls(PeerStatus):
         return self._collective("broadcast").broadcast(value)
 
     def any(self, flag: bool) -> bool:
-        """Whether more than ``f`` live peers have passed True, the same for all: so ``f``
-        Byzantine peers cannot stop a training. All peers call it.
+        """Whether more than ``f`` live peers have passed True, the same for all. So ``f`` Byzantine
+        peers cannot stop training. All peers call it.
 
         Raises: ConfigError: The run is not rolling.
         """

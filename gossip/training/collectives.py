@@ -92,7 +92,7 @@ class CollectiveAnswers:
         return self._answers.get(place)
 
     def collected(self, given: Sequence[tuple[int, bytes]]) -> None:
-        """Store the data in the commit of an operation, by place and peer.
+        """Store the data that the commit of an operation contains, by place and peer.
 
         The first commit with data for a place counts, if it has data of more than ``f`` peers for
         that place, or of all its peers. It contains the data of every peer that was in time.

@@ -38,7 +38,7 @@ class UpdateEncoder:
     """
 
     def __init__(self, wire: WireFormat, fragments: int = 1) -> None:
-        """``fragments``: number of fragments of the model. Each update has one."""
+        """``fragments``: number of fragments of the model. An update covers one of them."""
         self._wire, self._size = wire, fragments * wire.trained
         encoding = wire.encoding
         # Low-rank factors are drawn anew in each round, so encoding again needs the error.

@@ -36,13 +36,13 @@ unread samples."""
 
 
 class ShardedLoader:
-    """Iterates over this peer's share of an epoch, one batch (or ``accumulate``) per round.
+    """Loader of this peer's share of an epoch, with one batch (or ``accumulate``) per round.
 
     The swarm assigns samples round by round, so that none is lost or read twice when peers join and
     leave. The order within an epoch is a permutation drawn from the run's seed, or one by labels
-    (``orders``), independent of ``shuffle`` and ``drop_last`` of the given loader. Its workers,
-    collating and pinned memory are used: workers prefetch the batches that this peer will probably
-    read next.
+    (``orders``), independent of ``shuffle`` and ``drop_last`` of the given loader. The workers,
+    collating and pinned memory of that loader are used. Workers prefetch the batches that this peer
+    will probably read next.
 
     Each ``optimizer.step()`` uses one batch, or ``accumulate`` of them. With local steps a step
     that a GradScaler skips gets its batches again. If no step has followed when the script requests
@@ -56,7 +56,7 @@ class ShardedLoader:
         batch_size: Samples per batch.
         samples_total: Samples in an epoch, of all peers together.
         ahead: Batches that the workers prefetch beside the next one.
-        report: How often all peers together used the samples of the last completed epoch. None
+        report: Counts of uses of the samples in the last completed epoch, over all peers. None
             before the first epoch is complete, and with topologies that have no commits.
     """
 
@@ -185,9 +185,9 @@ class ShardedLoader:
 
     @property
     def given_up(self) -> list[int]:
-        """Indices of the samples of the last completed epoch that were discarded (the first of
-        them): their gradients were twice not finite, or they were left over at the end of an
-        extended epoch (``peer.epochs(n, remainder="extend")``)."""
+        """Indices of discarded samples of the last completed epoch (only the first ones): their
+        gradients were twice not finite, or an extended epoch (``peer.epochs(n,
+        remainder="extend")``) could not use them."""
         ranges = () if self.report is None else self.report.given_up_ranges
         return self._indices((0, ranges)).tolist() if ranges else []
 

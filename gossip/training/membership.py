@@ -16,8 +16,8 @@ class MembershipChange:
         round_id: Next round of this peer, which is its first step with the new roster.
         joined: Peers that have joined or returned.
         died: Peers that have died without an announcement.
-        left: Peers that have announced their leave, such as after SIGTERM. If the announcement is
-            lost, the peer is in ``died``.
+        left: Peers that have announced their departure, for example after SIGTERM. If the
+            announcement is lost, the peer is in ``died``.
     """
 
     round_id: int

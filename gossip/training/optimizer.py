@@ -105,8 +105,8 @@ class StepCoordinator:
     """Steps of the prepared optimizers; each optimizer exchanges its gradients in its own round.
 
     Steps during a backward pass, such as in hooks of parameters, share one round at its end. With
-    ``together`` all optimizers share one round. Only the ``step`` of these instances changes.
-    Classes, states, parameter groups, hooks and schedulers work as before. A copy of an instance is
+    ``together`` all optimizers share one round. Only ``step`` and ``add_param_group`` of these
+    instances change. Classes, states, hooks and schedulers work as before. A copy of an instance is
     an ordinary optimizer.
 
     Attributes:

@@ -95,7 +95,7 @@ class PeerRun:
 
     @property
     def is_asked_to_stop(self) -> bool:
-        """Whether a signal asks the script to end."""
+        """Whether a signal requests the script's end."""
         return self.termination.since is not None
 
     @property

@@ -23,7 +23,7 @@ class PeerStatus:
 
     @property
     def round(self) -> int:
-        """Number of the next round, from 0. The records of the run count in rounds."""
+        """Number of the next round, from 0. The records of the run use this number."""
         return self._run.applied.round_id
 
     @property
@@ -51,8 +51,8 @@ class PeerStatus:
 
     @property
     def device(self) -> torch.device:
-        """Device for the model of this peer: a CUDA device, of which the peers of a host share
-        several in turn, or else the CPU. The run does not depend on it."""
+        """Device for the model of this peer: a CUDA device, assigned in turn to the peers of a
+        host, or else the CPU. The run does not depend on it."""
         devices = torch.cuda.device_count()
         return torch.device("cuda", self.id % devices) if devices else torch.device("cpu")
 
@@ -97,7 +97,7 @@ class PeerStatus:
 
         False if too few confirmed, so a Byzantine server of the last round may have forged them.
         None if training is not over, or ``f`` is 0, or replicas differ anyway, as in gossip rounds.
-        A script that counts its rounds itself gets the answer after ``close()``.
+        A script with its own loop gets the answer after ``close()``.
         """
         return self._run.node.confirmed
 

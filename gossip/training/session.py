@@ -230,9 +230,9 @@ class Session(LoopCalls, CollectiveCalls):
 
         Layers may be given as functions that make them, such as their classes. Then a peer makes
         only those of its stage, and inspects the others on torch's meta device, without memory for
-        them. Each layer is made under a seed from the run's seed and the layer's number, so a model
-        has the same initial weights for any cut. Layers of other stages that are built already are
-        moved to the meta device and lose their parameters.
+        them. Each layer is made with a seed from the run's seed and the layer's number, so the
+        initial weights do not depend on the cut. Built layers of other stages are moved to the meta
+        device, and lose their parameters.
 
         Args:
             layers: All layers of the model in order, the same on every peer: those that
@@ -282,8 +282,8 @@ class Session(LoopCalls, CollectiveCalls):
 
         Each peer trains different starts for some steps. The half with the smaller held-out loss is
         tried again, each start by twice as many peers. Peers agree on the seed and the recipe of
-        the winner, and each peer draws the weights itself. With ``f`` > 0 the claims of ``f`` peers
-        alone choose no start. The search skips peers that die.
+        the winner, and each peer draws the weights itself. With ``f`` > 0 false claims of ``f``
+        peers cannot select the start. The search skips peers that die.
 
         Args:
             make: Builds the prepared model, with the random numbers of its constructor.
@@ -372,8 +372,8 @@ class Session(LoopCalls, CollectiveCalls):
             after: One of several optimizers: ``function`` is called after each of its steps,
                 not after those of the run, which the first optimizer on a batch makes.
         Returns: ``function``, so this can be a decorator.
-        Raises: ConfigError: The run has local steps, which are each peer's own, or rounds that this
-            peer has missed were applied before.
+        Raises: ConfigError: The run has local steps, which differ between peers, or missed rounds
+            were applied before the call.
         """
         self._run.check_open()
         if after is not None and not self._run.is_prepared:
@@ -391,8 +391,8 @@ class Session(LoopCalls, CollectiveCalls):
         ``epochs`` begins a step, and without them at the end of ``optimizer.step()``. The first
         roster of this process is not a change. In rolling rounds the roster is part of the commit,
         so all peers in a round have the same one. A late peer gets the changes of missed rounds as
-        one. In gossip rounds the roster has the peers that are neither dead nor left in this peer's
-        view, in a pipeline those of its stage.
+        one change. In gossip rounds the roster has the peers that are neither dead nor left in this
+        peer's view, in a pipeline those of its stage.
 
         Args:
             function: Function of a ``MembershipChange``. It must not call methods of this peer that

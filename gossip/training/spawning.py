@@ -41,7 +41,7 @@ def spawn(function: Callable[..., Any], *arguments: Any, peers: int = 2, **optio
             of them.
         peers: Number of peers.
         options: Options of the run, as in ``gossip run --help``: ``aggregator="krum", f=1``.
-    Returns: The run's folder, with its checkpoints, ``summary.json`` and ``spawned.py``.
+    Returns: Path of the run's folder, with checkpoints, ``summary.json`` and ``spawned.py``.
     Raises:
         ConfigError: An option is wrong, this is a peer, or the function uses objects that cannot be
             written into a script.
