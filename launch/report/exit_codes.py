@@ -19,13 +19,12 @@ CODES: dict[int, ExitCodeMeaning] = {
     0: ExitCodeMeaning(
         "finished",
         "At least one peer finished. Others may have died on the way: see `deaths` in "
-        "`summary.json`. A peer that met no other trained alone: see `trained_alone`.",
+        "`summary.json`. If a peer found no other, it trained alone: see `trained_alone`.",
     ),
     1: ExitCodeMeaning(
         "failed",
         "The script raised in so many peers that none finished; the first failure was printed. "
-        "For `demo` also: its outcome was not as expected; see the lines that begin with "
-        "`error:`.",
+        "For `demo` also: a result was not as expected; see the lines that begin with `error:`.",
         "fix the script",
     ),
     2: ExitCodeMeaning(
@@ -36,9 +35,9 @@ CODES: dict[int, ExitCodeMeaning] = {
     ),
     4: ExitCodeMeaning(
         "never_started",
-        "Fewer peers than a quorum, or than `--min-peers`, arrived before `--start-timeout`. "
-        "For `gossip join ADDRESS`: no server answered there.",
-        "look at the log of the first missing peer: `gossip logs RUN -p PEER`",
+        "Fewer peers than a quorum, or than `--min-peers`, started before `--start-timeout`. For "
+        "`gossip join ADDRESS`: no server replied there.",
+        "read the log of the first missing peer: `gossip logs RUN -p PEER`",
     ),
     5: ExitCodeMeaning(
         "quorum_lost",
@@ -49,34 +48,35 @@ CODES: dict[int, ExitCodeMeaning] = {
     6: ExitCodeMeaning(
         "refused",
         "The swarm refused the peers: another model, version, swarm key or run. Or a peer could "
-        "not load the state of the run three times in a row: it names the first difference.",
+        "not load the state of the run three times in a row; the message has the first "
+        "difference.",
         "make all peers build the same model and optimizer",
     ),
     7: ExitCodeMeaning(
         "state_lost",
-        "All peers with the state of the run are gone; a restarted peer would "
-        "begin with fresh weights. The output lists the lost data, and its copies on disk.",
-        "resume from the newest checkpoint with `--resume auto`, if the script saves any; "
-        "use more peers next time",
+        "All peers with the state of the run are lost, and a restarted one would begin with fresh "
+        "weights. The output lists the lost state, and the part of it that is on disk.",
+        "continue from the newest checkpoint with `--resume auto`, if the script saves any; use "
+        "more peers next time",
     ),
     8: ExitCodeMeaning(
         "not_saved",
-        "The training has finished, but its last checkpoint could not be written, as on a full "
-        "disk. Earlier checkpoints are unchanged.",
-        "free some space, and continue from the last one with `--resume auto`",
+        "The training has finished, but its last checkpoint could not be written, for example to "
+        "a full disk. Earlier checkpoints are unchanged.",
+        "free space, and continue from the last one with `--resume auto`",
     ),
     9: ExitCodeMeaning(
         "diverged",
         "The replicas of peers differ, and a state transfer did not help, or no round was left "
-        "for one. The screen and `divergences` in `summary.json` name the tensors and the likely "
-        "cause.",
+        "for a transfer. The screen and `divergences` in `summary.json` name the tensors and the "
+        "likely cause.",
         "put changes of weights outside of `optimizer.step()` into `peer.each_step`; "
         "`--on-divergence heal` or `warn` continues",
     ),
     130: ExitCodeMeaning(
         "stopped",
-        "Ctrl-C: every peer finishes its round and leaves; a second one kills. After the last "
-        "round: 0.",
+        "Ctrl-C: every peer finishes its round and leaves; a second Ctrl-C kills. After the last "
+        "round the code is 0.",
     ),
     143: ExitCodeMeaning(
         "stopped",
