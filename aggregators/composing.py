@@ -333,7 +333,7 @@ class ComposedRule(Rule):
         rows = within_reach(rows, self.name)
         if callable(given.get("gradient")):
             given["gradient"] = given["gradient"]()
-        # which also finds non-finite updates
+        # This also detects non-finite updates.
         gram = self._gatherer.statistics(rows, None, None, **given)
         if self.by_sums is not None:
             return self._by_sums(rows, gram, {**options, **given})

@@ -67,7 +67,7 @@ def inf(update: Tensor) -> Tensor:
 
 @attack()
 def zero(update: Tensor) -> Tensor:
-    """A vector of zeros, in time."""
+    """A vector of zeros, sent in time."""
     return update.new_zeros(update.shape)
 
 

@@ -78,7 +78,7 @@ def few_coordinates(update: Tensor, *, strength: float) -> Tensor:
 )
 def frame_rare(crowd: OmniscientView, *, strength: float) -> Tensor:
     """Every second attacker does ``framing`` against the honest peer with the rarest data. The
-    others do ``drift_ip`` while that peer is suspected."""
+    others send ``drift_ip`` while that peer is suspected."""
     lies = push_back(crowd)
     lies[::2] = frame(crowd, strength)
     return lies

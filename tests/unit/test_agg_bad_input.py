@@ -300,11 +300,11 @@ def test_what_a_lying_server_has_measured_ends_in_a_decision_or_in_an_error_of_o
 
 
 WRONG: list[tuple[str, dict[str, Any], str]] = [
-    ("zeno", {"rho_over_lr": float("nan")}, "rho_over_lr is a price"),
+    ("zeno", {"rho_over_lr": float("nan")}, "rho_over_lr is a penalty"),
     ("zeno", {"b": 1}, "leaves out b=1 updates, but f=2"),
     ("zeno", {"b": 2.5}, "b must be a whole number"),
-    ("zeno_pp", {"rho_over_lr": float("nan")}, "rho_over_lr is a price"),
-    ("zeno_pp", {"rho_over_lr": -5.0}, "rho_over_lr is a price"),
+    ("zeno_pp", {"rho_over_lr": float("nan")}, "rho_over_lr is a penalty"),
+    ("zeno_pp", {"rho_over_lr": -5.0}, "rho_over_lr is a penalty"),
     ("zeno_pp", {"epsilon": float("nan")}, "epsilon is how much"),
     ("geometric_median", {"nu": float("inf")}, "nu is a distance"),
     ("rfa", {"nu": float("nan")}, "nu is a distance"),
