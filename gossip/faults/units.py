@@ -189,7 +189,7 @@ class Choice(Unit):
         if not isinstance(value, str) or value not in self.choices:
             raise table.bad(
                 f"{table.kind} has no {key} {value!r}{suggest_name(str(value), self.choices)}",
-                f"it knows {', '.join(self.choices)}",
+                f"choose one of {', '.join(self.choices)}",
             )
         return value
 
