@@ -162,9 +162,7 @@ def zeno_pp(
         _checked_rho("zeno_pp", rho_over_lr),
     )
     if not math.isfinite(epsilon := number("zeno_pp", "epsilon", epsilon)):
-        raise AggregationError(
-            f"zeno_pp: epsilon is the permitted ascent and cannot be {epsilon}"
-        )
+        raise AggregationError(f"zeno_pp: epsilon is the permitted ascent and cannot be {epsilon}")
     size, norms, cosines = _directions(gram)
     scores = [
         learning_rate * (size * size * cosine - rho_over_lr * size**2)

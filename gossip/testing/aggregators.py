@@ -127,8 +127,8 @@ def check_aggregator(
         f: Byzantine peers to tolerate.
         d: Coordinates.
         seed: Seed of the cases.
-        oracle: Plain and slow implementation of the same
-        rule: ``oracle(updates, f)``, ``(n, d)`` float64 to ``(d,)``.
+        oracle: Plain and slow implementation of the rule, called as
+            ``oracle(updates, f)``: ``(n, d)`` float64 to ``(d,)``.
         kappa: The rule is (f, kappa)-robust for this n and f. By default the proven bound of a
             built-in rule, or 16.
         strengths: Number of strengths to try of each attack, at least 2; the time grows with it.

@@ -305,7 +305,7 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("zeno", {"b": 2.5}, "b must be a whole number"),
     ("zeno_pp", {"rho_over_lr": float("nan")}, "rho_over_lr is a penalty"),
     ("zeno_pp", {"rho_over_lr": -5.0}, "rho_over_lr is a penalty"),
-    ("zeno_pp", {"epsilon": float("nan")}, "epsilon is how much"),
+    ("zeno_pp", {"epsilon": float("nan")}, "permitted ascent"),
     ("geometric_median", {"nu": float("inf")}, "nu is a distance"),
     ("rfa", {"nu": float("nan")}, "nu is a distance"),
     ("rfa", {"steps": 1.5}, "steps must be a whole number"),

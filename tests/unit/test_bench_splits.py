@@ -104,7 +104,7 @@ def test_a_split_that_makes_no_sense_is_refused_with_what_it_takes() -> None:
 def test_too_few_samples_are_told() -> None:
     with pytest.raises(ConfigError, match=r"1000 samples for 40 honest workers: .* lack a batch"):
         shares("dirichlet:1", 40)
-    with pytest.raises(ConfigError, match=r"1000 samples for 1001 honest .* not have one"):
+    with pytest.raises(ConfigError, match=r"1000 samples for 1001 honest workers"):
         shares("gamma:0.5", 1001)
 
 

@@ -70,6 +70,6 @@ def test_many_small_steps_do_not_add_up_to_an_error() -> None:
 def test_waiting_for_what_does_not_come_ends() -> None:
     line = Timeline()
     line.at(5.0, lambda: None)
-    with pytest.raises(SimulationStuck, match="not so after 1 s"):
+    with pytest.raises(SimulationStuck, match="not met after 1 s"):
         line.run_until(lambda: False, 1)
     assert line.now_ns == 0, "nothing happened within that second"

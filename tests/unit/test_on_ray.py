@@ -45,7 +45,7 @@ def test_the_number_of_actors_is_the_number_of_peers() -> None:
         9,
         "flag",
     )
-    with pytest.raises(ConfigError, match=r"-n 8, and 4 peers \(flag\)"):
+    with pytest.raises(ConfigError, match=r"-n 8, but 4 peers \(flag\)"):
         on_ray._resolved({"peers": {"value": 4, "source": "flag"}}, 8)
 
 

@@ -38,9 +38,9 @@ def test_a_task_of_slurm_is_the_peer_that_is_called_as_its_node_or_of_its_rank(
 
 
 def test_another_number_of_tasks_than_peers_is_refused() -> None:
-    with pytest.raises(ConfigError, match="the plan has 2 peers, and srun has started 3") as no:
+    with pytest.raises(ConfigError, match="the plan has 2 peers, but srun has started 3") as no:
         on_node(TASK, NAMES[:2], {})
-    assert no.value.hint == "a task for each of lab3, lab1.local"
+    assert no.value.hint == "start a task for each of lab3, lab1.local"
 
 
 def test_a_plan_is_refused_where_any_machine_may_get_any_peer() -> None:

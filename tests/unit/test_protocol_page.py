@@ -66,7 +66,7 @@ CHARTS = {
         (
             r"reported skip subject=2",
             r"aggregates round 4 of 0,1,3",
-            r"peer 2 +fault goes on",
+            r"peer 2 +fault continues",
             r"peer 2 -> 1 +Update r4 try 6",
             r"peer 1 -> 2 +Commit r4 try 6",
             r"peer 2 +committed round 4 ",

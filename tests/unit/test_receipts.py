@@ -190,7 +190,7 @@ def test_it_travels_with_the_state_and_what_is_none_is_refused() -> None:
         (((*row[:4], "0x" * 16),), ()),
         ((), ((ATTACKER, -1, row[3]),)),
     ):
-        with pytest.raises(ValueError, match="receipts"):
+        with pytest.raises(ValueError, match="equivocations"):
             other.unpack(junk)
     with pytest.raises(ValueError, match="too many accusations"):
         other.unpack((tuple((*row[:2], at, *row[3:]) for at in range(ACCUSED_TURNS + 1)), ()))

@@ -237,7 +237,7 @@ class TrustTable:
             roster: Peers of which a majority must stay out of quarantine; None for all peers with
                 evidence.
             accused: Other peers with a possible change of trust.
-            Returns: Transitions in the order of the peers.
+        Returns: Transitions in the order of the peers.
         """
         judged: dict[PeerId, tuple[str, float]] = {}
         contributors, rejected, bound = list(contributors), list(rejected), None
