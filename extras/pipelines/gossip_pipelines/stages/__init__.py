@@ -1,5 +1,5 @@
-"""Stages of a pipeline: the layers of one peer, their passes, and their state after a loss or under
-another plan."""
+"""Stages of a pipeline: the layers and the passes of one peer, and the reconstruction of its state
+after a loss or under another plan."""
 
 from __future__ import annotations
 

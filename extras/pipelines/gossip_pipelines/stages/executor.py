@@ -1,5 +1,5 @@
 """Computation of one stage of a pipeline on one peer: forward and backward passes of micro-batches,
-and their summed gradient. It is independent of other peers."""
+and the sum of their gradients. It exchanges no messages."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from gossip.topologies import draw
 from gossip.training import drawing_from
 
 Loss = Callable[[Tensor, Tensor], Tensor]
-"""Function of outputs and targets, each with a row for each sample. It returns the mean over the
-samples as a scalar tensor."""
+"""Loss function. Outputs and targets have one row per sample. The result is a scalar tensor: the
+mean over the samples."""
 AUDITED = -1
-"""Key of the pass of another member's micro-batch."""
+"""Key of the stored pass of an audit, in which this peer repeats a pass of another member."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Waiting:
-    """Tensors of a forward pass that its backward pass needs. ``outputs`` of the last stage are the
-    loss."""
+    """Tensors that a forward pass stores for the backward pass. In the last stage ``outputs`` is
+    the loss."""
 
     inputs: Tensor
     outputs: Tensor
@@ -31,15 +31,15 @@ class _Waiting:
 
 
 class StageExecutor:
-    """The layers of one stage.
+    """Computes the passes of one stage.
 
-    Backward passes accumulate in the layers' ``.grad``: the sum over samples of the gradients of
-    their losses. Divided by ``samples`` it is the gradient of the mean loss. The mean over the
-    members of a group, weighted by their samples, is the gradient of the whole batch.
+    Backward passes accumulate in ``.grad`` of the layers. The sum over the samples, divided by
+    ``samples``, is the gradient of the mean loss of this member. The gradient of the whole batch is
+    the mean over all members, weighted by their samples.
 
     Attributes:
         samples: Number of samples with a backward pass since ``reset``.
-        last_loss: Mean loss of the last micro-batch; only in the last stage, else None.
+        last_loss: Mean loss of the last micro-batch in the last stage; otherwise None.
     """
 
     def __init__(
@@ -48,9 +48,10 @@ class StageExecutor:
         """
         Args:
             layers: Layers of this stage.
-            first: Number of the first one in the model.
-            seed: Seed of the run. With step, micro-batch and layer it determines random numbers.
-            loss: Loss function, in the last stage.
+            first: Number of the first of these layers in the model.
+            seed: Seed of the run. The random numbers of a layer depend on it, on the step, on the
+                micro-batch and on the layer.
+            loss: Loss function of the last stage; None in all other stages.
         Raises: UnsupportedModel: A layer keeps statistics of its batches.
         """
         for at, layer in enumerate(layers, first):
@@ -70,7 +71,7 @@ class StageExecutor:
 
     @property
     def loss(self) -> float | None:
-        """Mean loss over ``samples``; only in the last stage, else None."""
+        """Mean loss over ``samples`` in the last stage; otherwise None."""
         return None if self._loss_sum is None else float(self._loss_sum) / self.samples
 
     def forward(
@@ -81,17 +82,17 @@ class StageExecutor:
         targets: Tensor | None = None,
         audit: bool = False,
     ) -> Tensor:
-        """Return the input of the next stage; in the last stage the loss of ``targets``.
+        """Return the input of the next stage or, in the last stage, the loss.
 
-        A micro-batch may have a second forward pass. It has the same random numbers, and replaces
-        the first.
+        A second forward pass of the same micro-batch replaces the first one, and uses the same
+        random numbers.
 
         Args:
             inputs: ``(samples, ...)``.
-            audit: The micro-batch is another member's. The pass is kept separately, and replaces
-                the last audited one.
+            audit: Whether the pass repeats a pass of another member. It is stored separately, and
+                replaces the previous pass with ``audit``.
         Raises: UnsupportedModel: A layer has changed one of its buffers. ConfigError: The loss is
-            not a mean over samples.
+            not a scalar tensor.
         """
         inputs = inputs.detach().requires_grad_(inputs.is_floating_point())
         buffers = {} if self._checked else self._buffers()
@@ -115,8 +116,8 @@ class StageExecutor:
         return outputs.detach()
 
     def audit_backward(self, gradient: Tensor | None = None) -> Tensor | None:
-        """Return the gradient of the inputs of the last audited pass, as ``backward`` does, without
-        a change of the layers' gradients."""
+        """Return the gradient of the inputs of the last pass with ``audit``, as ``backward`` does.
+        The gradients of the layers do not change."""
         audited = self._kept.pop(AUDITED)
         if not audited.inputs.requires_grad:
             return None
@@ -129,15 +130,15 @@ class StageExecutor:
         """Add the gradients of a micro-batch to the layers' gradients.
 
         Args:
-            gradient: Gradient of the result of ``forward``, from ``backward`` of the next stage;
-                None in the last stage.
-        Returns: The gradient of the inputs, times the number of samples; None if the inputs are not
-            floating point numbers.
+            gradient: Gradient of the result of ``forward``. ``backward`` of the next stage returns
+                it; None in the last stage.
+        Returns: The gradient of the inputs, multiplied by the number of samples; None if the inputs
+            are not floating point numbers.
         """
         kept = self._kept.pop(micro_batch)
         if self._loss_of is not None:
             loss = kept.outputs.detach()
-            # With this factor gradients of micro-batches of different sizes can be added.
+            # With this factor, gradients of micro-batches of different sizes can be added.
             gradient = torch.full_like(loss, kept.samples)
             self.last_loss, summed = float(loss), loss * kept.samples
             self._loss_sum = summed if self._loss_sum is None else self._loss_sum + summed
@@ -148,11 +149,11 @@ class StageExecutor:
         return kept.inputs.grad
 
     def drop(self, micro_batch: int) -> None:
-        """Drop the stored forward pass of a micro-batch, if any."""
+        """Delete the stored forward pass of a micro-batch, if there is one."""
         self._kept.pop(micro_batch, None)
 
     def reset(self) -> None:
-        """Drop all stored passes, and zero the gradients of the layers."""
+        """Delete all stored passes, and set the gradients of the layers to zero."""
         for layer in self._layers:
             layer.zero_grad()
         self._kept.clear()
@@ -174,9 +175,9 @@ class StageExecutor:
 
 
 def check_no_statistics(layer: nn.Module, at: int) -> None:
-    """Check that a layer has no running statistics.
+    """Check that a layer keeps no running statistics of batches.
 
-    Raises: UnsupportedModel: It has, like BatchNorm.
+    Raises: UnsupportedModel: The layer keeps them, as BatchNorm does.
     """
     for name, module in layer.named_modules():
         if getattr(module, "track_running_stats", False):

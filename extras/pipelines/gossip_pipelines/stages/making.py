@@ -22,11 +22,11 @@ def make_stage(
     make_optimizer: MakeOptimizer,
     make_step: Callable[[Callable[[], None]], None],
 ) -> StageStep:
-    """Make this peer's stage of a model (``Session.pipeline``).
+    """Build the stage of this peer for ``Session.pipeline``.
 
     Args:
-        given: All layers, and some samples.
-        make_step: Makes a step of the script, with a function that takes part in its round.
+        given: All layers of the model, and some samples.
+        make_step: Runs a step of the script. Its argument is the function that computes the round.
     Raises: UnsupportedModel, ConfigError: As ``Session.pipeline``.
     """
     config = run.config

@@ -1,8 +1,8 @@
 """Reconstruction of a lost layer from layers of the neighbouring stages.
 
-Source: CheckFree (Blagoev et al. 2025, arXiv:2506.15461): the mean of the layers in the stages
-before and after, weighted by their gradient norms. Here the norms are those before clipping, and
-the optimizer state is averaged in the same way.
+Source: CheckFree (Blagoev et al. 2025, arXiv:2506.15461). A lost layer is the mean of its
+counterparts in the stages before and after it, weighted by their gradient norms. Here the norms are
+those before clipping, and the state of the optimizer is averaged in the same way.
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True)
 class TrainedLayer:
-    """State of one layer at a member of its stage.
+    """State of one layer on a member of its stage.
 
     Attributes:
-        tensors: Parameters and buffers by name.
-        moments: State of the optimizer, by the name of the parameter and its own.
-        norm: Norm of the last gradient of all its parameters, before clipping; 0.0 if unknown.
+        tensors: name -> parameter or buffer.
+        moments: name of the parameter -> entries of the state of its optimizer.
+        norm: Norm of the last gradient of all parameters of the layer, before clipping; 0.0 if
+            unknown.
     """
 
     tensors: Mapping[str, Tensor]
@@ -34,8 +35,9 @@ class TrainedLayer:
 def counterparts(lost: Sequence[str], beside: Sequence[str]) -> list[int | None]:
     """Return the counterpart of each lost layer in a neighbouring stage.
 
-    The layers with one signature are matched in order: first with first, second with second, and
-    all remaining ones with the last. None if the other stage has no layer with this signature.
+    Layers with the same signature are matched in order: first with first, second with second. If
+    the other stage has fewer of them, its last one is the counterpart of all remaining layers. If
+    it has none, the counterpart is None.
 
     Args:
         lost, beside: Signatures of the layers of the two stages, in order.
@@ -50,8 +52,8 @@ def counterparts(lost: Sequence[str], beside: Sequence[str]) -> list[int | None]
 
 
 def between(below: TrainedLayer | None, above: TrainedLayer | None) -> TrainedLayer | None:
-    """Return the mean of two layers, weighted by their norms; in equal parts if both norms are 0.
-    With one layer, return that one."""
+    """Return the mean of two layers, weighted by their norms. If both norms are 0, the weights are
+    equal. If there is only one layer, it is the result."""
     if below is None or above is None:
         return below or above
     whole = below.norm + above.norm
@@ -72,9 +74,9 @@ def between(below: TrainedLayer | None, above: TrainedLayer | None) -> TrainedLa
 
 
 def _mean(below: Any, above: Any, part: float) -> Any:
-    """Return the weighted mean, with weight ``part`` for the first value. Values that are not
-    floating point tensors of one shape, such as a step count, are not averaged: the one with the
-    larger weight is returned."""
+    """Return the weighted mean of two values; ``part`` is the weight of the first one. Only
+    floating point tensors of the same shape are averaged. For other values, such as a step count,
+    the result is the value with the larger weight."""
     pair = isinstance(below, Tensor) and isinstance(above, Tensor)
     if pair and below.is_floating_point() and below.shape == above.shape:
         return torch.lerp(above, below, part)

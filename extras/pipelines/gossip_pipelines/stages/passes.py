@@ -1,4 +1,4 @@
-"""Computation of a stage member in a step: passes of micro-batches, in the order of its node's
+"""Computation of the passes that the node of a stage member requests, in the order of the
 requests."""
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from .executor import StageExecutor
 
 @dataclass(frozen=True, slots=True)
 class Boundary:
-    """Tensor of a micro-batch that a stage receives from the previous one, or sends to the next.
+    """Tensor of a micro-batch between two stages: the output of one is the input of the next.
 
     Attributes:
         shape: ``(samples, ...)``.
-        dtype: Dtype in which layers compute.
-        sent: Dtype in which the tensor is sent between peers.
+        dtype: Dtype of the computation.
+        sent: Dtype of the message between peers.
     """
 
     shape: tuple[int, ...]
@@ -37,17 +37,17 @@ class Boundary:
 
     @property
     def nbytes(self) -> int:
-        """Bytes that are sent between peers."""
+        """Size of the message between peers."""
         return torch.Size(self.shape).numel() * self.sent.itemsize
 
     def read(self, memory: memoryview, device: torch.device) -> Tensor:
-        """Return the tensor in ``memory``; it may share this memory."""
+        """Return the tensor that ``memory`` contains. It may share this memory."""
         sent = torch.frombuffer(memory, dtype=self.sent).view(self.shape)
         return sent.to(device, self.dtype)
 
     def write(self, tensor: Tensor) -> int:
-        """Return a descriptor of memory with the tensor. Raises: ConfigError: It has another
-        shape."""
+        """Copy the tensor into new memory, and return a file descriptor of this memory. Raises:
+        ConfigError: The tensor has another shape."""
         if tuple(tensor.shape) != self.shape:
             raise ConfigError(
                 f"the output of a stage has shape {tuple(tensor.shape)}; with the samples of "
@@ -62,15 +62,15 @@ class Boundary:
 
 @dataclass(slots=True)
 class StageWork:
-    """The computation of one member of a stage.
+    """The computation of one stage member.
 
     Attributes:
-        taken: Input from the stage before; None in the first stage.
-        handed_on: Output to the next stage; None in the last stage.
+        taken: Input from the previous stage; None in the first stage.
+        handed_on: Output for the next stage; None in the last stage.
         steps: Hooks of the session.
-        inputs: Inputs of the micro-batches of this step, in the first stage.
-        targets: Targets of the micro-batches of this step, in the last stage.
-        loss: Mean loss of the micro-batches of this round so far, in the last stage.
+        inputs: Inputs of the micro-batches of this step in the first stage; otherwise empty.
+        targets: Targets of the micro-batches of this step in the last stage; otherwise empty.
+        loss: Mean loss of the micro-batches of this round that were computed, in the last stage.
     """
 
     executor: StageExecutor
@@ -84,7 +84,7 @@ class StageWork:
 
     @property
     def activation_bytes(self) -> tuple[int, int]:
-        """Bytes of a micro-batch: received from the stage before, and sent to the next."""
+        """Sizes of the two messages of a micro-batch: from the previous stage, and to the next."""
         taken, handed_on = self.taken, self.handed_on
         return (
             0 if taken is None else taken.nbytes,
@@ -92,15 +92,15 @@ class StageWork:
         )
 
     def begin(self) -> None:
-        """Begin a round, or restart the present one."""
+        """Begin a round, or begin the same round again."""
         self.executor.reset()
         self.loss = None
 
     def run(
         self, command: control.PassCommand, memory: memoryview | None
     ) -> tuple[control.PassReply, int | None]:
-        """Compute a pass. Return the reply, and a descriptor of its tensor. A pass of another
-        member's micro-batch (``audit``) does not enter the sum."""
+        """Compute a pass. Return the reply, and a file descriptor of its tensor. The gradients of a
+        pass with ``audit`` are not added to the sum."""
         executor, before, began = self.executor, self.executor.samples, time.monotonic()
         boundary, loss = self.handed_on, None
         result: Tensor | None
@@ -149,15 +149,16 @@ class StageWork:
 
 
 Around: TypeAlias = tuple[Boundary | None, Boundary | None]
-"""Input and output of a stage; None at the ends of the pipeline."""
+"""Input and output of a stage. The first stage has no input, and the last stage has no output."""
 
 
 def boundaries(plan: PipelineConfig, stage: int, handed_on: Sequence[HandedOn]) -> Around:
-    """Return the input and the output of stage ``stage``.
+    """Return the input and the output of a stage.
 
     Args:
         handed_on: Outputs of all layers.
-    Raises: ConfigError: The plan is for another model, or the output of a stage has no gradient.
+    Raises: ConfigError: The plan is for another model, or the output of a stage has a dtype without
+        gradients.
     """
     last = plan.stages[-1].layers[1]
     if len(handed_on) != last + 1:
@@ -186,9 +187,9 @@ def boundaries(plan: PipelineConfig, stage: int, handed_on: Sequence[HandedOn]) 
 
 
 def rows_of(batch: Any, plan: PipelineConfig, what: str) -> tuple[Tensor, ...]:
-    """Return the micro-batches of the ``what`` (inputs or targets) of a step.
+    """Split the inputs or the targets of a step into micro-batches. ``what``: name for errors.
 
-    Raises: ConfigError: ``batch`` is not a tensor of as many rows.
+    Raises: ConfigError: ``batch`` is not a tensor, or has another number of rows than the plan.
     """
     rows = plan.micro_batches * plan.samples
     if not isinstance(batch, Tensor) or batch.ndim == 0 or len(batch) != rows:

@@ -1,4 +1,4 @@
-"""The stage of one peer in a model that is split over peers."""
+"""Construction of the stage of one peer in a model that is divided among peers."""
 
 from __future__ import annotations
 
@@ -30,14 +30,16 @@ def place_stage(
     samples: Tensor,
     make_optimizer: MakeOptimizer,
 ) -> tuple[StageModel, Around]:
-    """Make the stage of a peer from the layers of the whole model, with its input and output.
+    """Build the stage of a peer from the layers of the whole model. Return it with its input and
+    its output.
 
-    Built layers of other stages lose their parameters. Layers of other stages that were given as
-    functions get no memory.
+    Layers of other stages need no memory afterwards. If they are modules, they lose their
+    parameters. If they were given as functions, they are not built.
 
     Args:
-        config: Configuration of the run. Without a plan one stage has all layers.
-    Raises: ConfigError: The plan is for other layers, or a function does not make its layer.
+        config: Settings of the run. Without a plan, one stage has all layers.
+    Raises: ConfigError: The plan is for other layers, or the function of a layer does not build it
+        as before.
     """
     plan, stage = config.pipeline, 0
     cut: Cut = ((0, len(layers) - 1),)
@@ -61,10 +63,10 @@ def place_stage(
 
 
 def work_of(stage: StageModel, around: Around, loss: Loss, seed: int, steps: Steps) -> StageWork:
-    """Return the object that computes the passes of the stage. ``seed``: seed of the run.
+    """Return the object that computes the passes of a stage. ``seed``: seed of the run.
 
-    Raises: UnsupportedModel: A layer keeps statistics of batches.
-        ConfigError: No layer has a parameter.
+    Raises: UnsupportedModel: A layer keeps statistics of batches. ConfigError: No layer of the
+        stage has a parameter.
     """
     first = stage.cut[stage.stage][0]
     executor = StageExecutor(

@@ -1,4 +1,5 @@
-"""Rebuild of the state of a stage that has lost all its peers, by the first peer that is back."""
+"""Reconstruction of the state of a stage that has lost all its peers. The first peer of the stage
+that has restarted does it."""
 
 from __future__ import annotations
 
@@ -32,14 +33,15 @@ MakeOptimizer: TypeAlias = Callable[[Iterator[nn.Parameter]], torch.optim.Optimi
 
 @dataclass(frozen=True)
 class StageModel:
-    """The stages at one peer: its own layers, and outlines of the layers of other stages.
+    """The stages from the point of view of one peer. It has the layers of its own stage, and
+    outlines of the layers of other stages.
 
     Attributes:
         cut: First and last layer of each stage.
-        model: The peer's own layers, by number, as the script has made them.
-        layers: All layers; those of other stages are on the meta device.
+        model: The layers of the peer's own stage as the script has built them, by number.
+        layers: All layers. Those of other stages are on the meta device.
         signatures: Signatures of all layers.
-        make_optimizer: The function that the script passes to ``peer.pipeline``.
+        make_optimizer: The function that the script passed to ``peer.pipeline``.
     """
 
     cut: Cut
@@ -54,13 +56,13 @@ class StageModel:
         return self.stage == len(self.cut) - 1
 
     def numbers(self, stage: int) -> range:
-        """Return the numbers of the layers of a stage."""
+        """Return the numbers of the layers in a stage."""
         first, last = self.cut[stage]
         return range(first, last + 1)
 
     def counterparts(self, stage: int) -> list[int | None]:
-        """Return the number of the counterpart of each own layer in another stage; None if there is
-        no such stage or layer."""
+        """Return the counterpart of each own layer in another stage. It is None if there is no such
+        stage or no such layer."""
         own = [self.signatures[at] for at in self.numbers(self.stage)]
         if not 0 <= stage < len(self.cut):
             return [None] * len(own)
@@ -69,13 +71,13 @@ class StageModel:
         return [None if place is None else theirs[place] for place in found]
 
     def nbytes(self, stage: int) -> int:
-        """Return the bytes of the parameters and buffers of a stage."""
+        """Return the size of the parameters and buffers of a stage."""
         each = [t for at in self.numbers(stage) for t in self.layers[at].state_dict().values()]
         return sum(tensor.numel() * tensor.element_size() for tensor in each)
 
     def names_in_order(self, numbers: Iterable[int]) -> list[str]:
-        """Return the parameter names of a stage with these layers, in the order in which its
-        optimizer counts them."""
+        """Return the names of the parameters of these layers in the order in which an optimizer
+        numbers them."""
         model = nn.ModuleDict({str(at): self.layers[at] for at in numbers})
         names = {id(parameter): name for name, parameter in model.named_parameters()}
         groups = self.make_optimizer(model.parameters()).param_groups
@@ -83,13 +85,13 @@ class StageModel:
 
 
 Made: TypeAlias = tuple[events.StateRebuilt, Mapping[str, Any] | None]
-"""Outcome of a rebuild without the digest of the state, and the state of the optimizer for its
-parameters, if any."""
+"""Result of a reconstruction: the event without the digest of the state, and extra entries of the
+checkpoint or of the neighbour's state, if any."""
 
 
 @dataclass(frozen=True)
 class StageRebuilder:
-    """Makes the state of a stage from the best available source.
+    """Creates the state of a stage from the best available source.
 
     Attributes:
         optimizer: Optimizer of the parameters of the stage.
@@ -100,12 +102,12 @@ class StageRebuilder:
     run: PeerRun
 
     def make(self, round_id: int, beside: Mapping[int, memoryview], is_last: bool) -> Made:
-        """Load a state before round ``round_id`` into the model and the optimizer, or return which
-        states of other stages are needed.
+        """Load a state for round ``round_id`` into the model and the optimizer. If states of other
+        stages are needed first, return a request for them.
 
         Args:
-            beside: Packed states of the neighbouring stages that were requested.
-            is_last: Whether no more states can be requested.
+            beside: Packed states of neighbouring stages that have arrived after a request.
+            is_last: Whether no other request is possible.
         """
         first = self.run.config.lost_stage
         if first == "checkpoint" and not is_last:
@@ -126,8 +128,8 @@ class StageRebuilder:
     # --- from its checkpoint ----------------------------------------------------------------------
 
     def _from_checkpoint(self, round_id: int) -> Made | None:
-        """Load the newest intact checkpoint that is not ahead of the other stages; None if there is
-        none."""
+        """Load the newest intact checkpoint that is not ahead of the other stages. Return None if
+        there is none."""
         try:
             run_dir = self.run.run_dir
             given = None if run_dir is None else checkpoints.folder_of(run_dir)
@@ -152,7 +154,8 @@ class StageRebuilder:
     # --- from its neighbours ----------------------------------------------------------------------
 
     def _from_neighbours(self, round_id: int, beside: Mapping[int, memoryview]) -> Made | None:
-        """Load the means of the counterparts in other stages; None if no layer has one."""
+        """Load the means of the counterparts in other stages. Return None if no layer has a
+        counterpart."""
         known: dict[int, TrainedLayer] = {}
         extra: dict[str, Any] = {}
         groups: list[dict[str, Any]] = []
@@ -184,10 +187,11 @@ class StageRebuilder:
     def _read(
         self, stage: int, packed: bytes
     ) -> tuple[dict[int, TrainedLayer], dict[str, Any], list[dict[str, Any]]]:
-        """Return the layers of another stage, the extra entries of its state, and the groups of its
-        optimizer.
+        """Unpack the state of another stage. Return its layers, its extra entries, and the
+        parameter groups of its optimizer.
 
-        Raises: StateMismatch, KeyError, TypeError, ValueError: ``packed`` is not its state.
+        Raises: StateMismatch, KeyError, TypeError, ValueError: ``packed`` is not a state of that
+            stage.
         """
         base, state, rest, own = [read_state_file(file) for file in split_state(packed)]
         tensors: dict[str, Tensor] = {**own["model"], **base["model"], **state["model"]}
@@ -216,9 +220,9 @@ class StageRebuilder:
 def load_layers(
     stage: StageModel, optimizer: torch.optim.Optimizer, made: Mapping[str, TrainedLayer]
 ) -> None:
-    """Load layers into a stage by number, and their moments into its optimizer.
+    """Load layers into a stage, and their moments into its optimizer. ``made``: number -> layer.
 
-    Raises: StateMismatch: The state of the optimizer has other entries; it was not changed.
+    Raises: StateMismatch: The moments do not fit the optimizer. It was not changed.
     """
     for number, found in made.items():
         stage.model[number].load_state_dict(dict(found.tensors))
@@ -239,14 +243,15 @@ def load_layers(
 
 
 def copy_settings(optimizer: torch.optim.Optimizer, groups: Sequence[Mapping[str, Any]]) -> None:
-    """Copy settings such as the learning rate, if the optimizer has the same number of groups."""
+    """Copy the settings of the optimizer, such as the learning rate, if the numbers of groups are
+    equal."""
     own = optimizer.param_groups
     for group, theirs in zip(own, groups, strict=False) if len(own) == len(groups) else ():
         group.update({key: value for key, value in theirs.items() if key != "params"})
 
 
 def under(number: str, named: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the entries of one layer, by their names in that layer."""
+    """Return the entries of one layer without the number of the layer in their names."""
     prefix = f"{number}."
     return {
         name.removeprefix(prefix): value for name, value in named.items() if name.startswith(prefix)

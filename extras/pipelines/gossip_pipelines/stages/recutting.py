@@ -1,4 +1,5 @@
-"""State of a stage from checkpoints of another plan, where other stages had its layers."""
+"""Reconstruction of the state of a stage from checkpoints of another plan, in which the layers
+belonged to other stages."""
 
 from __future__ import annotations
 
@@ -28,12 +29,12 @@ from .rebuilding import StageModel, copy_settings, load_layers, under
 
 
 class Recut(NamedTuple):
-    """Initial state of a stage under another plan, without its layers and their moments.
+    """Initial state of a stage under another plan, in addition to its layers and their moments.
 
     Attributes:
-        round_id: The next round.
-        ledger: Ledger of that round: a hash of the histories of the stages that have saved the
-            layers, without tables. The tables are about peers with other numbers and stages.
+        round_id: Number of the next round.
+        ledger: Ledger of that round. Its chain is a hash of the chains of all stages that saved
+            some of the layers. It has no tables, because peers have other numbers and stages.
         extra: Extra entries, as ``load_checkpoint`` returns them.
     """
 
@@ -48,14 +49,14 @@ def load_recut(
     parts: Sequence[SavedStage],
     check: CheckExtra,
 ) -> Recut:
-    """Load the layers of a stage with their moments from the checkpoints that have them.
+    """Load the layers of a stage and their moments from the checkpoints that contain them.
 
     Args:
-        parts: Saved stages of one step, in order.
+        parts: Saved stages of the same step, in the order of their layers.
         check: As in ``load_checkpoint``.
     Raises:
-        DamagedCheckpoint: A file differs from what was written.
-        ConfigError: The layers or the optimizer differ from those that were saved.
+        DamagedCheckpoint: A file differs from its checksum.
+        ConfigError: The layers or the optimizer differ from the saved ones.
     """
     made: dict[str, TrainedLayer] = {}
     norms: dict[str, Any] = {}
@@ -82,7 +83,7 @@ def load_recut(
         extra = extra or training["extra"]
     own = {number: norm for number, norm in norms.items() if number in stage.model}
     extra = {**extra, **({NORMS: own} if NORMS in extra else {})}
-    (round_id,) = rounds  # all stages end a round together
+    (round_id,) = rounds  # All stages end a round together.
     try:
         check(dict(extra))
         load_layers(stage, optimizer, made)
@@ -99,9 +100,10 @@ def load_recut(
 def _layers_in(
     stage: StageModel, part: SavedStage, found: checkpoints.Checkpoint
 ) -> tuple[dict[str, TrainedLayer], dict[str, Any]]:
-    """Return the layers of a part that are in the stage, and the contents of its training file.
+    """Return the layers of a saved stage that are in ``stage``, and the contents of its training
+    file.
 
-    Raises: StateMismatch: A layer has other tensors.
+    Raises: StateMismatch: The tensors of a layer have other names or shapes.
     """
     first, last = part.layers
     names = stage.names_in_order(range(first, last + 1))
@@ -122,7 +124,7 @@ def _layers_in(
 
 
 def _is_wanted(name: str, own: set[int]) -> bool:
-    """Whether a tensor of the training file is read: one of other layers is not."""
+    """Whether a tensor of the training file is needed. Moments of other layers are not."""
     kind, _, rest = name.partition(".")
     number = rest.partition(".")[0]
     return kind != "optimizer" or (number.isdigit() and int(number) in own)

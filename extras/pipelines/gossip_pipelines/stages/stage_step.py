@@ -1,5 +1,5 @@
-"""Steps of a peer's stage: it computes the passes that the node requests in a round, and rebuilds
-the state of a lost stage."""
+"""Steps of a peer with a stage. The trainer computes the passes that the node requests in a round,
+and reconstructs the state of a lost stage."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .recutting import Recut, load_recut
 
 
 class StageStep(OwnStage):
-    """This peer's stage in the rounds of the run."""
+    """The stage of this peer in the rounds of the run."""
 
     def __init__(
         self,
@@ -33,7 +33,7 @@ class StageStep(OwnStage):
         optimizer: torch.optim.Optimizer,
         make_step: Callable[[Callable[[], None]], None],
     ) -> None:
-        """``make_step``: makes a step of the script, with a function that takes part in its
+        """``make_step``: runs a step of the script. Its argument is the function that computes the
         round."""
         self.stage, self.stages = placed.stage, len(placed.cut)
         self.model, self.optimizer = placed.model, optimizer
@@ -41,7 +41,7 @@ class StageStep(OwnStage):
         self._run, self._placed, self._work, self._make_step = run, placed, work, make_step
         self._rebuilder = StageRebuilder(placed, optimizer, run)
         self._commands: deque[tuple[control.StageCommand, memoryview | None]] = deque()
-        self._beside: dict[int, memoryview] = {}  # states of other stages, for a rebuild
+        self._beside: dict[int, memoryview] = {}  # States of other stages for a reconstruction.
 
     @property
     def activation_bytes(self) -> tuple[int, int]:
@@ -60,7 +60,7 @@ class StageStep(OwnStage):
         return work.loss
 
     def _step_alone(self, x: Tensor, y: Tensor) -> float | None:
-        """Make the step of a peer with all layers, which needs no round."""
+        """Compute a step without a round, because this peer has all layers."""
         executor, device = self._work.executor, self._work.device
         executor.reset()
         executor.forward(self._run.step, 0, x.to(device), y.to(device))
@@ -72,12 +72,12 @@ class StageStep(OwnStage):
         return executor.loss
 
     def _run_round(self) -> None:
-        """Compute the passes that the node requests, until the round is applied and another may be
-        computed."""
+        """Compute the passes that the node requests until the round is applied and the next round
+        may begin."""
         node = self._run.node
         round_id = self._run.exchange.wait_go().round_id
         with node.applied.stepping():
-            # A restarted node has no record of computed passes, so the round begins again.
+            # A restarted node has no record of the computed passes, so the round begins again.
             while node.claim_go(round_id):
                 self._work.begin()
                 self._run_passes(round_id)
@@ -85,8 +85,8 @@ class StageStep(OwnStage):
             node.serve_until_go()
 
     def _run_passes(self, round_id: int) -> None:
-        """Run passes until the round is applied, or until another round, or this one again, can be
-        computed."""
+        """Compute passes until the round is applied, or until the node permits a new round or the
+        same round again."""
         node = self._run.node
 
         def is_over() -> bool:
@@ -150,7 +150,7 @@ class StageStep(OwnStage):
     def drop_commands(self, round_id: int) -> None:
         stale = [each for each, _ in self._commands if each.round_id < round_id]
         for command in stale:
-            # A pass still gets a reply, because the node sends the next pass after that.
+            # The node sends the next pass only after a reply, so a dropped pass gets one, too.
             if isinstance(command, control.PassCommand):
                 about = command.round_id, command.micro_batch, command.attempt, command.backward
                 reply = control.PassReply(*about, 0, audit=command.audit)
@@ -169,7 +169,8 @@ class StageStep(OwnStage):
         if extra is not None:
             model.extra.load(dict(extra))
         if rebuilt.source:
-            # Kept objects of the script, such as a scheduler, belong to that round.
+            # Objects of the script that checkpoints save, such as a scheduler, now belong to this
+            # round.
             is_saved = rebuilt.source == "checkpoint"
             node.note_loaded(message.round_id, rebuilt.step if is_saved else message.round_id)
             rebuilt = replace(rebuilt, state=model.plan_state().digest())

@@ -1,5 +1,5 @@
-"""Search for initial weights: recipes, trials that compare them on their plateau, and successive
-halving."""
+"""Search for the initial weights of a model: recipes for weights, trials that compare them on their
+plateau, and successive halving."""
 
 from __future__ import annotations
 

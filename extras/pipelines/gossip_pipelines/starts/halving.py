@@ -1,11 +1,11 @@
-"""Successive halving of starts among peers that may crash or be Byzantine (Jamieson and Talwalkar
-2016, arXiv:1502.07943).
+"""Successive halving of initial weights (Jamieson and Talwalkar 2016, arXiv:1502.07943) among peers
+that may crash or be Byzantine.
 
-Each rung tries all remaining starts for the same number of steps, and the better half enters the
-next rung. There twice as many peers try each start, from the beginning and on other data. So the
-budget of a start doubles, and other peers check the claim of each peer. With f > 0 each start has
-2f + 1 trials, and the f largest and the f smallest losses are ignored. A peer that does not reply
-has no trials in the next rung.
+In each rung all remaining starts are trained for the same number of steps. The better half enters
+the next rung. There twice as many peers try each start, from its beginning and on other data. So
+the budget of each start doubles, and other peers check the claim of each peer. With f > 0 each
+start has 2f + 1 trials, and the f largest and the f smallest losses are ignored. A peer that does
+not reply has no trials in the next rung.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from .settings import StartSearch
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """Result of a trial, as a peer claims it.
+    """Result of a trial according to the peer that ran it.
 
     Attributes:
-        loss: Loss on the plateau; infinite if it was not finite.
-        settled: Whether the plateau had begun.
+        loss: Loss on the plateau; infinity if it was not finite.
+        settled: Whether the trial had reached its plateau.
     """
 
     loss: float
@@ -36,12 +36,12 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Rung:
-    """Trials of the next rung.
+    """Assignment of trials to peers in a rung.
 
     Attributes:
         number: Number of the rung, from 0.
-        steps: Steps of each trial.
-        trials: peer -> its candidates, each with the order of its batches. The k-th trial of each
+        steps: Number of steps of each trial.
+        trials: peer -> pairs of a candidate and an order of batches. The k-th trial of any
             candidate has the same order.
     """
 
@@ -50,17 +50,17 @@ class Rung:
     trials: Mapping[int, tuple[tuple[int, int], ...]]
 
 
-Claims: TypeAlias = Mapping[int, Claim]  # of the candidates that a peer has tried
+Claims: TypeAlias = Mapping[int, Claim]  # Candidate -> claim of one peer.
 RunRung: TypeAlias = Callable[[Rung], Mapping[int, Claims]]
 
 
 @dataclass(frozen=True, slots=True)
 class RungOutcome:
-    """Outcome of a rung.
+    """Result of a rung.
 
     Attributes:
-        steps: Steps of each of its trials.
-        losses: candidate -> its robust loss over all claims; infinite without a claim.
+        steps: Number of steps of each trial.
+        losses: candidate -> robust mean of the claimed losses; infinity if there is no claim.
         settled: Whether most trials had reached their plateau.
         peers: Peers that have replied, ascending.
     """
@@ -73,12 +73,12 @@ class RungOutcome:
 
 @dataclass(frozen=True, slots=True)
 class FoundStart:
-    """Outcome of a search.
+    """Result of a search.
 
     Attributes:
         recipe: Recipe of the best start.
-        candidate: Its number among the compared starts.
-        rungs: Outcome of each rung. Empty on a late peer, which receives only the start.
+        candidate: Index of this recipe among the compared starts.
+        rungs: Result of each rung; empty on a late peer, which receives only the best start.
     """
 
     recipe: StartRecipe
@@ -87,8 +87,8 @@ class FoundStart:
 
     @property
     def settled(self) -> bool:
-        """Whether the last rung compared plateaus. Otherwise more ``steps`` might find another
-        start."""
+        """Whether the last rung compared losses on plateaus. Otherwise a search with more ``steps``
+        may have another result."""
         return bool(self.rungs) and self.rungs[-1].settled
 
     def __str__(self) -> str:
@@ -109,14 +109,14 @@ def halve(
     search: StartSearch,
     run_rung: RunRung,
 ) -> FoundStart:
-    """Find the best start. The same claims give the same start on all peers.
+    """Find the best start. Peers with the same claims find the same start.
 
     Args:
-        starts: The candidates; their numbers are indices of this sequence.
+        starts: The candidates. A candidate's number is its index here.
         peers: Peers that take part.
-        f: Number of Byzantine peers to tolerate.
+        f: Number of Byzantine peers that are tolerated.
         search: Settings of the trials.
-        run_rung: Runs the trials of a rung, and returns the claims of each peer that has replied.
+        run_rung: Runs the trials of a rung. Returns the claims of each peer that has replied.
     Raises: ConfigError: No trial has a finite loss.
     """
     left, here, outcomes = list(range(len(starts))), sorted(peers), list[RungOutcome]()
@@ -146,8 +146,8 @@ def halve(
 def _placed(
     left: Sequence[int], peers: Sequence[int], tries: int, tried: Mapping[int, frozenset[int]]
 ) -> dict[int, tuple[tuple[int, int], ...]]:
-    """Assign each candidate to ``tries`` different peers: those with the fewest trials, and among
-    these first the peers that did not try it in the previous rung."""
+    """Assign each candidate to ``tries`` different peers. Peers with the fewest trials are first;
+    among these, peers that did not try the candidate in the previous rung."""
     found: dict[int, list[tuple[int, int]]] = {peer: [] for peer in peers}
     for at in range(tries):
         for candidate in left:
@@ -165,8 +165,8 @@ def _placed(
 
 
 def _judge(rung: Rung, left: Sequence[int], claims: Mapping[int, Claims], f: int) -> RungOutcome:
-    """Return the outcome of a rung from the claims of peers. Only claims about a peer's own trials
-    count."""
+    """Compute the result of a rung from the claims of all peers. A peer's claim counts only if the
+    trial was assigned to that peer."""
     values: dict[int, list[float]] = {each: [] for each in left}
     settled: list[bool] = []
     for peer, of_peer in sorted(claims.items()):
@@ -180,9 +180,9 @@ def _judge(rung: Rung, left: Sequence[int], claims: Mapping[int, Claims], f: int
 
 
 def _robust(values: Sequence[float], f: int) -> float:
-    """Return the mean without the f largest and the f smallest values. With fewer than 2f + 1
-    values, return the largest, so that a claim cannot make a start look better than another trial
-    of it."""
+    """Return the mean without the f largest and the f smallest values. If there are fewer than 2f +
+    1 values, return the largest one. Then a Byzantine peer cannot make a start look better than
+    another trial of it did."""
     ordered = sorted(values)
     if not ordered:
         return math.inf
@@ -193,8 +193,8 @@ def _robust(values: Sequence[float], f: int) -> float:
 
 
 def read_claims(given: Any) -> dict[int, Claim]:
-    """Return the claims that another peer has sent as ``[[candidate, loss, settled], ...]``.
-    Invalid rows are left out. A loss that is not finite counts as infinite."""
+    """Parse the claims of another peer, ``[[candidate, loss, settled], ...]``. Invalid rows are
+    ignored. A loss that is not finite counts as infinity."""
     found: dict[int, Claim] = {}
     for row in given if isinstance(given, list) else ():
         match row:

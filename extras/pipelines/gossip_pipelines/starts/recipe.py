@@ -1,4 +1,4 @@
-"""Recipes of initial weights: the model's own initialization or another, a gain and a seed."""
+"""Recipes for initial weights: an initialization method, a gain and a seed."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from gossip_pipelines.generators import apart
 Make: TypeAlias = Callable[[], nn.Module]
 
 INITS = ("own", "kaiming", "xavier", "orthogonal")
-"""``own`` is the initialization of the model's constructor. The other recipes redraw its matrices:
-He et al. 2015, Glorot and Bengio 2010, Saxe et al. 2014."""
+"""``own`` is the initialization in the model's constructor. The other methods draw its matrices
+again: He et al. 2015, Glorot and Bengio 2010, Saxe et al. 2014."""
 _DEFAULTS = (
     ("own", 1.0),
     ("kaiming", 1.0),
@@ -32,13 +32,13 @@ _DEFAULTS = (
 
 @dataclass(frozen=True, slots=True)
 class StartRecipe:
-    """Recipe of the initial weights of a model. Peers agree on the recipe, and each peer draws the
-    weights itself.
+    """Recipe for the initial weights of a model. Peers agree on the recipe, and each peer computes
+    the weights itself.
 
     Attributes:
-        init: One of ``INITS``.
-        gain: Factor of the drawn weights.
-        seed: Seed of the random numbers.
+        init: Initialization method, one of ``INITS``.
+        gain: Factor of all drawn weights.
+        seed: Seed of the random generators.
     Raises: ConfigError: The init, the gain or the seed is invalid.
     """
 
@@ -59,8 +59,8 @@ class StartRecipe:
 
 
 def recipes(count: int = 8, seed: int = 0) -> tuple[StartRecipe, ...]:
-    """Return different starts to compare: the model's own first, then other initializations and
-    gains, and after the eighth the same ones with other seeds.
+    """Return different starts to compare. The first is the model's own initialization. Then other
+    methods and gains follow. After the eighth they repeat with other seeds.
 
     Raises: ConfigError: ``count`` is below 1.
     """
@@ -73,17 +73,18 @@ def recipes(count: int = 8, seed: int = 0) -> tuple[StartRecipe, ...]:
 
 
 def build(make: Make, recipe: StartRecipe) -> nn.Module:
-    """Return a model with the weights of ``recipe``.
+    """Build a model with the weights of ``recipe``.
 
-    With the same torch and processors of the same kind, the weights are equal bit by bit in all
-    processes. The random generators are restored afterwards. Parameters with one value, such as a
-    bias or the weight of a norm, and parameters with fewer than two dimensions stay unchanged.
+    With the same version of torch and the same kind of processor, the weights are equal bit by bit
+    in all processes. The random generators are restored afterwards. Two kinds of parameters keep
+    their values: those with a single distinct value, such as a bias or the weight of a norm, and
+    those with fewer than two dimensions.
 
     Args:
-        make: Builds the model; its random numbers follow from the seed.
-        recipe: Recipe of the weights.
+        make: Builds the model. Its random numbers depend on the seed of the recipe.
+        recipe: Recipe for the weights.
     Returns: The model, on the device that ``make`` has chosen.
-    Raises: ConfigError: ``make`` returned no module.
+    Raises: ConfigError: ``make`` did not return a module.
     """
     with apart(draw("start", recipe.seed)):
         model = make()

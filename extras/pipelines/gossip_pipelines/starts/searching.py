@@ -1,9 +1,9 @@
-"""``peer.search_start``: all peers search a start together, with collective operations.
+"""Search of a start by all peers (``peer.search_start``), with collective operations.
 
-Peers agree on the recipe of the best start, and each peer draws the weights itself. All decisions
-follow from the results of collective operations. In rolling rounds all peers have the same results.
-In gossip rounds the results of peers differ if a peer crashes during an operation or is Byzantine:
-there the most common outcome counts.
+Peers agree on the recipe of the best start, and each peer computes the weights itself. All
+decisions depend only on the results of collective operations. In rolling rounds all peers have the
+same results. In gossip rounds the results differ if a peer is Byzantine or crashes during an
+operation. There the most common result counts.
 """
 
 from __future__ import annotations
@@ -28,38 +28,39 @@ from .settings import StartSearch
 from .trial import Loss, MakeOptimizer, TrialTask, run_trial
 
 PATIENCE = 0.5
-"""Time to wait for the trials of other peers, as a fraction of the time of the local trials."""
+"""Time limit for the trials of other peers, as a fraction of the time of the local trials."""
 START_S = 20.0
-"""Assumed time of the parts without trials, for the same purpose."""
+"""Assumed duration of the parts of a search without trials. It has the same purpose."""
 WAITS_MAX = 16
-"""Largest number of operations in a part of the search. Each waits for all live peers. Their
-results are kept for late peers (``ANSWERS_KEPT``)."""
+"""Largest number of collective operations in one part of a search. Each waits for all live peers.
+Late peers need the results, so ``ANSWERS_KEPT`` limits their number."""
 LISTEN_S, LISTEN_EVERY_S = 600.0, 0.2
-"""Time that a late peer waits for the outcome in gossip rounds, and interval of its requests."""
+"""Time that a late peer waits for the result in gossip rounds, and the interval between its
+requests."""
 HERE, OUTCOME, DRAWN = "here", "outcome", "drawn"
-"""Parts of a search in addition to its rungs."""
-ORDERS_MAX = 2**16  # orders of batches in one rung
+"""Parts of a search besides its rungs."""
+ORDERS_MAX = 2**16  # Largest number of orders of batches in one rung.
 
 
 class PastStart(Exception):
-    """The run has had steps: this peer receives its state and does not search."""
+    """The run has completed steps, so this peer receives its state and does not search."""
 
 
 class Searching:
-    """One peer's part of a search."""
+    """The part of one peer in a search."""
 
     def __init__(self, peer: SearchingPeer, task: TrialTask, search: StartSearch) -> None:
         self._peer, self._task, self._search = peer, task, search
         config, self._id = peer.run.config, peer.run.peer
         self._f, self.starts = config.f or 0, search.recipes(config.seed)
         self._began = time.monotonic()
-        self._elsewhere: dict[int, str] = {}  # peers in another part of the search, with that part
+        self._elsewhere: dict[int, str] = {}  # Peer -> the other part of the search in which it is.
 
     def find(self, about: Sequence[object]) -> FoundStart:
-        """Return the start that all peers find.
+        """Return the start on which all peers agree.
 
         Args:
-            about: Values that must be the same on all peers, in addition to the starts.
+            about: Values that must be equal on all peers, in addition to the starts.
         Raises:
             ConfigError: Most peers compare other starts or have another model, or no trial has a
                 finite loss.
@@ -71,7 +72,7 @@ class Searching:
         own = blake2b("\n".join(map(str, parts)).encode(), digest_size=8).hexdigest()
         digests = self._ask(HERE, lambda: own, lambda: START_S)
         if digests.keys() == {self._id} and len(self._elsewhere) > self._f:
-            return self._listen()  # the others search already
+            return self._listen()  # The other peers are already searching.
         most = most_common(digests)
         if own != most:
             raise ConfigError(
@@ -84,19 +85,19 @@ class Searching:
         return self._agreed(found)
 
     def is_common(self, value: str) -> bool:
-        """Whether most peers have the same value."""
+        """Whether most peers have the same value as this peer."""
         values = self._ask(DRAWN, lambda: value, lambda: START_S)
         return bool(most_common(values) == value)
 
     def _agreed(self, found: FoundStart) -> FoundStart:
-        """Return the outcome with the candidate of most peers. In rounds without commits this peer
-        may have other results than most."""
+        """Replace the candidate by that of most peers. In gossip rounds the results of this peer
+        may differ from those of most peers."""
         votes = self._votes(found.candidate)
         agreed = most_common(votes) if votes else found.candidate
         return replace(found, candidate=agreed, recipe=self.starts[agreed])
 
     def _listen(self) -> FoundStart:
-        """Wait for an outcome of more than ``f`` other peers, and return the most common one."""
+        """Wait for the results of more than ``f`` other peers, and return the most common one."""
         until = time.monotonic() + LISTEN_S
         while time.monotonic() < until:
             votes = self._votes(None)
@@ -115,7 +116,7 @@ class Searching:
         }
 
     def _run_rung(self, rung: Rung) -> Mapping[int, Mapping[int, Claim]]:
-        """Run the local trials. Return the claims of all live peers that are not much slower."""
+        """Run the local trials. Return the claims of all live peers that reply in time."""
         began = time.monotonic()
         took_s = 0.0
 
@@ -131,12 +132,12 @@ class Searching:
     def _ask(
         self, what: str, make: Callable[[], Any], took_s: Callable[[], float]
     ) -> dict[int, Any]:
-        """Return the value of each peer for this part of the search. The wait for live peers is
-        limited by the working time of most peers (``PATIENCE``).
+        """Return the value of each peer for this part of the search. The time limit for live peers
+        depends on the working time of most peers (``PATIENCE``).
 
         Args:
-            make: Makes the value of this peer. Called once, unless the results are already known.
-            took_s: Returns the time that this peer has worked.
+            make: Computes the value of this peer. It is called at most once.
+            took_s: Returns the time for which this peer has worked.
         """
         own: list[Any] = []
         ready_at = 0.0
@@ -189,8 +190,9 @@ def _is_row(row: object) -> bool:
 
 
 def is_complete(rows: Collection[Mapping[str, Any]], answered: int) -> bool:
-    """Whether the wait is over: as many peers have replied as are alive for most peers, or most
-    have waited long enough. Medians make this independent of any single peer."""
+    """Whether the wait is over. It ends when as many peers have replied as are alive according to
+    most peers, or when most peers have waited long enough. Because these are medians, no single
+    peer can change the result."""
     if not rows:
         return True
     alive = statistics.median_low([row["alive"] for row in rows])
@@ -200,7 +202,8 @@ def is_complete(rows: Collection[Mapping[str, Any]], answered: int) -> bool:
 
 
 def most_common(said: Mapping[int, Any]) -> Any:
-    """Return the most common value; among equally common ones, that of the lowest peer."""
+    """Return the most common value. If several are equally common, return that of the peer with the
+    lowest number."""
     values = [repr(value) for _, value in sorted(said.items())]
     most = max(Counter(values).items(), key=lambda item: (item[1], -values.index(item[0])))[0]
     return next(value for _, value in sorted(said.items()) if repr(value) == most)
@@ -209,7 +212,7 @@ def most_common(said: Mapping[int, Any]) -> Any:
 def rebuilt(task: TrialTask, recipe: StartRecipe, model: nn.Module) -> None:
     """Load the weights and buffers of a start into ``model``.
 
-    Raises: ConfigError: ``make`` builds another model.
+    Raises: ConfigError: ``make`` builds a model with other parameters or buffers.
     """
     state = build(task.make, recipe).state_dict()
     check_alike(model, state)
@@ -221,7 +224,7 @@ def rebuilt(task: TrialTask, recipe: StartRecipe, model: nn.Module) -> None:
 def check_alike(model: nn.Module, state: Mapping[str, torch.Tensor]) -> None:
     """Check that a state fits a model.
 
-    Raises: ConfigError: ``state`` is of another model.
+    Raises: ConfigError: Their parameters or buffers have different names or shapes.
     """
     shapes = {name: tuple(value.shape) for name, value in model.state_dict().items()}
     other = {name: tuple(value.shape) for name, value in state.items()}
@@ -243,14 +246,14 @@ def search_start(
     calls: tuple[Make, Loss, MakeOptimizer],
     search: StartSearch | None,
 ) -> FoundStart | None:
-    """Find the best start with all peers, and put it into the model (``Session.search_start``).
+    """Find the best start with all peers, and load it into the model (``Session.search_start``).
 
     Args:
         trained: The prepared model.
-        loader: Loader of the session, the source of the trials' batches.
+        loader: Loader of the session, which provides the batches of the trials.
         calls: ``make``, ``loss`` and ``optimizer`` of the script.
-        search: None means the default ``StartSearch()``.
-    Returns: None if the run has had steps, and the model was not changed.
+        search: Settings; None for the default ``StartSearch()``.
+    Returns: The start, or None if the run has completed steps. Then the model was not changed.
     Raises: ConfigError: As ``Session.search_start``.
     """
     make, loss, optimizer = calls

@@ -17,12 +17,12 @@ class StartSearch:
     """Settings of ``peer.search_start``.
 
     Attributes:
-        starts: Recipes to compare, or a number of them from ``gossip_pipelines.starts.recipes``.
-        steps: Steps of each trial, at least 10.
-        held_out: Number of samples that measure a trial; no trial trains on them.
-        extensions: Largest number of extended rungs. If most trials are not on their plateau, the
-            next rung has twice the steps and keeps all starts. If it is 0, the loss after ``steps``
-            counts.
+        starts: Recipes to compare, or their number for ``gossip_pipelines.starts.recipes``.
+        steps: Number of steps of each trial, at least 10.
+        held_out: Number of samples for the measurement of a trial. No trial trains on them.
+        extensions: Largest number of extended rungs. If most trials of a rung are not on their
+            plateau, the next rung has twice as many steps, and all starts enter it. With 0, the
+            loss after ``steps`` counts.
     """
 
     starts: Sequence[StartRecipe] | int = 8
@@ -42,5 +42,5 @@ class StartSearch:
             raise ConfigError("search_start received no starts", "pass at least one StartRecipe")
 
     def recipes(self, seed: int) -> tuple[StartRecipe, ...]:
-        """Return the recipes to compare in a run with this seed."""
+        """Return the recipes to compare. ``seed``: seed of the run."""
         return recipes(self.starts, seed) if isinstance(self.starts, int) else tuple(self.starts)

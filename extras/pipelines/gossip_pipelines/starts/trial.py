@@ -1,4 +1,4 @@
-"""A trial of a start: a number of training steps, and the loss on the plateau."""
+"""Trial of a start: some training steps, and the loss on the plateau."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from .recipe import Make, StartRecipe, build
 WINDOWS = 10
 """Number of windows of a trial. The loss of a window is the mean over its steps."""
 SPAN = 3
-"""Number of windows for a slope, and smallest length of the plateau in windows."""
+"""Number of windows over which a slope is measured. A plateau has at least this length."""
 FLAT = 0.2
-"""Largest slope on the plateau, as a fraction of the steepest one."""
+"""Largest slope on a plateau, as a fraction of the steepest slope."""
 MEASURED = 3
-"""Number of measurements of the held-out loss, at the ends of the last windows."""
+"""Number of measurements of the held-out loss. They are at the ends of the last windows."""
 Loss: TypeAlias = Callable[[nn.Module, Any], Tensor]
 MakeOptimizer: TypeAlias = Callable[[Iterator[nn.Parameter]], torch.optim.Optimizer]
 
@@ -35,11 +35,11 @@ class TrialTask:
 
     Attributes:
         make: Builds the model.
-        loss: Returns the loss of a model on a batch, a tensor with one element.
-        optimizer: Makes the optimizer of the parameters.
-        batch: ``(order, step) -> batch`` of the training data. Trials with the same order have the
-            same batches.
-        held_out: A batch that shares no sample with any ``batch``.
+        loss: Returns the loss of a model on a batch as a tensor with one element.
+        optimizer: Creates the optimizer of the parameters.
+        batch: ``(order, step) -> batch`` of training data. Trials with the same order have the same
+            batches.
+        held_out: Batch of samples that no ``batch`` contains.
         device: Device of the model.
     """
 
@@ -58,14 +58,14 @@ def run_trial(
     order: int = 0,
     between: Callable[[], object] = lambda: None,
 ) -> tuple[float, bool]:
-    """Train ``steps`` steps from a start.
+    """Train a model for ``steps`` steps from a start.
 
     Args:
         order: Order of the batches.
-        between: Called after each step.
-    Returns: The mean held-out loss at the end of the trial, infinite if it was not finite, and
-        whether the trial was on its plateau.
-    Raises: ConfigError: ``loss`` returned no loss.
+        between: Function that is called after each step.
+    Returns: Mean held-out loss at the end of the trial, infinity if it was not finite. Whether the
+        trial was on its plateau.
+    Raises: ConfigError: ``loss`` did not return a loss.
     """
     model = build(task.make, recipe).to(task.device)
     measured_at = {steps - at * max(1, steps // WINDOWS) for at in range(MEASURED)}
@@ -105,11 +105,11 @@ def _checked(loss: object) -> Tensor:
 
 
 def is_on_plateau(losses: Sequence[float]) -> bool:
-    """Whether the slope of the loss over the last ``SPAN`` windows is at most ``FLAT`` times the
-    steepest one. False with fewer steps than ``WINDOWS``.
+    """Whether the mean slope of the loss over the last ``SPAN`` windows is at most ``FLAT`` times
+    the steepest slope. The result is False if there are fewer steps than ``WINDOWS``.
 
     Args:
-        losses: Losses of the steps in order, all finite.
+        losses: Loss of each step, in order. All are finite.
     """
     if len(losses) < WINDOWS:
         return False
