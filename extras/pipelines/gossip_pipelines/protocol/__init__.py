@@ -1,5 +1,5 @@
-"""The protocol of a pipeline: the route of a micro-batch, its computation, and the end of a round
-in all stages."""
+"""The protocol of a pipeline: the route of each micro-batch, its computation, and the end of a
+round in all stages."""
 
 from __future__ import annotations
 

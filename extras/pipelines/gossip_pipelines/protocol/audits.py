@@ -1,12 +1,13 @@
-"""Audits: members of a stage recompute some of each other's micro-batches.
+"""Audits: members of a stage recompute some micro-batches of other members.
 
-Private random bytes determine which micro-batches a member audits. The audit begins when the
-audited member reports that the micro-batch is in its sum: at that time it has sent all its results.
-The auditor requests the messages of the audited member from its neighbours, and sends no message to
-the member itself. It compares the recomputed results bit by bit. If they differ, the other members
-of the stage also recompute the micro-batch, and each puts its finding into the commits that it
-makes (``ledger/audits.py``). Until then the auditor holds back its own update. So the round does
-not end, and the neighbours keep their tensors of the micro-batch.
+A member chooses the micro-batches that it audits by random bytes that only it knows. An audit
+begins when the audited member reports that the micro-batch is in its sum. At that time it has sent
+all its results. The auditor requests the messages of the audited member from that member's
+neighbours, so the member does not learn of the audit. The auditor compares the recomputed results
+bit by bit. If they differ, the other members of the stage recompute the micro-batch, too, and each
+writes its finding into the commits that it creates (``ledger/audits.py``). Until then the auditor
+delays its own update. So the round does not end, and the neighbours keep the tensors of the
+micro-batch.
 """
 
 from __future__ import annotations
@@ -42,25 +43,26 @@ from .barrier import StageBarrier
 from .work import Work
 
 TRIES_MAX = 3
-"""Number of requests to the neighbours, or to the other members of the stage: messages may be
-lost."""
+"""Number of requests to the neighbours, or to the other members of the stage, before an audit is
+abandoned. They are repeated because messages may be lost."""
 FOLLOWED_MAX = 2
-"""Micro-batches of a round that this peer recomputes for one other member. The limit bounds the
-cost of a Byzantine member that disputes all micro-batches."""
+"""Largest number of micro-batches per round that this peer recomputes on request of one other
+member. Without this limit, a Byzantine member could dispute all micro-batches."""
 
 Step: TypeAlias = Literal["asking", "ready", "forward", "computed", "backward", "telling", "over"]
-"""``asking``: neighbours have yet to reply; ``ready``: the forward pass may run; ``computed``: the
-backward pass may run; ``telling``: the results differ, and other members recompute them."""
+"""``asking``: replies of neighbours are missing. ``ready``: the forward pass may begin.
+``computed``: the backward pass may begin. ``telling``: the results differ, and other members
+recompute them."""
 
 
 def trace_of(work: Work) -> bytes:
-    """Return a member's report of its messages for a micro-batch:
-    ``Counted.traces``."""
+    """Return the digests with which a member reports its messages about a micro-batch
+    (``Counted.traces``)."""
     return _side(work.input, work.input_gradient) + _side(work.output, work.gradient)
 
 
 def _side(*payloads: Payload | None) -> bytes:
-    """Return the digest of the payloads that two stages have exchanged, the activation first."""
+    """Return the digest of the payloads between two stages; the activation is first."""
     return _hash(b"".join([b"" if each is None else each.digest for each in payloads]))
 
 
@@ -70,7 +72,7 @@ def _hash(content: bytes) -> bytes:
 
 @record
 class AuditTimer:
-    """An audit takes too long."""
+    """Timeout of an audit."""
 
     round_id: int
     peer: PeerId
@@ -79,14 +81,14 @@ class AuditTimer:
 
 @dataclass(slots=True)
 class AuditSide:
-    """A neighbour of the audited member.
+    """State of the requests to a neighbour of the audited member.
 
     Attributes:
-        others: Peers that get the next request if this one replies that it is not a neighbour: the
-            micro-batch may have been rerouted, and a Byzantine member may have sent it elsewhere.
-        payload: Tensor that the peer sent to that member.
-        came: Digest of the tensor that it received from that member.
-        found: Digest of the tensor that it should have received.
+        others: Peers that get the request if this peer replies that it is not a neighbour. The
+            micro-batch may have been rerouted, or a Byzantine member may have sent it elsewhere.
+        payload: Tensor that this peer sent to the audited member.
+        came: Digest of the tensor that this peer received from the audited member.
+        found: Digest of the tensor that this peer should have received.
     """
 
     peer: PeerId
@@ -105,12 +107,12 @@ class Audit:
     """Audit of one micro-batch of one other member.
 
     Attributes:
-        trace: That member's report of its messages.
-        before, behind: Its neighbours; None if there is none.
-        own: Whether this peer drew the audit. Otherwise another member requested it.
+        trace: Digests with which that member reports its messages.
+        before, behind: The neighbours of that member; None if there is none.
+        own: Whether this peer began the audit. Otherwise another member requested it.
         tries: Number of requests in this step.
-        asked_by, waits_for: Other members: those to notify when the audit is over, and those that
-            also compute the micro-batch.
+        asked_by: Members that get a message when the audit is over.
+        waits_for: Members that also recompute the micro-batch.
     """
 
     peer: PeerId
@@ -134,29 +136,30 @@ class Audit:
         return self.step != "over"
 
     def vote(self, round_id: int) -> AuditVote:
-        """Return the vote on an answer that differs. It names the neighbours that the member's
-        trace contradicts. With none, the member has admitted the answer."""
+        """Return the vote on a result that differs. It names the neighbours with messages that
+        contradict the trace of the audited member. If there are none, the member has admitted the
+        wrong result."""
         reported = self.trace[:DIGEST_BYTES], self.trace[DIGEST_BYTES:]
         disputed: list[PeerId | None] = [None, None]
         for at, side in enumerate((self.before, self.behind)):
             if side is None or side.payload is None:
                 continue
             sent, received = side.payload.digest, side.came
-            both = sent + received if at == 0 else received + sent  # the activation first
+            both = sent + received if at == 0 else received + sent  # The activation is first.
             if _hash(both) != reported[at]:
                 disputed[at] = side.peer
         return AuditVote(self.peer, round_id, self.micro_batch, *disputed)
 
 
 class Auditor:
-    """The audits of the present round.
+    """Audits by this peer in the present round.
 
     Args:
-        patience_s: Time limit of an audit.
-        on_vote: Receives each vote for this peer's commits.
+        patience_s: Returns the time limit of an audit.
+        on_vote: Called with each vote, which goes into the commits of this peer.
 
     Attributes:
-        busy: The audit that the trainer computes.
+        busy: The audit with a pass that the trainer computes now.
     """
 
     def __init__(
@@ -174,21 +177,21 @@ class Auditor:
         self._roster: tuple[PeerId, ...] = ()
         self._audits: dict[tuple[PeerId, int], Audit] = {}
         self._followed: dict[PeerId, int] = {}
-        self._seen: set[tuple[PeerId, int]] = set()  # the draw is done
-        self._given: dict[tuple[PeerId, int], int] = {}  # number of replies
+        self._seen: set[tuple[PeerId, int]] = set()  # Micro-batches with a decision.
+        self._given: dict[tuple[PeerId, int], int] = {}  # Number of replies to each request.
 
     def prepare(self, lots: bytes) -> None:
-        """Store the random bytes when the trainer has built its stage. ``lots``: as in
+        """Store the random bytes, after the trainer has built its stage. ``lots``: see
         ``Prepared``."""
         self._lots = lots
 
     @property
     def is_open(self) -> bool:
-        """Whether an audit is not over."""
+        """Whether an audit is in progress."""
         return any(audit.is_open for audit in self._audits.values())
 
     def stores(self) -> dict[str, int]:
-        """Return the sizes of the bounded stores."""
+        """Return the number of entries in each bounded store."""
         return {
             "audits": len(self._audits),
             "audits drawn": len(self._seen),
@@ -196,7 +199,8 @@ class Auditor:
         }
 
     def begin(self, round_id: int, roster: tuple[PeerId, ...]) -> list[Effect]:
-        """Begin a round without audits. ``roster``: members of this stage that get work."""
+        """Begin a round without audits. ``roster``: members of this stage that get
+        micro-batches."""
         effects = [e for audit in self._audits.values() for e in self.timers.cancel(audit.overdue)]
         self.round_id, self._roster = round_id, roster
         self._audits, self._followed, self._given = {}, {}, {}
@@ -206,8 +210,8 @@ class Auditor:
     # --- the choice of micro-batches --------------------------------------------------------------
 
     def on_counted(self, peer: PeerId, counted: Counted, now: float) -> list[Effect]:
-        """Draw which micro-batches that another member has counted to audit. Without audits in the
-        run its report has no traces."""
+        """Decide which of the micro-batches in another member's sum are audited. If the run has no
+        audits, the report has no traces, and nothing happens."""
         if peer not in self._roster or self.barrier.local not in self._roster:
             return []
         effects: list[Effect] = []
@@ -219,8 +223,8 @@ class Auditor:
         return effects
 
     def _is_drawn(self, peer: PeerId, micro_batch: int) -> bool:
-        """Whether to audit this micro-batch. Each other member draws independently. Together, at
-        least one of them audits it with the probability of the settings."""
+        """Whether this peer audits a micro-batch. All other members decide independently. The
+        probability that at least one of them audits it is that of the settings."""
         name = f"{self.round_id}/{micro_batch}/{peer}".encode()
         draw = int.from_bytes(blake2b(name, key=self._lots, digest_size=7).digest(), "little")
         others = max(1, len(self._roster) - 1)
@@ -237,7 +241,7 @@ class Auditor:
         return self._ask(audit, now)
 
     def _ask(self, audit: Audit, now: float) -> list[Effect]:
-        """Send the requests of this step to each peer that has not replied."""
+        """Send the requests of this step to all peers that have not replied."""
         audit.tries += 1
         settings, stage_of = self.barrier.settings, self.barrier.pipeline.stage_of
         sends: list[Effect] = []
@@ -251,8 +255,8 @@ class Auditor:
         return [*sends, *self._set_overdue(audit, now)]
 
     def _side(self, micro_batch: int, stage: int) -> AuditSide:
-        """Return the reachable members of a stage in the order of the micro-batch, the first as the
-        neighbour."""
+        """Return the state of the requests to a stage. The neighbour is the first reachable member
+        in the order of the micro-batch."""
         order = self.barrier.ranking(self.round_id, micro_batch, stage)
         skipped = self._skipped(order)
         reachable = [peer for peer in order if peer not in skipped] or order
@@ -269,9 +273,8 @@ class Auditor:
     # --- requests to neighbours -------------------------------------------------------------------
 
     def answer(self, sender: PeerId, request: AuditRequest, work: Work | None) -> list[Effect]:
-        """Reply with the tensors that this peer sent to the audited member and received from it. If
-        the gradient of the output that it sent is still in transit, the reply waits for its
-        arrival."""
+        """Reply with the tensors that this peer has exchanged with the audited member. If this peer
+        waits for the gradient of its output, it replies when the gradient arrives."""
         stage, other = self.barrier.stage, self.barrier.pipeline.stage_of(sender)
         asked = sender, request.micro_batch
         if other is None or abs(other - stage) != 1 or self._given.get(asked, 0) >= TRIES_MAX:
@@ -287,7 +290,7 @@ class Auditor:
             work is not None
             and other < stage
             and work.source == request.peer
-            and request.peer in work.requesters  # otherwise it has used another peer's gradient
+            and request.peer in work.requesters  # Otherwise it used the gradient of another peer.
         ):
             sent, received = work.input_gradient, work.input
         self._given[asked] = self._given.get(asked, 0) + 1
@@ -298,7 +301,7 @@ class Auditor:
         return [Send(sender, AuditReply(*fields, sent.digest, received.digest), sent)]
 
     def expects(self, sender: PeerId, reply: AuditReply) -> bool:
-        """Whether a reply is from a neighbour with an open request."""
+        """Whether a reply is from a neighbour with an unanswered request."""
         audit = self._audits.get((reply.peer, reply.micro_batch))
         asks = audit is not None and audit.step == "asking" and reply.round_id == self.round_id
         return asks and any(side.peer == sender for side in audit.sides)  # type: ignore[union-attr]
@@ -324,7 +327,7 @@ class Auditor:
     # --- recomputation ----------------------------------------------------------------------------
 
     def next_task(self) -> list[Effect]:
-        """Return the next pass of an audit, for a trainer without other tasks."""
+        """Return the next pass of an audit. The trainer must have no other tasks."""
         for audit in self._audits.values():
             where = self.round_id, audit.micro_batch, 0
             if audit.step == "ready":
@@ -338,7 +341,7 @@ class Auditor:
         return []
 
     def on_done(self, event: ForwardDone | BackwardDone, now: float) -> list[Effect]:
-        """Record the result of a pass of an audit."""
+        """Process the result of a pass of an audit."""
         audit, self.busy = self.busy, None
         if audit is None or event.round_id != self.round_id or not audit.is_open:
             return []
@@ -389,8 +392,8 @@ class Auditor:
     def on_finding(
         self, sender: PeerId, finding: AuditFinding, trace: bytes | None, now: float
     ) -> list[Effect]:
-        """Handle another member's finding that a result differs, or its reply that it has
-        recomputed it. ``trace``: report of the audited member to this peer."""
+        """Process another member's message: a result differs, or the member has recomputed it.
+        ``trace``: the audited member's report to this peer."""
         audit = self._audits.get((finding.peer, finding.micro_batch))
         if finding.checked:
             if audit is None or sender not in audit.waits_for:
@@ -401,7 +404,7 @@ class Auditor:
             return []
         if audit is not None:
             if audit.step in ("telling", "over"):
-                audit.waits_for.discard(sender)  # its own audit has found the same
+                audit.waits_for.discard(sender)  # Its own audit has the same finding.
                 ends = audit.step == "telling" and not audit.waits_for
                 reply = [self._finding(sender, audit, checked=True)]
                 return reply + (self._end(audit) if ends else [])
@@ -423,13 +426,13 @@ class Auditor:
             return []
         audit.overdue = None
         if audit.step not in ("asking", "telling"):
-            return []  # the trainer is at work
+            return []  # The trainer computes a pass.
         if audit.tries < TRIES_MAX:
             return self._ask(audit, now)
         return self._abandon_audit(audit, "it took too long")
 
     def on_view_change(self) -> list[Effect]:
-        """Stop waiting for peers that are skipped now."""
+        """Stop waiting for peers that are now skipped."""
         effects: list[Effect] = []
         for audit in [each for each in self._audits.values() if each.is_open]:
             asked = [side.peer for side in audit.sides] if audit.step == "asking" else []

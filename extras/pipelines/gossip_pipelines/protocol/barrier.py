@@ -1,7 +1,8 @@
-"""A barrier between the stages: a stage applies its commit of a round when every stage has one.
+"""A barrier between the stages: a stage applies its commit of a round only after all stages have
+committed the round.
 
-Until then a micro-batch of the round may have to be recomputed, in all stages and with the
-parameters before the round. Afterwards no peer needs the activations of the round.
+Before that, all stages may have to recompute a micro-batch of the round with the old parameters.
+After that, no peer needs the activations of the round.
 """
 
 from __future__ import annotations
@@ -31,16 +32,16 @@ from .route import Router, Weights
 
 @record
 class BarrierTimer:
-    """Time to request the reports that are missing for this round."""
+    """Time of the next request for missing reports about a round."""
 
     round_id: int
 
 
 class StageBarrier:
-    """The progress of all stages, as their peers report it.
+    """The progress of all stages, from the reports of their members.
 
     Args:
-        settings: Settings of the run, with all stages.
+        settings: Settings of the whole run.
     """
 
     def __init__(
@@ -58,22 +59,22 @@ class StageBarrier:
         assert stage is not None, f"peer {local} is in no stage"
         self.stage = stage
         self._everybody = tuple([p for each in pipeline.stages for p in each if p != local])
-        self.locked_here: tuple[PeerId, ...] = ()  # of the own stage
-        # latest report of each peer, with its incarnation
+        self.locked_here: tuple[PeerId, ...] = ()  # Peers of this stage in quarantine.
+        # Peer -> its latest report, and the incarnation that sent it.
         self._reports: dict[PeerId, tuple[int, StageDone]] = {}
-        self._begun: dict[PeerId, int] = {}  # latest incarnation of each peer that was in a round
+        self._begun: dict[PeerId, int] = {}  # Peer -> its latest incarnation that was in a round.
 
     def roster_of(self, stage: int) -> tuple[PeerId, ...]:
-        """Return the roster of another stage from the reports of its members; without a report, the
-        peers of the stage in the plan."""
+        """Return the roster of another stage, from the reports of its members. If there is no
+        report, return all peers of the stage."""
         latest = self._latest_of(stage)
         return self.pipeline.stages[stage] if latest is None else latest.roster
 
     def _latest_of(self, stage: int) -> StageDone | None:
-        """Return the report with most commits from the members of a stage; None without a report.
+        """Return the report of a stage's members with the most commits; None if there is no report.
 
-        Reports of reachable members come first: the roster of a rebuilt stage differs from the
-        reports of its dead members.
+        Reports of reachable members have priority, because the roster of a rebuilt stage differs
+        from the reports of its dead members.
         """
         known = [p for p in self.pipeline.stages[stage] if p in self._reports]
         reachable = [p for p in known if not self.members.skip_reason(p) and self._is_current(p)]
@@ -81,20 +82,21 @@ class StageBarrier:
         return max(reports, key=lambda each: each.committed, default=None)
 
     def locked_of(self, stage: int) -> frozenset[PeerId]:
-        """Return the peers in quarantine in another stage. ``audit_votes`` of its members must
-        report a peer, so that Byzantine peers alone cannot exclude it."""
+        """Return the peers of another stage that are in quarantine. At least ``audit_votes``
+        members must report a peer, so that Byzantine members alone cannot exclude it."""
         peers = self.pipeline.stages[stage]
         reports = [self._reports[p][1] for p in peers if p in self._reports]
         named = Counter([peer for each in reports for peer in each.locked])
         return frozenset([p for p, count in named.items() if count >= self.settings.audit_votes])
 
     def working(self, stage: int) -> tuple[PeerId, ...]:
-        """Return the peers with work in another stage: its roster without those in quarantine."""
+        """Return the roster of another stage without the peers in quarantine."""
         roster, locked = self.roster_of(stage), self.locked_of(stage)
         return tuple([peer for peer in roster if peer not in locked]) or roster
 
     def weights_of(self, stage: int) -> dict[PeerId, float]:
-        """Return the share of the micro-batches of each peer that gets work in another stage."""
+        """Return the weight of each working peer of another stage for the division of
+        micro-batches."""
         latest, roster = self._latest_of(stage), self.roster_of(stage)
         pass_us = () if latest is None else latest.pass_us
         return self.weights(roster, pass_us, self.working(stage))
@@ -102,8 +104,8 @@ class StageBarrier:
     def weights(
         self, roster: Sequence[PeerId], pass_us: Sequence[int], working: Sequence[PeerId]
     ) -> dict[PeerId, float]:
-        """Return the share of each peer of ``working``. ``pass_us``: time of each peer of the
-        roster; empty means as the plan predicts."""
+        """Return the weight of each peer in ``working``. ``pass_us``: time of a pass of each peer
+        in the roster; if it is empty, the times of the plan are used."""
         if not pass_us:
             predicted = StageSpeeds(self.settings.f, dict(self.pipeline.pass_us))
             pass_us = predicted.pass_us(roster)
@@ -113,17 +115,17 @@ class StageBarrier:
     def ranking(
         self, round_id: int, micro_batch: int, stage: int, weights: Weights | None = None
     ) -> list[PeerId]:
-        """Return the peers of a stage in the order in which they should compute a micro-batch.
-        ``weights``: those of ``weights_of`` by default."""
+        """Return the peers of a stage in order of priority for a micro-batch. The default of
+        ``weights`` is ``weights_of``."""
         weights = self.weights_of(stage) if weights is None else weights
         return self._router.ranking(round_id, micro_batch, stage, weights)
 
     def _is_current(self, peer: PeerId) -> bool:
-        """Whether the latest report of a peer is from its present incarnation."""
+        """Whether the latest report of a peer was sent by its current incarnation."""
         return self._reports[peer][0] >= self.members.incarnation_of(peer)
 
     def note_begun(self, peer: PeerId, incarnation: int) -> bool:
-        """Record that the rounds of a peer have begun. Return whether that is new for its
+        """Record that a peer has begun its rounds. Return whether this is new for its
         incarnation."""
         news = self._begun.get(peer, -1) < incarnation
         if news:
@@ -131,22 +133,22 @@ class StageBarrier:
         return news
 
     def has_begun(self, peer: PeerId) -> bool:
-        """Whether the rounds of the present incarnation of a peer have begun. Before that its node
-        has no layers, and drops each activation."""
+        """Whether the current incarnation of a peer has begun its rounds. Before that, its node
+        drops all activations, because it has no layers."""
         known = self.members.incarnation_of(peer)
         return peer in self._begun and self._begun[peer] >= known
 
     def is_returning(self, peer: PeerId) -> bool:
-        """Whether a peer was restarted, and its rounds have not begun since."""
+        """Whether a peer was restarted and has not begun its rounds again."""
         return peer in self._begun and not self.has_begun(peer)
 
     def round_of(self, peer: PeerId) -> int:
-        """Return the round that a peer of another stage has reported; 0 without a report."""
+        """Return the last reported round of a peer in another stage; 0 without a report."""
         return self._reports[peer][1].round_id if peer in self._reports else 0
 
     def furthest(self) -> int | None:
-        """Return the latest round that more than f peers of other stages have reached; None if a
-        reachable peer has not reported, or at most f peers have."""
+        """Return the latest round that more than f peers of other stages have reached. Return None
+        if the report of a reachable peer is missing, or if there are at most f reports."""
         others = self.others()
         reporters = [p for p in others if p in self._reports and self._is_current(p)]
         rounds = [self._reports[p][1].round_id for p in reporters]
@@ -156,12 +158,12 @@ class StageBarrier:
 
     @property
     def report_count(self) -> int:
-        """Number of peers that have reported the progress of their stage."""
+        """Number of peers that have sent a report."""
         return len(self._reports)
 
     def record_report(self, sender: PeerId, incarnation: int, done: StageDone) -> bool:
-        """Store a report. Return whether it is valid, about the sender's own stage, and newer than
-        the last one."""
+        """Store a report. Return whether it was valid and newer than the sender's previous report.
+        A member may report only about its own stage."""
         if self.pipeline.stage_of(sender) != done.stage or not done.roster:
             return False
         members = set(self.pipeline.stages[done.stage])
@@ -178,7 +180,7 @@ class StageBarrier:
         return True
 
     def is_open(self, round_id: int) -> bool:
-        """Whether this peer may apply a round that its stage has committed."""
+        """Whether this peer may apply a round that its own stage has committed."""
         needed = self.settings.f + 1
         beyond = [each for _, each in self._reports.values() if each.round_id > round_id]
         if len(beyond) >= needed:
@@ -190,8 +192,8 @@ class StageBarrier:
         )
 
     def _has_committed(self, stage: int, round_id: int) -> bool:
-        """Whether every reachable working member of a stage has its commit of the round, and enough
-        members report it."""
+        """Whether all reachable working members of a stage have committed a round, and at least f +
+        1 members, or all, report this."""
         roster = self.working(stage)
         holding = [peer for peer in roster if self._holds(peer, round_id)]
         enough = len(holding) >= min(self.settings.f + 1, len(roster))
@@ -200,14 +202,15 @@ class StageBarrier:
     def _holds(self, peer: PeerId, round_id: int) -> bool:
         life, report = self._reports.get(peer, (-1, None))
         if report is None or life < self.members.incarnation_of(peer):
-            return False  # a new incarnation must report again
+            return False  # A new incarnation must report again.
         return report.committed > round_id
 
     def on_round_committed(
         self, round_id: int, roster: tuple[PeerId, ...], pass_us: tuple[int, ...], now: float
     ) -> list[Effect]:
-        """Announce a commit of this stage to all peers, and request their reports until it may be
-        applied. ``roster``: of the next round; ``pass_us``: of each of its peers."""
+        """Report a commit of this stage to all peers, and request their reports until the commit
+        may be applied. ``roster``: roster of the next round. ``pass_us``: time of a pass of each of
+        its peers."""
         effects = self.broadcast(
             self.report(round_id, round_id + 1, roster, pass_us, self.locked_here)
         )
@@ -223,34 +226,34 @@ class StageBarrier:
         pass_us: tuple[int, ...] = (),
         locked: tuple[PeerId, ...] = (),
     ) -> StageDone:
-        """Return the report of this peer about the progress of its stage."""
+        """Return a report about the progress of this stage."""
         lineage = self.settings.lineage
         return StageDone(lineage, self.stage, round_id, committed, roster, False, locked, pass_us)
 
     def begin(self, here: StageDone) -> list[Effect]:
-        """Begin a round. If the peers in quarantine have changed, report to all peers."""
+        """Begin a round. Send a report if the set of peers in quarantine has changed."""
         if here.locked == self.locked_here:
             return []
         self.locked_here = here.locked
         return self.broadcast(here)
 
     def broadcast(self, here: StageDone) -> list[Effect]:
-        """Send a report to all other peers of the run."""
+        """Send a report to all other peers of the run, in all stages."""
         return [Send(peer, here) for peer in self._everybody]
 
     def others(self) -> list[PeerId]:
-        """Return the reachable peers of the other stages."""
+        """Return the reachable peers of all other stages."""
         elsewhere = [p for p in self._everybody if self.pipeline.stage_of(p) != self.stage]
         return [peer for peer in elsewhere if not self.members.skip_reason(peer)]
 
     def ask_others(self) -> list[Effect]:
-        """Request the progress of the other stages, for a peer without a state."""
+        """Request the progress of the other stages. This peer has no state."""
         asks = replace(self.report(0, 0, self.pipeline.stages[self.stage]), asks=True)
         return [Send(peer, asks) for peer in self.others()]
 
     def ask(self, here: StageDone, now: float) -> list[Effect]:
-        """Request reports from the peers that have not reported the commit of this round, and set
-        the timer for the next request."""
+        """Request reports from all peers that have not reported a commit of this round, and set the
+        timer for the next request."""
         round_id = here.round_id
         lacking = [p for p in self._everybody if not self._holds(p, round_id)]
         asked: list[Effect] = [Send(p, replace(here, asks=True)) for p in lacking]

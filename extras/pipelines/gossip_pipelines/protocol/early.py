@@ -1,4 +1,4 @@
-"""Messages of the next round, or of a round that the trainer has not begun yet."""
+"""Messages of rounds that this peer's trainer has not begun."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from gossip.core import Activation, Counted, Message, Received, Withdraw
 
 
 class EarlyMessages:
-    """Stored messages. To bound memory, one message of each type and micro-batch or sender is
-    stored: the latest attempt, or the latest report."""
+    """Stores such messages until the round begins. To limit memory, only one message per type and
+    micro-batch or sender is stored: the one with the latest attempt, or the latest report."""
 
     def __init__(self) -> None:
         self._kept: dict[tuple[type, int], Received] = {}
@@ -16,7 +16,7 @@ class EarlyMessages:
         return len(self._kept)
 
     def keep(self, event: Received, message: Message, of_stage: bool) -> None:
-        """Store a message. ``of_stage``: its sender is a member of this stage."""
+        """Store a message. ``of_stage``: whether the sender is a member of this stage."""
         if isinstance(message, Counted):
             if of_stage:
                 self._kept[Counted, event.sender] = event

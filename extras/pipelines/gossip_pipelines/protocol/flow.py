@@ -1,10 +1,10 @@
-"""The micro-batches of one round at one member of a stage.
+"""The micro-batches of a round on one member of a stage.
 
-``Router`` assigns the micro-batches to the reachable members of the first stage. A member sends an
-output to a member of the next stage, which replies with the gradient. If the receiver is skipped,
-refuses, or takes too long, the next attempt goes to another member. The sum of a lost member is
-also lost: the other members of its stage detect by ``Counted`` which micro-batches are missing, and
-recompute them from tensors that the neighbours have kept. A member sends its sum when each
+``Router`` assigns the micro-batches to reachable members of the first stage. A member sends its
+output to a member of the next stage, and receives the gradient from it. If the receiver is skipped,
+refuses or times out, the next attempt is sent to another member. If a member is lost, its sum is
+also lost. The other members of its stage detect the missing micro-batches by ``Counted``, and
+recompute them from tensors that the neighbours have kept. A member sends its sum after each
 micro-batch is in the sum of a member of its stage.
 """
 
@@ -53,7 +53,7 @@ from .times import GradientTimes, PassTimes, Way
 from .work import DONE, OWES_BACKWARD, Work
 
 ATTEMPTS_MAX = 2**20
-"""Most attempts of one micro-batch in one round. No honest peer reports a higher number."""
+"""Largest number of attempts for one micro-batch in a round. Honest peers never exceed it."""
 
 Audited = AuditRequest | AuditReply | AuditFinding
 Neighbour = Activation | ActivationGradient | Withdraw | ActivationRefused | MicroBatchesMissing
@@ -61,7 +61,8 @@ Neighbour = Activation | ActivationGradient | Withdraw | ActivationRefused | Mic
 
 @record
 class FlowTimer:
-    """``overdue``: timeout of the gradient of an attempt; ``pulse``: see ``RESEND_S``."""
+    """``overdue``: timeout of an attempt that waits for its gradient. ``pulse``: see
+    ``RESEND_S``."""
 
     what: Literal["overdue", "pulse"]
     round_id: int
@@ -70,17 +71,17 @@ class FlowTimer:
 
 
 class MicroBatchFlow:
-    """The micro-batches of one round.
+    """The micro-batches of a round, and the messages and tasks that they cause.
 
     Args:
-        barrier: Source of the rosters of the other stages.
-        patience_s: Minimum timeout of a gradient.
-        is_over: Whether this peer has all commits of a round, so that the next one begins.
+        barrier: Provides the rosters of the other stages.
+        patience_s: Returns the minimum timeout of a gradient.
+        is_over: Whether this peer has all commits of a round, so that the next round may begin.
 
     Attributes:
-        round_id: The round that is computed; -1 before the first.
-        works: State of the micro-batches of this round, by number.
-        weights: Weights of the members of this stage that get work.
+        round_id: The current round; -1 before the first.
+        works: number of a micro-batch -> its state in this round.
+        weights: Members of this stage that get micro-batches, and the weight of each.
     """
 
     def __init__(
@@ -102,29 +103,29 @@ class MicroBatchFlow:
         self.weights: dict[PeerId, float] = {}
         self._passes, self._gradient_times = PassTimes(), GradientTimes()
         self._counts = StageCounts(self.members)
-        self._attempts: dict[int, int] = {}  # highest known attempt of each activation
-        self._task: Work | None = None  # that the trainer computes
-        self._stale = False  # the result of the task is not used
+        self._attempts: dict[int, int] = {}  # Highest known attempt of each activation.
+        self._task: Work | None = None  # Micro-batch with a pass that the trainer computes.
+        self._stale = False  # Whether the result of the task is ignored.
         self._collected: tuple[int, ...] | None = None
         self._early = EarlyMessages()
-        self._away: set[PeerId] = set()  # skipped members of the stage before
+        self._away: set[PeerId] = set()  # Members of the previous stage that are skipped.
         self._pulse: int | None = None
 
-    # --- for other parts --------------------------------------------------------------------------
+    # --- queries ----------------------------------------------------------------------------------
 
     @property
     def counted(self) -> tuple[int, ...]:
-        """Micro-batches in the local sum, ascending."""
+        """Micro-batches in the sum of this peer, ascending."""
         return tuple(sorted(b for b, work in self.works.items() if work.step == "counted"))
 
     @property
     def pass_us(self) -> int:
-        """Mean time of a micro-batch of this round, forward and backward, in microseconds; 0
-        without both passes."""
+        """Mean time of a micro-batch in this round, forward and backward, in microseconds; 0 if one
+        of the two was not measured."""
         return self._passes.mean_us
 
     def stores(self) -> dict[str, int]:
-        """Return the sizes of the bounded stores."""
+        """Return the number of entries in each bounded store."""
         return {
             "micro-batches": len(self.works),
             "micro-batches with attempts": len(self._attempts),
@@ -134,20 +135,20 @@ class MicroBatchFlow:
         }
 
     def is_current(self, event: Contributed) -> bool:
-        """Whether an update is of the present sum."""
+        """Whether an update belongs to the current sum."""
         return event.round_id == self.round_id and event.micro_batches == self._collected
 
     def prepare(self, activation_bytes: tuple[int, int], lots: bytes = b"") -> None:
-        """Store the lengths of the input and the output of one micro-batch when the trainer has
-        built its stage. ``lots``: as in ``Prepared``."""
+        """Store the sizes of input and output of a micro-batch, after the trainer has built its
+        stage. ``lots``: see ``Prepared``."""
         self.activation_bytes = activation_bytes
         self.auditor.prepare(lots)
 
     def payload_bytes(
         self, sender: PeerId, message: Activation | ActivationGradient | AuditReply
     ) -> int:
-        """Return the length that the payload of ``message`` must have, in bytes; -1 if none may
-        come."""
+        """Return the size that the payload of a message must have, in bytes; -1 if the message must
+        not arrive."""
         if isinstance(message, AuditReply):
             return self._audited_bytes(sender, message)
         forward = type(message) is Activation
@@ -163,7 +164,7 @@ class MicroBatchFlow:
         return self.activation_bytes[0 if before else 1] if message.digest else 0
 
     def _is_ours(self, message: Neighbour | Counted | Audited) -> bool:
-        """Whether a message is valid and for this stage of this run."""
+        """Whether a message is valid and belongs to this stage of this run."""
         if message.lineage != self.barrier.settings.lineage or message.stage != self.stage:
             return False
         most = self.pipeline.micro_batches
@@ -177,7 +178,8 @@ class MicroBatchFlow:
         return message.micro_batch < most and message.attempt <= ATTEMPTS_MAX
 
     def _are_traced(self, counted: Counted) -> bool:
-        """Whether a report has a trace of each micro-batch, which runs with audits require."""
+        """Whether a report has the right number of traces: one per micro-batch in runs with audits,
+        otherwise none."""
         due = len(counted.micro_batches) if self.pipeline.audit else 0
         traces = counted.traces
         return len(traces) == due and all(len(trace) == TRACE_BYTES for trace in traces)
@@ -185,8 +187,8 @@ class MicroBatchFlow:
     # --- a round ----------------------------------------------------------------------------------
 
     def begin(self, start: StartRound, weights: dict[PeerId, float], now: float) -> list[Effect]:
-        """Begin a round: the trainer has the parameters before it. ``weights``: weights of the
-        members of this stage that get work."""
+        """Begin a round; the trainer has its initial parameters. ``weights``: members of this stage
+        that get micro-batches, and the weight of each."""
         effects, roster = self._end(), tuple(weights)
         self.round_id, self.weights, self._passes = start.round_id, weights, PassTimes()
         self.works, self._attempts, self._collected = {}, {}, None
@@ -194,7 +196,7 @@ class MicroBatchFlow:
         effects += self.auditor.begin(start.round_id, roster)
         self._stale = self._task is not None
         self._gradient_times.begin_round()
-        # Only the first stage reclaims now: the inputs of other stages arrive without a request.
+        # Other stages reclaim micro-batches later, because their inputs arrive without a request.
         effects += self._beat(now) + (self._reclaim() if self.first else [])
         for event in self._early.drain():
             message = event.message
@@ -204,28 +206,29 @@ class MicroBatchFlow:
         return effects + self._go_on()
 
     def _end(self) -> list[Effect]:
-        """Cancel the timers of the previous round."""
+        """Cancel all timers of the previous round."""
         tokens = [self._pulse, *[work.overdue for work in self.works.values()]]
         self._pulse = None
         return [effect for token in tokens for effect in self.timers.cancel(token)]
 
     def on_view_change(self, now: float) -> list[Effect]:
-        """Reroute the micro-batches of skipped receivers, and send gradients to peers that are
-        back."""
+        """Reroute micro-batches of receivers that are now skipped. Send gradients again to peers
+        that are no longer skipped."""
         if self.round_id < 0 or self._is_over(self.round_id):
             return []
         effects: list[Effect] = []
         for work in self.works.values():
             if work.target is None or not self.members.skip_reason(work.target):
                 continue
-            work.sent_at = float("-inf")  # it may be lost with the link
+            work.sent_at = float("-inf")  # The output may have been lost with the link.
             effects += self._send_elsewhere(work, now) if work.waits else []
         effects += self.auditor.on_view_change()
         return effects + self._resend_gradients() + self._reclaim() + self._go_on()
 
     def _resend_gradients(self) -> list[Effect]:
-        """Send the gradients of this round again to reachable peers of the stage before that were
-        skipped: the gradients may be lost with the link, and the other end may not notice."""
+        """Send gradients of this round again to peers of the previous stage that were skipped and
+        are reachable again. The gradients may have been lost with the link, and the receiver may
+        not have noticed."""
         before = () if self.first else self.pipeline.stages[self.stage - 1]
         away = {peer for peer in before if self.members.skip_reason(peer)}
         back, self._away = self._away - away, away
@@ -239,8 +242,8 @@ class MicroBatchFlow:
         return self.auditor.on_timer(timer, now) + self._go_on()
 
     def on_joined(self, peer: PeerId, now: float) -> list[Effect]:
-        """Send a new member of the view its outputs again: its earlier messages were not
-        accepted."""
+        """Send outputs again to a peer that has just joined the view. It did not accept earlier
+        messages."""
         effects: list[Effect] = []
         for work in self.works.values():
             if work.waits and work.target == peer:
@@ -249,8 +252,8 @@ class MicroBatchFlow:
         return effects
 
     def on_begun(self, now: float) -> list[Effect]:
-        """Offer outputs without a receiver to the first choices again when the rounds of another
-        peer have begun: the members of a stage begin one after the other."""
+        """Try the preferred receivers again for outputs without a receiver, because another peer
+        has begun its rounds. The members of a stage do not begin at the same time."""
         if self.round_id < 0 or self._is_over(self.round_id):
             return []
         effects: list[Effect] = []
@@ -289,14 +292,14 @@ class MicroBatchFlow:
     # --- messages ---------------------------------------------------------------------------------
 
     def on_message(self, event: Received, at: int | None, now: float) -> list[Effect]:
-        """Handle a message. ``at``: the present round of this peer; None if this peer takes part in
-        no round."""
+        """Process a message. ``at``: the current round of this peer; None if it takes part in no
+        round."""
         message = event.message
         assert isinstance(message, Neighbour | Counted | Audited)
         if not self._is_ours(message):
             return []
         begun: list[Effect] = []
-        if isinstance(message, MicroBatchesMissing):  # the sender is in a round
+        if isinstance(message, MicroBatchesMissing):  # So the sender has begun its rounds.
             news = self.barrier.note_begun(event.sender, event.incarnation)
             begun = self.on_begun(now) if news and at is not None else []
         if isinstance(message, Audited):
@@ -340,8 +343,8 @@ class MicroBatchFlow:
     def _on_other_round(
         self, event: Received, message: Neighbour | Counted, at: int | None
     ) -> list[Effect]:
-        """Store a message of the next round, or of a round that the trainer has not begun yet. Drop
-        one of a former round."""
+        """Process a message of another round. If this peer may soon begin that round, store the
+        message. If the round is over, drop the message."""
         if message.round_id < self.round_id:
             return []
         if at is not None and at <= message.round_id <= at + 1:
@@ -357,7 +360,7 @@ class MicroBatchFlow:
         if payload is None or payload.digest != message.digest:
             return []
         if sender in self.barrier.locked_of(self.stage - 1):
-            return []  # other peers have its work
+            return []  # Other peers compute its micro-batches.
         if self.local not in self.weights:
             return [self._refuse(sender, message, 0)]
         work, known = self.works.get(message.micro_batch), self._attempts
@@ -391,7 +394,7 @@ class MicroBatchFlow:
             return self._drop(work)
         if work.step != "queued" or work.source != sender or work.was_counted:
             return []
-        # The other requesters send their own inputs: the withdrawn one is no longer used.
+        # The other requesters must send their inputs, because the withdrawn one is no longer used.
         where, known = self._in_stage(self.stage - 1), self._attempts[work.micro_batch]
         asked = [
             Send(peer, ActivationRefused(*where, work.micro_batch, attempt, known))
@@ -400,7 +403,7 @@ class MicroBatchFlow:
         return [*self._drop(work), *asked]
 
     def _drop(self, work: Work) -> list[Effect]:
-        """Stop computing a micro-batch."""
+        """Delete a micro-batch, and withdraw its output."""
         del self.works[work.micro_batch]
         if work is self._task:
             self._stale = True
@@ -416,7 +419,7 @@ class MicroBatchFlow:
         return Send(target, Withdraw(*where, work.micro_batch, attempt))
 
     def _in_stage(self, stage: int) -> tuple[bytes, int, int]:
-        """Return the first fields of a message of this round to a stage."""
+        """Return the common fields of all messages of this round to a stage."""
         return self.barrier.settings.lineage, self.round_id, stage
 
     def _on_gradient(
@@ -445,13 +448,13 @@ class MicroBatchFlow:
         if work is None or sender != work.target or message.attempt != work.out_attempt:
             return []
         if message.known > message.attempt and work.output is not None:
-            work.out_attempt = message.known  # also if the output was only sent again
+            work.out_attempt = message.known  # It is also set if the output was only sent again.
             return self._send(work, sender, now)
         return self._send_elsewhere(work, now, withdraw=False) if work.waits else []
 
     def _on_missing(self, sender: PeerId, message: MicroBatchesMissing, now: float) -> list[Effect]:
-        """Send outputs again that have a gradient: the work on them was lost with its peer. An
-        output without a gradient is still in use elsewhere."""
+        """Send outputs again that already have a gradient, because the sum with them was lost. An
+        output without a gradient is still being computed by another peer."""
         effects: list[Effect] = []
         for micro_batch in message.micro_batches:
             work = self.works.get(micro_batch)
@@ -473,7 +476,7 @@ class MicroBatchFlow:
     # --- the trainer ------------------------------------------------------------------------------
 
     def on_audit_done(self, event: ForwardDone | BackwardDone, now: float) -> list[Effect]:
-        """Handle the result of a pass of an audit."""
+        """Process the result of a pass of an audit."""
         return self.auditor.on_done(event, now) + self._go_on()
 
     def on_forward_done(self, event: ForwardDone, now: float) -> list[Effect]:
@@ -503,7 +506,7 @@ class MicroBatchFlow:
         return effects + self._send_counted() + self._go_on()
 
     def _answered(self, event: ForwardDone | BackwardDone) -> Work | None:
-        """Return the work that the trainer has finished; None if its result is not used."""
+        """Return the micro-batch of the completed pass; None if its result is ignored."""
         work, stale = self._task, self._stale
         self._task, self._stale = None, False
         if event.round_id == self.round_id and event.took_us:
@@ -513,8 +516,9 @@ class MicroBatchFlow:
         return work if useful else None
 
     def _go_on(self) -> list[Effect]:
-        """Return the effects of a change: the next task, or the collection of the sum. A finished
-        round gets no task, because the task would reach the trainer in the next round."""
+        """Return the effects that are now possible: the next task, and the collection of the sum. A
+        round that is over gets no task, because the task would reach the trainer in the next
+        round."""
         if self.round_id < 0 or self._is_over(self.round_id):
             return []
         effects = self._leave_to_others()
@@ -523,8 +527,8 @@ class MicroBatchFlow:
         return effects + self._collect()
 
     def _next_task(self) -> list[Effect]:
-        """Return the next task if the trainer has none. Backward before forward, as in 1F1B: it
-        frees memory. Audits come last."""
+        """Return the next task if the trainer has none. Backward passes have priority over forward
+        passes, as in 1F1B, because they free memory. Audits have the lowest priority."""
         if self._task is not None or self.auditor.busy is not None:
             return []
         return self._own_task() or self.auditor.next_task()
@@ -550,13 +554,14 @@ class MicroBatchFlow:
         return []
 
     def _is_of_former_life(self, work: Work) -> bool:
-        """Whether the sender of the input was restarted since, so that it has no state of the
+        """Whether the sender of the input has restarted, so that it has no state of the
         micro-batch."""
         source = work.source
         return source is not None and self.members.incarnation_of(source) > work.life
 
     def _collect(self) -> list[Effect]:
-        """Collect the sum when the stage has all micro-batches and no work is left here."""
+        """Collect the sum, if the stage has computed all micro-batches and this peer has no work
+        left."""
         if any(work.step not in DONE for work in self.works.values()) or self._task is not None:
             return []
         if self.auditor.is_open:
@@ -571,10 +576,11 @@ class MicroBatchFlow:
     # --- to the next stage, and back --------------------------------------------------------------
 
     def _send_on(self, work: Work, now: float) -> list[Effect]:
-        """Send an output to the first peer in order that has begun its rounds and was not tried.
+        """Send an output to a member of the next stage: the first in the order of the micro-batch
+        that has begun its rounds and was not tried.
 
-        Peers that were restarted come last. If no peer remains, all are tried again after
-        ``CHECK_INTERVAL_S``, or when the rounds of a peer begin.
+        Restarted peers are last in this order. If no peer is left, all are tried again after
+        ``CHECK_INTERVAL_S`` or when a peer begins its rounds.
         """
         order = self.barrier.ranking(self.round_id, work.micro_batch, self.stage + 1)
         reachable = [peer for peer in order if not self.members.skip_reason(peer)]
@@ -602,7 +608,7 @@ class MicroBatchFlow:
         return [Send(target, message, payload), *timed]
 
     def _send_elsewhere(self, work: Work, now: float, withdraw: bool = True) -> list[Effect]:
-        """Start the next attempt with another member."""
+        """Begin the next attempt, with another receiver."""
         effects: list[Effect] = []
         work.out_attempt, work.asked = work.out_attempt + 1, 0
         if work.target is not None:
@@ -620,7 +626,7 @@ class MicroBatchFlow:
         return [*self.timers.cancel(before), timer]
 
     def _send_input_gradient(self, work: Work, to: Iterable[PeerId]) -> list[Effect]:
-        """Send the gradient of the input to peers of the stage before."""
+        """Send the gradient of the input to peers of the previous stage."""
         payload = work.input_gradient
         if payload is None:
             return []
@@ -633,7 +639,7 @@ class MicroBatchFlow:
     # --- the own stage ----------------------------------------------------------------------------
 
     def _mates(self) -> list[PeerId]:
-        """Return the other reachable members of this stage that get work."""
+        """Return the other members of this stage that are reachable and get micro-batches."""
         skipped = self.members.skip_reason
         return [peer for peer in self.weights if peer != self.local and not skipped(peer)]
 
@@ -642,20 +648,20 @@ class MicroBatchFlow:
         counted = self.counted
         traces = tuple([trace_of(self.works[b]) for b in counted]) if self.pipeline.audit else ()
         report = Counted(*where, counted, again, traces)
-        # A peer in quarantine counts nothing, but its answer counts towards the quorum.
+        # A peer in quarantine has no micro-batches, but its reply counts towards the quorum.
         locked = [p for p in self.barrier.locked_here if p != self.local]
         idle = [p for p in locked if not self.members.skip_reason(p)]
         return [Send(peer, report) for peer in (*self._mates(), *idle)]
 
     def _reclaim(self) -> list[Effect]:
-        """Queue the micro-batches that no reachable member has counted and that the order of the
-        reachable members gives to this peer.
+        """Queue micro-batches that are missing in the sums of all reachable members, if this peer
+        is the first reachable one in their order.
 
-        The input is the stored one. Without it the first stage reads the micro-batch, and another
-        stage requests the input from the stage before.
+        If the input is stored, it is used again. Otherwise the first stage reads it from the data,
+        and another stage requests it from the previous stage.
         """
         if self.local not in self.weights:
-            return []  # it is in quarantine
+            return []  # This peer is in quarantine.
         mates = self._mates()
         elsewhere = self._counts.counted_by_any(mates)
         missing: list[int] = []
@@ -681,8 +687,9 @@ class MicroBatchFlow:
         return [Send(p, asks) for p in before if not self.members.skip_reason(p)]
 
     def _leave_to_others(self) -> list[Effect]:
-        """Drop unfinished micro-batches that another member has counted: otherwise one of the two
-        would have to restart its sum. This peer received them while that member was skipped."""
+        """Delete unfinished micro-batches that are already in another member's sum. Otherwise one
+        of the two would have to restart its sum. This peer received them while that member was
+        skipped."""
         under_way = [w for w in self.works.values() if w.step not in DONE and w.step != "backward"]
         if not under_way:
             return []
@@ -691,8 +698,8 @@ class MicroBatchFlow:
         return [effect for work in left for effect in self._leave(work)]
 
     def _may_leave(self, work: Work) -> bool:
-        """Whether no peer waits for this member's result. If this member had counted it, the other
-        member may be dropping it for that reason."""
+        """Whether no peer waits for the result of this member. If the micro-batch was in its sum
+        before, the other member may be about to remove it from its own sum."""
         return not self._keeps(work.micro_batch) if work.was_counted else not work.requesters
 
     def _leave(self, work: Work) -> list[Effect]:
@@ -704,8 +711,8 @@ class MicroBatchFlow:
         return [DropForward(self.round_id, work.micro_batch)] if kept else []
 
     def _drop_duplicates(self) -> list[Effect]:
-        """Restart the sum if another member has counted the same micro-batch and is first in
-        order, because a single micro-batch cannot be removed from a sum."""
+        """Restart the sum if it contains a micro-batch that is also in the sum of a member that is
+        earlier in the order. A single micro-batch cannot be removed from a sum."""
         lost = [b for b in self.counted if not self._keeps(b)]
         if not lost:
             return []
@@ -725,6 +732,6 @@ class MicroBatchFlow:
         return self._first_of(micro_batch, [*others, self.local]) == self.local
 
     def _first_of(self, micro_batch: int, peers: list[PeerId]) -> PeerId:
-        """Return the first of some members of the local stage in the order of a micro-batch."""
+        """Return the first of some members of this stage in the order of a micro-batch."""
         order = self.barrier.ranking(self.round_id, micro_batch, self.stage, self.weights)
         return next(peer for peer in order if peer in peers)

@@ -1,9 +1,9 @@
-"""Rebuild the state of a stage that has lost all its members.
+"""Reconstruction of the state of a stage that has lost all its members.
 
-The first peer of the stage that is back makes a state for the round of the other stages. The other
+The first restarted peer of the stage creates a state for the round of the other stages. The other
 peers of the stage receive it by state transfer. The trainer chooses the source of the state
-(``RebuildState``). If it needs the layers of neighbouring stages, this peer requests them with the
-messages that a joiner sends to its own stage.
+(``RebuildState``). If the source is the layers of neighbouring stages, this peer requests them with
+the same messages as a peer that joins a stage.
 """
 
 from __future__ import annotations
@@ -39,21 +39,21 @@ from .barrier import StageBarrier
 
 @record
 class RebuildTimer:
-    """Timeout ``what`` of the transfer from stage ``stage``; None means the timeout of all
-    transfers."""
+    """Timeout ``what`` of the transfer from a stage; None means the timeout of all transfers
+    together."""
 
     stage: int
     what: DonorTimeout | None
 
 
 class StageRebuild:
-    """The rebuild of the state of this stage.
+    """The reconstruction of the state of this stage.
 
     Args:
-        settings: Settings of the run, with all stages.
+        settings: Settings of the whole run.
 
     Attributes:
-        round_id: Round of the state that is being made; None if no member is.
+        round_id: Round of the state that is being created; None if there is no reconstruction.
     """
 
     def __init__(
@@ -68,20 +68,21 @@ class StageRebuild:
         self._held = 0, b""
         self._fetching: dict[int, Recovery] = {}
         self._beside: dict[int, Payload] = {}
-        self._until = 0.0  # deadline of the transfers
+        self._until = 0.0  # Deadline of all transfers.
 
     def prepare(self, round_id: int, state: bytes) -> None:
-        """Store the round and the digest of the trainer's state; 0 means the initial state."""
+        """Store the round and the digest of the trainer's state. Round 0 means the initial
+        state."""
         self._held = round_id, state
 
     def held(self, round_id: int) -> StateRebuilt | None:
-        """Return the state of the trainer of a node that was started beside it, if the trainer has
-        had rounds. ``round_id``: the round of the other stages."""
+        """Return the state of a trainer that survived the restart of its node; None if the trainer
+        has completed no round. ``round_id``: the round of the other stages."""
         step, state = self._held
         return StateRebuilt(round_id, "own", step, state) if step else None
 
     def begin(self, round_id: int) -> list[Effect]:
-        """Let the trainer make a state, unless it does already."""
+        """Request a state from the trainer, unless this was done already."""
         if self.round_id is not None:
             return []
         self.round_id = round_id
@@ -89,13 +90,14 @@ class StageRebuild:
         return [Report("rebuilding_stage", fields), RebuildState(round_id)]
 
     def cancel(self) -> None:
-        """End the rebuild: another peer has a state."""
+        """End the reconstruction, because another peer has a state."""
         self.round_id = None
         self._fetching.clear()
         self._beside.clear()
 
     def on_rebuilt(self, event: StateRebuilt, now: float) -> tuple[list[Effect], bool]:
-        """Return the effects of the trainer's answer, and whether it has a state now."""
+        """Process the reply of the trainer. Return effects, and whether the trainer has a state
+        now."""
         if self.round_id is None or event.round_id != self.round_id:
             return [], False
         if event.source:
@@ -120,13 +122,13 @@ class StageRebuild:
     # --- transfers from neighbouring stages -------------------------------------------------------
 
     def payload_bytes(self, sender: PeerId, offer: StateOffer) -> int:
-        """Return the largest length of the payload of an offer from another stage; -1 if no payload
-        may come."""
+        """Return the largest permitted payload of an offer from another stage, in bytes; -1 if no
+        payload is permitted."""
         fetching = self._fetching.get(self._stage_of(sender))
         return -1 if fetching is None else fetching.payload_bytes(sender, offer)
 
     def on_message(self, event: Received, now: float) -> list[Effect]:
-        """Handle a message of a transfer from another stage."""
+        """Process a message of a state transfer from another stage."""
         stage = self._stage_of(event.sender)
         fetching = self._fetching.get(stage)
         if fetching is None or isinstance(event.message, StateRequest):
@@ -155,8 +157,8 @@ class StageRebuild:
         return -1 if stage is None else stage
 
     def _store_fetched(self, stage: int, effects: list[Effect]) -> list[Effect]:
-        """Return the effects of a transfer, and store the received state. Its reports
-        are dropped: they describe the state as this peer's own."""
+        """Store a received state, and return the remaining effects of its transfer. Reports are
+        dropped, because they describe the state as one of this peer's stage."""
         kept: list[Effect] = []
         for effect in effects:
             if isinstance(effect, Restore):
@@ -167,14 +169,14 @@ class StageRebuild:
         return kept + (self._go_on() if stage in self._beside and not self._fetching else [])
 
     def _go_on(self) -> list[Effect]:
-        """Let the trainer rebuild the state from the received states."""
+        """Request the state from the trainer again, now with the received states."""
         assert self.round_id is not None
         self._fetching.clear()
         return [RebuildState(self.round_id, tuple(sorted(self._beside.items())), is_last=True)]
 
 
 class _NoRounds:
-    """Rounds for a transfer from another stage: its ledger is not adopted."""
+    """Stub of the rounds for a transfer from another stage. The ledger of that stage is ignored."""
 
     round_id = 0
 
@@ -186,7 +188,7 @@ class _NoRounds:
 
 
 class _Beside:
-    """The members of another stage, as ``StateSources``."""
+    """``StateSources`` for the members of another stage."""
 
     def __init__(self, barrier: StageBarrier, members: MemberTable, stage: int) -> None:
         self.barrier, self.members = barrier, members
@@ -212,7 +214,7 @@ class _Beside:
 
 
 class _TimersOf(Timers[Any]):
-    """Timers of one transfer, set as ``RebuildTimer`` in the timers of the peer."""
+    """Timers of one transfer. In the timers of the peer each of them is a ``RebuildTimer``."""
 
     def __init__(self, timers: Timers[Any], stage: int) -> None:
         super().__init__()

@@ -1,11 +1,12 @@
-"""Assignment of a micro-batch to a member of each stage: a pure function, so that it needs no
-message.
+"""Assignment of a micro-batch to a member of each stage. It is a pure function, so all peers
+compute it without messages.
 
-Weighted rendezvous hashing orders the members of a stage for each micro-batch. Each member draws a
-number from (seed, round, micro-batch, stage, its id), and the best draw wins. Source: Thaler,
-Ravishankar 1998; with weights: Schindelhauer, Schomaker 2005 (weight over the logarithm of the
-draw). With few micro-batches, chance would give most of them to one member, and all would wait for
-this member. So first choices are dealt out by weight, and the loss of a member moves only its own.
+Weighted rendezvous hashing orders the members of a stage for each micro-batch. Each member has a
+pseudorandom number from (seed, round, micro-batch, stage, id of the member), and the largest score
+is first. Source: Thaler, Ravishankar 1998; with weights: Schindelhauer, Schomaker 2005 (weight
+divided by the logarithm of the number). If there are few micro-batches, chance could assign most of
+them to one member, for which all others would wait. Therefore the first choices are assigned in
+proportion to the weights. If a member is lost, only its own micro-batches move.
 """
 
 from __future__ import annotations
@@ -18,16 +19,16 @@ from typing import TypeAlias
 from gossip.core import PeerId
 
 KEPT_MAX = 16
-"""Largest number of cached lists of first choices, each of one round and stage."""
+"""Largest number of cached lists of first choices. There is one list per round and stage."""
 ALL_EVERY = 16
-"""After this number of rounds each member, even a slow one, gets a micro-batch; if there are fewer
-micro-batches than members, the members alternate. So a member that has become fast again is
-measured."""
+"""Number of rounds after which each member gets a micro-batch, even a slow one. So a member that
+has become fast again is measured. If there are more members than micro-batches, the members take
+turns."""
 Weights: TypeAlias = Mapping[PeerId, float]
 
 
 class Router:
-    """The routes of all micro-batches of a run.
+    """Routes of all micro-batches of a run.
 
     Args:
         seed: Seed of the run.
@@ -41,11 +42,11 @@ class Router:
     def ranking(
         self, round_id: int, micro_batch: int, stage: int, weights: Weights
     ) -> list[PeerId]:
-        """Return the members of a stage in the order in which they should compute a micro-batch:
-        the first reachable one computes it, and the next attempt goes to its successor.
+        """Return the members of a stage in order of priority for a micro-batch. The first reachable
+        one computes it, and the next attempt is sent to the member after it.
 
         Args:
-            weights: Weight of each member in the share of micro-batches.
+            weights: Weight of each member in the division of the micro-batches.
         """
         key = round_id, stage, tuple(sorted(weights.items()))
         homes = self._kept.get(key)
@@ -58,8 +59,8 @@ class Router:
         return [home, *self._drawn(f"{round_id}/{micro_batch}/{stage}", others)]
 
     def _homes(self, round_id: int, stage: int, weights: Weights) -> list[PeerId]:
-        """Return the first choice for each micro-batch: the member that is furthest below its share
-        by weight. The order of ties changes each round."""
+        """Return the first choice for each micro-batch: the member that is furthest below its
+        share. The order of members with equal deficits changes in each round."""
         order = self._drawn(f"{round_id}/{stage}", weights)
         whole = sum(weights.values())
         taken = dict.fromkeys(weights, 0)
@@ -89,7 +90,7 @@ class Router:
 
 
 def _assign_to_idle_peers(homes: list[PeerId], taken: dict[PeerId, int]) -> None:
-    """Give each member without a micro-batch the last one of the member with most."""
+    """Assign the last micro-batch of the busiest member to each member without one."""
     for peer in [peer for peer, count in taken.items() if not count]:
         most = max(taken, key=lambda other: (taken[other], -other))
         homes[len(homes) - 1 - homes[::-1].index(most)] = peer

@@ -1,4 +1,4 @@
-"""A peer of a run with a pipeline. It takes part in the rounds of its stage."""
+"""Peer of a run with a pipeline. It takes part in the rounds of its stage."""
 
 from __future__ import annotations
 
@@ -66,10 +66,10 @@ from .stage_watch import StageWatch
 class StagePeer(Peer):
     """The sans-IO core of a peer in one stage of a pipeline.
 
-    Membership covers all peers of the run. Rounds, recovery and the quorum cover the peers of the
-    stage. ``barrier``, the gate of the rounds, connects them with those of the other stages.
+    Membership covers all peers of the run. Rounds, recovery and the quorum cover only the peers of
+    the stage. ``barrier`` connects the rounds of this stage with those of the other stages.
 
-    Args: Those of ``Peer``. The settings are those of the run, with a pipeline.
+    Args: As for ``Peer``. The settings are those of the whole run, with a pipeline.
     Raises: ConfigError: The topology has no servers, or the plan does not fit the peers.
     """
 
@@ -96,7 +96,7 @@ class StagePeer(Peer):
         )
         self.rebuild = StageRebuild(settings, self.barrier, table, timers)
         self.watch = StageWatch(settings, self.barrier, table)
-        self._refused: set[PeerId] = set()  # senders that were reported
+        self._refused: set[PeerId] = set()  # Senders with a report.
 
     def _known_peers(self) -> frozenset[PeerId]:
         return frozenset(self._run.everybody)
@@ -155,7 +155,7 @@ class StagePeer(Peer):
         return super()._on_arriving(event, now)
 
     def _on_received(self, event: Received, now: float) -> list[Effect]:
-        """Handle a message, which may come from another stage with its own rounds."""
+        """Process a message, which may be from a stage with other rounds."""
         sender, message = event.sender, event.message
         of_stage = self._is_of_stage(message.target if isinstance(message, Ack) else sender)
         if not isinstance(message, PipelineMessage) and of_stage:
@@ -188,11 +188,12 @@ class StagePeer(Peer):
         return effects + self.flow.on_message(event, round_id, now)
 
     def _is_of_stage(self, peer: PeerId) -> bool:
-        """Whether a peer is in this stage; the rounds have only such peers."""
+        """Whether a peer is in this stage. The rounds contain only such peers."""
         return self.barrier.pipeline.stage_of(peer) == self.barrier.stage
 
     def _refuse(self, event: Received) -> list[Effect]:
-        """Report a message of a round or a state transfer from another stage, once per sender."""
+        """Report that a message of a round or of a state transfer is from another stage. Each
+        sender is reported once."""
         if event.sender in self._refused:
             return []
         self._refused.add(event.sender)
@@ -203,7 +204,7 @@ class StagePeer(Peer):
     def _on_done(self, event: Received, done: StageDone, now: float) -> list[Effect]:
         if done.lineage != self._run.lineage:
             return []
-        # A peer without a state is in no round. Its reply would imply that it is in round 0.
+        # A peer without a state is in no round. A reply would mean that it is in round 0.
         waits = self.rounds.mode == "off" and self.rounds.round_id == 0
         asked = done.asks and not waits
         answers: list[Effect] = [Send(event.sender, self._here())] if asked else []
@@ -222,11 +223,11 @@ class StagePeer(Peer):
         )
 
     def _on_state_of_stage(self, event: Received, now: float) -> list[Effect]:
-        """Handle a message from another stage about a state that is rebuilt from its neighbours."""
+        """Process a message of another stage about the reconstruction of a state."""
         request, stage = event.message, self.barrier.pipeline.stage_of(event.sender)
         if not isinstance(request, StateRequest):
             return self.rebuild.on_message(event, now) if self.phase == "gathering" else []
-        # A neighbouring stage that has lost its state may request this one's.
+        # A neighbouring stage that has lost its state may request the state of this stage.
         beside = stage is not None and abs(stage - self.barrier.stage) == 1
         if not beside or request.lineage != self.settings.lineage:
             return self._refuse(event)
@@ -268,7 +269,7 @@ class StagePeer(Peer):
                     return self._resume_with_stages(held, now)
                 return self.rebuild.begin(round_id)
             case Halt() if decision.exit_code == STATE_LOST:
-                # It is announced, so that the other stages do not wait for this one.
+                # The end is announced, so that the other stages do not wait for this stage.
                 return self._end(decision, self.membership.leave(now))
             case TakeState():
                 self.rebuild.cancel()
@@ -283,15 +284,15 @@ class StagePeer(Peer):
         return [*super()._begin(trigger, present, now), *self._greet_stages()]
 
     def _on_rebuilt(self, event: StateRebuilt, now: float) -> list[Effect]:
-        """Handle a state made by the trainer, or its request for states of other stages."""
+        """Process the trainer's reply: a state, or a request for the states of other stages."""
         if self.phase != "gathering":
             return []
         effects, done = self.rebuild.on_rebuilt(event, now)
         return self._resume_with_stages(event, now) if done else effects
 
     def _resume_with_stages(self, event: StateRebuilt, now: float) -> list[Effect]:
-        """Enter the round of the other stages with the state that the trainer has now."""
-        # The other stages may have finished rounds while this state was made.
+        """Begin the round of the other stages with the state that the trainer has."""
+        # The other stages may have completed rounds while the state was created.
         round_id = max(event.round_id, self.bootstrap.elsewhere() or 0)
         lost = round_id - event.step
         fields = {"round": round_id, "stage": self.barrier.stage, "source": event.source}
@@ -300,7 +301,7 @@ class StagePeer(Peer):
         self.membership.view.note_state(self.local, now)
         self.hello_exchange.adopt(event.state)
         self.rounds.future_buffer.begin_without(self.bootstrap.unheard())
-        # The chain restarts from the state and the round, the same on all peers of the stage.
+        # The new chain depends only on the state and the round, so all peers of the stage have it.
         origin = event.state + round_id.to_bytes(8, "little")
         chain = genesis(self.settings.run, self.settings.lineage, origin)
         self.rounds.adopt(round_id, chain, self.rounds.replicated.first_snapshot())
@@ -313,13 +314,13 @@ class StagePeer(Peer):
         ]
 
     def _greet_stages(self) -> list[Effect]:
-        """Send a hello, with whether the local rounds have begun, to the other stages."""
+        """Send a hello to the other stages. It contains whether this peer has begun its rounds."""
         return [self.hello_exchange.to(peer) for peer in self.barrier.others()]
 
     # --- training, and leaving --------------------------------------------------------------------
 
     def _begin_rounds(self, effects: Sequence[Effect], now: float) -> list[Effect]:
-        """Return the effects of a round that begins with one of ``effects``."""
+        """If ``effects`` begin a round, return the additional effects that it needs."""
         starts = [effect for effect in effects if isinstance(effect, StartRound)]
         if not starts:
             return []
@@ -357,7 +358,7 @@ class StagePeer(Peer):
         return [*effects, *reports, *end]
 
     def _contribute(self, event: Contributed, now: float) -> list[Effect]:
-        """Contribute an update of the present sum, with the time of a micro-batch."""
+        """Contribute an update if it belongs to the current sum. Add the time of a micro-batch."""
         if not event.collective and not self.flow.is_current(event):
             return []
         return super()._contribute(replace(event, pass_us=self.flow.pass_us), now)

@@ -1,4 +1,4 @@
-"""Rounds of one stage of a pipeline. A round ends once all stages have committed it."""
+"""Rounds of one stage of a pipeline. A round ends after all stages have committed it."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from .barrier import StageBarrier
 
 
 class StageRounds(RollingRounds):
-    """Rounds that wait for those of the other stages at ``barrier``.
+    """Rolling rounds that wait at ``barrier`` for the other stages.
 
-    Args: Those of ``RollingRounds``, after the barrier.
+    Args: The barrier, followed by the arguments of ``RollingRounds``.
     """
 
     def __init__(self, barrier: StageBarrier, *arguments: Any) -> None:
@@ -21,28 +21,29 @@ class StageRounds(RollingRounds):
 
     @property
     def is_committed(self) -> bool:
-        """Whether every shard of this round is committed here. It ends when the other stages have
-        also committed it."""
+        """Whether this peer has the commits of all shards of this round. The round ends after the
+        other stages have committed it, too."""
         return bool(self.shards) and not self.present.lacking()
 
     def committed_roster(self) -> tuple[PeerId, ...]:
-        """Return the roster of the next round if this one is committed, else of this one."""
+        """Return the roster of the next round if this round is committed; otherwise that of this
+        round."""
         first = self.shards[0].commit if self.is_committed else None
         return self.roster.peers if first is None else first.roster
 
     def committed_pass_us(self) -> tuple[int, ...]:
-        """Return the time that counts for a micro-batch of each peer of ``committed_roster``, in
-        microseconds."""
+        """Return the time of a micro-batch of each peer in ``committed_roster``, in microseconds.
+        These are the times that determine the weights."""
         held = [shard.commit for shard in self.shards if shard.commit is not None]
         return self.replicated.pass_us(self.committed_roster(), held if self.is_committed else ())
 
     def pass_barrier(self, now: float) -> list[Effect]:
-        """Finish the round if it is committed here and the wait for other stages is over."""
+        """End the round if it is committed and the barrier is open."""
         is_over = self.is_committed and self._barrier.is_open(self.round_id)
         return super()._finish(now) if is_over else []
 
     def resend_commits(self, peer: PeerId, round_id: int) -> list[Effect]:
-        """Send all commits of ``round_id`` again to a peer that is still in that round."""
+        """Send all commits of a round again to a peer that has not left the round."""
         if round_id < self.round_id:
             over = self.log.get(round_id) or ()
             return [reissue(peer, commit, payload, commit.attempt) for commit, payload in over]
@@ -52,13 +53,12 @@ class StageRounds(RollingRounds):
         return [reissue(peer, commit, payload, attempt) for commit, payload, attempt in held]
 
     def _finish(self, now: float) -> list[Effect]:
-        """Report the committed round to the other stages, and finish it if there is no stage to
-        wait for."""
+        """Report the commit to the other stages. If the barrier is open already, end the round."""
         effects = self._barrier.on_round_committed(
             self.round_id, self.committed_roster(), self.committed_pass_us(), now
         )
         return effects + self.pass_barrier(now)
 
     def _replay_stored(self, now: float) -> list[Effect]:
-        # A round that was committed before a recovery has waited for other stages.
+        # A round that was committed before a recovery was waiting for the other stages.
         return self._finish(now) if self.is_committed else super()._replay_stored(now)

@@ -1,4 +1,4 @@
-"""The members of one stage of a pipeline: the part of the membership that its rounds use."""
+"""The view of the membership for the rounds of one stage."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from gossip.core import Member, MemberTable, PeerId
 
 
 class StageView:
-    """A ``MemberTable`` with only the peers of one stage.
+    """A ``MemberTable`` that contains only the peers of one stage.
 
     Args:
         table: Table of all members.
-        stage: Peers that may be in the stage, the local peer included.
+        stage: Peers that may be in the stage, including the local peer.
     """
 
     def __init__(self, table: MemberTable, stage: Collection[PeerId]) -> None:
@@ -25,7 +25,7 @@ class StageView:
 
     @property
     def version(self) -> int:
-        """A number that changes whenever a result of ``is_gone`` or ``met`` may change."""
+        """Version number. It changes whenever a result of ``is_gone`` or ``met`` may change."""
         return self._table.version
 
     @property
@@ -34,7 +34,7 @@ class StageView:
         return {p: member for p, member in self._table.members.items() if p in self._stage}
 
     def met(self) -> tuple[PeerId, ...]:
-        """Return ``MemberTable.met``, restricted to the stage, as the methods below do."""
+        """Return ``MemberTable.met`` without peers of other stages. The next methods are alike."""
         return self._of_stage(self._table.met())
 
     def alive(self) -> tuple[PeerId, ...]:

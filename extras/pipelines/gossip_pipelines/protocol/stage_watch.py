@@ -1,5 +1,5 @@
-"""Detection of stages that have lost all peers. Their rounds cannot end, so this peer halts after a
-timeout."""
+"""Detection of stages that have lost all their peers. The rounds cannot end without these stages,
+so this peer halts after a timeout."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .barrier import StageBarrier
 
 
 class StageWatch:
-    """Other stages that have lost all their peers, with the times of the losses. The owner calls
+    """The other stages that have lost all their peers, and the times of the losses. The peer calls
     ``check_lost_stages`` periodically."""
 
     def __init__(self, settings: CoreSettings, barrier: StageBarrier, members: MemberTable) -> None:
@@ -19,7 +19,7 @@ class StageWatch:
             rounds.quorum_timeout_s,
             rounds.start_timeout_s,
         )
-        self._seen: set[int] = set()  # stages that have had a reachable peer
+        self._seen: set[int] = set()  # Stages that have had a reachable peer.
         self._lost_at: dict[int, float] = {}
         self._completed: set[PeerId] = set()
 
@@ -28,8 +28,8 @@ class StageWatch:
         (self._completed.add if completed else self._completed.discard)(peer)
 
     def check_lost_stages(self, round_id: int, now: float) -> tuple[list[Report], Halt | None]:
-        """Return reports of lost stages and of stages that are back, and the halt of this peer if
-        it ends."""
+        """Return reports of stages that were lost or have recovered. The second result is the halt
+        of this peer, if it must halt."""
         changed = self._note_lost(now)
         lost = sorted(self._lost_at, key=self._order)
         after = {stage for stage in lost[1:] if self._left_after(lost[0], stage)}
@@ -47,7 +47,7 @@ class StageWatch:
         return reports, None
 
     def _note_lost(self, now: float) -> list[int]:
-        """Update the lost stages. Return those that changed: lost now, or back."""
+        """Update the set of lost stages. Return the stages that were lost or have recovered."""
         changed = []
         for stage, peers in enumerate(self.pipeline.stages):
             lost = stage != self.barrier.stage and self._is_lost(peers)
@@ -62,10 +62,10 @@ class StageWatch:
         return changed
 
     def _order(self, stage: int) -> tuple[float, float]:
-        """Return the key that sorts lost stages by time of loss.
+        """Return the sort key that orders lost stages by their time of loss.
 
-        After the loss of the first stage others leave, often before the next check. Then all of
-        them have the same time of loss, and the time of the last message decides.
+        After the loss of one stage, others often leave before the next check. Then all of them have
+        the same time of loss, so the time of the last message determines the order.
         """
         return self._lost_at[stage], self._last_message_at(stage)
 
@@ -73,7 +73,7 @@ class StageWatch:
         return max(self.members.last_message_at(peer) for peer in self.pipeline.stages[stage])
 
     def _left_after(self, first: int, stage: int) -> bool:
-        """Whether a peer of ``stage`` has left after the last message from stage ``first``."""
+        """Whether a peer of ``stage`` has left after the last message of stage ``first``."""
         members, since = self.members, self._last_message_at(first)
         peers = self.pipeline.stages[stage]
         return any(
@@ -85,8 +85,8 @@ class StageWatch:
         return away and self._completed.isdisjoint(peers)
 
     def _verdict(self, stage: int, after: bool, round_id: int, now: float) -> Halt | None:
-        """Return the halt that a lost stage causes; None if a peer of the stage may still return.
-        ``after``: whether it has left after the loss of another stage."""
+        """Return the halt that a lost stage causes; None if one of its peers may still restart.
+        ``after``: whether the stage has left because of the loss of another stage."""
         peers, members = self.pipeline.stages[stage], self.members
         waited_s, named = now - self._lost_at[stage], ", ".join(map(str, peers))
         if stage not in self._seen:
@@ -98,7 +98,7 @@ class StageWatch:
             )
         lost = f"stage {stage} has lost all its peers ({named}) in round {round_id}"
         left = any(members.has_left(peer) for peer in peers)
-        # A peer leaves by itself only if no other peer of its stage has the state.
+        # A peer leaves without a request only if no other peer of its stage has the state.
         gone = left and not after and all(members.is_gone(peer) for peer in peers)
         if gone and not self.pipeline.rebuilds:
             why = f"{lost}, and it is not rebuilt (lost_stage = stop)"

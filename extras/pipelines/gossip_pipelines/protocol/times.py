@@ -1,4 +1,4 @@
-"""Measured times of a member of a stage: of its passes, and of the gradients that it waits for."""
+"""Measured times of a stage member: of its passes, and of the gradients for which it waits."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ Way: TypeAlias = Literal["forward", "backward"]
 
 
 class PassTimes:
-    """Times of all passes of a round, in microseconds."""
+    """Times of the passes of a round, in microseconds."""
 
     def __init__(self) -> None:
-        self._passes: dict[Way, tuple[int, int]] = {}  # sum, and number
+        self._passes: dict[Way, tuple[int, int]] = {}  # Sum of the times, and number of passes.
 
     def record(self, way: Way, took_us: int) -> None:
         total, count = self._passes.get(way, (0, 0))
@@ -21,18 +21,20 @@ class PassTimes:
 
     @property
     def mean_us(self) -> int:
-        """Mean time of a micro-batch, forward and backward; 0 without both passes."""
+        """Mean time of a micro-batch, forward and backward; 0 if one of the two was not
+        measured."""
         if len(self._passes) < 2:
             return 0
         return sum(total // count for total, count in self._passes.values())
 
 
 class GradientTimes:
-    """Times from an output to its gradient, which give the timeout of the next ones."""
+    """Times between the sending of an output and the arrival of its gradient. They determine the
+    timeout of the next gradients."""
 
     def __init__(self) -> None:
-        self._usual_s: float | None = None  # time of the slowest gradient of recent rounds
-        self._slowest_s = 0.0  # of this round
+        self._usual_s: float | None = None  # Time of the slowest gradient in recent rounds.
+        self._slowest_s = 0.0  # Time of the slowest gradient in this round.
 
     @property
     def is_known(self) -> bool:
@@ -47,12 +49,12 @@ class GradientTimes:
         self._slowest_s = max(self._slowest_s, seconds)
 
     def timeout_s(self, least_s: float, asked: int) -> float:
-        """Return the timeout of a gradient. The round timeout, ``least_s``, does not cover the time
-        that later stages compute.
+        """Return the timeout of a gradient. It is at least the round timeout, ``least_s``, which
+        does not include the computation in later stages.
 
         Args:
-            asked: Number of repetitions of the request. Before a gradient was timed, each is after
-                twice the time.
+            asked: Number of repetitions of the request. Until the first gradient was measured, each
+                repetition doubles the timeout.
         """
         if self._usual_s is None:
             return float(least_s * 2**asked)

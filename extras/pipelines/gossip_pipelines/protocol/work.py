@@ -1,4 +1,4 @@
-"""State of one micro-batch at a member of a stage."""
+"""State of one micro-batch on a member of a stage."""
 
 from __future__ import annotations
 
@@ -8,33 +8,36 @@ from typing import Literal, TypeAlias
 from gossip.core import AuditRequest, Payload, PeerId, Token
 
 Step: TypeAlias = Literal["queued", "forward", "sent", "ready", "backward", "counted", "given"]
-"""``queued``: the forward pass is due; ``forward``: it runs; ``sent``: the output is at the next
-stage; ``ready``: the gradient has arrived; ``backward``: the backward pass runs; ``counted``: it is
-in the sum; ``given``: it was in the sum, and another member counts it now."""
+"""``queued``: the forward pass must be computed. ``forward``: it is being computed. ``sent``: the
+output was sent to the next stage. ``ready``: the gradient has arrived. ``backward``: the backward
+pass is being computed. ``counted``: the micro-batch is in the sum. ``given``: it was in the sum,
+and is now in the sum of another member."""
 
 OWES_BACKWARD: frozenset[Step] = frozenset({"forward", "sent", "ready", "backward"})
-"""Steps in which the trainer stores the inputs of the backward pass."""
+"""Steps in which the trainer has stored tensors for the backward pass."""
 DONE: frozenset[Step] = frozenset({"counted", "given"})
 
 
 @dataclass(slots=True)
 class Work:
-    """State of one micro-batch. Its payloads are kept until the end of the round: it may have to be
-    recomputed, or sent again to a peer that replaces a neighbour.
+    """State of one micro-batch. Its payloads are stored until the end of the round, because it may
+    have to be recomputed, or sent again to a peer that replaces a neighbour.
 
     Attributes:
-        attempt: Attempt of the activation that is computed on.
-        source, life: Sender of the input, and its incarnation; None in the first stage.
-        requesters: Peers that wait for the gradient of the input, with their attempts.
-        target, out_attempt, tried: Receiver of the output, and its attempt; former receivers.
-        has_waited: Whether the wait for the first member in order, which has not begun, is over.
-            Then any other member may get it.
-        has_it_since, sent_at, asked: Times of the first and the last sending to the target; number
-            of repetitions.
+        attempt: Attempt of the activation that is used.
+        source, life: Sender of the input, and the incarnation of the sender; None in the first
+            stage.
+        requesters: Peers that wait for the gradient of the input, with the attempt of each.
+        target, out_attempt, tried: Receiver of the output; attempt; earlier receivers.
+        has_waited: Whether the wait for the first receiver in order is over. If that receiver has
+            not begun its rounds, any other member may then get the output.
+        has_it_since, sent_at, asked: Time of the first message to the target; time of the last one;
+            number of repetitions.
         gradient: Gradient of the output.
-        input_gradient: Gradient to be sent to the stage before.
-        was_counted: Whether it was in the sum. Then its requesters were sent the gradient.
-        auditors: Auditors of the target, which wait for the gradient to come.
+        input_gradient: Gradient of the input, for the previous stage.
+        was_counted: Whether the micro-batch was in the sum. In that case the gradient was sent to
+            the requesters.
+        auditors: Auditors of the target that wait until the gradient arrives.
     """
 
     micro_batch: int
@@ -60,5 +63,5 @@ class Work:
 
     @property
     def waits(self) -> bool:
-        """Whether the gradient of its output has not yet arrived from the next stage."""
+        """Whether this peer waits for the gradient of its output."""
         return self.output is not None and self.gradient is None and self.step not in DONE
