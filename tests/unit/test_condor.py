@@ -224,7 +224,7 @@ def test_it_is_sent_where_there_is_htcondor(
     assert "stop: condor_rm 77" in out
     fake(tools, "condor_submit_dag", "echo 'ERROR: no schedd' >&2; exit 1")
     code, _, err = gossip("-n", "2", "-o", "again", "--submit", "train.py")
-    assert (code, "refuses" in err, "ERROR: no schedd" in err) == (2, True, True)
+    assert (code, "rejects" in err, "ERROR: no schedd" in err) == (2, True, True)
 
 
 def job_of(folder: Path, ad: str, machine: str = "") -> dict[str, str]:

@@ -170,7 +170,7 @@ def test_settings_of_this_shell_come_along_and_what_does_not_is_said(
     carried = {variable["name"]: variable.get("value") for variable in container["env"]}
     assert carried == {"GOSSIP_LISTEN": None, "OMP_NUM_THREADS": "1", "GOSSIP_SEED": "7"}
     assert err.splitlines() == [
-        "! --config mine.toml is read by every pod: it has to be there, in the image",
+        "! every pod reads --config mine.toml, so the file must be in the image",
         "! not passed to the pods, because they describe this machine: GOSSIP_KEY",
     ]
 

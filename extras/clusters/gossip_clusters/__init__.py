@@ -1,1 +1,1 @@
-"""Jobs of batch systems that no real cluster of ours has run yet: HTCondor, Kubernetes."""
+"""Jobs for HTCondor and Kubernetes. They were tested without a real cluster."""

@@ -1,4 +1,4 @@
-"""Commands of this package in the ``gossip`` command line."""
+"""Commands that this package adds to the ``gossip`` command line."""
 
 from __future__ import annotations
 
@@ -9,6 +9,6 @@ from .kubernetes import kubernetes
 
 
 def add_to(app: typer.Typer) -> None:
-    """Add the commands. They take no options after the script."""
+    """Add the commands. All words after the script are arguments of the script."""
     for command in (kubernetes, condor):
         app.command(context_settings={"allow_interspersed_args": False})(command)

@@ -1,4 +1,4 @@
-"""Commands of the ``gossip`` command line of this package."""
+"""Commands that this package adds to the ``gossip`` command line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Isolation of the random generators of torch, numpy and Python from those of the script."""
+"""Random generators of torch, numpy and Python that are restored after use for the script."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from gossip.training import seed_generators
 
 @contextmanager
 def apart(seed: int) -> Iterator[None]:
-    """Seed the generators of torch, numpy and Python with ``seed`` inside the context, and restore
-    them afterwards."""
+    """Seed the random generators of torch, numpy and Python, and restore them at the end of the
+    context."""
     of_numpy, of_python = np.random.get_state(), random.getstate()
     devices = range(torch.cuda.device_count()) if torch.cuda.is_available() else ()
     with torch.random.fork_rng(devices=list(devices)):

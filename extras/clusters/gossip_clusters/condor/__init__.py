@@ -1,4 +1,4 @@
-"""Peers as jobs of HTCondor."""
+"""Peers that are jobs of HTCondor."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""``gossip condor``: a DAG for HTCondor with the peers of one run as its jobs. The run continues if
-jobs are evicted or start late."""
+"""``gossip condor``: a DAG for HTCondor, in which each peer of a run is a job. The run continues if
+jobs are evicted or begin late."""
 
 from __future__ import annotations
 
@@ -44,51 +44,60 @@ def condor(
         ),
     ],
     peers: Annotated[int, optional("Number of jobs, with one peer each.", "-n", "--peers", min=2)],
-    name: Annotated[str, optional("Of the submission; by default that of the script.")] = "",
+    name: Annotated[str, optional("Name of the submission; by default that of the script.")] = "",
     out: Annotated[
         Path | None,
-        typer.Option("-o", "--out", help="New folder for what is written; condor-NAME by default."),
+        typer.Option(
+            "-o", "--out", help="New folder for the written files; by default condor-NAME."
+        ),
     ] = None,
     shared: Annotated[
         bool,
         typer.Option(
             "--shared",
-            help="All machines share this folder: jobs run and meet in it, nothing is transferred.",
+            help="All machines share this folder. The jobs run in it, and no file is transferred.",
         ),
     ] = False,
     inputs: Annotated[
         list[Path] | None,
-        optional("One more file or folder that goes with each job. Repeatable.", "--input"),
+        optional(
+            "Another file or folder that is transferred with each job. Repeatable.", "--input"
+        ),
     ] = None,
-    cpus: Annotated[int, typer.Option(min=1, help="Processors, and so threads, of each peer.")] = 1,
-    memory: Annotated[str, typer.Option(help="Of each peer, as HTCondor writes it.")] = "2GB",
-    disk: Annotated[str, typer.Option(help="Of each peer, as HTCondor writes it.")] = "1GB",
+    cpus: Annotated[
+        int, typer.Option(min=1, help="Number of processors and of threads of each peer.")
+    ] = 1,
+    memory: Annotated[str, typer.Option(help="Memory of each peer, in HTCondor's format.")] = "2GB",
+    disk: Annotated[
+        str, typer.Option(help="Disk space of each peer, in HTCondor's format.")
+    ] = "1GB",
     gpus: Annotated[int, typer.Option(min=0, help="GPUs of each peer.")] = 0,
     restarts: Annotated[
         int, typer.Option(min=0, help="Maximum restarts of a job that failed or was held.")
     ] = 6,
     leave: Annotated[
         int,
-        typer.Option(min=1, help="Seconds that an evicted job has to leave."),
+        typer.Option(min=1, help="Seconds after which HTCondor kills an evicted job."),
     ] = 90,
-    python: Annotated[str, optional("Its path on all machines; by default the one here.")] = "",
+    python: Annotated[
+        str, optional("Path of Python on all machines; by default that of this command.")
+    ] = "",
     more: Annotated[
         list[str] | None,
         optional(
-            "One more line for the submit files: --condor 'rank = Mips'. Repeatable.", "--condor"
+            "Another line for the submit files: --condor 'rank = Mips'. Repeatable.", "--condor"
         ),
     ] = None,
     submit: Annotated[
-        bool, typer.Option("--submit", help="Send it with condor_submit_dag, too.")
+        bool, typer.Option("--submit", help="Also submit it with condor_submit_dag.")
     ] = False,
 ) -> None:
-    """Write, or --submit, a DAG for HTCondor with a peer in each job (no real cluster has run it
-    yet): gossip condor -n 8 -- train.py --lr 0.1
+    """Write a DAG for HTCondor with a peer in each job, and submit it with --submit (no real
+    cluster has run it yet): gossip condor -n 8 -- train.py --lr 0.1
 
     Without --shared, the settings, the key and the script are transferred with the jobs. The jobs
     find each other by a contact file on the submitting machine (condor_chirp), and connect to each
-    other's machines directly. No real HTCondor pool has run this yet: docs/schedulers.md lists the
-    tests.
+    other directly. No real HTCondor pool has run this yet: docs/schedulers.md lists the tests.
     """
     from .files import DAG, MORE_SUB, Submission
 
@@ -108,11 +117,11 @@ def condor(
     if submit and shutil.which("condor_submit_dag") is None:
         raise ConfigError(
             "there is no condor_submit_dag on this machine",
-            "submit where HTCondor's commands are; without --submit the files are written; "
-            "submit them by hand",
+            "use a machine with HTCondor's commands, or leave out --submit and submit the "
+            "written files by hand",
         )
     elsewhere = {
-        "run_dir": "each submission has a folder of its own",
+        "run_dir": "each submission has its own folder",
         "peers": "-n already gives it",
         "name": "it is for --name",
     }
@@ -160,8 +169,8 @@ def condor(
 
 
 def sent_files(paths: Sequence[Path], resolved: Resolved) -> tuple[str, ...]:
-    """Return the files that are sent with each job, into one folder. Raises: ConfigError: A file is
-    missing, or its name cannot be written there."""
+    """Return the paths of the files that are transferred with each job into one folder. Raises:
+    ConfigError: A file is missing, or a name is not possible."""
     for path in paths:
         if not path.exists():
             raise ConfigError(
@@ -186,18 +195,18 @@ def sent_files(paths: Sequence[Path], resolved: Resolved) -> tuple[str, ...]:
 
 
 def check_path(path: Path) -> None:
-    """Check a path. Raises: ConfigError: HTCondor would read the value as several, or as a
-    macro."""
+    """Check that HTCondor can read a path. Raises: ConfigError: HTCondor would read it as several
+    paths or as a macro."""
     if wrong := re.search(r"[\s,$;\\\"']", str(path)):
         raise ConfigError(
-            f"{path}: HTCondor's files have no way to name a path with {wrong[0]!r} in it",
+            f"{path}: HTCondor's files cannot contain a path with {wrong[0]!r}",
             "use another folder",
         )
 
 
 def make_folder(folder: Path, resolved: Resolved | None) -> None:
-    """Make the folder of a submission, with settings and key if they are sent with the jobs.
-    Raises: ConfigError."""
+    """Create the folder of a submission. If files are transferred, it contains the settings and the
+    key. Raises: ConfigError: The folder exists."""
     from gossip.launch.local import feasible
     from gossip.run import SWARM_KEY, write_pair
     from gossip.transport import new_pair
@@ -209,7 +218,7 @@ def make_folder(folder: Path, resolved: Resolved | None) -> None:
     except RunExists:
         raise ConfigError(
             f"the folder {folder} already exists, from another submission",
-            "-o FOLDER, another --name, or move it away",
+            "-o FOLDER, another --name, or move the old folder",
         ) from None
     if resolved is None:
         return
@@ -226,8 +235,8 @@ def send(dag: Path) -> None:
     if done.returncode != 0:
         said = " ".join((done.stderr or done.stdout).split()) or f"exit code {done.returncode}"
         raise ConfigError(
-            f"condor_submit_dag refuses {dag}: {said}",
-            "the files are written: change them, and submit them by hand",
+            f"condor_submit_dag rejects {dag}: {said}",
+            "the files were written: change them, and submit them by hand",
         )
     number = re.search(r"submitted to cluster (\d+)", done.stdout)
     job = number[1] if number else "?"

@@ -1,9 +1,10 @@
-"""The contact file of a submission to HTCondor: addresses of peers, for jobs that share no folder.
+"""The contact file of a submission to HTCondor. It has the addresses of peers, for jobs without a
+shared folder.
 
-The file is on the submitting machine. A job reads the file and appends to it through HTCondor
-(``condor_chirp``), which needs no direct connection. That one machine appends the lines of all
-jobs, so no line is lost or cut. The file has addresses and no secret: the swarm key decides which
-peers a join server admits.
+The file is on the submitting machine. A job reads it and appends to it through HTCondor
+(``condor_chirp``), without a direct connection to that machine. That machine alone appends the
+lines of all jobs, so no line is lost or cut. The file contains addresses and no secret. Join
+servers use the swarm key to decide which peers they admit.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ class ContactLine:
     """One line of the file: ``RUN PEER INCARNATION WHAT``.
 
     Attributes:
-        what: Address of its launcher's join server; COMES: the job has started; DONE: the peer has
-            finished.
+        what: The address of the join server in the peer's launcher, or COMES if the job has
+            started, or DONE if the peer has finished.
     """
 
     run: str
@@ -40,15 +41,15 @@ class ContactLine:
 
 
 class NoContact(GossipError):
-    """The contact file cannot be read or written."""
+    """The contact file could not be read or written."""
 
 
 class Contact:
-    """The contact file, for one run.
+    """Access of one run to the contact file.
 
     Args:
         path: Path on the submitting machine.
-        chirp: Command that accesses it.
+        chirp: Command that reads and writes files there.
     """
 
     def __init__(self, path: str, run: str, chirp: Sequence[str]) -> None:
@@ -66,8 +67,7 @@ class Contact:
         return [line for line in self.read_all() if line.run == self.run]
 
     def read_all(self) -> list[ContactLine]:
-        """Return the lines of all runs, in the order in which they were written. Raises:
-        NoContact."""
+        """Return the lines of all runs, from the oldest to the newest. Raises: NoContact."""
         return read_lines(self._call(["fetch", self.path, "-"]))
 
     def _call(self, words: Sequence[str], text: str = "") -> str:
@@ -89,8 +89,8 @@ class Contact:
 
 
 def read_lines(text: str) -> list[ContactLine]:
-    """Return the valid lines. Others are ignored: a process that can write to the file could also
-    delete it."""
+    """Parse the valid lines. Invalid lines are ignored. They are no additional risk, because a
+    process that can write them could also delete the file."""
     found = []
     for row in text.splitlines():
         words = row.split()
@@ -100,21 +100,23 @@ def read_lines(text: str) -> list[ContactLine]:
 
 
 def next_incarnation(lines: Iterable[ContactLine], peer: int) -> int:
-    """Return the incarnation that a job's peer begins with, once the job has written its COMES
-    line."""
+    """Return the first incarnation of a job's peer. The job must have written its COMES line
+    before."""
     own = [line for line in lines if line.peer == peer]
     lives = sum(line.what == COMES for line in own)
     return max([lives - 1, *(line.incarnation + 1 for line in own if line.what != COMES)])
 
 
 def join_servers(lines: Iterable[ContactLine]) -> tuple[str, ...]:
-    """Return the addresses, the newest first: the newest server is the most likely to reply."""
+    """Return the addresses from the newest to the oldest. The newest join server is the most likely
+    to reply."""
     found = [line.what for line in lines if line.what not in (COMES, DONE)]
     return tuple(dict.fromkeys(reversed(found)))
 
 
 def find_chirp() -> tuple[str, ...]:
-    """Return the command, which is rarely in the path. Raises: NoContact."""
+    """Return the command ``condor_chirp``, which is usually not in PATH. Raises: NoContact: There
+    is none."""
     places = [shutil.which("condor_chirp")]
     if (asks := shutil.which("condor_config_val")) is not None:
         said = subprocess.run(
@@ -125,7 +127,7 @@ def find_chirp() -> tuple[str, ...]:
     found = next((place for place in places if place and Path(place).is_file()), None)
     if found is None:
         raise NoContact(
-            "there is no condor_chirp on this machine: jobs without a shared folder find "
-            "each other by it"
+            "there is no condor_chirp on this machine: jobs without a shared folder need "
+            "it to find each other"
         )
     return (found,)

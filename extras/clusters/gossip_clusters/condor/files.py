@@ -1,5 +1,5 @@
-"""Files that ``gossip condor`` writes for HTCondor: job descriptions, and the DAG with a node for
-each peer."""
+"""Files that ``gossip condor`` writes for HTCondor: descriptions of jobs, and a DAG with one node
+per peer."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ PEER_SUB, MORE_SUB, VERDICT_SUB, DAG, CONTACT = (
 )
 CONFIG = "config.json"
 HELD_S = 60
-"""Seconds after which a held job is released, so that the cause has time to pass."""
+"""Time until a held job is released, in seconds. The cause may have disappeared by then."""
 BY_USER = 1
-"""Code of a hold by ``condor_hold``. Only a user releases this hold."""
+"""Reason code of a hold by ``condor_hold``. Only users release such holds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """Submission to HTCondor.
+    """Description of a submission to HTCondor.
 
     Attributes:
-        folder: Folder of the files, of the contact file, and of the results.
-        workdir: Working directory of the jobs, shared by all machines; None if there is no shared
-            folder, and files are sent with the job.
-        command: The script and its arguments; with a shared folder, the options of ``gossip run``
-            before them.
-        joining: The script and its arguments, for newcomers.
-        room: Whether newcomers may join.
-        inputs: Files that are sent with each job, the script first.
-        more: Additional commands of the user.
+        folder: Folder of these files, of the contact file and of the results.
+        workdir: Working directory of the jobs, which all machines share. None if there is no shared
+            folder, so that files are transferred with the jobs.
+        command: The script and its arguments. With a shared folder, the options of ``gossip run``
+            are before them.
+        joining: The script and its arguments for peers that join later.
+        room: Whether peers may join later.
+        inputs: Files that are transferred with each job. The first one is the script.
+        more: Additional lines of the user for the job descriptions.
     """
 
     name: str
@@ -64,7 +64,7 @@ class Submission:
     more: tuple[str, ...]
 
     def files(self) -> dict[str, str]:
-        """Return the texts of the files by name. Settings and key are separate."""
+        """Return file name -> text. The settings and the key are not included."""
         later = {MORE_SUB: self._more_sub()} if self.room else {}
         return {
             PEER_SUB: self._peer_sub(),
@@ -83,8 +83,8 @@ class Submission:
             (
                 f"# Each job is one of {self.peers} peers. The DAG has a node for each, which "
                 "determines its peer.\n"
-                f"# condor_submit {PEER_SUB} queues all of them without a DAG: the number of the "
-                "process is that of the peer.\n"
+                f"# condor_submit {PEER_SUB} queues all of them without a DAG. The number of a "
+                "process is then the number of its peer.\n"
             )
             + self._job(module, words, f"peer-{peer}")
             + f"+{PEER} = {peer}\n+{PEERS} = {self.peers}\n"
@@ -108,12 +108,13 @@ class Submission:
         )
 
     def _verdict_sub(self) -> str:
-        """Return the job of the verdict. It runs on the submitting machine, and needs no slot."""
+        """Return the description of the last job. It runs on the submitting machine, without a
+        slot."""
         where = self.workdir or self.folder
         return (
             (
-                "# The last node of the DAG: the run has succeeded if peers have finished, "
-                "regardless of the others.\n"
+                "# The last node of the DAG. The run has succeeded if at least one peer has "
+                "finished.\n"
             )
             + lines(
                 {
@@ -131,19 +132,19 @@ class Submission:
         )
 
     def _dag(self) -> str:
-        """Return the DAG, with a node for each peer: if a job of a node with several jobs fails,
-        HTCondor removes the others."""
+        """Return the DAG. Each peer has a node of its own, because HTCondor removes all jobs of a
+        node if one of them fails."""
         peers = counted(self.peers, "peer")
         rows = [
             (
-                f"# {peers}, a node each, so that the end of one does not end another. HTCondor "
+                f"# {peers} with a node each, so that the end of one does not end another. HTCondor "
                 "restarts a job that is evicted"
             ),
             (
-                "# or fails, as the next life of its peer. The last node determines the outcome. "
-                "If no peer has finished, the"
+                "# or fails, as the next incarnation of its peer. The last node determines the "
+                "outcome. If no peer has finished, the"
             ),
-            "# DAG has failed, and condor_submit_dag begins it anew, as another run.",
+            "# DAG has failed, and condor_submit_dag starts it again as another run.",
         ]
         for peer in range(self.peers):
             rows += [
@@ -194,7 +195,7 @@ class Submission:
             )
             + lines({"max_retries": str(self.restarts), "retry_until": useless})
             + (
-                "# A job that HTCondor holds, such as after a failed transfer, is released; one "
+                "# A job that HTCondor holds, such as after a failed transfer, is released. A job "
                 "that you hold is not.\n"
             )
             + lines(
@@ -212,8 +213,8 @@ class Submission:
     def _transfer(self) -> str:
         if self.workdir:
             return (
-                "# All machines share the folder: only machines that share it with this one are "
-                "used.\n"
+                "# All jobs share the folder, so they run only on machines that share it with this "
+                "one.\n"
             ) + lines({"should_transfer_files": "NO"})
         keys = [str(self.folder / SWARM_KEY)] if self.keyed else []
         return (
@@ -238,8 +239,8 @@ def lines(commands: Mapping[str, str]) -> str:
 
 
 def quoted(words: Sequence[str]) -> str:
-    """Return a list of arguments or variables in HTCondor's new syntax. Raises: ConfigError: One
-    cannot be expressed."""
+    """Return arguments or variables in HTCondor's new syntax. Raises: ConfigError: A word has more
+    than one line."""
     for word in words:
         if "\n" in word or "\r" in word:
             raise ConfigError(
@@ -250,7 +251,7 @@ def quoted(words: Sequence[str]) -> str:
 
 
 def _quoted(word: str) -> str:
-    # $ begins a macro; $$ begins one that is replaced when the job is matched with a machine.
+    # $ begins a macro. $$ begins a macro that HTCondor expands after it has chosen a machine.
     word = re.sub(
         r"\$\$|\$", lambda found: "$$(DOLLARDOLLAR)" if len(found[0]) == 2 else "$(DOLLAR)", word
     )

@@ -1,8 +1,8 @@
 """``python -m gossip_clusters.condor.join``: a job of HTCondor that adds a peer to a run of other
 jobs.
 
-With a contact file, the job joins at the join servers in it; without one, by the run's folder,
-which all machines share.
+If there is a contact file, the job connects to the join servers in it. Otherwise it uses the folder
+of the run, which all machines share.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from gossip.run import Task, own_address
 from .contact import Contact, find_chirp, join_servers
 from .peer import bring_back, own_key
 
-JOIN_REQUEST_S = 600.0  # Its machine may be free before those of the others.
+JOIN_REQUEST_S = 600.0  # This job may start before the jobs of the run.
 NONE_YET = "no job of the run has begun"
 
 
 def by_contact(path: str, words: Sequence[str]) -> int:
-    """Join the newest run of a contact file. Return the exit code of the job."""
+    """Join the newest run in a contact file. Return the exit code of the job."""
     chirp = find_chirp()
     lines = Contact(path, "", chirp).read_all()
     if not lines:
@@ -59,8 +59,8 @@ def by_contact(path: str, words: Sequence[str]) -> int:
 
 
 def by_folder(words: Sequence[str]) -> None:
-    """Replace this process by ``gossip join`` for the newest run of this folder, with HTCondor's
-    address of this machine."""
+    """Replace this process by ``gossip join`` for the newest run in this folder. The address of
+    this machine is the one that HTCondor uses."""
     found = sorted(Path(RUNS).glob("condor-*/config.json"), key=lambda path: path.stat().st_mtime)
     if not found:
         raise ConfigError(f"{Path(RUNS).resolve()}: {NONE_YET}", "submit it once they train")

@@ -1,9 +1,9 @@
-"""``python -m gossip_clusters.condor.peer``: a job of HTCondor that shares no folder with the
-others.
+"""``python -m gossip_clusters.condor.peer``: a job of HTCondor without a folder that it shares with
+other jobs.
 
-Settings and swarm key are sent with the job; the contact file has the addresses of other jobs. An
-evicted job starts again with the next incarnation of its peer, which receives the state from other
-peers. The files of each incarnation are returned with its job.
+The settings and the swarm key are transferred with the job. The contact file has the addresses of
+other jobs. If a job is evicted, it starts again with the next incarnation of its peer, and receives
+the state from other peers. HTCondor returns the files of each incarnation with its job.
 """
 
 from __future__ import annotations
@@ -36,16 +36,17 @@ from .contact import (
 )
 
 LOOK_S = 0.5
-# while peers are missing, or the file was unreachable: all jobs access the same machine
+# Interval while peers are missing or the file is not accessible. It is long because all jobs access
+# the same machine.
 AGAIN_S = 10.0
 
 
 def train(contact_path: str, words: Sequence[str]) -> int:
-    """Run a peer to its end. Return the exit code of the job."""
+    """Run a peer until it ends. Return the exit code of the job."""
     task = condor_task(os.environ)
     if task is None:
         raise ConfigError(
-            "this is not a job of several peers of HTCondor", "gossip condor writes one"
+            "this is not a job of HTCondor with several peers", "gossip condor writes such a job"
         )
     results = Path(RUNS) / task.run
     results.mkdir(parents=True, exist_ok=True)
@@ -89,9 +90,9 @@ def train(contact_path: str, words: Sequence[str]) -> int:
 async def keep_in_contact(
     supervisor: Supervisor, contact: Contact, peer: int, incarnation: int
 ) -> None:
-    """Write the address of the local join server, then read those of others: if two jobs do so,
-    the later one sees the other. Repeat while peers are missing. If the trainer has restarted the
-    node, write the new incarnation."""
+    """Write the address of the local join server, and then read the addresses of others. If two
+    jobs do this, at least one of them reads the address of the other. Repeat this while peers are
+    missing. If the trainer has restarted its node, write the new incarnation."""
     assert supervisor.join_server is not None
     join_server, told, tried = supervisor.join_server, -1, -1
     clock = asyncio.get_running_loop().time
@@ -114,8 +115,8 @@ async def keep_in_contact(
 
 
 def check_going_on(task: Task, lines: Sequence[ContactLine], incarnation: int) -> None:
-    """Check that the run can continue. Raises: ConfigError: No peer is left that could send its
-    state."""
+    """Check that the run can continue. Raises: ConfigError: No peer is left that could send the
+    state to this one."""
     others = [line for line in lines if line.peer != task.peer and line.what != COMES]
     done = sorted({line.peer for line in others if line.what == DONE})
     if (
@@ -131,8 +132,8 @@ def check_going_on(task: Task, lines: Sequence[ContactLine], incarnation: int) -
 
 
 def own_key() -> Path | None:
-    """Return the swarm key. HTCondor has copied it into a folder of this job, with unspecified
-    permissions."""
+    """Return the path of the swarm key. HTCondor has copied the key into the folder of this job,
+    and its permissions are unspecified, so they are set here."""
     path = Path(SWARM_KEY).resolve()
     if not path.is_file():
         return None
@@ -141,11 +142,11 @@ def own_key() -> Path | None:
 
 
 def bring_back(folder: Path, results: Path, peers: Mapping[int, int]) -> None:
-    """Copy the user's files of an incarnation to the folder that HTCondor collects, under names
-    that are unique to it.
+    """Copy the files of an incarnation that users need to the folder that HTCondor returns. Their
+    names contain the peer and the incarnation.
 
     Args:
-        peers: Peers that ran here, with their first incarnations.
+        peers: peer that ran here -> its first incarnation in this job.
     """
     copied = {name: name for name in (CONFIG, runs.COMMAND, "environment.json")}
     for peer, incarnation in peers.items():

@@ -1,7 +1,7 @@
-"""``python -m gossip_clusters.condor.verdict``: the last node of a DAG, which determines the
-outcome of the run from the files of its peers.
+"""``python -m gossip_clusters.condor.verdict``: the last node of a DAG. It determines the outcome
+of the run from the files of the peers.
 
-It ends with 0 if peers finished, regardless of the others, and so does the DAG.
+Its exit code is 0 if at least one peer has finished. The DAG has the same outcome.
 """
 
 from __future__ import annotations

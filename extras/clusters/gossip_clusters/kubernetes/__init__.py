@@ -1,4 +1,4 @@
-"""Peers as pods of an indexed job."""
+"""Peers that are pods of an indexed job."""
 
 from __future__ import annotations
 

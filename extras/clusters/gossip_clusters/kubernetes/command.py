@@ -1,5 +1,5 @@
-"""``gossip kubernetes``: an indexed job with the peers of one run as its pods. The run continues if
-pods are lost."""
+"""``gossip kubernetes``: an indexed job for Kubernetes, in which each peer of a run is a pod. The
+run continues if pods are lost."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from gossip.config import RunConfig
 
 NAME = re.compile(r"[a-z]([-a-z0-9]{0,46}[a-z0-9])?", re.ASCII)
-"""Name of a job and of its service. The pods of the job add their number and five letters to it:
-63 characters at most."""
+"""Name of a job and of its service. Pods add their index and five letters to it, and the result may
+have at most 63 characters."""
 SHARED = "/shared"
 JOIN_SERVER = 7421
 
@@ -49,17 +49,17 @@ def kubernetes(
         ),
     ],
     peers: Annotated[int, optional("Number of pods, with one peer each.", "-n", "--peers", min=1)],
-    image: Annotated[str, optional("With gossip, torch and the script in it.")],
+    image: Annotated[str, optional("Container image that contains gossip, torch and the script.")],
     claim: Annotated[
         str,
         optional(
-            "Persistent volume claim that all pods may write to (ReadWriteMany), to meet "
-            "there and not by names."
+            "Persistent volume claim that all pods may write to (ReadWriteMany). Pods then "
+            "find each other by its files, not by names."
         ),
     ] = "",
-    name: Annotated[str, typer.Option(help="Of the job, the service and the run.")] = "gossip",
+    name: Annotated[str, typer.Option(help="Name of the job, the service and the run.")] = "gossip",
     mount: Annotated[
-        str, optional(f"With --claim: where that is in a pod, {SHARED} by default.")
+        str, optional(f"With --claim: path of the volume in a pod; by default {SHARED}.")
     ] = "",
     port: Annotated[
         int,
@@ -67,24 +67,28 @@ def kubernetes(
             min=1, max=65535, help="Without --claim: port of the join server of each pod."
         ),
     ] = JOIN_SERVER,
-    workdir: Annotated[str, optional("Folder that the script is started in.")] = "",
+    workdir: Annotated[str, optional("Folder in which the script starts.")] = "",
     user: Annotated[
-        int | None, optional("User id of the pods, by default that of the image.", min=0)
+        int | None, optional("User id of the pods; by default that of the image.", min=0)
     ] = None,
-    cpus: Annotated[int, typer.Option(min=1, help="Processors, and so threads, of each peer.")] = 1,
-    memory: Annotated[str, typer.Option(help="Of each peer, as Kubernetes writes it.")] = "2Gi",
+    cpus: Annotated[
+        int, typer.Option(min=1, help="Number of processors and of threads of each peer.")
+    ] = 1,
+    memory: Annotated[
+        str, typer.Option(help="Memory of each peer, in Kubernetes' format.")
+    ] = "2Gi",
     gpus: Annotated[int, typer.Option(min=0, help="GPUs of each peer.")] = 0,
     restarts: Annotated[
         int, typer.Option(min=0, help="Maximum restarts of a pod that failed.")
     ] = 6,
     leave: Annotated[
         int,
-        typer.Option(min=1, help="Seconds that an evicted pod has to leave."),
+        typer.Option(min=1, help="Seconds after which Kubernetes kills an evicted pod."),
     ] = 90,
-    python: Annotated[str, typer.Option(help="Of the image.")] = "python",
+    python: Annotated[str, typer.Option(help="Command of Python in the image.")] = "python",
     out: Annotated[
         Path | None,
-        typer.Option("-o", "--out", help="File for the manifest, readable by you alone."),
+        typer.Option("-o", "--out", help="File for the manifest. Only you can read it."),
     ] = None,
 ) -> None:
     """Print a job for Kubernetes with a peer in each pod (no real cluster has run it yet):
@@ -121,7 +125,9 @@ def kubernetes(
         "name": "it is for --name",
     }
     refuse(
-        shown, elsewhere, "leave it out behind --: -n and --name, or with --claim --mount, say it"
+        shown,
+        elsewhere,
+        "leave it out after --: -n and --name, or --mount with --claim, determine it",
     )
     check_resume_elsewhere(shown)
     if claim:
@@ -175,8 +181,8 @@ def kubernetes(
 
 
 def key_file(path: Path | None, config: RunConfig) -> dict[str, str]:
-    """Return the swarm key of a run with keys: the one in ``path``, or a new one. Raises:
-    ConfigError."""
+    """Return name -> text of the key file, if the run has keys: the key in ``path``, or a new one.
+    Raises: ConfigError: The key is invalid."""
     from gossip.launch.local import own_key
     from gossip.run import SWARM_KEY, dump_pair
     from gossip.transport import new_pair
@@ -186,7 +192,7 @@ def key_file(path: Path | None, config: RunConfig) -> dict[str, str]:
 
 
 def write(text: str, out: Path | None) -> None:
-    """Write the manifest. Raises: ConfigError: The key cannot be written there."""
+    """Write the manifest. Raises: ConfigError: The file cannot be written."""
     if out is None:
         print(text, end="")
         return
@@ -203,10 +209,10 @@ def write(text: str, out: Path | None) -> None:
 
 
 def remark(config: Path | None) -> None:
-    """Print which settings of this shell are not passed to the pods."""
+    """Print which settings of this shell the pods do not receive."""
     if config is not None:
         print(
-            f"! --config {config} is read by every pod: it has to be there, in the image",
+            f"! every pod reads --config {config}, so the file must be in the image",
             file=sys.stderr,
         )
     if left := left_behind():

@@ -1,5 +1,5 @@
-"""Manifest of ``gossip kubernetes``: a headless service, an indexed job, and a secret if the pods
-share no volume."""
+"""Manifest of ``gossip kubernetes``: a headless service and an indexed job. If the pods share no
+volume, there is also a secret."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gossip.run import SWARM_KEY
 
 CONFIG = "config.json"
 GIVEN, OWN = "/etc/gossip", "/run/gossip"
-"""Paths in a pod: of the secret, and of its own run's folder."""
+"""Paths in a pod: files of the secret, and the folder of the pod's own files."""
 ONLY_OWNER = 0o400
 FROM_POD = {
     "GOSSIP_LISTEN": "status.podIP",
@@ -25,20 +25,20 @@ FROM_POD = {
         "metadata.annotations['batch.kubernetes.io/job-index-ignored-failure-count']"
     ),
 }
-"""Variables that Kubernetes sets in a pod: its address, its job, and its numbers of failures,
-counted towards the limit or not."""
+"""Variables with values from Kubernetes: the address of the pod, its job, and two counts of its
+failures. The second counts the failures that are not limited."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pods:
-    """Pods to be created by Kubernetes.
+    """Description of the pods.
 
     Attributes:
-        module: Module that each pod runs with ``python -m``, with ``words`` as its arguments.
-        claim: Volume that all pods share, at ``mount``; "" means none.
-        port: Port of each pod's join server.
-        user: User id of all processes; -1 means that of the image.
-        given: Texts of the files in the secret, by name; none if there is no secret.
+        module: Module that each pod runs with ``python -m``; ``words`` are its arguments.
+        claim: Claim of the volume that all pods share at ``mount``; "" if there is none.
+        port: Port of the join server in each pod.
+        user: User id of all processes; -1 for that of the image.
+        given: file name -> text in the secret; empty if there is no secret.
     """
 
     name: str
@@ -68,14 +68,14 @@ class Pods:
 
     def _head(self) -> str:
         if self.claim:
-            meets = f"in runs/{self.name} of the claim {self.claim}: all pods have to write there"
+            meets = f"in runs/{self.name} of the claim {self.claim}. All pods must write there"
             told = (
                 f"Outcome: {self.python} -m gossip.launch.schedulers.task_runs FOLDER 0, "
                 "wherever the volume is."
             )
         else:
             meets = (
-                f"by their names, {self.name}-INDEX.{self.name}: any running pod has the "
+                f"by their names, {self.name}-INDEX.{self.name}. Any running pod has the "
                 "addresses of all others"
             )
             told = (
@@ -83,15 +83,15 @@ class Pods:
                 "as long as the pods are kept."
             )
         secret = (
-            f"# The secret holds {SWARM_KEY}: with it any process can take part. Keep this file "
+            f"# The secret contains {SWARM_KEY}. With it any process can take part. Keep this file "
             "secret.\n"
             if SWARM_KEY in self.given
             else ""
         )
         return (
-            f"# {counted(self.peers, 'peer')}, a pod each, that find each other {meets}.\n"
-            "# A lost pod is restarted as the next life of its peer; the others go on without it "
-            "until then.\n"
+            f"# {counted(self.peers, 'peer')}, each in a pod. They find each other {meets}.\n"
+            "# A lost pod is restarted as the next incarnation of its peer. The other peers "
+            "continue without it until then.\n"
             f"# {told}\n{secret}"
         )
 
@@ -104,8 +104,8 @@ class Pods:
         return {"app.kubernetes.io/name": "gossip", "app.kubernetes.io/instance": self.name}
 
     def _secret(self) -> dict[str, Any]:
-        # Another manifest with this name has another key, so the peers of this one would reject its
-        # peers.
+        # The manifest of another run with this name has another key, so the peers of the two runs
+        # reject each other.
         return {
             "apiVersion": "v1",
             "kind": "Secret",
@@ -115,8 +115,8 @@ class Pods:
         }
 
     def _service(self) -> dict[str, Any]:
-        """Return the service that gives each pod a name, even before it is ready: readiness is not
-        checked."""
+        """Return the service that gives each pod a name. A pod has its name before it is ready,
+        because readiness is not checked."""
         spec = {"clusterIP": "None", "selector": self._labels, "publishNotReadyAddresses": True}
         return {"apiVersion": "v1", "kind": "Service", "metadata": self._metadata, "spec": spec}
 
@@ -127,7 +127,8 @@ class Pods:
             "metadata": {"labels": self._labels},
             "spec": {
                 "subdomain": self.name,
-                # The variables of a service named gossip-x would be read as settings.
+                # Without this, variables of a service named gossip-x would be read as settings of
+                # gossip.
                 "enableServiceLinks": False,
                 "restartPolicy": "Never",
                 "terminationGracePeriodSeconds": self.leave,
@@ -186,7 +187,7 @@ class Pods:
         }
 
     def _volumes(self) -> list[tuple[str, dict[str, Any], dict[str, Any]]]:
-        """Return names, volumes, and mounts."""
+        """Return name, volume and mount of each volume."""
         shm = ("shm", {"emptyDir": {"medium": "Memory"}}, {"mountPath": "/dev/shm"})
         if self.claim:
             return [
@@ -206,19 +207,19 @@ class Pods:
 
 
 def escaped(word: str) -> str:
-    """Return a word for a container's arguments and variables: ``$(NAME)`` is a variable of
-    Kubernetes, ``$$(NAME)`` is not."""
+    """Escape a word for the arguments or variables of a container. Kubernetes would expand
+    ``$(NAME)``, but not ``$$(NAME)``."""
     return word.replace("$(", "$$(")
 
 
 def names_of(name: str, peers: Sequence[int]) -> list[str]:
-    """Return the names of the pods of a job with a service of the same name."""
+    """Return the names of pods in a job that has a service of the same name."""
     return [f"{name}-{peer}.{name}" for peer in peers]
 
 
 def lines(value: Any) -> Iterator[str]:
-    """Yield the lines of a YAML document of mappings, lists and scalars. A scalar is written as
-    JSON, which has the same meaning in YAML and is unambiguous."""
+    """Yield the lines of a YAML document from mappings, lists and scalars. Scalars are written as
+    JSON, which means the same in YAML and has no special cases."""
     if isinstance(value, Mapping):
         for key, inner in value.items():
             if isinstance(inner, Mapping | list) and inner:

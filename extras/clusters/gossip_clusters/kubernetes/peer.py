@@ -1,10 +1,10 @@
-"""``python -m gossip_clusters.kubernetes.peer``: a pod of an indexed job that shares no volume with
-the others.
+"""``python -m gossip_clusters.kubernetes.peer``: a pod of an indexed job without a volume that it
+shares with other pods.
 
-Settings and swarm key are files. Each pod has a stable name, and a join server at the same port
-as all others. A new pod tries all names, and any pod that replies sends the addresses of all
-others. No pod is special. A restarted pod has the same index and usually another address. It
-requests the last incarnation of its peer from the others, and uses the next one.
+The settings and the swarm key are files. Each pod has a stable name, and all pods have a join
+server at the same port. A new pod tries all names. Any pod that replies sends the addresses of all
+others, so no pod is special. A restarted pod has the same index and usually another address. It
+requests the last incarnation of its peer from the other pods, and uses the next one.
 """
 
 from __future__ import annotations
@@ -40,22 +40,22 @@ from gossip.transport import KeyPair
 from .files import CONFIG, names_of
 
 ASK_S = 2.0
-NAMES_S = 5.0  # for the lookup of all names together.
-FIND_S = 15.0  # for a restarted pod to find another pod with its last incarnation.
-# A restarted pod that has not found the others by then ends, and the job restarts it later.
+NAMES_S = 5.0  # Time limit of the lookup of all names together.
+FIND_S = 15.0  # Time for a restarted pod to find another pod that has its last incarnation.
+# A restarted pod that finds no other pod in this time ends. The job restarts it later.
 BACK_S = 120.0
 LOOK_S = 1.0
 AGAIN_S, AGAIN_MAX_S = 5.0, 60.0
-"""Seconds from the absence of a peer to the lookup of its name, and the maximum between two
-lookups. The interval doubles each time."""
+"""Seconds until the name of a missing peer is looked up, and the longest interval between two
+lookups. The interval doubles after each lookup."""
 
 
 def train(given: Path, own: Path, name: str, port: int, words: Sequence[str]) -> int:
-    """Run a pod to its end. Return its exit code.
+    """Run a pod until it ends. Return its exit code.
 
     Args:
-        given: Folder of settings and key.
-        own: Folder for the folder of this pod's run.
+        given: Folder with the settings and the key.
+        own: Folder in which this pod creates the folder of its run.
         name: Name of the job and of its service.
     """
     peer, failures = number(os.environ, "JOB_COMPLETION_INDEX"), failed_before(os.environ)
@@ -107,16 +107,15 @@ def train(given: Path, own: Path, name: str, port: int, words: Sequence[str]) ->
 
 
 def failed_before(told: Mapping[str, str]) -> int:
-    """Return the number of failures of this index that the job's controller has counted, towards
-    its limit or not."""
+    """Return how often this index has failed. Failures count whether or not they are limited."""
     words = [told.get(name, "") for name in ("JOB_FAILURES", "JOB_FAILURES_IGNORED")]
     return sum(int(word) for word in words if word.isascii() and word.isdecimal())
 
 
 def coming_back(config: RunConfig) -> RunConfig:
-    """Return the settings for a restarted pod. It receives the state from the others, and begins
-    again only with most of the peers, as after a loss of all. A lone pod would repeat the work of
-    peers that have completed the run and ended."""
+    """Return the settings of a restarted pod. It receives the state from other peers. It begins
+    again from the start only if most peers are present, as after the loss of all. A single pod
+    would repeat the work of peers that have completed the run and ended."""
     patience_s = config.patience_s if config.min_peers else BACK_S
     return config.model_copy(
         update={
@@ -128,8 +127,8 @@ def coming_back(config: RunConfig) -> RunConfig:
 
 
 def copy_swarm_key(path: Path, folder: Path) -> KeyPair:
-    """Copy the swarm key to a file in the run's folder that only its owner can read: the mode of a
-    secret's file cannot be chosen here.
+    """Copy the swarm key to a file in the folder of the run that only its owner can read. The
+    permissions of files from a secret cannot be changed.
 
     Raises: ConfigError: The key cannot be read, or is invalid.
     """
@@ -152,13 +151,13 @@ async def find(
     pods: Callable[[], Awaitable[list[str]]],
     within_s: float,
 ) -> tuple[tuple[str, ...], int]:
-    """Request the last incarnation of this peer from every pod with a name, repeatedly until one
+    """Request the last incarnation of this peer from all pods with a name. Repeat this until one
     replies or ``within_s`` have passed.
 
     Args:
-        question: Request in the name of the local join server, which opens later.
-        pods: Looks up the addresses of the pods with a name.
-    Returns: Addresses of the pods, and the last known incarnation; -1 means none.
+        question: Request in the name of the local join server, which starts later.
+        pods: Returns the addresses of all pods with a name.
+    Returns: Addresses of the pods, and the last known incarnation, or -1 if none is known.
     """
     clock = asyncio.get_running_loop().time
     until = clock() + within_s
@@ -185,7 +184,7 @@ async def find(
 
 
 async def resolve_names(names: Collection[str], port: int) -> list[str]:
-    """Return ``HOST:PORT`` of the pods that a name server resolves in time."""
+    """Return ``HOST:PORT`` of the pods that the name server resolves within ``NAMES_S``."""
     asked = [asyncio.create_task(_resolve_name(name, port)) for name in names]
     if not asked:
         return []
@@ -199,25 +198,25 @@ async def _resolve_name(name: str, port: int) -> list[str]:
     try:
         rows = await asyncio.get_running_loop().getaddrinfo(name, port, type=socket.SOCK_STREAM)
     except OSError:
-        return []  # The pod does not exist yet, or no longer.
+        return []  # The pod does not exist yet, or has ended.
     return [join(str(row[4][0]).partition("%")[0], port) for row in rows]
 
 
 class PodLookups:
-    """Lookups of the names of missing peers, each less often the longer its peer is missing. A new
-    pod looks up all others itself.
+    """Times at which the names of missing peers are looked up. The interval grows with the absence.
+    New pods look up all names themselves.
 
     Args:
-        names: Names of the pods of the other peers.
+        names: peer -> name of its pod, without the local peer.
     """
 
     def __init__(self, names: Mapping[int, str]) -> None:
         self._names = names
-        # peer -> time of the next lookup, and the interval after it
+        # Peer -> time of the next lookup, and the interval after it.
         self._next: dict[int, tuple[float, float]] = {}
 
     def due(self, is_here: Callable[[int], bool], now: float) -> list[str]:
-        """Return the names to look up now."""
+        """Return the names that must be looked up now."""
         found = []
         for peer, name in self._names.items():
             if is_here(peer):
@@ -232,7 +231,7 @@ class PodLookups:
 
 
 async def keep_meeting(supervisor: Supervisor, names: Mapping[int, str], port: int) -> None:
-    """Visit newly resolved pods as long as a peer is missing or does not reply."""
+    """Connect to newly resolved pods while a peer is missing or does not reply."""
     assert supervisor.join_server is not None
     join_server, clock = supervisor.join_server, asyncio.get_running_loop().time
     sought = PodLookups(names)

@@ -1,4 +1,4 @@
-"""``gossip plan``: measured times of layers and links, and the fastest way to train on these
+"""``gossip plan``: measurement of layers and links, and the fastest kind of training on these
 peers."""
 
 from __future__ import annotations

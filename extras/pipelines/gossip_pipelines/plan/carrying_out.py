@@ -1,4 +1,4 @@
-"""``gossip run --plan``: options of a run from a plan."""
+"""``gossip run --plan``: options of a run that follow from a plan."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from gossip.run import shown
 
 
 def options_of(path: Path, peers: int | None) -> dict[str, Any]:
-    """Return the options of a run. Peers are numbered in the order in which the plan names them.
+    """Return the options of a run. Peers have numbers in the order in which the plan lists them.
 
     Args:
-        peers: Number of peers on the command line; None without one.
-    Raises: ConfigError: The file is not a plan, or the plan has one stage or another number of
+        peers: Number of peers on the command line, if there is one.
+    Raises: ConfigError: The file is not a plan, or the plan has only one stage or another number of
         peers.
     """
     from gossip_pipelines.planning import check_stages, read_plan

@@ -1,4 +1,4 @@
-"""``gossip plan``: the commands that profile peers, make a plan and show it."""
+"""``gossip plan``: commands that profile peers, make a plan and show a plan."""
 
 from __future__ import annotations
 
@@ -29,60 +29,75 @@ app = typer.Typer(
 Profiles = Annotated[
     list[Path],
     typer.Argument(
-        metavar="PROFILE...", help="Files of gossip plan profile, one a peer.", show_default=False
+        metavar="PROFILE...",
+        help="Files of gossip plan profile, one for each peer.",
+        show_default=False,
     ),
 ]
 Mbit = Annotated[
-    float | None, optional("Mbit/s of links that nobody has measured.", "--mbit", min=0.001)
+    float | None,
+    optional("Bandwidth of links that were not measured, in Mbit/s.", "--mbit", min=0.001),
 ]
 DelayMs = Annotated[
-    float, typer.Option("--delay-ms", help="With --mbit: what a message takes besides.", min=0.0)
+    float, typer.Option("--delay-ms", help="With --mbit: additional time of each message.", min=0.0)
 ]
-Json = Annotated[
-    bool, typer.Option("--json", help="Print all as JSON, and nothing else, to stdout.")
-]
-Replace = Annotated[bool, typer.Option("--replace", help="Write over the plan that is there.")]
+Json = Annotated[bool, typer.Option("--json", help="Print only JSON to stdout.")]
+Replace = Annotated[bool, typer.Option("--replace", help="Overwrite an existing plan.")]
 
 
 @app.command()
 def make(
     profiles: Profiles,
-    batch: Annotated[int, typer.Option(min=1, help="Samples of a step, of all peers.")] = 32,
+    batch: Annotated[
+        int, typer.Option(min=1, help="Number of samples of a step on all peers together.")
+    ] = 32,
     samples: Annotated[
-        int | None, optional("Of a micro-batch; by default what is best.", min=1)
+        int | None, optional("Samples of a micro-batch; by default the best number.", min=1)
     ] = None,
-    stages: Annotated[int | None, optional("How many; by default what is best.", min=2)] = None,
+    stages: Annotated[
+        int | None, optional("Number of stages; by default the best one.", min=2)
+    ] = None,
     crashes: Annotated[
-        int, typer.Option(min=0, max=31, help="f + 1 peers in each stage, of which f may crash.")
+        int,
+        typer.Option(min=0, max=31, help="f; each stage gets f + 1 peers, so that f may crash."),
     ] = 0,
     liars: Annotated[
-        int, typer.Option(min=0, max=31, help="2f + 1 peers in each stage, of which f may lie.")
+        int,
+        typer.Option(
+            min=0, max=31, help="f; each stage gets 2f + 1 peers, so that f may be Byzantine."
+        ),
     ] = 0,
     copies: Annotated[
         float,
         typer.Option(
             min=2.0,
             max=16.0,
-            help="Numbers kept for each parameter: 4 with Adam, 3 with momentum, 2 with SGD.",
+            help="Stored numbers per parameter: 4 with Adam, 3 with momentum, 2 with SGD.",
         ),
     ] = 4.0,
     local_steps: Annotated[
-        int, typer.Option(min=1, help="Of each peer between two rounds, where these are compared.")
+        int,
+        typer.Option(
+            min=1,
+            help="Steps of each peer between two rounds, for the comparison with local steps.",
+        ),
     ] = 30,
     activations: Annotated[
         Literal["exact", "bf16"],  # gossip.config.Activations takes too long to import for --help
-        typer.Option(help="What stages send each other: as the layers make it, or half of that."),
+        typer.Option(
+            help="Format of activations between stages: that of the layers, or half its size."
+        ),
     ] = "exact",
     mbit: Mbit = None,
     delay_ms: DelayMs = 1.0,
-    out: Annotated[Path, typer.Option(help="Where the best pipeline goes.")] = Path("plan.toml"),
+    out: Annotated[Path, typer.Option(help="File for the best pipeline.")] = Path("plan.toml"),
     replace: Replace = False,
     show: Annotated[
         bool, typer.Option("--show", help="Draw its stages, peers, time line and bottleneck.")
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Find the fastest way to train on these peers, and write the best pipeline to a file."""
+    """Find the fastest training on these peers, and write the best pipeline to a file."""
     from gossip_pipelines.planning import PlanRequest, make_plan, plan_of, write_plan, write_text
 
     from . import picture
@@ -120,7 +135,9 @@ def make(
 
 @app.command()
 def show(
-    plan: Annotated[Path, typer.Argument(help="A plan, edited or not.", show_default=False)],
+    plan: Annotated[
+        Path, typer.Argument(help="File of a plan. You may have edited it.", show_default=False)
+    ],
     profiles: Profiles,
     mbit: Mbit = None,
     delay_ms: DelayMs = 1.0,
@@ -138,8 +155,8 @@ def show(
         return
     now = played_step_s(stage_costs, placement)
     print(
-        f"{shown(plan)}: {picture.seconds_word(now)} a step by these profiles "
-        f"({picture.seconds_word(found.predicted_step_s)} when it was made)"
+        f"{shown(plan)}: {picture.seconds_word(now)} per step according to these profiles "
+        f"({picture.seconds_word(found.predicted_step_s)} when the plan was made)"
     )
     picture.print_plan(stage_costs, placement)
     print(HOW_TO_RUN)
@@ -151,34 +168,33 @@ def profile(
         str,
         typer.Argument(
             metavar="FILE.py:FUNCTION",
-            help="Or module:function. It returns (layers, samples): a list of modules, or "
-            "of functions that make one each, and a tensor with a sample in each row.",
+            help="Or module:function. It returns (layers, samples): a list of modules or "
+            "of functions that build one each, and a tensor with one sample per row.",
             show_default=False,
         ),
     ],
-    name: Annotated[str, optional("Of this peer; its host name by default.")] = "",
-    out: Annotated[Path | None, optional("NAME.toml by default.")] = None,
+    name: Annotated[str, optional("Name of this peer; by default its host name.")] = "",
+    out: Annotated[Path | None, optional("File for the profile; by default NAME.toml.")] = None,
     batches: Annotated[
-        str, typer.Option(help="Two numbers of samples, between which micro-batches will be.")
+        str, typer.Option(help="Two numbers of samples. Micro-batches should be between them.")
     ] = "2,16",
     repeats: Annotated[
-        int, typer.Option(min=1, max=1000, help="Turns, of which medians count.")
+        int, typer.Option(min=1, max=1000, help="Number of repetitions. The median is used.")
     ] = 11,
     memory: Annotated[
         str,
         optional(
-            "What layers, optimizer and activations may take, such as 2GiB; by default what "
-            "is free now."
+            "Memory for layers, optimizer and activations, such as 2GiB; by default the "
+            "memory that is free now."
         ),
     ] = "",
     again: Annotated[
-        bool, typer.Option("--again", help="Measure layers anew that the file has already.")
+        bool, typer.Option("--again", help="Measure layers again that are already in the file.")
     ] = False,
 ) -> None:
-    """Time each layer of a model on this machine, forward and backward, and store the times in a
-    file.
+    """Measure the time of each layer of a model on this machine, and write the times to a file.
 
-    Layers that the file has already, of this or another model, are not timed again.
+    Layers that are already in the file, from this or another model, are not measured again.
     """
     from .profiling import ProfileRequest, profile_here
 
@@ -189,23 +205,26 @@ def profile(
 @app.command()
 def link(
     profile: Annotated[
-        Path, typer.Argument(help="This peer's profile; it gets the link.", show_default=False)
+        Path,
+        typer.Argument(help="Profile of this peer. The link is added to it.", show_default=False),
     ],
-    to: Annotated[str, typer.Argument(metavar="PEER", help="Name of the other.")],
+    to: Annotated[str, typer.Argument(metavar="PEER", help="Name of the other peer.")],
     host: Annotated[str, typer.Option(help="Address of this end.")] = "127.0.0.1",
     other_host: Annotated[
-        str, typer.Option(help="Address of the other end; this host's by default.")
+        str, typer.Option(help="Address of the other end; by default that of this end.")
     ] = "",
     via: Annotated[
         str,
-        typer.Option(help="What starts a command at the other end: 'ssh lab2', 'ip netns exec b'."),
+        typer.Option(
+            help="Command that starts a command at the other end: 'ssh lab2', 'ip netns exec b'."
+        ),
     ] = "",
     repeats: Annotated[
-        int, typer.Option(min=1, max=1000, help="Turns, of which medians count.")
+        int, typer.Option(min=1, max=1000, help="Number of repetitions. The median is used.")
     ] = 7,
 ) -> None:
-    """Measure the link to another peer: fixed seconds, and seconds a byte, over gossip's own
-    transport."""
+    """Measure the link to another peer with gossip's transport: seconds per message and seconds per
+    byte."""
     from .linking import link_from
 
     print(link_from(profile, to, (host, other_host or host, via), repeats))

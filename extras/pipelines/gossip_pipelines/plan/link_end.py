@@ -1,8 +1,8 @@
-"""One end of ``gossip plan link``: a transport of two peers, over unix sockets on one host, over
-TCP with keys between two.
+"""One end of ``gossip plan link``. The transport has two peers. It uses unix sockets on one host,
+and TCP with keys between two hosts.
 
-The command is one end. It starts the other, here or by a command such as ``ssh`` on another host.
-The two exchange orders in lines of JSON over its standard input and output.
+The command is one end. It starts the other end on this host, or on another host by a command such
+as ``ssh``. The two exchange lines of JSON over the standard input and output of the other end.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ UPDATE = Update(b"lineage1", 0, 0, 0, b"d" * 16, 32, None)
 
 @dataclass(slots=True)
 class TwoKeys:
-    """The keys of both ends: the own pair, and the other's public key."""
+    """The keys of both ends: the key pair of this end, and the public key of the other end."""
 
     pair: KeyPair
     other: str
@@ -48,11 +48,11 @@ class TwoKeys:
         return {}
 
     def refresh(self) -> None:
-        """Do nothing: no peer joins."""
+        """Do nothing, because no peer joins."""
 
 
 class LinkEnd:
-    """The transport of one end, and the number of float32 of each payload."""
+    """The transport of one end. All payloads have the same number of float32 values."""
 
     def __init__(self, local: int, host: str, keys: TwoKeys) -> None:
         self._local, self._numbers = local, 0
@@ -72,8 +72,8 @@ class LinkEnd:
         return self._transport.control, self._transport.bulk
 
     def connect(self, addresses: Sequence[str], within_s: float = 30.0) -> bool:
-        """Poll until the own link is up. The other end's ``poll`` admits this one, so both go on
-        polling until both are done."""
+        """Poll until the link is up, for at most ``within_s``. Each end admits the other while it
+        polls, so both must poll until both links are up."""
         self._transport.connect(1 - self._local, *addresses)
         until = time.monotonic() + within_s
         while time.monotonic() < until:
@@ -87,13 +87,13 @@ class LinkEnd:
             self._transport.poll(0.005)
 
     def expect(self, numbers: int) -> None:
-        """Make payloads have this many numbers."""
+        """Set the number of values of all later payloads."""
         self._numbers = numbers
 
     def send_payload(self) -> float:
-        """Return the seconds until a payload is sent, received and replied to.
+        """Send a payload. Return the seconds until the reply.
 
-        Raises: LocalError: No reply arrives for 30 s, as after a broken link.
+        Raises: LocalError: No reply has arrived for 30 s, for example because the link is broken.
         """
         vector = np.zeros(self._numbers, np.float32)
         payload, began = Payload(vector, vector.nbytes, True), time.perf_counter()
@@ -105,10 +105,10 @@ class LinkEnd:
         raise LocalError(f"the other end has sent no reply for {SILENCE_S:.0f} s")
 
     def reply(self) -> None:
-        """Reply to the next payload with a ping."""
+        """Wait for the next payload, and reply with a ping."""
         while not self._received(0.05):
             continue
-        # An end that waited for room without polling would miss arrivals.
+        # Without this poll, messages that arrive during the wait would be lost.
         while not self._transport.send(1 - self._local, Ping(0, 0, ())):
             self._transport.poll(0.001)
 
@@ -122,7 +122,7 @@ class LinkEnd:
 def _read_order() -> dict[str, Any]:
     line = sys.stdin.readline()
     if not line:
-        raise SystemExit(0)  # the command has ended
+        raise SystemExit(0)  # The command has ended.
     order: dict[str, Any] = json.loads(line)
     return order
 
@@ -132,7 +132,7 @@ def _send_reply(**what: Any) -> None:
 
 
 def run_other_end() -> None:
-    """Be the process at the other end: reply to payloads until the command has ended."""
+    """Run the process at the other end. It replies to payloads until the command ends."""
     order = _read_order()
     end = LinkEnd(1, order["host"], TwoKeys(KeyPair(*order["pair"]), order["other"], 1))
     _send_reply(addresses=end.addresses)

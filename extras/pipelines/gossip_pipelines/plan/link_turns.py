@@ -1,4 +1,4 @@
-"""This end of ``gossip plan link``, and the process that is the other."""
+"""The end of ``gossip plan link`` that measures, and the process of the other end."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from .link_end import LinkEnd, TwoKeys
 
 
 class LinkTurns:
-    """This end, and the process that is the other.
+    """This end of the link. It starts the process of the other end, and stops it afterwards.
 
     Args:
-        via: Command that starts a command on the other host; "" on this one.
+        via: Command that starts a command on the other host; "" if there is only this host.
     """
 
     def __init__(self, host: str, other_host: str, via: str) -> None:
@@ -39,8 +39,7 @@ class LinkTurns:
         return self
 
     def __exit__(self, *about: object) -> None:
-        # Open sockets that are left to the garbage collector may keep this process waiting for
-        # ever.
+        # If open sockets are left to the garbage collector, this process may never end.
         self._end.close()
         with self._other:
             self._other.terminate()
@@ -59,7 +58,7 @@ class LinkTurns:
         assert self._other.stdout is not None
         self._end.poll_until(self._other.stdout)
         if not (self._read_reply()["linked"] and linked):
-            raise LocalError("the two ends do not reach each other")
+            raise LocalError("the two ends cannot connect to each other")
 
     def _send_order(self, **what: Any) -> None:
         assert self._other.stdin is not None
@@ -78,8 +77,8 @@ class LinkTurns:
         return reply
 
     def one_by_one(self, numbers: int, count: int) -> list[float]:
-        """Return the seconds of each of ``count`` payloads of this many numbers, until its
-        reply."""
+        """Send ``count`` payloads of ``numbers`` values, each after the reply to the previous one.
+        Return the seconds from each payload to its reply."""
         self._end.expect(numbers)
         self._send_order(numbers=numbers, count=count)
         self._read_reply()

@@ -1,4 +1,4 @@
-"""Measurement of a link between two peers over gossip's own transport."""
+"""Measurement of a link between two peers with gossip's transport."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from .profiling import LINKS_R2, doubt
 
 SIZES_KIB = (4, 64, 256, 1024, 2048, 4096)
 CHECKED_KIB = (512, 3072)
-"""Sizes that only check the line."""
+"""Sizes that are used only to check the fitted line."""
 AT_A_TIME = 3
 
 
 def link_from(path: Path, to: str, ends: tuple[str, str, str], repeats: int) -> str:
-    """Measure a link and write it into the profile. Return the result as text.
+    """Measure a link, and write the result into a profile. Return the result as text.
 
     Args:
-        ends: Address of this end and of the other, and the command that starts a command there.
-    Raises: ConfigError: The profile cannot be read, or no process replies at the other end.
+        ends: Address of this end; address of the other end; command that starts a command there.
+    Raises: ConfigError: The profile cannot be read, or a host has no command to start its end.
     """
     profile = read_profile(path)
     if check_name(to, "PEER") == profile.peer:
@@ -41,8 +41,8 @@ def link_from(path: Path, to: str, ends: tuple[str, str, str], repeats: int) -> 
     host, other_host, via = ends
     if not via and not is_loopback(other_host):
         raise ConfigError(
-            f"no process runs at {other_host} to measure with",
-            "--via sets the command that starts one there, such as --via 'ssh lab2'",
+            f"the link needs a process at {other_host}, and no command starts one",
+            "set the command with --via, such as --via 'ssh lab2'",
         )
     line, r2 = measure_link(host, other_host, via, repeats)
     measured = replace(profile, links={**profile.links, to: line})
@@ -54,14 +54,14 @@ def link_from(path: Path, to: str, ends: tuple[str, str, str], repeats: int) -> 
 
 
 def measure_link(host: str, other_host: str, via: str, repeats: int) -> tuple[CostLine, float]:
-    """Return the line through the median times of payloads of each size, and the R² of these and of
-    two more sizes. Each payload is sent when the one before was answered."""
+    """Fit a line to the median times of each size. Return it with R² over all sizes, including two
+    that were not fitted. Each payload is sent after the reply to the previous one."""
     sizes = sorted((*SIZES_KIB, *CHECKED_KIB))
     seconds: dict[int, list[float]] = {size: [] for size in sizes}
     with LinkTurns(host, other_host, via) as turns:
         for turn in range(repeats + 1):
             for size in sizes:
-                taken = turns.one_by_one(size * 256, AT_A_TIME)  # of 4 bytes each
+                taken = turns.one_by_one(size * 256, AT_A_TIME)  # A value has 4 bytes.
                 if turn:
                     seconds[size] += taken
     median = {size: statistics.median(taken) for size, taken in seconds.items()}

@@ -1,4 +1,4 @@
-"""Text output of a plan: the ways of training as a table, stages and peers, and a time line."""
+"""Plans as text: a table of the kinds of training, the stages with their peers, and a time line."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     )
 
 WIDTH = 72
-"""Characters of a time line."""
+"""Number of characters of a time line."""
 FORWARD, BACKWARD, IDLE = "0123456789", "abcdefghij", "·"
 
 
@@ -40,7 +40,7 @@ def seconds_word(seconds: float) -> str:
 
 
 def print_answer(costs: Costs, request: PlanRequest, answer: PlanAnswer, out: Path) -> None:
-    """Print each way of training with its time of a step, fastest first."""
+    """Print the kinds of training and the time of a step of each, in ascending order."""
     print(
         f"a step of {counted(request.batch, 'sample')} on {counted(len(costs.peers), 'peer')}, as "
         "predicted from the profiles:"
@@ -71,7 +71,7 @@ def _conclusions(costs: Costs, answer: PlanAnswer, out: Path) -> Iterable[str]:
     if answer.others:
         left_out = [name for at, name in enumerate(costs.peers) if at not in answer.others[0].peers]
         if left_out:
-            yield f"no room for the whole model and a round's updates: {', '.join(left_out)}"
+            yield f"too little memory for the model and a round's updates: {', '.join(left_out)}"
     else:
         yield "the whole model fits no peer, so there is no data-parallel training"
     if not answer.pipelines:
@@ -79,7 +79,7 @@ def _conclusions(costs: Costs, answer: PlanAnswer, out: Path) -> Iterable[str]:
         return
     best = answer.pipelines[0]
     yield f"{shown(out)}: the pipeline of {len(best.placement.groups)} stages"
-    # Local steps are another algorithm.
+    # Training with local steps is another algorithm, so it is not compared.
     same = next((other for other in answer.others if "local steps" not in other.name), None)
     if same is not None:
         ratio = same.step_s / best.played_s
@@ -91,7 +91,7 @@ def _conclusions(costs: Costs, answer: PlanAnswer, out: Path) -> Iterable[str]:
 
 
 def print_plan(stage_costs: StageCosts, placement: Placement) -> None:
-    """Print stages and peers, the bottleneck, and the time line of a step."""
+    """Print the stages with their peers, the bottleneck, and the time line of a step."""
     parts, costs = parts_of(stage_costs, placement), stage_costs.costs
     slowest, on_link = bottleneck(parts)
     columns = ("stage", "layers", "peers", "compute", "link", "exchange", "memory", "")
@@ -127,7 +127,7 @@ def print_plan(stage_costs: StageCosts, placement: Placement) -> None:
 
 
 def _time_line(tasks: Sequence[StagePass], played_s: float) -> Text:
-    """Return the time line of a peer: for each part of a step, the pass at its middle."""
+    """Return the time line of a peer. Each character is the pass at the middle of its interval."""
     line = Text()
     for at in range(WIDTH):
         middle = (at + 0.5) * played_s / WIDTH
@@ -153,7 +153,7 @@ def _peers_word(part: StagePart) -> str:
 
 
 def answer_json(costs: Costs, answer: PlanAnswer, out: Path) -> dict[str, Any]:
-    """Return the content of ``print_answer`` as JSON."""
+    """Return the contents of ``print_answer`` as a JSON object."""
     return {
         "plan": str(out) if answer.pipelines else None,
         "pipelines": [
@@ -172,8 +172,8 @@ def answer_json(costs: Costs, answer: PlanAnswer, out: Path) -> dict[str, Any]:
 
 
 def plan_json(stage_costs: StageCosts, placement: Placement) -> dict[str, Any]:
-    """Return a plan as JSON. ``step_s``: simulated; ``formula_s``: from the formula that the search
-    minimises."""
+    """Return a plan as a JSON object. ``step_s`` is the simulated time of a step. ``formula_s`` is
+    the value that the search minimizes."""
     parts = parts_of(stage_costs, placement)
     slowest, on_link = bottleneck(parts)
     return {

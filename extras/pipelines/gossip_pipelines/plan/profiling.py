@@ -1,4 +1,4 @@
-"""Profile of a user's model on this machine."""
+"""Profile of a model on this machine."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from gossip_pipelines.planning import (
 )
 
 LAYERS_R2, LINKS_R2 = 0.95, 0.99
-"""R² that fitted lines reach on idle machines."""
+"""Values of R² that fitted lines have on an idle machine."""
 UNITS = {"": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 
 
 @dataclass(frozen=True, slots=True)
 class ProfileRequest:
-    """Arguments of ``gossip plan profile``. If ``name`` or ``memory`` is empty, this machine's is
-    used."""
+    """Arguments of ``gossip plan profile``. An empty ``name`` means the host name, and an empty
+    ``memory`` means the free memory."""
 
     model: str
     name: str
@@ -44,16 +44,16 @@ class ProfileRequest:
 
 
 def profile_here(request: ProfileRequest) -> str:
-    """Time the layers and write the profile. Return the result as text.
+    """Measure the layers, and write the profile. Return the result as text.
 
-    Raises: ConfigError: The function, the model, a name or a size is invalid.
+    Raises: ConfigError: The function, the model, the name or the size is invalid.
     """
     import torch
 
     name = check_name(request.name or socket.gethostname(), "--name")
     path = request.out or Path(f"{name}.toml")
     before = read_profile(path) if path.exists() else None
-    torch.set_num_threads(1)  # as in each peer of gossip run
+    torch.set_num_threads(1)  # Each peer of gossip run has one thread.
     torch.manual_seed(0)
     made = _function_at(request.model)()
     limit = bytes_of(request.memory) if request.memory else psutil.virtual_memory().available
@@ -76,14 +76,14 @@ def profile_here(request: ProfileRequest) -> str:
 
 
 def doubt(r2: float, expected: float) -> str:
-    """Return a warning if a fitted line predicts badly; otherwise ""."""
+    """Return a warning if the fit of a line is poor; otherwise an empty text."""
     if r2 >= expected:
         return ""
     return f"\n! below {expected}: is the machine busy? Measure again when it is idle"
 
 
 def bytes_of(text: str) -> int:
-    """Return a size such as ``2GiB`` in bytes. Raises: ConfigError: It is not a size."""
+    """Parse a size such as ``2GiB`` into bytes. Raises: ConfigError: The text is not a size."""
     found = re.fullmatch(r"([0-9]{1,15}(?:\.[0-9]+)?) ?([KMGT]iB)?", text)
     if not found or not 1 <= (size := float(found[1]) * UNITS[found[2] or ""]) <= 2**50:
         raise ConfigError(f"--memory {shown(text)} is not a size", "for example 2GiB or 500MiB")

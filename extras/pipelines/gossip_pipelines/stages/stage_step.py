@@ -116,7 +116,7 @@ class StageStep(OwnStage):
     def _collect(self, command: control.CollectCommand) -> None:
         executor, model = self._work.executor, self._run.model
         assert executor.done == tuple(sorted(command.micro_batches)), (
-            f"asked for the update of {command.micro_batches}, and has that of {executor.done}"
+            f"the update of {command.micro_batches} was requested, but it has {executor.done}"
         )
         if executor.samples:
             update, layout = model.updates[command.slot], model.trained.layout

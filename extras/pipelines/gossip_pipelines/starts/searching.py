@@ -279,5 +279,5 @@ def search_start(
     raise ConfigError(
         f"this peer draws other weights for the start ({found.recipe}) than most peers",
         "run the same torch on processors of the same kind, or leave orthogonal starts out; "
-        "after a restart this peer receives the weights of the others",
+        "after a restart this peer receives the weights of the other peers",
     )
