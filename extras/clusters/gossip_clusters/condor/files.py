@@ -137,8 +137,8 @@ class Submission:
         peers = counted(self.peers, "peer")
         rows = [
             (
-                f"# {peers} with a node each, so that the end of one does not end another. HTCondor "
-                "restarts a job that is evicted"
+                f"# {peers} with a node each, so that the end of one does not end another. "
+                "HTCondor restarts a job that is evicted"
             ),
             (
                 "# or fails, as the next incarnation of its peer. The last node determines the "
