@@ -654,7 +654,7 @@ PipelineTask: TypeAlias = RunForward | RunBackward | DropForward | ResetSum | Co
 
 @record
 class TakeSnapshot:
-    """Request the packed state of the trainer after all rounds that were passed to it so far."""
+    """Request the packed state of the trainer after all rounds that it has received."""
 
 
 @record

@@ -47,7 +47,7 @@ class MembershipInspection:
 
     @property
     def news(self) -> int:
-        """Number of rumors that were queued so far."""
+        """Number of rumors that were ever queued."""
         return self._membership.rumors._order
 
     @property

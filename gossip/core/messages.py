@@ -574,7 +574,7 @@ class StateOffer:
 
     A packed state has three parts: shared by all peers, settings of the scripts, and local state.
     If the first part is large, the offer has its ``outline`` (``chunks.PieceManifest``), and the
-    payload has only the other parts. Each piece of the first part is then the payload of its own
+    payload has only the other parts. Each piece of the first part is then the payload of a separate
     offer.
     """
 

@@ -32,7 +32,7 @@ class PauseDetector:
     def on_event(self, event: Event, running: bool, now: float) -> list[Effect]:
         """Handle a pause that ended before ``event``, unless the peer is not ``running``.
 
-        A gap between events alone does not prove a pause, because an idle peer has gaps as well. An
+        A gap between events alone does not prove a pause, because an idle peer also has gaps. An
         overdue timer proves a pause if it is late by more than the tolerance. After a gap longer
         than the tolerance, half of the tolerance is enough.
         """

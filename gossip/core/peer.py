@@ -139,7 +139,7 @@ HAS_COMMITTED_STATE = ("running", "draining")
 
 
 class NodeCore(Protocol):
-    """Part of a ``Peer`` that a node needs. Decorators implement it as well."""
+    """Part of a ``Peer`` that a node needs. Classes that wrap a peer have the same methods."""
 
     def handle(self, event: Event, now: float) -> Iterable[Effect]: ...
 
@@ -270,7 +270,7 @@ class Peer:
         return effects if self.phase == OVER else effects + self.membership.schedule_gossip(now)
 
     def _fulfil(self, request: Request, now: float) -> list[Effect]:
-        """Fulfil a request of a part, or add it again if its time has not come."""
+        """Fulfil a request of a part, or add it again if it is too early."""
         match request:
             case ConfirmResult():
                 return self._confirm_result(request, now)
@@ -808,7 +808,7 @@ class Peer:
                 else []
             )
         self.membership.expect_steps(STALL_TIMEOUTS * self.rounds.deadline.round_timeout_s())
-        # A state that is being restored counts as well.
+        # This includes a state that is being restored.
         has_state = self.phase == "running" or self.recovery.has_own or self.recovery.restores
         roster = self.rounds.roster.peers
         reports, halt = self.quorum_watch.check_quorum(

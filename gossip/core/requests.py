@@ -1,8 +1,8 @@
 """Requests from the parts of a peer to the peer, for work that involves several parts.
 
-A part adds a request where the cause arises. After each event the peer handles the open requests in
-the order of ``Request``. At most one request of each kind is open. A request that cannot be
-fulfilled yet is added again.
+A part of the peer adds a request at the place in the code that causes it. After each event the peer
+handles the open requests in the order of ``Request``. At most one request of each kind is open. A
+request that cannot be fulfilled yet is added again.
 """
 
 from __future__ import annotations

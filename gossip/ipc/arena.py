@@ -163,7 +163,7 @@ class Arena:
         return np.frombuffer(self._private, np.float32, self.elements, end - 4 * self.elements)
 
     def renew_lent_memory(self) -> None:
-        """Leave the lent memory to the script. From now on, ``lent_result`` lends other memory."""
+        """Leave the lent memory to the script. Later calls of ``lent_result`` lend other memory."""
         self._private = None
 
     def _pages_of(self, slot: int) -> tuple[int, int]:
@@ -189,7 +189,7 @@ class Arena:
                     return
 
     def note_progress(self, step: int) -> None:
-        """Record that the trainer has applied ``step`` rounds by now."""
+        """Record that the trainer has applied ``step`` rounds."""
         self._words[_WORD_STEP] = step
         self._words[_WORD_TIME_NS] = time.monotonic_ns()
 

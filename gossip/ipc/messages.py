@@ -85,7 +85,7 @@ class Prepare:
 @record
 class Contribute:
     """The update is in update slot ``slot``. With ``parameters``, the parameter slot with the same
-    number is filled as well."""
+    number is also filled."""
 
     round_id: int
     slot: int
@@ -160,7 +160,7 @@ class Log:
 
 @record
 class ScriptPlan:
-    """Plan of the script, as announced so far. It is used for monitoring."""
+    """Announced plan of the script. It is used for monitoring."""
 
     steps: int | None  # Steps of the whole run; None if unknown.
     folder: str = ""  # Folder of the checkpoints; "" if the script saves none.
@@ -279,7 +279,7 @@ class JudgeCommand:
     If ``capacity`` is not zero, the descriptor of that memory, float32 ``(capacity, elements)``, is
     sent with the command and replaces the previous one. ``own`` is the row of the local peer; -1 if
     there is none. With ``mix`` the rows are parameters: the trainer runs the rule on their
-    differences from row ``own``, and the aggregate is a difference as well. Without rows no rule is
+    differences from row ``own``, and the aggregate is also a difference. Without rows no rule is
     run, and row 0 gets the gradient of the judge's loss. The last ``outside`` rows do not enter the
     aggregate; only their outlyingness is needed.
     """

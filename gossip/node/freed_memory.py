@@ -18,8 +18,8 @@ LARGEST_INT = 2**31 - 1
 
 
 def keep_freed_memory() -> bool:
-    """Keep freed memory from now on, in all threads that are started later. Return False, with
-    nothing changed, if the library is not glibc, or an older glibc that rejects so high a
+    """Keep freed memory in this thread and in all threads that are started later. Return False,
+    with nothing changed, if the library is not glibc, or an older glibc that rejects so high a
     threshold."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     # This call must be first. If only the other one succeeded, glibc would map smaller blocks each

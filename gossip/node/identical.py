@@ -18,9 +18,9 @@ equal."""
 
 class IdenticalUpdates:
     """Checks the rule's inputs until it finds identical ones. A sample of zeros is ignored, because
-    most rows of an embedding's gradient are zero. An update with few non-zero values is ignored as
-    well: if all units of a diverged model are dead, only the last bias has a gradient, which counts
-    the labels."""
+    most rows of an embedding's gradient are zero. An update with few non-zero values is also
+    ignored: if all units of a diverged model are dead, only the last bias has a gradient, which
+    counts the labels."""
 
     def __init__(self) -> None:
         self._found = False

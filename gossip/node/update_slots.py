@@ -60,7 +60,7 @@ class UpdateSlots:
         self._inspected.add(slot)
 
     def offer(self, slot: int, arrays: Sequence[NDArray[np.generic]]) -> None:
-        """Record the arrays in the slot that the transport may read from now on."""
+        """Record arrays in the slot, which the transport may read after this call."""
         self._inspected.discard(slot)
         self._offered[slot] = arrays
 

@@ -396,7 +396,7 @@ def _read_sized(where: str, cls: type[bytes] | type[str], most: int) -> Reader:
 
 def _read_literal(where: str, allowed: tuple[Any, ...]) -> Reader:
     def read(value: Any) -> Any:
-        # The types are compared as well, because 1 == True.
+        # The types are also compared, because 1 == True.
         for choice in allowed:
             if value == choice and type(value) is type(choice):
                 return choice

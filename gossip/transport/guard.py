@@ -151,7 +151,8 @@ class GuardedSocket:
         self._socket, self._keys, self._traffic = socket, keys, traffic
         self._monitor = socket.get_monitor_socket(_WATCHED)
         self.fd: int = self._monitor.FD
-        self._monitor.get(zmq.EVENTS)  # Needed as in ``links.ControlLane``.
+        # This is needed for the same reason as in ``links.ControlLane``.
+        self._monitor.get(zmq.EVENTS)
         self._connections: dict[int, float] = {}  # Start of each connection, by descriptor.
         self._owners: dict[int, str] = {}  # Key of the sender of messages, by descriptor.
 
@@ -204,7 +205,7 @@ class GuardedSocket:
 
     def _cut(self, fd: int) -> None:
         """Shut down a connection. libzmq has no call for it, but notices the shutdown. The
-        descriptor may belong to another connection by now."""
+        descriptor may already belong to another connection."""
         if fd not in self._connections:
             return
         port = int(

@@ -86,8 +86,8 @@ class BufferPool:
         self._buffers: list[Buffer] = []
 
     def allocate(self, nbytes: int) -> NDArray[np.uint8]:
-        """Return ``nbytes`` of uninitialized memory. It belongs to the caller as long as an array
-        over it exists."""
+        """Return ``nbytes`` of uninitialized memory. The caller owns the memory until the last
+        array over it is deleted."""
         free = [buffer for buffer in self._buffers if buffer.is_free]
         fitting = [buffer for buffer in free if nbytes <= buffer.nbytes <= 2 * nbytes]
         if fitting:

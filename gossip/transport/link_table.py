@@ -230,7 +230,7 @@ class LinkTable:
     # --- payloads ---------------------------------------------------------------------------------
 
     def share(self, lender: Lender) -> None:
-        """Let peers on this host read payloads in this memory, from now on."""
+        """Permit peers on this host to read payloads directly in this memory."""
         self._lender = lender
         for link in self.links.values():
             if isinstance(link.bulk, UnixLane):

@@ -151,8 +151,8 @@ class _KeyChain:
         self._secret = _expand(self._secret, b"next secret")
 
     def nonce(self) -> bytes:
-        """Return the nonce of the next record, which must be used once. ``key`` is the key of this
-        record from now on. Numbers continue across keys, so no nonce repeats."""
+        """Return the nonce of the next record, which must be used once. ``key`` becomes the key of
+        this record. Numbers continue across keys, so no nonce repeats."""
         number = self.number
         if number and number % RECORDS_A_KEY == 0:
             self._use()

@@ -41,16 +41,16 @@ _BOTH_WAYS: dict[zmq.SocketOption, int] = {
     zmq.TCP_KEEPALIVE_CNT: 4,
     zmq.BACKLOG: BACKLOG,
     zmq.RCVHWM: 0,  # Unbounded; the reason is below.
-    # The time in which a full reader receives nothing counts as well.
+    # This includes the time in which a reader with a full queue receives nothing.
     zmq.TCP_MAXRT: 5000,
 }
 # A socket that sends heartbeats can abort its process when a connection ends. This happens if the
 # input of the connection has stopped because its queue is full (libzmq 4.3.5, #4364: the timer
 # writes to it, "Assertion failed: !_io_error"). A peer can cause that: it sends a little more than
 # is read, and disconnects, or dies while this process sleeps. Replies to earlier heartbeats can
-# cause it as well. So the queues of the control lane are unbounded: inbound sockets store every
-# frame, and outbound ones must not receive any frame (``links.ControlLane`` disconnects a peer that
-# sends one).
+# also cause it. So the queues of the control lane are unbounded: inbound sockets store every frame,
+# and outbound ones must not receive any frame (``links.ControlLane`` disconnects a peer that sends
+# one).
 #
 # A stopped process or a cut link is noticed within 300..400 ms on one host (default: never).
 # Between hosts, a heartbeat may be lost behind payloads. TCP sends it again after 0.2 s, then after

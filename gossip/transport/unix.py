@@ -106,7 +106,7 @@ class UnixLane:
         self._declined: list[Outgoing] = []
 
     def share(self, lender: Lender) -> None:
-        """Share the memory of the lender. From now on, payloads in it need not be sent."""
+        """Share the memory of the lender. Payloads in this memory need not be sent any more."""
         self._lender, self._shown = lender, False
         self._region += 1
 
@@ -415,8 +415,8 @@ class UnixInbox:
         arrivals += incoming.news(now)
 
     def return_released(self) -> None:
-        """Return the payloads that no array refers to any more. Their connections may have ended by
-        now."""
+        """Return the payloads that no array refers to any more. Their connections may already have
+        ended."""
         let_go = self.reception.let_go
         while let_go:
             (fd, serial), transfer = let_go.popleft()

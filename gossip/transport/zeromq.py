@@ -56,7 +56,8 @@ if TYPE_CHECKING:
     from .sealed import SealedInbox
 
 SAFETY_POLL_S = 0.1
-"""Interval of the check of all sockets, whatever their descriptors signal, in seconds."""
+"""Interval in seconds at which all sockets are checked, even without a signal of their
+descriptors."""
 
 _DONTWAIT = int(zmq.DONTWAIT)
 _BULK = frozenset(BULK_MESSAGES)

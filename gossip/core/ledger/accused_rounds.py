@@ -11,7 +11,7 @@ from gossip.core.settings import ACCUSED_ROUNDS, PEERS_MAX
 from .unpacking import are_counts, are_rows, is_row
 
 AccusedRounds: TypeAlias = tuple[tuple[int, tuple[PeerId, ...]], ...]
-"""Rounds with their accusers, ascending. Empty accusers mean that more than f peers have
+"""Rounds with their accusers, ascending. An empty set of accusers means that more than f peers have
 accused."""
 
 

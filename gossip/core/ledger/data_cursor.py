@@ -235,7 +235,7 @@ class DataCursor:
         self._used += given - left - (self._skipped + self._given_up - out_before)
         if self._step >= self.steps_per_epoch:
             self._idle = self._idle + 1 if left == given else 0
-            # By now, each of these samples has been assigned to every peer.
+            # Each of these samples has been assigned to every peer in turn.
             if self._idle > SPARE_ROUNDS + len(roster):
                 self._idle -= len(roster)
                 self._abandon_ranges(back)

@@ -187,15 +187,16 @@ class Bootstrap:
 
     def decide(self, now: float) -> Decision:
         """Return the decision. After the start timeout, or after the patience of ``min_peers``, the
-        run begins with the present peers or not at all."""
+        run begins with the present peers, or this peer gives up."""
         expected = self.settings.peers
         others = [peer for peer in expected if peer != self.local]
         # No peer waits for peers that are gone. A peer that ended before it had a link has
-        # announced nothing, so the launcher's report counts as well.
+        # announced nothing, so the launcher's report also counts.
         gone = {peer for peer in others if self.view.is_gone(peer) or self.view.has_ended(peer)}
         self._drop_hellos(gone)
         own = self.hellos.get(self.local)
-        # Newcomers, however many, do not affect the choice of the model and of the initial weights.
+        # Any number of newcomers does not affect the choice of the model and of the initial
+        # weights.
         voters = {
             peer: hello
             for peer, hello in self.hellos.items()

@@ -27,8 +27,8 @@ REFUTATIONS = 2**24  # in one incarnation; a standing stays below ROUND_MAX = 2*
 
 GONE: frozenset[Status] = frozenset({"dead", "left"})
 RANKS: tuple[Status, ...] = ("alive", "suspect", "dead", "left")
-"""Statuses by rank. At equal standing the higher rank wins, so all tables converge, whatever the
-order of arrival."""
+"""Statuses by rank. At equal standing the higher rank wins, so all tables converge for any order of
+arrival."""
 
 What: TypeAlias = Literal["joined", "skip", "unskip", "suspect", "dead", "alive_again", "left"]
 

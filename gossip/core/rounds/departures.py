@@ -2,10 +2,10 @@
 peer.
 
 A peer that is requested to stop leaves at once if it has sent nothing for its present round. If
-other peers may rely on its update, it leaves at the end of that round. So its announcement names a
-round for which no server has an update of it. The quorum of this round is a majority of the other
-peers. So the run continues even if most of the roster leave at the same moment, and still at most
-one side of a partition can continue.
+other peers may rely on its update, it leaves at the end of that round. So no server has an update
+from this peer for the announced round. The quorum of this round is a majority of the other peers.
+So the run continues even if most of the roster leave at the same moment, and still at most one side
+of a partition can continue.
 """
 
 from __future__ import annotations

@@ -364,7 +364,7 @@ class GossipRounds:
         return []
 
     def on_arriving(self, event: Arriving, now: float) -> list[Effect]:
-        """Do nothing while a push arrives. Stale pushes are used as well, so no wait is extended
+        """Do nothing while a push arrives. Stale pushes are also used, so no wait is extended
         beyond its grace period."""
         return []
 

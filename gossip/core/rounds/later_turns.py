@@ -38,8 +38,8 @@ class LaterTurns:
         return self.patience.deadline.round_timeout_s() * self.patience.timeout_factor(shard)
 
     def is_explained(self, shard: ShardRound, sender: PeerId, attempt: int, now: float) -> bool:
-        """Whether an honest peer could be at ``attempt`` by now, as far as the local peer can
-        see."""
+        """Whether an honest peer could have reached ``attempt``, according to the local peer's
+        view."""
         if not self.f:
             return True
         passed = range(shard.attempt, min(attempt, shard.attempt + len(shard.order)))

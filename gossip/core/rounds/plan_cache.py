@@ -63,7 +63,7 @@ class PlanCache:
 
     def is_planned(self, sender: PeerId, round_id: int) -> bool:
         """Whether ``sender`` pushes to the local peer by the plan. When a peer dies, views differ
-        for a moment, so the plans of the full rosters count as well."""
+        for a moment, so the plans of the full rosters also count."""
         rosters = dict.fromkeys((self.members(), self._everybody, self.first))
         return any(self.local in self.targets(sender, round_id, peers) for peers in rosters)
 

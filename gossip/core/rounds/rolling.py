@@ -14,10 +14,10 @@ peer also follows claims of other peers that a later attempt has begun. It defer
 claim if earlier claims of the same peer have caused too much waiting (``later_turns.py``). There is
 no vote.
 
-**Two results.** A server commits after a quorum has replied. What follows holds if the quorum is a
-majority. It is 1 with fewer than three peers or ``quorum = "available"``, and smaller with
-``on_minority = "continue"`` (``quorum.py``). A peer in a later attempt does not record a commit
-that was sent under an earlier attempt. It forwards the commit to its present server, which
+**Two results.** A server commits after a quorum has replied. The following properties require that
+the quorum is a majority. It is 1 with fewer than three peers or ``quorum = "available"``, and
+smaller with ``on_minority = "continue"`` (``quorum.py``). A peer in a later attempt does not record
+a commit that was sent under an earlier attempt. It forwards the commit to its present server, which
 re-issues the commit and does not aggregate again. Peers request a commit that they lack from a peer
 that has it (``CommitRequest``). A peer that returns to a round is bound by its attempts
 (``AttemptLocks``). So two results arise only if a server aggregates updates of peers that are
@@ -305,8 +305,8 @@ class RollingRounds:
     def _record_round(
         self, peer: PeerId, round_id: int, contributes: bool, now: float
     ) -> list[Effect]:
-        """Record the round that ``peer`` has reported. A peer that was silent before may serve from
-        now on, and may be the only possible server."""
+        """Record the round that ``peer`` has reported. A peer that was silent before may now serve,
+        and may be the only possible server."""
         returns = self.future_buffer.record_round(peer, round_id, contributes)
         return self.on_view_change(now) if returns else []
 

@@ -1,8 +1,8 @@
 """Validation of results by their receivers, because a server may be Byzantine.
 
 A doubtful result is rejected while at most f peers have sent it. If more than f peers have sent it,
-one of them is honest and has accepted or made the result. The receiver then accepts it as well: its
-own update is the outlier.
+one of them is honest and has accepted or made the result. The receiver then also accepts the
+result, because its own update is the outlier.
 """
 
 from __future__ import annotations
@@ -215,9 +215,9 @@ class ResultValidator:
         if objection.is_evidence and sender == commit.server:
             _keep(self._refused, (sender, commit.round_id))
         server = shard.server_of(shard.attempt)
-        # Other peers are already in the later attempt, but this server still has their updates. A
-        # result of these updates would be a second one. An unsound commit does not prove a later
-        # attempt.
+        # Other peers are already in the later attempt, but this server still has their updates.
+        # Their result would be a second result for the round. An unsound commit does not prove a
+        # later attempt.
         later = (
             event == "refused_result" and sender == commit.server and commit.made_at > shard.attempt
         )

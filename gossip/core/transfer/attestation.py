@@ -116,7 +116,7 @@ class Poll:
         del self.votes[peer]
 
     def forget_refusals(self) -> None:
-        """Drop the replies of peers without a state, because they may have one by now."""
+        """Drop the replies of peers without a state, because they may now have a state."""
         self.votes = {peer: vote for peer, vote in self.votes.items() if vote.reason != NO_STATE}
 
     @property

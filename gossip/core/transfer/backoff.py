@@ -1,5 +1,5 @@
-"""Backoff for peers that did not deliver. For some time they receive no request, whatever they
-reply."""
+"""Backoff for peers that did not deliver. For some time they receive no request. Their replies do
+not shorten this time."""
 
 from __future__ import annotations
 

@@ -126,7 +126,7 @@ class DonorDeadlines:
         return self._renewals[peer] > GIVEN_TIMES_MAX
 
     def is_over(self, peer: PeerId, now: float) -> bool:
-        """Whether the deadline of a peer has passed, whatever the peer claims."""
+        """Whether the deadline of a peer has passed. Claims of the peer do not extend it."""
         deadline = self._deadlines.get(peer)
         if deadline is None or self.f == 0:
             return False

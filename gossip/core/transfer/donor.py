@@ -5,7 +5,7 @@ The trainer copies its state between two rounds, once for all peers that request
 round. All other work (packing, digests, sending) runs beside the trainer. A copy that was attested,
 or that is sent in pieces, is kept for some time, because further requests for it follow.
 
-The memory of a donor is bounded, whatever it is requested to send. It stores at most ``COPIES_MAX``
+The memory of a donor is bounded for any number of requests. It stores at most ``COPIES_MAX``
 states, and sends payloads to at most ``TAKERS_MAX`` peers at a time. It sends each piece to one
 peer at most ``GIVEN_TIMES_MAX`` times.
 """

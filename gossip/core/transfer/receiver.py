@@ -11,7 +11,7 @@ If a donor sends another state or none, the next of these peers becomes the dono
 them, the receiver polls for another round.
 
 The pieces of a large state are sent by all peers that attest it, at the same time (``chunks``). The
-receiver requests no piece that the local state contains as well. A peer that sends a wrong piece
+receiver requests no piece that the local state already contains. A peer that sends a wrong piece
 receives no further request. Correct pieces are kept, whichever peer fails. After a correct piece,
 the donor receives its next request at once; after a failure, it receives one only when its backoff
 is over (``backoff``). So a peer that replies fast but never delivers receives few requests.
