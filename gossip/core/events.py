@@ -62,9 +62,9 @@ class ResultSimilarity:
     """Comparison of a server's result with the local update of the round: the lengths of both
     (Euclidean) and their inner product.
 
-    ``own`` is 0.0 without a local update. ``even`` is the length that the local update would have
-    in this shard if its values had the same typical size in all shards. It is 0.0 with one shard,
-    and if the inner product is not negative.
+    If there is no local update, ``own`` is 0.0. ``even`` is the length that the local update would
+    have in this shard if its values had the same typical size in all shards. It is 0.0 with one
+    shard, and if the inner product is not negative.
     """
 
     length: float

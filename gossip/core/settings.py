@@ -347,8 +347,8 @@ bytes, because a small state may still be a full piece. The state of an optimize
 first step. Adam with AMSGrad needs three times the parameters, and twice that for 16-bit
 parameters."""
 FETCHED_TIMES = 1024
-"""The same multiple for a state in pieces. Its memory grows only with correct pieces. A
-preconditioner has the square of a row for each row, and a history has hundreds of gradients."""
+"""The same limit for a state in pieces. Its memory grows only with correct pieces. A preconditioner
+has the square of a row for each row, and a history has hundreds of gradients."""
 
 
 def accusation_rounds(f: int) -> int:

@@ -30,7 +30,7 @@ a shorter result, a copy takes less time than the views."""
 PAGED_ELEMENTS = 2**18
 """Minimum size of a slot, in elements, with its own pages, which can be pinned for a GPU."""
 POPULATED_BYTES = 2**20
-_POPULATE_WRITE = 23  # MADV_POPULATE_WRITE: Python has no name for it.
+_POPULATE_WRITE = 23  # MADV_POPULATE_WRITE. Python does not define it.
 _MAGIC = 0x676F737369700001  # "gossip", version 1.
 _WORD_MAGIC, _WORD_ELEMENTS, _WORD_STEP, _WORD_TIME_NS, _WORD_COMPILES, _WORD_COMPILED = range(6)
 

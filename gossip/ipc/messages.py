@@ -141,8 +141,8 @@ class JudgeReply:
 
 @record
 class Snapshot:
-    """The packed state before ``round_id``. Its memory is sent with it. ``error``: reason for a
-    missing state."""
+    """The packed state before ``round_id``. The packet carries a descriptor of its memory.
+    ``error``: reason for a missing state."""
 
     round_id: int
     nbytes: int

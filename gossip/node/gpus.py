@@ -45,7 +45,8 @@ class GpuMeter:
         found: list[dict[str, float]] = []
         if self._asked is not None:
             if self._asked.poll() is None:
-                return []  # it hangs, as with a broken driver, so no second query is started
+                # It hangs, for example because of a broken driver. No second query begins.
+                return []
             found = read(_read_output(self._asked)) if self._asked.returncode == 0 else []
             self._asked = None
         if uses_gpu(self._trainer_pid):

@@ -25,8 +25,8 @@ def is_one_host(host: str) -> bool:
 
 
 def source_towards(host: str) -> str:
-    """Return the local address that packets to ``host`` are sent from; "" if there is no route.
-    Nothing is sent."""
+    """Return the local address from which this host would send packets to ``host``; "" if there is
+    no route. No packet is sent."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)[0]
         with socket.socket(family, kind, protocol) as probe:

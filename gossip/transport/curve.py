@@ -22,7 +22,7 @@ from gossip.errors import ConfigError, LocalError
 
 from .lending import BufferPool
 
-KEY_CHARS = 40  # 32 bytes as text
+KEY_CHARS = 40  # Z85 text of 32 bytes.
 DOMAIN = "gossip"
 SELF_TEST_S = 15.0  # takes milliseconds, unless many nodes start on few processors
 STATUS_REFUSED = 400

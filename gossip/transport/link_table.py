@@ -37,7 +37,7 @@ class LinkTable:
 
     Attributes:
         links: Links by peer.
-        fd: Readable if a lane has news, or if a full lane may have room again.
+        fd: It is readable if a lane has arrivals, or if a full lane may have room again.
         retry_at: Time of the next ``retry``.
     """
 

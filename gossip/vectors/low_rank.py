@@ -48,8 +48,8 @@ Vector: TypeAlias = NDArray[np.float32]
 PIECE_NUMBERS = 2**14
 """Number of values of a matrix to process at a time, which stay in the cache."""
 LARGEST_NUMBER = 2.0**96
-"""Magnitude to which larger numbers are clamped. Then no factor, and no sum in a decoder, is
-infinite in matrices of up to 2**40 numbers."""
+"""Magnitude to which larger numbers are clamped. So all factors and all sums in a decoder are
+finite for matrices of up to 2**40 numbers."""
 SMALLEST_FACTOR, LARGEST_FACTOR_P, LARGEST_FACTOR_Q = 2.0**-63, 2.0, 2.0**117
 """Bounds of the factors; factors outside them are zero. So each product is zero or a normal number,
 which a processor multiplies at full speed. The sum of 256 products, for the highest rank, is

@@ -44,7 +44,7 @@ class AuditTable:
 
     def __init__(self, needed: int) -> None:
         self.needed = needed
-        self._votes: dict[PeerId, dict[Answer, Sides]] = {}  # By voter.
+        self._votes: dict[PeerId, dict[Answer, Sides]] = {}  # Voter -> votes.
         # Convicted peers, with the round of the last conviction.
         self._found: dict[PeerId, int] = {}
 

@@ -223,7 +223,7 @@ class DataCursor:
         given = sum(shares)
         back: list[tuple[int, int]] = []
         out_before = self._skipped + self._given_up
-        # If all slices were used up, the slices of the single peers are not needed.
+        # If all peers used all their samples, the slice of each peer need not be computed.
         if any(used.get(peer, 0) < share for peer, share in zip(sharers, shares, strict=True)):
             back = self._reclaim_unused(roster, used, unused)
         # With few samples for each peer, fast and slow peers take nearly the same time.
@@ -301,9 +301,9 @@ class DataCursor:
         """Return the number of positions that the next round assigns.
 
         Batches are full while enough samples remain for the other rounds of the epoch. The last two
-        rounds halve the rest, so that neither makes a step on a few samples. If more samples are
-        left than the remaining rounds need, because peers failed, the rounds assign more, up to the
-        maximum of a round.
+        rounds share the remaining samples equally, so that no step has only a few samples. If more
+        samples are left than the remaining rounds need, because peers failed, the rounds assign
+        more, up to the maximum of a round.
         """
         remaining, most = self.remaining, self._most(sharers)
         rounds = self.steps_per_epoch - self._step

@@ -34,10 +34,10 @@ class DataShare:
     def slice(self, round_id: int, ahead: int = 0) -> DataSlice:
         """Return the samples of a round, which are the next part of the share.
 
-        The last two rounds of an epoch halve the rest, so that neither makes a step on a few
-        samples. With batches of one sample, the last round is empty for peers with a smaller share
-        than the largest. The result includes the slices of the next ``ahead`` rounds, at most
-        ``PREDICTED_ROUNDS``. The peer will read them unless it skips rounds.
+        The last two rounds of an epoch share the remaining samples equally, so that no step has
+        only a few samples. With batches of one sample, the last round is empty for peers with a
+        smaller share than the largest. The result includes the slices of the next ``ahead`` rounds,
+        at most ``PREDICTED_ROUNDS``. The peer will read them unless it skips rounds.
         """
         coming = range(round_id + 1, round_id + 1 + min(ahead, PREDICTED_ROUNDS))
         return DataSlice(*self._part(round_id), bounded([self._part(at) for at in coming]))

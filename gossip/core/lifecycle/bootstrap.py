@@ -110,7 +110,8 @@ class Bootstrap:
         return [Report("no_state_found", {"passed": sorted(self._passed)})]
 
     def begins_anew(self, peer: PeerId) -> None:
-        """Pardon a new incarnation of a donor that sent no state, at most ``PARDONS_MAX`` times."""
+        """Permit a new incarnation of a donor that sent no state to be a donor, at most
+        ``PARDONS_MAX`` times."""
         if peer in self._passed and self._pardons[peer] < PARDONS_MAX:
             self._pardons[peer] += 1
             self._passed.remove(peer)

@@ -175,7 +175,7 @@ class MemberTable:
 
     def __len__(self) -> int:
         """Return the number of present members: those that were met and are neither dead nor left,
-        including the local peer. It is the n of all formulas."""
+        including the local peer. The formulas of SWIM and Lifeguard call it n."""
         return self._present
 
     def drain(self) -> list[Change]:

@@ -143,7 +143,7 @@ class TransferTracker:
         # arguments of ``begin_round``
         self._payload_bytes, self._least_s, self._in_a_row = 0, 0.0, 0
         self._usual = TransferTimes()
-        # payload in transfer from each peer, which sends one after the other
+        # Payload in transfer from each peer. A peer sends one payload at a time.
         self._last: dict[PeerId, tuple[Message, Transfer]] = {}
         # time after a complete payload for which the next one of the same peer counts as in
         # transfer

@@ -135,7 +135,7 @@ class CommitRecorder:
         """Broadcast the commit to all other peers of this round and of the next."""
         roster, is_gone = self.present.roster, self.attendance.view.is_gone
         # Newcomers come last. Other peers send no requests to a newcomer, so if it had the only
-        # copy of the commit, it would be on a branch of its own.
+        # copy of the commit, it would be alone on its branch.
         everybody = [*roster.peers, *[peer for peer in commit.roster if peer not in roster]]
         return [
             Send(peer, commit, payload)

@@ -89,7 +89,8 @@ class LagDetector:
         return self.requests.find(LostTrack)
 
     def begin(self) -> None:
-        """Begin the next round. The branches of the other peers in this round are not known yet."""
+        """Begin the next round. The branches of the other peers in this round are unknown at
+        first."""
         self._branches.clear()
         here = self.lineage.next_round
         self._ahead = (

@@ -133,7 +133,7 @@ class ServedAttempt:
     answers: dict[PeerId, tuple[Update, Payload | None]] = field(default_factory=dict)
     # latest attempt with a withdrawn update, by peer; an update that arrives later is dropped
     withdrawn: dict[PeerId, int] = field(default_factory=dict)
-    rows: tuple[Row, ...] = ()  # Updates that the rule gets.
+    rows: tuple[Row, ...] = ()  # Updates that are input of the rule.
     # Updates of quarantined peers, which are only measured; if the rule runs in steps, also in
     # ``rows``
     outside: tuple[Row, ...] = ()

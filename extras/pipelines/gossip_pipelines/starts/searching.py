@@ -30,7 +30,7 @@ from .trial import Loss, MakeOptimizer, TrialTask, run_trial
 PATIENCE = 0.5
 """Time limit for the trials of other peers, as a fraction of the time of the local trials."""
 START_S = 20.0
-"""Assumed duration of the parts of a search without trials. It has the same purpose."""
+"""Assumed duration of the parts of a search without trials. ``PATIENCE`` applies to it, too."""
 WAITS_MAX = 16
 """Largest number of collective operations in one part of a search. Each waits for all live peers.
 Late peers need the results, so ``ANSWERS_KEPT`` limits their number."""
