@@ -24,7 +24,7 @@ from .lending import BufferPool
 
 KEY_CHARS = 40  # Z85 text of 32 bytes.
 DOMAIN = "gossip"
-SELF_TEST_S = 15.0  # takes milliseconds, unless many nodes start on few processors
+SELF_TEST_S = 15.0  # The test takes milliseconds, unless many nodes start on few processors.
 STATUS_REFUSED = 400
 
 _HANDLER = "inproc://zeromq.zap.01"

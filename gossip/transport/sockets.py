@@ -29,7 +29,7 @@ closed. CURVE takes four round trips, which are 2 s by satellite."""
 # on an outbound connection: the longest CURVE command has 168 bytes, the text of an error 256
 HANDSHAKE_BYTES_MAX = 512
 _BOTH_WAYS: dict[zmq.SocketOption, int] = {
-    zmq.LINGER: 0,  # the default is forever, which blocks the end of the context
+    zmq.LINGER: 0,  # By default the end of the context may wait forever.
     zmq.HANDSHAKE_IVL: round(1000 * HANDSHAKE_S),
     zmq.RECONNECT_IVL: 50,  # ms, doubled for each attempt up to the next value
     zmq.RECONNECT_IVL_MAX: 1000,

@@ -22,7 +22,7 @@ class RefusedKeys:
     """Rejected keys and their addresses."""
 
     def __init__(self) -> None:
-        # by key: time of the first check, which is 0.0 before it, and address
+        # Key -> time of the first check, 0.0 before it, and address.
         self._since: dict[str, tuple[float, str]] = {}
         self._told: dict[str, float] = {}  # time of the notice, by address
 

@@ -161,7 +161,7 @@ def _factors(matrix: Tensor, start: Tensor, steps: int) -> tuple[Tensor, Tensor]
     that of the matrix."""
     import torch
 
-    scale = float(matrix.abs().amax()) or 1.0  # because its square may overflow
+    scale = float(matrix.abs().amax()) or 1.0  # This is needed because its square may overflow.
     matrix, q = matrix / scale, start.T
     for _ in range(steps):
         p = torch.linalg.qr(matrix @ q.T).Q

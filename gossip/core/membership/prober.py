@@ -270,7 +270,7 @@ class Prober:
         if not pinged_at:
             return  # a nonce that was not sent
         took_s = now - pinged_at[0]
-        if peer in self._round_trips:  # limits the effect of a single reply
+        if peer in self._round_trips:  # This limits the effect of a single reply.
             took_s = min(took_s, 2 * self._usual_s(peer))
         mean_s, deviation_s = self._round_trips.get(peer, (took_s, took_s / 2))
         in_mean, in_deviation = TRIP_GAINS

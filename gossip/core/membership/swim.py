@@ -498,7 +498,7 @@ class Membership:
         comes first, so that ``peer`` can refute it at once."""
         member = self.view.members.get(peer)
         if member is None or not member.linked:
-            return ()  # the message would be lost, so no rumor counts as sent
+            return ()  # The message would be lost, so its rumors do not count as sent.
         buddy = (member.rumor(),) if member.status != "alive" else ()
         if not self.rumors.waiting:
             return buddy

@@ -11,7 +11,8 @@ from gossip.core.settings import LOCKED_ROUNDS
 
 from .shard import ShardRound
 
-Held = dict[int, tuple[Commit, Payload | None, bool]]  # by shard; the bool: whether made here
+# Shard -> commit, payload, and whether this peer created the commit.
+Held = dict[int, tuple[Commit, Payload | None, bool]]
 
 
 class AttemptLocks:

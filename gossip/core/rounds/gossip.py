@@ -268,7 +268,7 @@ class GossipRounds:
         present = self._round
         mix = present.tickets.pop(event.ticket, None)
         if mix is None or self.phase != "aggregating":
-            return []  # requested in a round that has been stopped
+            return []  # The result was requested in a round that has been stopped.
         effects: list[Effect] = []
         if mix:
             present.mix = event.payload

@@ -190,7 +190,8 @@ def _searched(
     """Search from two assignments: the result of the differentiable search, and peers that are
     assigned in turn to the stages by speed. Local searches improve both. The searches with other
     sizes of micro-batches start from the best result."""
-    from .relaxed import search_placement  # a local import: torch takes a second
+    # This import is local, because torch takes a second to import.
+    from .relaxed import search_placement
 
     nearest = min(
         request.sample_counts,
