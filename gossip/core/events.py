@@ -689,8 +689,7 @@ class StateConfirmed:
     """The reply to ``ConfirmState``. It follows a ``Restore`` if the trainer held another state.
 
     ``agreed``: enough other peers hold the same state before ``round_id``. If False, no better
-    state
-        is available.
+    state is available.
     """
 
     round_id: int

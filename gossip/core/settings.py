@@ -527,14 +527,12 @@ class PipelineSettings:
         stages: Members of each stage. Each peer is in one stage.
         micro_batches: Number of micro-batches of a step.
         in_flight: Maximum number of micro-batches of a peer with a forward but no backward pass. 0
-        means
-            the number that keeps all peers from its stage on busy, and the links behind it.
+            means the number that keeps all peers from its stage on busy, and the links behind it.
         pass_us: Predicted time of each peer for both passes of a micro-batch; empty without a
             prediction. Micro-batches are assigned by it until the first measurements.
         audit: Probability that another member of the stage recomputes a micro-batch.
         rebuilds: Whether returning peers rebuild the state of a stage that has lost all its
-        members. If
-            False, they halt.
+            members. If False, they halt.
     """
 
     stages: tuple[tuple[PeerId, ...], ...]

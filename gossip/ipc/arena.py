@@ -91,9 +91,11 @@ class Arena:
         memory: The whole arena, as bytes.
         updates: ``UPDATE_SLOTS`` vectors, the trainer's updates.
         parameters: ``UPDATE_SLOTS`` vectors, the trainer's parameters in gossip rounds that mix
-        them. results: ``RESULT_SLOTS`` vectors, copied results of rounds, followed by the slots in
-        which results are received or computed. mixes: ``RESULT_SLOTS`` vectors, parameter
-        differences to add. encoded: ``UPDATE_SLOTS`` times ``encoded_bytes``, the encoded updates.
+            them.
+        results: ``RESULT_SLOTS`` vectors, copied results of rounds, followed by the slots in which
+            results are received or computed.
+        mixes: ``RESULT_SLOTS`` vectors, parameter differences to add.
+        encoded: ``UPDATE_SLOTS`` times ``encoded_bytes``, the encoded updates.
     """
 
     def __init__(self, fd: int, elements: int, encoded_bytes: int, *, new: bool) -> None:

@@ -7,27 +7,26 @@ as end of file. Several messages may share one packet.
 
 The messages of one incarnation, seen from the trainer:
 
-        Prepare  ->           the model is ready; the memory of the arena is sent with it
-                 <- Restore?  the state of the run, if it is ahead or began with other weights
-        Restored ->
-                 <- Go(r)     compute round r and write the update to update slot ``slot``
-        DataConfigured ->     (once) data is read through the node; Go(r) is sent again, with the
-                              samples of this peer
-        Contribute(r) ->
-                 <- Judge*    (rules that need the loss) judge these updates
-        Judged   ->
-                 <- Apply(r)  the aggregate is in result slot ``slot``; also sent for rounds that
-                 were
-                              committed without this peer
-        Applied(r) ->
-                 <- Go(r + 1)
-        ConfirmState(r + 1) -> (with f > 0, in rolling rounds) the script has completed its rounds
-                 <- Restore?  if most peers have another result of the last round
-        Restored ->
-                 <- StateConfirmed
-        LedgerRequest ->      (at any time) a checkpoint will be saved
-                 <- LedgerReply(r)  the part of the checkpoint beside the state of the trainer
-        Close    ->           the trainer ends; the node drains and replies with Halt
+    Prepare  ->           the model is ready; the memory of the arena is sent with it
+             <- Restore?  the state of the run, if it is ahead or began with other weights
+    Restored ->
+             <- Go(r)     compute round r and write the update to update slot ``slot``
+    DataConfigured ->     (once) data is read through the node; Go(r) is sent again, with the
+                          samples of this peer
+    Contribute(r) ->
+             <- Judge*    (rules that need the loss) judge these updates
+    Judged   ->
+             <- Apply(r)  the aggregate is in result slot ``slot``; also sent for rounds that
+                          were committed without this peer
+    Applied(r) ->
+             <- Go(r + 1)
+    ConfirmState(r + 1) -> (with f > 0, in rolling rounds) the script has completed its rounds
+             <- Restore?  if most peers have another result of the last round
+    Restored ->
+             <- StateConfirmed
+    LedgerRequest ->      (at any time) a checkpoint will be saved
+             <- LedgerReply(r)  the part of the checkpoint beside the state of the trainer
+    Close    ->           the trainer ends; the node drains and replies with Halt
 
 If a pipeline has lost the state of a stage, before the first round:
 
@@ -40,7 +39,7 @@ In a pipeline, a round has the following messages in place of one Contribute:
              <- Pass(r)*  compute the forward or the backward pass of a micro-batch
     PassReply(r) ->       its output
              <- DropForward(r)*, ResetSum(r)*  drop one pass, or all passes <- Collect(r)  write the
-             update of the micro-batches so far to update slot ``slot``
+             update of the computed micro-batches to update slot ``slot``
     Contribute(r) ->      Collect may be sent again
 
 ``Go`` is ``StartRoundCommand``, ``Judged`` is ``JudgeReply``. The other names omit ``Command`` and

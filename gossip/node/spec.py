@@ -37,10 +37,11 @@ class NodeSpec:
 
     Attributes:
         run_dir: Folder for the files of the run, in which peers find each other; None if there is
-        none. status_fd: Connected stream socket to the launcher, or None. The node duplicates it.
+            none.
+        status_fd: Connected stream socket to the launcher, or None. The node duplicates it.
         listen: Address of this machine for the other peers; "" means the ``host`` of the run.
-        key_file: File of this peer's key, in a run with keys; "" if the node creates a key. keys:
-        Keys of this peer and of the others, in a run with keys. The node loads them when it
+        key_file: File of this peer's key, in a run with keys; "" if the node creates a key.
+        keys: Keys of this peer and of the others, in a run with keys. The node loads them when it
             starts.
     """
 

@@ -95,8 +95,7 @@ class TrainerLink:
         in_flight: Returns whether the transport still reads an array (``Transport.in_flight``).
         share: Lets peers on this host read the arena (``Transport.share``).
         wire_of: Returns the format of the shards, from the number of elements of the flat vector,
-        the
-            number of marks among them, and the shapes of the tensors.
+            the number of marks among them, and the shapes of the tensors.
         mixes: Whether parameters are exchanged instead of results.
         sketch_seed: Seed of the sketches, equal on all peers.
     """

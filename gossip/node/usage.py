@@ -25,7 +25,8 @@ class UsageMeter:
 
     Args:
         trainer_pid: Process of the trainer. It is this process if the node is a thread of the
-        trainer. folder: Folder on the disk to measure, or None to measure no disk.
+            trainer.
+        folder: Folder on the disk to measure, or None to measure no disk.
     """
 
     def __init__(self, trainer_pid: int, folder: Path | None, now: float) -> None:

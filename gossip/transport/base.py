@@ -145,8 +145,7 @@ class Transport(Protocol):
             room: Returns memory for received results.
             updates_stay: Received updates may stay in the read-only memory of their owner, which
                 may change them at any time, so a reader must verify the bytes that it has read. The
-                memory is in use as long as an array over it exists. memory is in use for as long as
-                any array over it lives.
+                memory is in use as long as an array over it exists.
         """
         ...
 

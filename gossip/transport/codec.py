@@ -5,16 +5,15 @@ A wire message is one msgpack array, ``[PROTOCOL_VERSION, run, sender, incarnati
 ...]]``, followed by its CRC-32. The fields are in the order of the dataclass. Without the CRC, a
 flipped bit in an incarnation or a score would be accepted. Readers and writers of a dataclass
 follow from its annotations. A ``Codec`` builds them once, as a tree of closures, so that a call
-needs no reflection. reflection.
+needs no reflection.
 
 Values that an annotation allows, within ``Limits``:
 
-    int                         ``int_min`` .. ``int_max``; a bool is not an int
-    float                       finite
-    bytes, str                  at most ``bytes_max`` bytes, ``str_max`` characters
-        bool, Literal["a", "b"]     exactly these values X | None                    the values of
-        X, or None tuple[X, ...]               at most ``items_max`` entries tuple[X, Y] exactly
-        these entries a dataclass                 its fields
+    int                         ``int_min`` .. ``int_max``; a bool is not an int float
+    finite bytes, str                  at most ``bytes_max`` bytes, ``str_max`` characters bool,
+    Literal["a", "b"]     exactly these values X | None                    the values of X, or None
+    tuple[X, ...]               at most ``items_max`` entries tuple[X, Y]                 exactly
+    these entries a dataclass                 its fields
 """
 
 from __future__ import annotations
@@ -111,9 +110,8 @@ class Codec(Generic[M]):
 
         Args:
             trusting: Check the number of fields of a message, but not the fields, which takes a
-            third of
-                the time. For processes that run the same code on one host. No field may then
-                contain a dataclass.
+                third of the time. For processes that run the same code on one host. No field may
+                then contain a dataclass.
         """
         self.limits = limits or Limits()
         self.types = tuple(types)

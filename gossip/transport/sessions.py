@@ -205,8 +205,7 @@ class RecordOpener:
             head: Head of the record, ``RECORD.size`` bytes.
             sealed: Sealed data and tag.
         Raises: Malformed: It is not the next record of this session. The content of ``room`` must
-        not be
-            used then.
+            not be used then.
         """
         if self._broken or len(sealed) != len(room) + TAG_BYTES:
             self._broken = True

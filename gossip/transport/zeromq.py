@@ -95,8 +95,7 @@ class ZeroMQTransport:
                 messages.
 
         Raises: ConfigError: ``host`` is not loopback, or is no address of this machine.
-        AddressInUse:
-            The port is in use. LocalError: An unknown key is admitted.
+            AddressInUse: The port is in use. LocalError: An unknown key is admitted.
         """
         self.traffic = Traffic()
         self.link_timeout_s = (

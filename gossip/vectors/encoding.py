@@ -182,8 +182,7 @@ def load_encoding(spec: str) -> Encoding:
     name.
 
     Raises: UnknownName: There is no such encoding or option. ConfigError: A value cannot be parsed
-    or
-        is out of range.
+        or is out of range.
     """
     name, _, written = spec.strip().partition(":")
     plain = name.strip().replace("-", "").replace("_", "").lower()

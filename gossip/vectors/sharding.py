@@ -44,9 +44,8 @@ def shard_sizes(
             which all peers wait for, is as short as possible.
         summed_here: The rule adds up updates, and peers on one host read each other's memory.
     Returns: Lengths in elements; all but the last are multiples of 16. Up to 1 MiB there is one
-    shard.
-        Otherwise there are at most ``peers`` shards of about 1 MiB or more. The size is 4 MiB
-        instead for cross-shard decisions, and if more than two peers are ``summed_here``.
+        shard. Otherwise there are at most ``peers`` shards of about 1 MiB or more. The size is 4
+        MiB instead for cross-shard decisions, and if more than two peers are ``summed_here``.
     """
     assert elements > 0
     if not cross_shard:

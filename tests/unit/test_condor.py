@@ -172,7 +172,7 @@ def test_settings_that_stand_in_variables_go_with_the_jobs(
         (["--", "--aggregator", "my.py:rule", "train.py"], "my.py"),
         (["--name", "a b", "train.py"], "letters, digits"),
         (["--input", "data.csv", "train.py"], "there is no data.csv"),
-        (["-o", "a b", "train.py"], "no way to name a path with ' '"),
+        (["-o", "a b", "train.py"], "cannot contain a path with ' '"),
         (["--condor", "rank = 1\nqueue", "train.py"], "is not one line"),
         (["--", "train.py", "two\nlines"], "more than one line"),
     ],

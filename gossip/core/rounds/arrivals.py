@@ -219,7 +219,7 @@ class TransferTracker:
         """Record a complete payload.
 
         Returns: Whether it is the first complete payload, and no payload needed a progress report
-        before.
+            before.
         """
         if event.payload is None:
             return False

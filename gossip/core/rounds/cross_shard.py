@@ -4,8 +4,7 @@ updates depend on all columns, and each server has only some of them.
 1. The server of each shard measures its updates and sends the statistics to the first server, which
    is that of shard 0.
 2. The first server decides the weights of the updates that all servers have measured. It commits
-its
-   shard with the decision.
+   its shard with the decision.
 3. The other servers combine their updates by the decision in that commit, and commit.
 
 A round has one decision because it has one commit of shard 0. If the statistics of a server differ

@@ -100,8 +100,7 @@ class LocalLeave:
         """Defer the departure to the end of the round.
 
         Returns: None if the peer leaves now, because no other peer relies on it or this is the
-        third
-            request. A trainer that receives SIGTERM sends two requests, and its end sends the
+            third request. A trainer that receives SIGTERM sends two requests, and its end sends the
             third.
         """
         if self.breaks_obligation(must_stay) and not self._urged:

@@ -47,10 +47,9 @@ class LatenessTracker:
 
         Args:
             expected: Peers that could send an update. A peer that was away counts as missed until
-            it takes
-                part again.
+                it takes part again.
             contributors: Peers with an update in the commits of all shards. A round without any is
-            ignored.
+                ignored.
         """
         if not (self._missed or self._absent) and set(roster).issubset(contributors):
             return

@@ -70,8 +70,7 @@ class Server:
 
         Args:
             standing: Peers in quarantine, and those of them that are proven Byzantine. No server
-            waits for
-                their updates, and no rule uses these.
+                waits for their updates, and no rule uses these.
             log: Commits of earlier rounds, for rules that use the last result.
             shards: Number of shards.
         """

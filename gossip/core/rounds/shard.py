@@ -312,9 +312,8 @@ class ShardRound:
         """Mark ``commit`` as forwarded to the present server.
 
         Returns: False if the commit was already forwarded in this attempt, or if too many commits
-        were.
-            Otherwise two peers at different attempts, each the server of the other, would exchange
-            a commit forever.
+            were. Otherwise two peers at different attempts, each the server of the other, would
+            exchange a commit forever.
         """
         key = commit.server, commit.digest
         if self._forwarded.get(key) == self.attempt or (

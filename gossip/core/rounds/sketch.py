@@ -20,8 +20,7 @@ class ConsensusDistance:
 
     Attributes:
         distance: Root mean square distance of the sketches from their mean. If the projection
-        preserves
-            norms, it is the consensus distance of the parameters.
+            preserves norms, it is the consensus distance of the parameters.
         norm: Root mean square norm of the sketches.
     """
 

@@ -57,8 +57,7 @@ class Deadline:
         mads: k in median + k * MAD. A larger value waits longer for stragglers.
         floor_s: Shortest grace period, two round trips of the network.
         cap_s: Longest wait for stragglers and for a whole round. It also applies while there are
-        too
-            few observations.
+            too few observations.
         window: Number of latest observations that are used.
     """
 
