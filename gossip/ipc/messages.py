@@ -38,8 +38,8 @@ In a pipeline, a round has the following messages in place of one Contribute:
 
              <- Pass(r)*  compute the forward or the backward pass of a micro-batch
     PassReply(r) ->       its output
-             <- DropForward(r)*, ResetSum(r)*  drop one pass, or all passes <- Collect(r)  write the
-             update of the computed micro-batches to update slot ``slot``
+             <- DropForward(r)*, ResetSum(r)*  drop one pass, or all passes
+             <- Collect(r)  write the update of the computed micro-batches to update slot ``slot``
     Contribute(r) ->      Collect may be sent again
 
 ``Go`` is ``StartRoundCommand``, ``Judged`` is ``JudgeReply``. The other names omit ``Command`` and

@@ -7,9 +7,9 @@
 On one host, a large payload in shareable memory is not sent (``lending``). Its receiver maps the
 memory and reports when it has copied the payload:
 
-    map      [NEXT: 0xC9, region, 0]             with the descriptor of the memory lent     [LENT:
-    0xCB, transfer, region, offset, nbytes] + envelope              alone returned [NEXT: 0xCD,
-    transfer, 0]           in reply; 1 instead of 0 if the payload was not
+    map      [NEXT: 0xC9, region, 0]             with the descriptor of the memory
+    lent     [LENT: 0xCB, transfer, region, offset, nbytes] + envelope              alone
+    returned [NEXT: 0xCD, transfer, 0]           in reply; 1 instead of 0 if the payload was not
                                                  copied, because the memory is not mapped
 
 Between hosts, each header and each chunk is a sealed record (``sessions``).

@@ -9,11 +9,14 @@ needs no reflection.
 
 Values that an annotation allows, within ``Limits``:
 
-    int                         ``int_min`` .. ``int_max``; a bool is not an int float
-    finite bytes, str                  at most ``bytes_max`` bytes, ``str_max`` characters bool,
-    Literal["a", "b"]     exactly these values X | None                    the values of X, or None
-    tuple[X, ...]               at most ``items_max`` entries tuple[X, Y]                 exactly
-    these entries a dataclass                 its fields
+    int                         ``int_min`` .. ``int_max``; a bool is not an int
+    float                       finite
+    bytes, str                  at most ``bytes_max`` bytes, ``str_max`` characters
+    bool, Literal["a", "b"]     exactly these values
+    X | None                    the values of X, or None
+    tuple[X, ...]               at most ``items_max`` entries
+    tuple[X, Y]                 exactly these entries
+    a dataclass                 its fields
 """
 
 from __future__ import annotations

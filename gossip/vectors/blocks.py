@@ -1,7 +1,7 @@
 """Integers of 8 or 4 bits, with a scale for each block of consecutive numbers.
 
-    scales   bfloat16, one for each block codes    one for each number; the last block is padded
-    with zeros
+    scales   bfloat16, one for each block
+    codes    one for each number; the last block is padded with zeros
 
 A number is its code times the scale of its block. A scale has 8 bits of precision and a code at
 most 7, so the product is exact, and equal on every machine. The largest number of a block

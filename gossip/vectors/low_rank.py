@@ -1,8 +1,8 @@
 """Matrices as the product of two thin matrices, and all other numbers unchanged.
 
     for each tensor of the shard, in order:
-        P^T, (rank, rows), then Q, (rank, columns), if they are smaller than the matrix otherwise
-        the numbers of the tensor
+        P^T, (rank, rows), then Q, (rank, columns), if they are smaller than the matrix
+        otherwise the numbers of the tensor
 
 The gradient of a layer is close to a matrix of low rank. PowerSGD (Vogels, Karimireddy, Jaggi 2019,
 arXiv:1905.13727) uses this with two all-reduces a round. The first is of P, which all peers then
