@@ -527,7 +527,8 @@ class PipelineSettings:
         stages: Members of each stage. Each peer is in one stage.
         micro_batches: Number of micro-batches of a step.
         in_flight: Maximum number of micro-batches of a peer with a forward but no backward pass. 0
-            means the number that keeps all peers from its stage on busy, and the links behind it.
+            means the number that keeps all peers of its own and later stages busy, and the links to
+            them.
         pass_us: Predicted time of each peer for both passes of a micro-batch; empty without a
             prediction. Micro-batches are assigned by it until the first measurements.
         audit: Probability that another member of the stage recomputes a micro-batch.

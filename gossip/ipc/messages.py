@@ -105,9 +105,9 @@ class Contribute:
 
 @record
 class PassReply:
-    """Reply to ``PassCommand``. The memory for the other stage is sent with it: the output of a
-    forward pass, or the gradient of the input. There is no output for a finished round, from a
-    forward pass of the last stage, and from a backward pass of the first stage."""
+    """Reply to ``PassCommand``. The packet carries a descriptor of the tensor for the other stage:
+    the output of a forward pass, or the gradient of the input. There is no output for a finished
+    round, from a forward pass of the last stage, and from a backward pass of the first stage."""
 
     round_id: int
     micro_batch: int

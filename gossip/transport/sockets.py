@@ -67,7 +67,7 @@ _HEARTBEAT_FAR = {
 _OUT = {zmq.MAXMSGSIZE: HANDSHAKE_BYTES_MAX, zmq.SNDHWM: 256}
 _IN = {zmq.MAXMSGSIZE: HEADER_BYTES_MAX}
 # The kernel adapts the buffers to the round trip and the rate of their link, within tcp_wmem. Fixed
-# buffers of 512 KiB carried a fifth of the rate of a link with 200 Mbit/s and 100 ms
+# buffers of 512 KiB reached a fifth of the rate of a link with 200 Mbit/s and 100 ms
 # (distant_payloads.py).
 _BULK_TCP = (
     (tcp.SOL_SOCKET, tcp.SO_KEEPALIVE, 1),

@@ -4,7 +4,7 @@ Updates report their compute time, and commits repeat it. So the shares follow f
 are equal on all peers. They change once in ``PACE_WINDOW`` rounds. A peer that was missing or much
 slower than the median in most of these rounds gets half of its share, down to a quarter. A peer
 that is fast enough for twice its share gets twice its share, up to a whole one. A wide gap between
-the two conditions prevents that a steady peer oscillates.
+the two conditions prevents oscillation of the share of a steady peer.
 
 No peer gets more than a whole share, so a peer gains nothing by reporting too short a time. A peer
 that reports too long a time gets a smaller share. Below a quarter, an honest update would be the

@@ -27,8 +27,8 @@ changes. After at most ten consecutive updates that are no outliers
 (``TrustSettings.updates_to_return``), the peer is trusted again. Good updates do not outweigh
 evidence against a peer as a server.
 
-Quarantine and parole last a number of observed rounds, independent of the round numbers. A peer may
-resume at a distant round, possibly because of a Byzantine peer, and this ends no quarantine.
+Quarantine and parole last a number of observed rounds, independent of the round numbers. If a peer
+resumes at a distant round, possibly because of a Byzantine peer, no quarantine ends.
 """
 
 from __future__ import annotations

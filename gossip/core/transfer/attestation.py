@@ -60,12 +60,12 @@ class NoStateEvidence:
     def turn_is_over(self, waited: bool) -> None:
         """End a poll, and count it if it found no peer that may have a state.
 
-        A peer that received a request and has not denied may have a state, or receive one soon.
-        After this peer has ``waited`` for longer than an honest peer needs to send the initial
-        state, up to f of these peers may be Byzantine, and are ignored.
+        A peer that received a request and did not reply that it has no state may have one, or
+        receive one soon. After this peer has ``waited`` for longer than an honest peer needs to
+        send the initial state, up to f of these peers may be Byzantine, and are ignored.
 
-        A peer that was in a later round must deny by itself, even if it is away for long. A run
-        does not start again while a peer with its state may return.
+        A peer that was in a later round must itself reply that it has no state, even after a long
+        absence. A run does not start again while a peer with its state may return.
         """
         may_have = [peer for peer in self.swarm.donors() if self._refusals.get(peer) != NO_STATE]
         far = [
