@@ -64,7 +64,7 @@ class Kind:
         word: Text after the name and a colon: each ``{field}`` with the mark before it; the parts
             in brackets at the end are optional.
         example: An example of that text.
-        real: Whether real runs support it. Only then it can be typed.
+        real: Whether real runs support it. Only then can it be typed.
         fixed: Fields that follow from the name.
         otherwise: Values of omitted fields without a default in the class.
         note: Text after the usage.

@@ -77,14 +77,14 @@ class ConformanceReport:
     def __str__(self) -> str:
         head = f"{self.rule}, {self.n} updates, f = {self.f}"
         if self.kappa is None and self.held_to:
-            return f"{head}: conforms; Byzantine peers carried it no farther than {self.held_to}"
+            return f"{head}: conforms; Byzantine peers moved it no farther than {self.held_to}"
         if self.kappa is None:
-            return f"{head}: conforms; it has no bound of how far Byzantine peers carry it"
+            return f"{head}: conforms; it declares no bound on the effect of Byzantine peers"
         broken = "never" if self.breaks_at is None else f"by {self.breaks_at} Byzantine peers"
         of = ", of the honest spread or the length of their mean" if self.beside_length else ""
         return (
             f"{head}: kappa {self.kappa:.3g} of at most {self.kappa_bound:.3g}{of} "
-            f"({self.found_by}); carried away {broken}"
+            f"({self.found_by}); broken {broken}"
         )
 
 
@@ -276,13 +276,13 @@ def check_resilience(
         )
     if found.breaks_at is not None and found.breaks_at <= f:
         raise AssertionError(
-            f"{found.breaks_at} of {n} Byzantine peers carry {bound.name} away, called with f={f}"
+            f"{found.breaks_at} of {n} Byzantine peers break {bound.name}, called with f={f}"
         )
     majority = n // 2 + 1
     if follows and (found.breaks_at is None or found.breaks_at > majority):
         raise AssertionError(
-            f"{majority} of {n} Byzantine peers do not carry {bound.name} away. A rule that "
-            "follows the updates and nothing else must follow most of them. So either it does not, "
+            f"{majority} of {n} Byzantine peers do not break {bound.name}. A rule that "
+            "follows the updates and nothing else must follow most of them. So it does not, "
             "or its declaration (translation, scale, center) is wrong"
         )
     return ConformanceReport(

@@ -49,7 +49,7 @@ def check_attackers(
     off = float((verdict.aggregate.to(torch.float64) - center).norm())
     if not off <= SPREADS * reach:
         raise AssertionError(
-            f"{f} of {len(case.updates)} Byzantine peers, {name}, carry {bound.name} {off:.3g} "
+            f"{f} of {len(case.updates)} Byzantine peers, {name}, move {bound.name} {off:.3g} "
             f"away from the honest mean; {what} {reach:.3g}"
         )
     if bound.discerning:
@@ -85,7 +85,7 @@ def check_centered(bound: BoundRule, d: int, f: int, generator: torch.Generator)
         off = float((verdict.aggregate - own).norm())
         if not off <= SPREADS * reach:
             raise AssertionError(
-                f"{f} of {n} Byzantine peers, {name}, carry {bound.name} {off:.3g} away from its "
+                f"{f} of {n} Byzantine peers, {name}, move {bound.name} {off:.3g} away from its "
                 "trusted center"
             )
         out = verdict.outlyingness

@@ -18,8 +18,8 @@ class TimedLayer(nn.Module):
         forward_each_s: Additional seconds per sample.
         backward: Duration of a backward pass, in forward passes.
         parameters: Number of its parameters, which get gradients of 0.
-        speed: Speed of the emulated device, by which times are divided. It is no part of the
-            layer's settings.
+        speed: Speed of the emulated device, by which times are divided. It is not part of
+            the layer's settings.
     """
 
     def __init__(

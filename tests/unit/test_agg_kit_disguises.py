@@ -123,7 +123,7 @@ def tracked(updates: Tensor, *, f: int) -> Verdict:
 
 
 DISGUISED: list[tuple[Any, str]] = [
-    (lazy, "Byzantine peers, .*, carry lazy .* away from the honest mean"),
+    (lazy, "Byzantine peers, .*, move lazy .* away from the honest mean"),
     (noisy, "noisy makes another aggregate of the same updates when it is called again"),
     (counting, "counting makes another aggregate of the same updates when it is called again"),
     (seeding, "seeding draws from or seeds the random numbers of torch"),
@@ -199,7 +199,7 @@ def test_a_rule_that_looks_at_lengths_is_bounded_and_not_robust() -> None:
 def test_a_report_says_what_was_held_where_no_kappa_is_searched_for() -> None:
     report = check_aggregator("geometric_median:nu=5", strengths=2)
     assert report.kappa is None
-    assert "Byzantine peers carried it no farther than 4 times the length" in str(report)
+    assert "Byzantine peers moved it no farther than 4 times the length" in str(report)
 
 
 @pytest.mark.parametrize(
@@ -278,7 +278,7 @@ def test_our_pre_aggregations_keep_their_promises(name: str) -> None:
 
 def test_a_pre_aggregation_that_spreads_lies_is_found_unless_it_says_so() -> None:
     with pytest.raises(
-        AssertionError, match=r"Byzantine peers, .*, carry halfway\+trimmed_mean .* away"
+        AssertionError, match=r"Byzantine peers, .*, move halfway\+trimmed_mean .* away"
     ):
         check_aggregator(pre_aggregation(halfway))
     spreads = pre_aggregation(robust=False)(halfway)

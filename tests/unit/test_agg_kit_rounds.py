@@ -102,11 +102,11 @@ ELSEWHERE: list[tuple[Any, str]] = [
     ),
     (
         even_n_gram,
-        r"1 of 12 Byzantine peers, .*, carry even_n_gram .* away from the honest mean.*round 1",
+        r"1 of 12 Byzantine peers, .*, move even_n_gram .* away from the honest mean.*round 1",
     ),
     (
         half_even,
-        r"1 of 12 Byzantine peers, .*, carry half_even\+trimmed_mean .* away from the honest mean",
+        r"1 of 12 Byzantine peers, .*, move half_even\+trimmed_mean .* away from the honest mean",
     ),
     (
         f_ignored,
