@@ -6,8 +6,7 @@ from one process that has imported them, one for each process that runs tests.
 own streams, working directory, environment, session and command line, as ``/proc`` tells them. A
 launcher started so has its warm process in the same way, a script its node, and a benchmark the run
 that it measures. ``HOST`` in the environment names the network namespace to start in, ``FIRST`` a
-script that runs before all else, as ``sitecustomize`` would, ``PACKAGE`` a folder in which another
-copy of our package is.
+script that runs before all else, as ``sitecustomize`` would.
 
 Tests of how a command starts, of what it imports, of the processor time that it takes, and of what
 it says when it cannot start use ``subprocess``; so every way to start is also taken as a shell
@@ -67,7 +66,7 @@ OF_COMMANDS = (
     "gossip.topologies.rolling",
     "pydantic_settings",
 )
-HOST, FIRST, PACKAGE = "TEST_HOST", "TEST_FIRST", "TEST_PACKAGE"
+HOST, FIRST = "TEST_HOST", "TEST_FIRST"
 READY_S = 100.0
 REQUEST_BYTES_MAX, FDS_MAX = 2**18, 64
 # Room for what /proc shows of a child, which is written over what it shows of this process.
@@ -277,8 +276,6 @@ def become(request: Mapping[str, Any], fds: Sequence[int]) -> Callable[[], None]
     if "-P" not in flags:
         beside = os.path.dirname(os.path.realpath(rest[1]))
         sys.path.insert(0, {"-m": request["folder"], "-c": ""}.get(rest[0], beside))
-    if package := os.environ.get(PACKAGE):
-        take_ours_from(package)
     if first := os.environ.get(FIRST):
         runpy.run_path(first)
     if rest[1] not in (WARM, NODE):
@@ -286,15 +283,6 @@ def become(request: Mapping[str, Any], fds: Sequence[int]) -> Callable[[], None]
         Spare.install(2 if rest[2:3] == ["demo"] else 1)
         os.execve = execute
     return lambda: run_main(*rest[:2])
-
-
-def take_ours_from(folder: str) -> None:
-    """Forget our packages as far as they were imported: they are others."""
-    ours = ("gossip", "gossip_lab", "gossip_pipelines")
-    for name in [name for name in sys.modules if name.partition(".")[0] in ours]:
-        del sys.modules[name]
-    extras = [os.path.join(folder, "extras", each) for each in ("lab", "pipelines")]
-    sys.path[:0] = [folder, *extras]
 
 
 def move_in(host: str) -> None:

@@ -11,6 +11,7 @@ import re
 import shutil
 import tomllib
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -37,6 +38,7 @@ TOKEN = re.compile(
 )
 
 
+@cache
 def tokens(text: str) -> list[re.Match[str]]:
     """Return the tokens of Python source, without comments, layout and trailing commas. Each
     character of an operator is a token."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from effort import rotated
 
 from gossip.faults import load
 from gossip_lab.simulation import Chart, Schedule, SimulationResult, draw, run
@@ -117,7 +118,7 @@ def played(name: str) -> tuple[SimulationResult, Chart]:
     return outcome, shown
 
 
-@pytest.mark.parametrize("name", CHARTS)
+@pytest.mark.parametrize("name", rotated(CHARTS))
 def test_a_chart_shows_what_the_page_says(name: str) -> None:
     outcome, chart = played(name)
     assert outcome.violation is None
