@@ -39,13 +39,3 @@ def test_a_habit_comes_to_what_the_table_says(name: str, tmp_path: Path) -> None
     runs = HabitRuns(name, tmp_path)
     expected = {situation: HABITS[name].expected(situation) for situation in CHOSEN[name]}
     assert {situation: runs.outcome(situation) for situation in expected} == expected
-
-
-def test_120_seeds_in_a_row_cover_the_table() -> None:
-    covered = {
-        (name, situation)
-        for seed in range(120)
-        for name, situations in due_with(seed).items()
-        for situation in situations
-    }
-    assert len(covered) == len(HABITS) * len(SITUATIONS)

@@ -1,15 +1,9 @@
 """Gradients of three batches are accumulated for one step."""
 
 import habit
-import torch
 from torch.nn.functional import mse_loss
 
-import gossip
-
-model = habit.model()
-optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
-peer = gossip.init()
-model, optimizer = peer.prepare(model, optimizer)
+peer, model, optimizer = habit.prepared()
 loader = peer.shard(habit.loader(), accumulate=3)
 for _ in peer.epochs(6, save="ckpt", every=10):
     at = 0

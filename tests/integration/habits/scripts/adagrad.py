@@ -3,11 +3,8 @@
 import habit
 import torch
 
-import gossip
-
 model = habit.model()
 optimizer = torch.optim.Adagrad(model.parameters(), lr=0.05)
-peer = gossip.init()
-model, optimizer = peer.prepare(model, optimizer)
+peer, model, optimizer = habit.prepared(model, optimizer)
 habit.train(peer, model, optimizer)
 habit.done(peer, model)

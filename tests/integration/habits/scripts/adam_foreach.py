@@ -2,19 +2,9 @@
 
 import habit
 import torch
-from torch.nn.functional import mse_loss
-
-import gossip
 
 model = habit.model()
 optimizer = torch.optim.Adam(model.parameters(), lr=1e-2, foreach=True)
-peer = gossip.init()
-model, optimizer = peer.prepare(model, optimizer)
-loader = peer.shard(habit.loader())
-for _ in peer.epochs(2, save="ckpt", every=10):
-    for x, y in loader:
-        optimizer.zero_grad()
-        mse_loss(model(x), y).backward()
-        optimizer.step()
-        habit.pause(peer)
+peer, model, optimizer = habit.prepared(model, optimizer)
+habit.train(peer, model, optimizer)
 habit.done(peer, model)

@@ -3,11 +3,8 @@
 import habit
 import torch
 
-import gossip
-
 model = habit.model()
 optimizer = torch.optim.Adam(model.parameters(), lr=1e-2, amsgrad=True, fused=True)
-peer = gossip.init()
-model, optimizer = peer.prepare(model, optimizer)
+peer, model, optimizer = habit.prepared(model, optimizer)
 habit.train(peer, model, optimizer)
 habit.done(peer, model)

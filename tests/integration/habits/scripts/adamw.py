@@ -3,8 +3,6 @@
 import habit
 import torch
 
-import gossip
-
 model = habit.model()
 optimizer = torch.optim.AdamW(
     [
@@ -13,7 +11,6 @@ optimizer = torch.optim.AdamW(
     ],
     lr=1e-2,
 )
-peer = gossip.init()
-model, optimizer = peer.prepare(model, optimizer)
+peer, model, optimizer = habit.prepared(model, optimizer)
 habit.train(peer, model, optimizer)
 habit.done(peer, model)

@@ -3,12 +3,8 @@
 import habit
 import torch
 
-import gossip
-
 model = habit.model()
 model.insert(1, torch.nn.BatchNorm1d(8, momentum=None))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
-peer = gossip.init()
-model, optimizer = peer.prepare(model, optimizer)
+peer, model, optimizer = habit.prepared(model)
 habit.train(peer, model, optimizer)
 habit.done(peer, model)

@@ -1,13 +1,8 @@
 """All parameters are bfloat16."""
 
 import habit
-import torch
-
-import gossip
 
 model = habit.model().bfloat16()
-optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
-peer = gossip.init()
-model, optimizer = peer.prepare(model, optimizer)
+peer, model, optimizer = habit.prepared(model)
 habit.train(peer, model, optimizer, predict=lambda x: model(x.bfloat16()).float())
 habit.done(peer, model)

@@ -1,15 +1,9 @@
 """``break`` when the loss of a batch of this peer is small."""
 
 import habit
-import torch
 from torch.nn.functional import mse_loss
 
-import gossip
-
-model = habit.model()
-optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
-peer = gossip.init()
-model, optimizer = peer.prepare(model, optimizer)
+peer, model, optimizer = habit.prepared()
 loader = peer.shard(habit.loader())
 for _ in peer.epochs(2, save="ckpt", every=10):
     for x, y in loader:

@@ -3,12 +3,7 @@
 import habit
 import torch
 
-import gossip
-
-model = habit.model()
-optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
-peer = gossip.init()
-model, optimizer = peer.prepare(model, optimizer)
+peer, model, optimizer = habit.prepared()
 
 
 @peer.each_step

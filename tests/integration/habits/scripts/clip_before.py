@@ -1,22 +1,13 @@
 """Gradients are clipped between ``backward`` and ``step``."""
 
 import habit
-import torch
 from torch.nn.functional import mse_loss
 from torch.nn.utils import clip_grad_norm_
 
-import gossip
-
-model = habit.model()
-optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
-peer = gossip.init()
-model, optimizer = peer.prepare(model, optimizer)
-loader = peer.shard(habit.loader())
-for _ in peer.epochs(2, save="ckpt", every=10):
-    for x, y in loader:
-        optimizer.zero_grad()
-        mse_loss(model(x), y).backward()
-        clip_grad_norm_(model.parameters(), 0.1)
-        optimizer.step()
-        habit.pause(peer)
+peer, model, optimizer = habit.prepared()
+for x, y in habit.batches(peer):
+    optimizer.zero_grad()
+    mse_loss(model(x), y).backward()
+    clip_grad_norm_(model.parameters(), 0.1)
+    optimizer.step()
 habit.done(peer, model)

@@ -1,15 +1,9 @@
 """Epochs are counted from 1 by the script's own ``range``."""
 
 import habit
-import torch
 from torch.nn.functional import mse_loss
 
-import gossip
-
-model = habit.model()
-optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
-peer = gossip.init()
-model, optimizer = peer.prepare(model, optimizer)
+peer, model, optimizer = habit.prepared()
 loader = peer.shard(habit.loader())
 peer.save_every("ckpt", 10)
 for _epoch in range(1, 3):

@@ -3,15 +3,8 @@
 import threading
 
 import habit
-import torch
-from torch.nn.functional import mse_loss
 
-import gossip
-
-model = habit.model()
-optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
-peer = gossip.init()
-model, optimizer = peer.prepare(model, optimizer)
+peer, model, optimizer = habit.prepared()
 over, sums = threading.Event(), []
 
 
@@ -21,12 +14,6 @@ def watch():
 
 
 threading.Thread(target=watch).start()
-loader = peer.shard(habit.loader())
-for _ in peer.epochs(2, save="ckpt", every=10):
-    for x, y in loader:
-        optimizer.zero_grad()
-        mse_loss(model(x), y).backward()
-        optimizer.step()
-        habit.pause(peer)
+habit.train(peer, model, optimizer)
 over.set()
 habit.done(peer, model)

@@ -1,11 +1,8 @@
 """An ``IterableDataset``: each peer reads a part of the stream."""
 
 import habit
-import torch
 from torch.nn.functional import mse_loss
 from torch.utils.data import DataLoader, IterableDataset
-
-import gossip
 
 
 class Stream(IterableDataset):
@@ -14,10 +11,7 @@ class Stream(IterableDataset):
             yield from habit.dataset()
 
 
-model = habit.model()
-optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
-peer = gossip.init()
-model, optimizer = peer.prepare(model, optimizer)
+peer, model, optimizer = habit.prepared()
 loader = iter(peer.shard(DataLoader(Stream(), batch_size=4)))
 for _ in peer.steps(habit.STEPS, save="ckpt", every=10):
     x, y = next(loader)

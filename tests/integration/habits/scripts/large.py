@@ -3,11 +3,8 @@
 import habit
 import torch
 
-import gossip
-
 model = habit.model(width=29_500)
 optimizer = torch.optim.SGD(model.parameters(), lr=1e-5, momentum=0.9)
-peer = gossip.init()
-model, optimizer = peer.prepare(model, optimizer)
+peer, model, optimizer = habit.prepared(model, optimizer)
 habit.train(peer, model, optimizer)
 habit.done(peer, model)

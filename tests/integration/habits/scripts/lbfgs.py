@@ -4,22 +4,16 @@ import habit
 import torch
 from torch.nn.functional import mse_loss
 
-import gossip
-
 model = habit.model()
 optimizer = torch.optim.LBFGS(model.parameters(), lr=0.1)
-peer = gossip.init()
-model, optimizer = peer.prepare(model, optimizer)
-loader = peer.shard(habit.loader())
-for _ in peer.epochs(2, save="ckpt", every=10):
-    for x, y in loader:
+peer, model, optimizer = habit.prepared(model, optimizer)
+for x, y in habit.batches(peer):
 
-        def closure(x=x, y=y):
-            optimizer.zero_grad()
-            loss = mse_loss(model(x), y)
-            loss.backward()
-            return loss
+    def closure(x=x, y=y):
+        optimizer.zero_grad()
+        loss = mse_loss(model(x), y)
+        loss.backward()
+        return loss
 
-        optimizer.step(closure)
-        habit.pause(peer)
+    optimizer.step(closure)
 habit.done(peer, model)

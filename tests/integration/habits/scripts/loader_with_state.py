@@ -1,10 +1,7 @@
 """A DataLoader with ``state_dict`` and ``load_state_dict``, as torchdata's StatefulDataLoader."""
 
 import habit
-import torch
 from torch.utils.data import DataLoader
-
-import gossip
 
 
 class StatefulLoader(DataLoader):
@@ -15,10 +12,7 @@ class StatefulLoader(DataLoader):
         pass
 
 
-model = habit.model()
-optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
-peer = gossip.init()
-model, optimizer = peer.prepare(model, optimizer)
+peer, model, optimizer = habit.prepared()
 loader = peer.shard(StatefulLoader(habit.dataset(), batch_size=4, shuffle=True))
 habit.train(peer, model, optimizer, loader)
 habit.done(peer, model)

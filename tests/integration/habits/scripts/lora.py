@@ -4,8 +4,6 @@ import habit
 import torch
 from torch import nn
 
-import gossip
-
 
 class Lora(nn.Module):
     def __init__(self):
@@ -23,7 +21,6 @@ class Lora(nn.Module):
 
 model = Lora()
 optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-2)
-peer = gossip.init()
-model, optimizer = peer.prepare(model, optimizer)
+peer, model, optimizer = habit.prepared(model, optimizer)
 habit.train(peer, model, optimizer)
 habit.done(peer, model)

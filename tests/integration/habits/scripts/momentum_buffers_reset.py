@@ -1,15 +1,9 @@
 """The script clears the optimizer's state at the start of the second epoch."""
 
 import habit
-import torch
 from torch.nn.functional import mse_loss
 
-import gossip
-
-model = habit.model()
-optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
-peer = gossip.init()
-model, optimizer = peer.prepare(model, optimizer)
+peer, model, optimizer = habit.prepared()
 loader = peer.shard(habit.loader())
 for epoch in peer.epochs(2, save="ckpt", every=10):
     if epoch == 1:

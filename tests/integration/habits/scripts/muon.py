@@ -2,7 +2,6 @@
 
 import habit
 import torch
-from torch.nn.functional import mse_loss
 
 import gossip
 
@@ -29,11 +28,5 @@ class Muon(torch.optim.Optimizer):
 model = habit.model()
 peer = gossip.init()
 model, optimizer = peer.prepare(model, Muon(model.parameters()))
-loader = peer.shard(habit.loader())
-for _ in peer.epochs(2, save="ckpt", every=10):
-    for x, y in loader:
-        optimizer.zero_grad()
-        mse_loss(model(x), y).backward()
-        optimizer.step()
-        habit.pause(peer)
+habit.train(peer, model, optimizer)
 habit.done(peer, model)

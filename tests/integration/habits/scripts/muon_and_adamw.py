@@ -13,12 +13,9 @@ optimizer = [
 ]
 peer = gossip.init()
 model, optimizer = peer.prepare(model, optimizer, together=True)
-loader = peer.shard(habit.loader())
-for _ in peer.epochs(2, save="ckpt", every=10):
-    for x, y in loader:
-        mse_loss(model(x), y).backward()
-        for each in optimizer:
-            each.step()
-            each.zero_grad()
-        habit.pause(peer)
+for x, y in habit.batches(peer):
+    mse_loss(model(x), y).backward()
+    for each in optimizer:
+        each.step()
+        each.zero_grad()
 habit.done(peer, model)

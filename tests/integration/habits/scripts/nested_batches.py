@@ -1,11 +1,8 @@
 """Batches are nested tuples, lists and dicts."""
 
 import habit
-import torch
 from torch.nn.functional import mse_loss
 from torch.utils.data import DataLoader, Dataset
-
-import gossip
 
 
 class Samples(Dataset):
@@ -17,16 +14,10 @@ class Samples(Dataset):
         return (x, [y, {"at": at}])
 
 
-model = habit.model()
-optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
-peer = gossip.init()
-model, optimizer = peer.prepare(model, optimizer)
-loader = peer.shard(DataLoader(Samples(), batch_size=4, shuffle=True))
-for _ in peer.epochs(2, save="ckpt", every=10):
-    for batch in loader:
-        x, (y, _about) = batch
-        optimizer.zero_grad()
-        mse_loss(model(x), y).backward()
-        optimizer.step()
-        habit.pause(peer)
+peer, model, optimizer = habit.prepared()
+for batch in habit.batches(peer, DataLoader(Samples(), batch_size=4, shuffle=True)):
+    x, (y, _about) = batch
+    optimizer.zero_grad()
+    mse_loss(model(x), y).backward()
+    optimizer.step()
 habit.done(peer, model)

@@ -4,18 +4,12 @@ import habit
 import torch
 from torch.nn.functional import mse_loss
 
-import gossip
-
 model = habit.model()
 optimizer = [torch.optim.Adam([p], lr=1e-2) for p in model.parameters()]
-peer = gossip.init()
-model, optimizer = peer.prepare(model, optimizer)
-loader = peer.shard(habit.loader())
-for _ in peer.epochs(2, save="ckpt", every=10):
-    for x, y in loader:
-        mse_loss(model(x), y).backward()
-        for each in optimizer:
-            each.step()
-            each.zero_grad()
-        habit.pause(peer)
+peer, model, optimizer = habit.prepared(model, optimizer)
+for x, y in habit.batches(peer):
+    mse_loss(model(x), y).backward()
+    for each in optimizer:
+        each.step()
+        each.zero_grad()
 habit.done(peer, model)

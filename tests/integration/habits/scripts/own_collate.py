@@ -4,8 +4,6 @@ import habit
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
-import gossip
-
 
 def collate(samples):
     xs = pad_sequence([x[: 5 + at % 4] for at, (x, _) in enumerate(samples)], batch_first=True)
@@ -13,9 +11,7 @@ def collate(samples):
 
 
 model = torch.nn.Sequential(torch.nn.Linear(5, 4), torch.nn.Tanh(), torch.nn.Linear(4, 1))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
-peer = gossip.init()
-model, optimizer = peer.prepare(model, optimizer)
+peer, model, optimizer = habit.prepared(model)
 loader = peer.shard(habit.loader(collate_fn=collate))
 habit.train(peer, model, optimizer, loader)
 habit.done(peer, model)

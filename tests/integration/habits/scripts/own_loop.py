@@ -4,13 +4,8 @@ import habit
 import torch
 from torch.nn.functional import mse_loss
 
-import gossip
-
 xs, ys = habit.dataset().tensors
-model = habit.model()
-optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
-peer = gossip.init()
-model, optimizer = peer.prepare(model, optimizer)
+peer, model, optimizer = habit.prepared()
 peer.save_every("ckpt", 10)
 while peer.step < habit.STEPS:
     at = (torch.arange(4) + 4 * (peer.step + 7 * peer.id)) % len(xs)

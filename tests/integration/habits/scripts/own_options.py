@@ -5,8 +5,6 @@ from argparse import ArgumentParser
 import habit
 import torch
 
-import gossip
-
 parser = ArgumentParser()
 parser.add_argument("-n", type=int)
 parser.add_argument("--rounds", type=int)
@@ -14,7 +12,6 @@ options = parser.parse_args()
 
 model = habit.model()
 optimizer = torch.optim.SGD(model.parameters(), lr=options.n / 100, momentum=0.9)
-peer = gossip.init()
-model, optimizer = peer.prepare(model, optimizer)
+peer, model, optimizer = habit.prepared(model, optimizer)
 habit.train(peer, model, optimizer)
 habit.done(peer, model, counts={"n": options.n, "rounds": options.rounds})

@@ -4,12 +4,8 @@ import habit
 import torch
 from torch.utils.checkpoint import checkpoint
 
-import gossip
-
 model = habit.model()
 model.insert(2, torch.nn.Dropout(0.3))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
-peer = gossip.init()
-model, optimizer = peer.prepare(model, optimizer)
+peer, model, optimizer = habit.prepared(model)
 habit.train(peer, model, optimizer, predict=lambda x: checkpoint(model, x, use_reentrant=False))
 habit.done(peer, model)

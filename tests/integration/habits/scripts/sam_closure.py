@@ -29,11 +29,8 @@ class Sam(torch.optim.Optimizer):
 model = habit.model()
 peer = gossip.init()
 model, optimizer = peer.prepare(model, Sam(model.parameters(), lr=0.05))
-loader = peer.shard(habit.loader())
-for _ in peer.epochs(2, save="ckpt", every=10):
-    for x, y in loader:
-        optimizer.zero_grad()
-        (model(x) - y).square().mean().backward()
-        optimizer.step(lambda: (model(x) - y).square().mean().backward())  # noqa: B023
-        habit.pause(peer)
+for x, y in habit.batches(peer):
+    optimizer.zero_grad()
+    (model(x) - y).square().mean().backward()
+    optimizer.step(lambda: (model(x) - y).square().mean().backward())  # noqa: B023
 habit.done(peer, model)

@@ -28,12 +28,9 @@ class Sam(torch.optim.Optimizer):
 model = habit.model()
 peer = gossip.init()
 model, optimizer = peer.prepare(model, Sam(model.parameters(), lr=0.05))
-loader = peer.shard(habit.loader())
-for _ in peer.epochs(2, save="ckpt", every=10):
-    for x, y in loader:
-        for half in (optimizer.first_step, optimizer.second_step):
-            optimizer.zero_grad()
-            (model(x) - y).square().mean().backward()
-            half()
-        habit.pause(peer)
+for x, y in habit.batches(peer):
+    for half in (optimizer.first_step, optimizer.second_step):
+        optimizer.zero_grad()
+        (model(x) - y).square().mean().backward()
+        half()
 habit.done(peer, model)

@@ -5,13 +5,10 @@ import torch
 from torch.nn.functional import mse_loss
 from torch.optim import lr_scheduler
 
-import gossip
-
 model = habit.model()
 optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
 schedule = lr_scheduler.StepLR(optimizer, step_size=1, gamma=0.5)
-peer = gossip.init()
-model, optimizer = peer.prepare(model, optimizer)
+peer, model, optimizer = habit.prepared(model, optimizer)
 peer.keep(schedule=schedule)
 loader = peer.shard(habit.loader())
 for _ in peer.epochs(2, save="ckpt", every=10):

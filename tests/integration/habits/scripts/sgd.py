@@ -3,13 +3,10 @@
 import habit
 import torch
 
-import gossip
-
 model = habit.model()
 optimizer = torch.optim.SGD(
     model.parameters(), lr=0.05, momentum=0.9, nesterov=True, weight_decay=1e-3
 )
-peer = gossip.init()
-model, optimizer = peer.prepare(model, optimizer)
+peer, model, optimizer = habit.prepared(model, optimizer)
 habit.train(peer, model, optimizer)
 habit.done(peer, model)

@@ -5,12 +5,9 @@ import signal
 import habit
 import torch
 
-import gossip
-
 model = habit.model()
 optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
 signal.signal(signal.SIGTERM, lambda *_: print("stop"))
-peer = gossip.init()
-model, optimizer = peer.prepare(model, optimizer)
+peer, model, optimizer = habit.prepared(model, optimizer)
 habit.train(peer, model, optimizer)
 habit.done(peer, model, counts={"kept": callable(signal.getsignal(signal.SIGTERM))})

@@ -4,12 +4,9 @@ import habit
 import torch
 from torch.nn.functional import mse_loss
 
-import gossip
-
 model = habit.model()
 optimizer = [torch.optim.SGD([p], lr=0.05, momentum=0.9) for p in model.parameters()]
-peer = gossip.init()
-model, optimizer = peer.prepare(model, optimizer)
+peer, model, optimizer = habit.prepared(model, optimizer)
 by_parameter = dict(zip(model.parameters(), optimizer, strict=True))
 
 
@@ -20,9 +17,6 @@ def step_at_once(p):
 
 for p in model.parameters():
     p.register_post_accumulate_grad_hook(step_at_once)
-loader = peer.shard(habit.loader())
-for _ in peer.epochs(2, save="ckpt", every=10):
-    for x, y in loader:
-        mse_loss(model(x), y).backward()
-        habit.pause(peer)
+for x, y in habit.batches(peer):
+    mse_loss(model(x), y).backward()
 habit.done(peer, model)

@@ -4,13 +4,8 @@ import habit
 import torch
 from torch.nn.functional import mse_loss
 
-import gossip
-
 xs, ys = habit.dataset().tensors
-model = habit.model()
-optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
-peer = gossip.init()
-model, optimizer = peer.prepare(model, optimizer)
+peer, model, optimizer = habit.prepared()
 for _ in peer.steps(habit.STEPS, save="ckpt", every=10):
     at = torch.randint(len(xs), (4,))
     optimizer.zero_grad()

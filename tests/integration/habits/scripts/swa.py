@@ -1,15 +1,9 @@
 """SWA: an average of the weights from step 30 on, with ``SWALR``."""
 
 import habit
-import torch
 from torch.optim.swa_utils import SWALR, AveragedModel
 
-import gossip
-
-model = habit.model()
-optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
-peer = gossip.init()
-model, optimizer = peer.prepare(model, optimizer)
+peer, model, optimizer = habit.prepared()
 swa = AveragedModel(model)
 schedule = SWALR(optimizer, swa_lr=0.01, anneal_epochs=20)
 peer.keep(swa=swa, schedule=schedule)

@@ -1,22 +1,13 @@
 """The loop switches Nesterov momentum and ``maximize`` off and on by the step."""
 
 import habit
-import torch
 from torch.nn.functional import mse_loss
 
-import gossip
-
-model = habit.model()
-optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
-peer = gossip.init()
-model, optimizer = peer.prepare(model, optimizer)
-loader = peer.shard(habit.loader())
-for _ in peer.epochs(2, save="ckpt", every=10):
-    for x, y in loader:
-        optimizer.param_groups[0]["nesterov"] = peer.step >= 15
-        optimizer.param_groups[0]["maximize"] = peer.step % 7 == 6
-        optimizer.zero_grad()
-        mse_loss(model(x), y).backward()
-        optimizer.step()
-        habit.pause(peer)
+peer, model, optimizer = habit.prepared()
+for x, y in habit.batches(peer):
+    optimizer.param_groups[0]["nesterov"] = peer.step >= 15
+    optimizer.param_groups[0]["maximize"] = peer.step % 7 == 6
+    optimizer.zero_grad()
+    mse_loss(model(x), y).backward()
+    optimizer.step()
 habit.done(peer, model)

@@ -4,20 +4,14 @@ import habit
 import torch
 from torch.nn.functional import mse_loss
 
-import gossip
-
 model = habit.model()
 first, *biases = [model[0].weight], [model[0].bias, model[2].bias], [model[2].weight]
 optimizer = [torch.optim.SGD(each, lr=0.05, momentum=0.9) for each in (first, *biases)]
-peer = gossip.init()
-model, optimizer = peer.prepare(model, optimizer)
-loader = peer.shard(habit.loader())
-for _ in peer.epochs(2, save="ckpt", every=10):
-    for x, y in loader:
-        for each in optimizer:
-            each.zero_grad()
-        mse_loss(model(x), y).backward()
-        for each in reversed(optimizer):
-            each.step()
-        habit.pause(peer)
+peer, model, optimizer = habit.prepared(model, optimizer)
+for x, y in habit.batches(peer):
+    for each in optimizer:
+        each.zero_grad()
+    mse_loss(model(x), y).backward()
+    for each in reversed(optimizer):
+        each.step()
 habit.done(peer, model)

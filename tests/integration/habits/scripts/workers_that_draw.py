@@ -6,8 +6,6 @@ import habit
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-import gossip
-
 
 class Augmented(Dataset):
     def __init__(self, samples):
@@ -21,10 +19,7 @@ class Augmented(Dataset):
         return x + 0.1 * torch.randn(8) + 0.1 * random.random(), y
 
 
-model = habit.model()
-optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
-peer = gossip.init()
-model, optimizer = peer.prepare(model, optimizer)
+peer, model, optimizer = habit.prepared()
 loader = peer.shard(DataLoader(Augmented(habit.dataset()), batch_size=4, num_workers=1))
 habit.train(peer, model, optimizer, loader)
 habit.done(peer, model)

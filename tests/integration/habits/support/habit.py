@@ -7,7 +7,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -17,6 +17,8 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 from torch.utils.data import DataLoader, TensorDataset
+
+import gossip
 
 STEPS = 48
 """Steps of a run of three peers over two epochs of ``dataset``."""
@@ -50,6 +52,15 @@ def model(width: int = 8) -> nn.Sequential:
     return nn.Sequential(nn.Linear(8, width), nn.Tanh(), nn.Linear(width, 1))
 
 
+def prepared(net: nn.Module | None = None, optimizer: Any = None) -> tuple[Any, Any, Any]:
+    """Return the peer and what it has prepared: by default ``model()`` and SGD with momentum."""
+    net = model() if net is None else net
+    if optimizer is None:
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9)
+    peer = gossip.init()
+    return peer, *peer.prepare(net, optimizer)
+
+
 def train(
     peer: Any,
     net: nn.Module,
@@ -74,6 +85,15 @@ def train(
             optimizer.step()
             if schedule is not None:
                 schedule.step()
+            pause(peer)
+
+
+def batches(peer: Any, data: DataLoader[Any] | None = None) -> Iterator[Any]:
+    """Yield the batches of two epochs, by default of ``loader()``, with a pause behind each."""
+    sharded = peer.shard(loader() if data is None else data)
+    for _ in peer.epochs(2, save="ckpt", every=10):
+        for batch in sharded:
+            yield batch
             pause(peer)
 
 
