@@ -482,11 +482,14 @@ def execute(path: Any, command: Sequence[str], environment: Mapping[str, str]) -
     end(become(request, [0, 1, 2]))
 
 
-def make_command_line() -> None:
-    """Each command would make all of it anew, which takes 60 ms of a processor."""
+def share_command_line() -> None:
+    """Make the command line once. Each command would make all of it anew, which takes 60 ms of a
+    processor."""
     ours, make = import_module("gossip.launch.cli").app, typer.main.get_command
     made = make(ours)
     typer.main.get_command = lambda app: made if app is ours else make(app)
+    if testing := sys.modules.get("typer.testing"):
+        setattr(testing, "_get_command", typer.main.get_command)  # noqa: B010
 
 
 def main() -> None:
@@ -499,7 +502,7 @@ def main() -> None:
 
     for name in OF_COMMANDS:
         import_module(name)
-    make_command_line()
+    share_command_line()
     # the first optimizer of a process imports torch._dynamo
     torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
     torch.set_num_threads(1)

@@ -142,12 +142,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.fixture(autouse=True)
-def made_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The command line, which each call would make anew."""
-    monkeypatch.setattr(typer.testing, "_get_command", lambda app: shown_commands.command_line())
-
-
 def invoke(words: list[str]) -> str:
     """What a command of ours prints, run within this process; it must succeed."""
     done = typer.testing.CliRunner().invoke(commands.app, words[1:])
