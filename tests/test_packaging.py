@@ -52,23 +52,6 @@ def test_python_m_gossip_is_the_command(tmp_path: Path) -> None:
     assert python("-m", "gossip", "--version", cwd=tmp_path).startswith("gossip ")
 
 
-def test_gossip_help_does_not_import_torch(tmp_path: Path) -> None:
-    program = (
-        "import sys\n"
-        "from gossip.launch.cli import main\n"
-        "sys.argv = ['gossip', '--help']\n"
-        "try:\n"
-        "    main()\n"
-        "except SystemExit as stop:\n"
-        "    assert not stop.code, stop.code\n"
-        "print('torch' in sys.modules)\n"
-    )
-    printed = python("-c", program, cwd=tmp_path)
-    assert "demo" in printed
-    assert "run" in printed
-    assert printed.splitlines()[-1] == "False"
-
-
 # --- the distribution -----------------------------------------------------------------------------
 
 

@@ -79,14 +79,6 @@ def test_a_public_package_needs_no_import_of_its_own(name: str):
     assert subprocess.run([sys.executable, "-c", code], env=os.environ, check=False).returncode == 0
 
 
-def test_importing_gossip_does_not_import_torch():
-    code = (
-        "import sys, gossip; gossip.__version__; gossip.errors.ConfigError; sys.exit('torch' in "
-        "sys.modules)"
-    )
-    assert subprocess.run([sys.executable, "-c", code], env=os.environ, check=False).returncode == 0
-
-
 def test_what_init_needs_before_the_node_runs_does_not_import_torch():
     code = (
         "import sys; from gossip.ipc import channel; from gossip.training import node_start, "

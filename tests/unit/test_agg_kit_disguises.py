@@ -46,22 +46,6 @@ def lazy(updates: Tensor, *, f: int) -> Tensor:
 
 
 @rule
-def noisy(updates: Tensor, *, f: int) -> Tensor:
-    honest = trimmed_mean(updates, f=f)
-    return honest * (1 + 1e-6 * torch.randn(honest.shape, generator=_OWN).to(honest))
-
-
-_OWN = torch.Generator().manual_seed(0)
-_CALLS = [0]
-
-
-@rule
-def counting(updates: Tensor, *, f: int) -> Tensor:
-    _CALLS[0] += 1
-    return trimmed_mean(updates, f=f) * (1 + 1e-5 * (_CALLS[0] % 7))
-
-
-@rule
 def seeding(updates: Tensor, *, f: int) -> Tensor:
     torch.manual_seed(0)
     return trimmed_mean(updates, f=f)
@@ -124,8 +108,6 @@ def tracked(updates: Tensor, *, f: int) -> Verdict:
 
 DISGUISED: list[tuple[Any, str]] = [
     (lazy, "Byzantine peers, .*, move lazy .* away from the honest mean"),
-    (noisy, "noisy makes another aggregate of the same updates when it is called again"),
-    (counting, "counting makes another aggregate of the same updates when it is called again"),
     (seeding, "seeding draws from or seeds the random numbers of torch"),
     (drawing, "drawing draws from or seeds the random numbers of random"),
     (even_krum, r"even_krum reports the weights \[0.0909, .*, but its aggregate is the mean by"),

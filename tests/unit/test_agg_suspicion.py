@@ -9,14 +9,9 @@ import torch
 from torch import Tensor
 
 from gossip.aggregators import (
-    Rule,
-    krum,
     mean,
-    median,
-    multi_krum,
     suspicion,
     suspicion_literal,
-    trimmed_mean,
 )
 
 N, D = 20, 1000
@@ -89,13 +84,6 @@ def test_sound_suspicion_keeps_its_bound_under_every_attack(f: int, bound: float
         for name, updates in attacks(crowd(N - f, seed=seed), f, seed)
     }
     assert max(worst.values()) < bound, worst
-
-
-@pytest.mark.parametrize("rule", [krum, multi_krum, median, trimmed_mean, suspicion], ids=repr)
-def test_no_robust_rule_is_carried_away(rule: Rule) -> None:
-    for seed in range(3):
-        for name, updates in attacks(crowd(N - 4, seed=seed), 4, seed):
-            assert kappa(rule(updates, f=4), crowd(N - 4, seed=seed)) < 2.5, name
 
 
 def test_the_literal_rules_step_depends_on_the_unit_of_the_updates_and_the_sound_ones_does_not():

@@ -184,13 +184,6 @@ ALL = [
 ALL += ["two_results:7", "wrong_states:1,2"]
 
 
-def test_a_plan_survives_the_way_through_toml_and_through_words() -> None:
-    plan = faults.parse(ALL)
-    assert faults.from_toml(plan.to_toml()) == plan
-    assert faults.parse(plan.specs) == plan
-    assert list(plan.specs) == ALL
-
-
 def test_a_plan_file_is_read(tmp_path) -> None:  # type: ignore[no-untyped-def]
     path = tmp_path / "plan.toml"
     crash = '[[fault]]\nkind = "crash"\npeer = 3\nround = 50\n'

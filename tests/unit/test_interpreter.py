@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from parsed import parsed, tree_of
+from parsed import tree_of
 
 from gossip.aggregators import registry
 from gossip.errors import ConfigError
@@ -74,22 +74,6 @@ def test_no_file_starts_python_but_by_the_one_function() -> None:
     ]
     assert not new, "use gossip.interpreter: " + ", ".join(new)
     assert set(KNOWN) <= set(found), "what is listed here is there"
-
-
-@pytest.mark.parametrize(
-    "planted",
-    [
-        "run([sys.executable, '-m', 'gossip.launch.cli'])",
-        "command = (host.python, '-m', 'gossip.node')",
-        "os.execv(python, ['-c', text])",
-        "await create_subprocess_exec(python, '-m', 'gossip.node')",
-        "multiprocessing.get_context('spawn')",
-        "from multiprocessing import get_context",
-        "from sys import executable",
-    ],
-)
-def test_another_start_is_found(planted: str) -> None:
-    assert list(starts(parsed(f"async def f():\n    {planted}\n")))
 
 
 PROBE = "import json, sys, random; print(json.dumps([random.__file__, sys.path[0]]))"

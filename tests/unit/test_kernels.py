@@ -198,25 +198,6 @@ def test_both_implementations_select_the_same_bits(
                 assert not (found[0][0].view(torch.int32) == -(2**31)).any(), "a zero has no sign"
 
 
-def test_ranks_of_weighted_sums_are_those_of_the_sums_made_first() -> None:
-    x, weights = cloud(13, 515), np.random.default_rng(0).dirichlet(np.ones(13), 10)
-    made = (torch.from_numpy(weights) @ x.double()).numpy()
-    found, survived = between(Rows.of(x), 2, 7, count_survivors=True, matrix=weights)
-    np.testing.assert_allclose(doubles(found), np.sort(made, axis=0)[2:8].mean(axis=0), atol=2e-6)
-    assert survived is not None
-    assert survived.shape == (10,)
-    assert survived.sum() == 6 * 515
-    np.testing.assert_allclose(
-        doubles(nearest(Rows.of(x), 8, (4, 5), matrix=weights)[0]),
-        nearest_oracle(made, 8, 4, 5),
-        atol=2e-6,
-    )
-    assert torch.equal(
-        majority(Rows.of(x), matrix=weights)[0],
-        torch.from_numpy(np.sign(np.sign(made).sum(axis=0))).float(),
-    )
-
-
 # --- sums -----------------------------------------------------------------------------------------
 
 

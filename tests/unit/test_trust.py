@@ -76,12 +76,6 @@ def test_so_many_as_may_lie_are_blamed_though_most_updates_are_theirs() -> None:
     assert [peer for peer in PEERS if table.score(peer) < 1.0] == [1, 2]
 
 
-def test_a_single_offence_is_told_in_the_singular() -> None:
-    table = TrustTable(SETTINGS, f=2)
-    run(table, range(1), {}, {3: "non_finite"})
-    assert table.reasons(3) == ("the update was not finite",)
-
-
 def test_crashes_lateness_and_the_quarantine_itself_are_no_evidence() -> None:
     table = TrustTable(SETTINGS, f=2)
     changes = run(table, range(50), {}, {3: "late", 4: "quarantined"})
