@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -175,3 +176,12 @@ def socket_pair() -> tuple[socket.socket, socket.socket]:
 
 
 __all__ = ["FakeCore", "NodeRig", "TimerFired", "config", "end_of", "socket_pair", "vector"]
+
+
+@contextmanager
+def node_rig(prepared: bool = False, **options: Any) -> Iterator[tuple[FakeCore, NodeRig]]:
+    """Yield a fake core and the rig of its node, whose trainer is ``prepared`` or not yet."""
+    with NodeRig(FakeCore(), **options) as rig:
+        if prepared:
+            rig.prepare()
+        yield rig.core, rig

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from node_fakes import FakeCore, NodeRig, end_of, socket_pair, vector
+from node_fakes import FakeCore, NodeRig, end_of, node_rig, socket_pair, vector
 from trainer_fakes import allocate_bytes
 
 from gossip.aggregators import kernels
@@ -74,9 +74,7 @@ def test_no_event_comes_between_the_sends_of_a_commit_and_its_record() -> None:
 
 
 def test_halt_tells_the_trainer_and_gives_its_exit_code() -> None:
-    core = FakeCore()
-    with NodeRig(core) as stage:
-        stage.prepare()
+    with node_rig(prepared=True) as (core, stage):
         core.say(Halt("enough", 5))
         assert stage.hear() == events.Halt("enough", 5)
         assert stage.join() == 5
@@ -84,9 +82,7 @@ def test_halt_tells_the_trainer_and_gives_its_exit_code() -> None:
 
 
 def test_the_round_goes_to_the_trainer_and_its_update_comes_back_by_reference() -> None:
-    core = FakeCore()
-    with NodeRig(core) as stage:
-        stage.prepare()
+    with node_rig(prepared=True) as (core, stage):
         core.say(
             StartRound(
                 7,
@@ -114,9 +110,7 @@ def test_the_round_goes_to_the_trainer_and_its_update_comes_back_by_reference() 
 
 def test_a_round_tells_its_roster_and_who_has_left() -> None:
     """A peer that left, and returned and died, has died."""
-    core = FakeCore()
-    with NodeRig(core, peer=2, peers=4) as stage:
-        stage.prepare()
+    with node_rig(prepared=True, peer=2, peers=4) as (core, stage):
 
         def go(*effects: Any) -> control.StartRoundCommand:
             core.say(*effects)
@@ -137,9 +131,7 @@ def test_a_round_tells_its_roster_and_who_has_left() -> None:
 
 
 def test_an_update_that_is_not_finite_is_marked() -> None:
-    core = FakeCore()
-    with NodeRig(core) as stage:
-        stage.prepare()
+    with node_rig(prepared=True) as (core, stage):
         core.say(StartRound(0, None))
         go = stage.hear()
         stage.arena.updates[go.slot][:] = (np.inf, -np.inf, 0, 1)
@@ -148,9 +140,7 @@ def test_an_update_that_is_not_finite_is_marked() -> None:
 
 
 def test_a_slot_that_is_free_again_is_used_again() -> None:
-    core = FakeCore()
-    with NodeRig(core) as stage:
-        stage.prepare()
+    with node_rig(prepared=True) as (core, stage):
         slots = []
         for r in range(6):
             core.say(Apply(r, (vector(r, r, r, r),)), StartRound(r + 1, None))
@@ -190,18 +180,14 @@ def test_timers_fire_though_every_turn_has_an_answer_for_the_trainer() -> None:
 
 
 def test_no_samples_means_no_payload() -> None:
-    core = FakeCore()
-    with NodeRig(core) as stage:
-        stage.prepare()
+    with node_rig(prepared=True) as (core, stage):
         core.say(StartRound(0, None))
         stage.trainer.send(control.Contribute(0, stage.hear().slot, 0, None, False))
         assert core.wait_for(events.Contributed).payloads == ()
 
 
 def test_parameters_come_with_a_sketch_when_they_are_mixed() -> None:
-    core = FakeCore()
-    with NodeRig(core) as stage:
-        stage.prepare()
+    with node_rig(prepared=True) as (core, stage):
         core.say(StartRound(3, None, want_parameters=True))
         go = stage.hear()
         assert go.want_parameters
@@ -213,9 +199,7 @@ def test_parameters_come_with_a_sketch_when_they_are_mixed() -> None:
 
 
 def test_a_liar_sends_the_lie_and_believes_the_truth_where_it_aggregates_for_itself() -> None:
-    core = FakeCore()
-    with NodeRig(core, faults=("sign_flip:0*10",), topology="ring") as stage:
-        stage.prepare()
+    with node_rig(prepared=True, faults=("sign_flip:0*10",), topology="ring") as (core, stage):
         core.say(StartRound(0, None))
         go = stage.hear()
         stage.arena.updates[go.slot][:] = (1, 2, 3, 4)
@@ -230,9 +214,7 @@ def test_a_liar_sends_the_lie_and_believes_the_truth_where_it_aggregates_for_its
     "attack", ["bit_flip:0", "gaussian:0*200", "scale:0*1000", "nan:0", "stale:0*10", "zero:0"]
 )
 def test_every_lie_can_be_told(attack: str) -> None:
-    core = FakeCore()
-    with NodeRig(core, faults=(attack,)) as stage:
-        stage.prepare()
+    with node_rig(prepared=True, faults=(attack,)) as (core, stage):
         core.say(StartRound(0, None))
         go = stage.hear()
         stage.arena.updates[go.slot][:] = (1, 2, 3, 4)
@@ -243,8 +225,7 @@ def test_every_lie_can_be_told(attack: str) -> None:
 
 
 def test_the_rule_runs_and_its_answer_has_the_digest_of_its_bytes() -> None:
-    core = FakeCore()
-    with NodeRig(core):
+    with node_rig() as (core, _):
         core.say(Aggregate(5, 0, 0, rows(vector(1, 2), vector(3, 6)), 0, 0))
         heard = core.wait_for(Aggregated)
         assert (heard.ticket, heard.reason) == (5, "")
@@ -264,8 +245,7 @@ def rule_file(folder: Path, body: str) -> str:
 
 
 def test_a_row_that_the_rule_chose_is_not_overwritten_by_the_next_round(tmp_path: Path) -> None:
-    core = FakeCore()
-    with NodeRig(core, aggregator=rule_file(tmp_path, "return updates[0]")):
+    with node_rig(aggregator=rule_file(tmp_path, "return updates[0]")) as (core, _):
         core.say(Aggregate(1, 0, 0, rows(vector(1, 1), vector(9, 9)), 0, 0))
         first = core.wait_for(Aggregated)
         core.say(Aggregate(2, 1, 0, rows(*[vector(5, 5)] * 2), 0, 0))
@@ -274,8 +254,7 @@ def test_a_row_that_the_rule_chose_is_not_overwritten_by_the_next_round(tmp_path
 
 
 def test_a_rule_that_raises_gives_a_reason_and_the_node_lives_on(tmp_path: Path) -> None:
-    core = FakeCore()
-    with NodeRig(core, aggregator=rule_file(tmp_path, "return updates @ updates")):
+    with node_rig(aggregator=rule_file(tmp_path, "return updates @ updates")) as (core, _):
         core.say(Aggregate(1, 0, 0, rows(vector(1, 2, 3), vector(3, 6, 7)), 0, 0))
         heard = core.wait_for(Aggregated)
         assert heard.payload is None
@@ -285,8 +264,7 @@ def test_a_rule_that_raises_gives_a_reason_and_the_node_lives_on(tmp_path: Path)
 
 
 def test_too_few_updates_give_a_reason_and_no_payload() -> None:
-    core = FakeCore()
-    with NodeRig(core, aggregator="krum"):
+    with node_rig(aggregator="krum") as (core, _):
         core.say(Aggregate(1, 0, 0, rows(vector(1, 2)), 3, 0))
         heard = core.wait_for(Aggregated)
         assert heard.payload is None
@@ -301,8 +279,7 @@ def test_a_result_that_is_not_finite_is_none(tmp_path: Path) -> None:
         (f"{tmp_path}/mine.py:mine", (vector(1, 1), vector(1, 1)), "non_finite result"),
         ("mean", (vector(1, 1), vector(np.nan, 1)), "mean: update 1 of 2 is not finite"),
     ):
-        core = FakeCore()
-        with NodeRig(core, aggregator=rule):
+        with node_rig(aggregator=rule) as (core, _):
             core.say(Aggregate(1, 0, 0, rows(*updates), 0, 0))
             heard = core.wait_for(Aggregated)
             assert heard.payload is None
@@ -310,8 +287,7 @@ def test_a_result_that_is_not_finite_is_none(tmp_path: Path) -> None:
 
 
 def test_a_mix_is_the_aggregate_of_the_differences_to_the_own_row() -> None:
-    core = FakeCore()
-    with NodeRig(core):
+    with node_rig() as (core, _):
         core.say(Aggregate(1, 0, 0, rows(vector(1, 1), vector(3, 5)), 0, own=0, mix=True))
         assert core.wait_for(Aggregated).payload.data.tolist() == [1, 2]
 
@@ -325,9 +301,7 @@ def test_a_large_input_is_aggregated_while_the_loop_goes_on(tmp_path: Path) -> N
             time.sleep(0.002)
         return updates.mean(dim=0)
     """
-    core = FakeCore()
-    with NodeRig(core, aggregator=rule_file(tmp_path, body)) as stage:
-        stage.prepare()
+    with node_rig(prepared=True, aggregator=rule_file(tmp_path, body)) as (core, stage):
         large = [Payload(np.full(2**19, float(i), np.float32), 2**21) for i in range(3)]
         core.say(Aggregate(1, 0, 0, rows(*large), 1, 0))
         core.wait(lambda: core.count(Aggregated) or (tmp_path / "begun").exists())
@@ -345,8 +319,7 @@ def test_the_core_hears_of_the_trainer_when_the_kernels_are_there_and_the_loop_g
     monkeypatch.setattr(kernels, "is_prepared", lambda n, d: (n, d) != (1, 4))
     monkeypatch.setattr(kernels, "compile_apart", lambda n, d, patience_s: compiled.wait(20))
     monkeypatch.setattr(kernels, "prepare", lambda n, d: ())
-    core = FakeCore()
-    with NodeRig(core, aggregator="krum", run_dir=tmp_path) as stage:
+    with node_rig(aggregator="krum", run_dir=tmp_path) as (core, stage):
         stage.trainer.send(control.Prepare(4, b"layout", b"state", 8), fds=(stage.arena.fd,))
         stage.poke()
         assert core.count(events.Prepared) == 0, "a round would wait for the compiler"
@@ -361,9 +334,7 @@ def test_the_core_hears_of_the_trainer_when_the_kernels_are_there_and_the_loop_g
 
 
 def test_a_rule_that_needs_the_loss_is_run_by_the_trainer() -> None:
-    core = FakeCore()
-    with NodeRig(core, aggregator="zeno:b=0") as stage:
-        stage.prepare()
+    with node_rig(prepared=True, aggregator="zeno:b=0") as (core, stage):
         core.say(
             Aggregate(1, 0, 0, rows(vector(1, 2, 3, 4), vector(5, 6, 7, 8)), 0, 1),
             Aggregate(2, 0, 0, rows(vector(1, 1, 1, 1)), 0, None),
@@ -389,9 +360,7 @@ def test_a_rule_that_needs_the_loss_is_run_by_the_trainer() -> None:
 
 
 def test_the_aggregate_of_all_shards_is_in_one_slot_and_a_mix_beside_it() -> None:
-    core = FakeCore()
-    with NodeRig(core) as stage:
-        stage.prepare()
+    with node_rig(prepared=True) as (core, stage):
         core.say(Apply(4, (vector(1, 2, 3), vector(4)), vector(5, 6, 7, 8), 0.5), Apply(5, ()))
         told = stage.hear()
         assert (told.round_id, told.mix_scale) == (4, 0.5)
@@ -403,9 +372,7 @@ def test_the_aggregate_of_all_shards_is_in_one_slot_and_a_mix_beside_it() -> Non
 
 
 def test_several_messages_of_one_turn_share_a_packet() -> None:
-    core = FakeCore()
-    with NodeRig(core) as stage:
-        stage.prepare()
+    with node_rig(prepared=True) as (core, stage):
         core.say(Apply(0, (vector(1, 2, 3, 4),)), StartRound(1, None))
         messages, _ = stage.trainer.receive(20)
         assert [type(message) for message in messages] == [
@@ -415,9 +382,7 @@ def test_several_messages_of_one_turn_share_a_packet() -> None:
 
 
 def test_rounds_wait_for_a_free_slot_in_order_and_none_is_overwritten() -> None:
-    core = FakeCore()
-    with NodeRig(core) as stage:
-        stage.prepare()
+    with node_rig(prepared=True) as (core, stage):
         core.say(*[Apply(r, (vector(r, r, r, r),)) for r in range(10)], StartRound(10, None))
         held = [stage.hear() for _ in range(control.RESULT_SLOTS)]
         assert stage.is_silent()
@@ -440,9 +405,7 @@ def test_a_trainer_that_takes_nothing_does_not_eat_the_memory(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Any
 ) -> None:
     monkeypatch.setattr("gossip.node.outbox.BACKLOG_BYTES", 100)
-    core = FakeCore()
-    with NodeRig(core, run_dir=tmp_path) as stage:
-        stage.prepare()
+    with node_rig(prepared=True, run_dir=tmp_path) as (core, stage):
         core.say(*[Apply(r, (vector(r, r, r, r),)) for r in range(20)])
         assert stage.join() == 70
         error = json.loads((tmp_path / "peer-0" / "node_error.json").read_text())
@@ -451,9 +414,7 @@ def test_a_trainer_that_takes_nothing_does_not_eat_the_memory(
 
 
 def test_a_slot_that_is_still_being_sent_is_not_given_again() -> None:
-    core = FakeCore()
-    with NodeRig(core) as stage:
-        stage.prepare()
+    with node_rig(prepared=True) as (core, stage):
         reading: list[Any] = []
         stage.node.trainer._updates._in_flight = lambda data: any(data is each for each in reading)
         used = []
@@ -472,9 +433,7 @@ def test_a_slot_that_is_still_being_sent_is_not_given_again() -> None:
 
 def test_a_round_without_a_slot_holds_up_nothing_else() -> None:
     """As for a trainer that has left its loop: it is given slots, and fills none."""
-    core = FakeCore()
-    with NodeRig(core) as stage:
-        stage.prepare()
+    with node_rig(prepared=True) as (core, stage):
         for r in range(control.UPDATE_SLOTS):
             core.say(StartRound(r, None))
             given = stage.hear()
@@ -494,9 +453,7 @@ def test_a_round_without_a_slot_holds_up_nothing_else() -> None:
 
 
 def test_a_round_told_again_with_samples_keeps_its_slot() -> None:
-    core = FakeCore()
-    with NodeRig(core) as stage:
-        stage.prepare()
+    with node_rig(prepared=True) as (core, stage):
         core.say(StartRound(0, None), StartRound(0, DataSlice(0, ((0, 1),))))
         first, second = stage.hear(), stage.hear()
         assert first.slot == second.slot
@@ -504,9 +461,7 @@ def test_a_round_told_again_with_samples_keeps_its_slot() -> None:
 
 
 def test_a_snapshot_comes_in_shared_memory_with_its_digest() -> None:
-    core = FakeCore()
-    with NodeRig(core) as stage:
-        stage.prepare()
+    with node_rig(prepared=True) as (core, stage):
         core.say(events.TakeSnapshot())
         assert stage.hear() == events.TakeSnapshot()
         fd = allocate_bytes(b"the state")
@@ -537,9 +492,7 @@ def test_a_state_goes_to_the_trainer_before_the_rounds_on_it(nbytes: int) -> Non
 
 
 def test_progress_is_read_from_shared_memory_without_the_trainer_doing_anything() -> None:
-    core = FakeCore()
-    with NodeRig(core) as stage:
-        stage.prepare()
+    with node_rig(prepared=True) as (core, stage):
         stage.arena.note_progress(12)
         core.wait(
             lambda: [
@@ -563,17 +516,13 @@ def test_a_core_that_does_not_halt_after_its_trainers_death_does_not_keep_the_no
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("gossip.node.loop.ANNOUNCE_S", 0.05)
-    core = FakeCore()
-    with NodeRig(core) as stage:
-        stage.prepare()
+    with node_rig(prepared=True) as (_, stage):
         stage.trainer.close()
         assert stage.join() == 1
 
 
 def test_a_trainer_that_says_goodbye_is_not_lost_when_it_closes() -> None:
-    core = FakeCore()
-    with NodeRig(core) as stage:
-        stage.prepare()
+    with node_rig(prepared=True) as (core, stage):
         stage.trainer.send(control.Close("finished"))
         stage.trainer.close()
         assert core.wait_for(events.Stop) == events.Stop("finished", completed=True)
@@ -584,9 +533,7 @@ def test_a_trainer_that_says_goodbye_is_not_lost_when_it_closes() -> None:
 
 
 def test_a_node_that_helps_others_leaves_when_its_trainer_is_gone() -> None:
-    core = FakeCore()
-    with NodeRig(core) as stage:
-        stage.prepare()
+    with node_rig(prepared=True) as (core, stage):
         stage.trainer.send(control.Close("finished"))
         assert core.wait_for(events.Stop) == events.Stop("finished", completed=True)
         stage.trainer.close()
@@ -596,8 +543,7 @@ def test_a_node_that_helps_others_leaves_when_its_trainer_is_gone() -> None:
 
 
 def test_stop_from_another_thread_is_heard() -> None:
-    core = FakeCore()
-    with NodeRig(core) as stage:
+    with node_rig() as (core, stage):
         stage.node.stop("SIGTERM")
         assert core.wait_for(events.Stop) == events.Stop("SIGTERM")
 
@@ -611,8 +557,7 @@ def test_nothing_comes_after_halt() -> None:
 
 
 def test_a_rule_that_nobody_knows_is_said_to_the_trainer_with_its_exit_code() -> None:
-    core = FakeCore()
-    with NodeRig(core, aggregator="trimed_mean") as stage:
+    with node_rig(aggregator="trimed_mean") as (_, stage):
         halted = stage.hear()
         assert halted.exit_code == 2
         assert "Did you mean 'trimmed_mean'" in halted.reason
@@ -620,8 +565,7 @@ def test_a_rule_that_nobody_knows_is_said_to_the_trainer_with_its_exit_code() ->
 
 
 def test_a_crash_cannot_be_carried_out_where_others_would_be_hit() -> None:
-    core = FakeCore()
-    with NodeRig(core, faults=("crash:0@5",), peers=1) as stage:
+    with node_rig(faults=("crash:0@5",), peers=1) as (_, stage):
         halted = stage.hear()
         assert halted.exit_code == 2
         assert "crash:0@5 cannot be carried out" in halted.reason
@@ -647,9 +591,7 @@ def test_an_exception_in_the_core_is_written_down_and_ends_the_node(tmp_path: An
 
 def test_reports_reach_the_launcher_and_the_files(tmp_path: Any) -> None:
     launcher, status = socket_pair()
-    core = FakeCore()
-    with NodeRig(core, run_dir=tmp_path, status_fd=status.fileno()) as stage:
-        stage.prepare()
+    with node_rig(prepared=True, run_dir=tmp_path, status_fd=status.fileno()) as (core, stage):
         core.say(
             events.Report("skip", {"subject": 3, "reason": "suspect", "round": 5}), Halt("done", 0)
         )
@@ -713,9 +655,7 @@ def test_a_commit_made_here_becomes_a_line_and_another_does_not(tmp_path: Any) -
 
 
 def test_what_the_script_logs_is_in_the_metrics(tmp_path: Any) -> None:
-    core = FakeCore()
-    with NodeRig(core, run_dir=tmp_path) as stage:
-        stage.prepare()
+    with node_rig(prepared=True, run_dir=tmp_path) as (core, stage):
         stage.trainer.send(
             control.Log('{"accuracy": 0.5}'),
             control.Log("[1]"),
@@ -758,8 +698,7 @@ def test_addresses_come_from_the_folder_and_the_own_goes_there(tmp_path: Any) ->
 
 
 def test_the_core_is_told_of_a_peer_that_has_ended_for_good(tmp_path: Path) -> None:
-    core = FakeCore()
-    with NodeRig(core, run_dir=tmp_path, peers=3, peer=1):
+    with node_rig(run_dir=tmp_path, peers=3, peer=1) as (core, _):
         core.wait(lambda: (tmp_path / "seeds" / "1.addr").exists())
         announce_end(tmp_path / "seeds", 2)
         assert core.wait_for(events.PeerEnded) == events.PeerEnded(2)
@@ -767,8 +706,7 @@ def test_the_core_is_told_of_a_peer_that_has_ended_for_good(tmp_path: Path) -> N
 
 
 def test_a_member_of_a_stage_whose_update_nobody_needs_gets_every_round_all_the_same() -> None:
-    core = FakeCore()
-    with NodeRig(core) as rig:
+    with node_rig() as (core, rig):
         prepare = control.Prepare(4, b"layout", b"state", 8, activation_bytes=(8, 8))
         rig.trainer.send(prepare, fds=(rig.arena.fd,))
         core.wait_for(events.Prepared)
@@ -783,9 +721,7 @@ def test_a_member_of_a_stage_whose_update_nobody_needs_gets_every_round_all_the_
 
 
 def test_passes_of_audits_are_told_from_those_of_ones_own() -> None:
-    core = FakeCore()
-    with NodeRig(core) as rig:
-        rig.prepare()
+    with node_rig(prepared=True) as (core, rig):
         for audit in (True, False):
             core.say(events.RunForward(0, 2, 0, None, audit=audit))
             command = rig.hear()

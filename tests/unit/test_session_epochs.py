@@ -74,6 +74,16 @@ class Dealer:
         n.go(round_id, round_id % 4, ranges=[(5 * round_id, 5 * round_id + 5)], epoch=epoch)
 
 
+@contextmanager
+def training(dealer: Dealer) -> Iterator[tuple[Any, Any, torch.nn.Module, torch.optim.Optimizer]]:
+    """Yield a session, its loader, and what it has prepared."""
+    model, optimizer = small_model()
+    with FakeNodeSwarm(dealer) as swarm:
+        loader = swarm.session.shard(data())
+        swarm.session.prepare(model, optimizer)
+        yield swarm.session, loader, model, optimizer
+
+
 def test_what_a_body_leaves_of_its_epoch_is_passed() -> None:
     model, optimizer = small_model()
     dealer = Dealer(3)
@@ -96,11 +106,7 @@ def test_what_a_body_leaves_of_its_epoch_is_passed() -> None:
 
 
 def test_an_epoch_that_is_gone_on_with_has_the_steps_that_are_left() -> None:
-    model, optimizer = small_model()
-    with FakeNodeSwarm(Dealer(3, first=6)) as swarm:
-        peer = swarm.session
-        loader = peer.shard(data())
-        peer.prepare(model, optimizer)
+    with training(Dealer(3, first=6)) as (peer, loader, model, optimizer):
         bodies = []
         for epoch in peer.epochs(3):
             for _ in loader:
@@ -110,12 +116,8 @@ def test_an_epoch_that_is_gone_on_with_has_the_steps_that_are_left() -> None:
 
 
 def test_further_steps_are_of_the_last_epoch() -> None:
-    model, optimizer = small_model()
     dealer = Dealer(2, further=3)
-    with FakeNodeSwarm(dealer) as swarm:
-        peer = swarm.session
-        loader = peer.shard(data())
-        peer.prepare(model, optimizer)
+    with training(dealer) as (peer, loader, model, optimizer):
         bodies = []
         for epoch in peer.epochs(2, remainder="extend"):
             for _ in loader:
@@ -260,11 +262,7 @@ def evaluating(model: torch.nn.Module, how: str) -> Iterator[None]:
 @pytest.mark.parametrize("how", ["no_grad", "eval_mode"])
 def test_an_evaluation_on_the_sharded_loader_is_refused(how: str, length: int, where: str) -> None:
     """Whole or in part, before, within or behind the pass that trains."""
-    model, optimizer = small_model()
-    with FakeNodeSwarm(Dealer(4)) as swarm:
-        peer = swarm.session
-        loader = peer.shard(data())
-        peer.prepare(model, optimizer)
+    with training(Dealer(4)) as (peer, loader, model, optimizer):
         steps = 0
 
         def evaluate() -> None:
@@ -322,12 +320,8 @@ def test_an_evaluation_on_a_stream_is_refused() -> None:
 
 def test_a_model_may_train_in_eval_mode_and_pass_over_batches() -> None:
     """As one whose statistics stay as they were trained elsewhere."""
-    model, optimizer = small_model()
     dealer = Dealer(2)
-    with FakeNodeSwarm(dealer) as swarm:
-        peer = swarm.session
-        loader = peer.shard(data())
-        peer.prepare(model, optimizer)
+    with training(dealer) as (peer, loader, model, optimizer):
         model.eval()
         for epoch in peer.epochs(2):
             for at, (x, _) in enumerate(loader):
@@ -342,12 +336,8 @@ def test_a_model_may_train_in_eval_mode_and_pass_over_batches() -> None:
 @pytest.mark.parametrize("first", [STEPS, 2 * STEPS - 2])
 def test_batches_that_are_passed_over_where_the_model_trains_are_no_evaluation(first: int) -> None:
     """Not one of a whole epoch, or of what is left of it, is of use."""
-    model, optimizer = small_model()
     dealer = Dealer(3, first=first)
-    with FakeNodeSwarm(dealer) as swarm:
-        peer = swarm.session
-        loader = peer.shard(data())
-        peer.prepare(model, optimizer)
+    with training(dealer) as (peer, loader, model, optimizer):
 
         def train() -> None:
             for epoch in peer.epochs(3):
@@ -364,11 +354,12 @@ def test_batches_that_are_passed_over_where_the_model_trains_are_no_evaluation(f
 
 
 def test_an_iterator_that_is_made_anew_where_it_ends_is_no_such_pass() -> None:
-    model, optimizer = small_model()
-    with FakeNodeSwarm(Dealer(3, first=6)) as swarm:  # in the middle of epoch 1
-        peer = swarm.session
-        loader = peer.shard(data())
-        peer.prepare(model, optimizer)
+    with training(Dealer(3, first=6)) as (
+        peer,
+        loader,
+        model,
+        optimizer,
+    ):  # in the middle of epoch 1
         batches = iter(loader)
         for _ in peer.epochs(3):
             for _ in range(len(loader)):
@@ -381,12 +372,8 @@ def test_an_iterator_that_is_made_anew_where_it_ends_is_no_such_pass() -> None:
 
 
 def test_a_look_at_the_first_batch_costs_no_step() -> None:
-    model, optimizer = small_model()
     dealer = Dealer(2)
-    with FakeNodeSwarm(dealer) as swarm:
-        peer = swarm.session
-        loader = peer.shard(data())
-        peer.prepare(model, optimizer)
+    with training(dealer) as (peer, loader, model, optimizer):
         for _ in peer.epochs(2):
             looked_at, *_ = next(iter(loader))
             for at, (x, *_) in enumerate(loader):
@@ -397,12 +384,8 @@ def test_a_look_at_the_first_batch_costs_no_step() -> None:
 
 @pytest.mark.parametrize("stepped", [True, False])
 def test_a_look_at_a_batch_within_a_pass_costs_no_step(stepped: bool) -> None:
-    model, optimizer = small_model()
     dealer = Dealer(2)
-    with FakeNodeSwarm(dealer) as swarm:
-        peer = swarm.session
-        loader = peer.shard(data())
-        peer.prepare(model, optimizer)
+    with training(dealer) as (peer, loader, model, optimizer):
         for _ in peer.epochs(2):
             for at, _ in enumerate(loader):
                 if not stepped and at == 1:
