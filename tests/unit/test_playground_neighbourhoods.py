@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from effort import rotated
 from torch import Tensor
 
 from gossip.aggregators import BoundRule, CoordinateRule, Verdict, load, names, rule
@@ -58,7 +59,7 @@ def verdict_alone(
     return bound.explain(updates[rows], f=f, **own)
 
 
-@pytest.mark.parametrize("spec", SPECS)
+@pytest.mark.parametrize("spec", rotated(SPECS))
 def test_each_neighbourhood_has_the_verdict_of_the_rule_on_it_alone(spec: str) -> None:
     bound, updates, neighbours = load(spec), cloud(), drawn_neighbourhoods()
     tolerated = [peer % 2 for peer in range(N)]
