@@ -182,6 +182,9 @@ def test_gossip_rounds_are_found_sound_too() -> None:
     swarm.run_for(2.0)
     swarm.restart(1)
     swarm.run_for(2.0)
+    swarm.network.partition({0, 2}, {1, 3, 4})
+    swarm.run_for(1.0)
+    swarm.network.heal()
     panel.settle(swarm)
     assert panel.judged()["S8"] > 100
 

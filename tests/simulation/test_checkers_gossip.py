@@ -83,27 +83,6 @@ def pushes(keep: Callable[[Send, Push], bool]) -> Callable[[Event, list[Effect]]
 # --- gossip rounds --------------------------------------------------------------------------------
 
 
-def test_gossip_rounds_with_a_crash_and_a_cut_are_found_sound() -> None:
-    kinds = (
-        TakesWhatItWasPushed,
-        PushesToAll,
-        WaitsForSomebody,
-        EachReadsItsOwn,
-        AppliesWhatTheRuleSaid,
-        ReplicasStayClose,
-    )
-    panel = Panel([kind() for kind in kinds])
-    swarm = checked_swarm(panel, n=5, topology=SENDS)
-    swarm.run_for(2.0)
-    swarm.restart(1)
-    swarm.run_for(2.0)
-    swarm.network.partition({0, 2}, {1, 3, 4})
-    swarm.run_for(1.0)
-    swarm.network.heal()
-    panel.settle(swarm)
-    assert all(checker.judged for checker in panel.checkers if isinstance(checker, Checker))
-
-
 def when_mixing(**fields: Any) -> Change:
     return each(Apply, lambda apply: [replace(apply, **fields) if apply.mix else apply])
 

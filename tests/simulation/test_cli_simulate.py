@@ -218,27 +218,12 @@ def test_a_plan_whose_rule_does_not_cover_its_liars_is_refused(tmp_path: Path) -
         assert "dnc: c=0.6 leaves out 1 updates, but f=2" in str(done.exception)
 
 
-@pytest.mark.parametrize(
-    ("world", "says"),
-    [
-        ("peers = 65", "1 to 64 peers"),
-        ('peers = "many"', "peers = 'many'"),
-        ("seed = -1", "seed -1"),
-    ],
-)
-def test_a_world_in_a_plan_that_cannot_be_is_refused_too(
-    world: str, says: str, tmp_path: Path
-) -> None:
+def test_a_world_in_a_plan_that_cannot_be_is_refused_too(tmp_path: Path) -> None:
     path = tmp_path / "plan.toml"
-    path.write_text(f"[simulate]\n{world}\n")
-    done = CliRunner().invoke(
-        app,
-        ["simulate", "--faults", str(path), "--seeds", "1"]
-        if "seed" not in world
-        else ["simulate", "--faults", str(path)],
-    )
+    path.write_text("[simulate]\npeers = 65\n")
+    done = CliRunner().invoke(app, ["simulate", "--faults", str(path), "--seeds", "1"])
     assert isinstance(done.exception, GossipError), done.output
-    assert says in str(done.exception)
+    assert "1 to 64 peers" in str(done.exception)
 
 
 @pytest.mark.parametrize("command", [["run", "train.py"], ["demo"]])

@@ -140,14 +140,17 @@ def reached_where_results_are_kept(schedule: Schedule, liars: tuple[PeerId, ...]
 @pytest.mark.parametrize(
     ("words", "schedule", "liars"),
     rotated(
-        pytest.param(words, schedule, liars, id=f"{words.__name__}-{who}")
-        for who, schedule, liars, those in (
-            ("one", FEW, (0,), effort([], [asks, gives])),
-            ("one whose links break", BREAKING, (0,), effort([asks], [asks, gives])),
-            ("f together", MORE, (0, 1), effort([asks], [asks, gives])),
-            ("slow payloads", SLOW, (0,), effort([gives], [asks, gives])),
-        )
-        for words in those
+        [
+            pytest.param(words, schedule, liars, id=f"{words.__name__}-{who}")
+            for who, schedule, liars, those in (
+                ("one", FEW, (0,), effort([], [asks, gives])),
+                ("one whose links break", BREAKING, (0,), effort([asks], [asks, gives])),
+                ("f together", MORE, (0, 1), effort([asks], [asks, gives])),
+                ("slow payloads", SLOW, (0,), effort([gives], [asks, gives])),
+            )
+            for words in those
+        ],
+        every=3,
     ),
 )
 def test_rounds_go_on_although_liars_name_ever_later_turns(

@@ -20,17 +20,17 @@ SMALL = Schedule(
     shards=(8, 8),
     compute_s=(0.1, 0.2),
     round_timeout_s=3.0,
-    active_s=18.0,
-    duration_s=30.0,
+    active_s=9.0,
+    duration_s=15.0,
 )
 
 
 @pytest.mark.parametrize(
     ("fault", "promise"),
     [
-        (Unreadable((1,), 5.0, 10.0), "L11"),
-        (Rewritten((1,), 5.0, 10.0), "S11"),
-        *effort([], [(Rewritten((1, 2), 5.0, 10.0), "S11")]),
+        (Unreadable((1,), 2.0, 5.0), "L11"),
+        (Rewritten((1,), 2.0, 5.0), "S11"),
+        *effort([], [(Rewritten((1, 2), 2.0, 5.0), "S11")]),
     ],
 )
 def test_rounds_go_on_beside_memory_that_changes_or_cannot_be_read(

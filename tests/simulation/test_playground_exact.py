@@ -39,8 +39,7 @@ def accuracy_of(world: World, moment: Moment) -> float:
 # --- the same bits in both engines ----------------------------------------------------------------
 
 
-@pytest.mark.parametrize("local_steps", [1, 5])
-@pytest.mark.parametrize(("aggregator", "f"), [("mean", 0), ("trimmed_mean", 2), ("krum", 1)])
+@pytest.mark.parametrize(("aggregator", "f", "local_steps"), [("mean", 0, 1), ("krum", 1, 5)])
 def test_both_engines_make_the_same_bits(aggregator: str, f: int, local_steps: int) -> None:
     world = World(peers=8, aggregator=aggregator, f=f, local_steps=local_steps)
     found = world.check(ROUNDS)
@@ -373,13 +372,6 @@ def honest_updates(parts: Parts, flipped: list[bool] | None = None) -> torch.Ten
     return parts.task.compute_updates(here, np.arange(parts.peers), 0, mask)
 
 
-def test_an_attack_changes_the_updates_of_its_peers_alone() -> None:
-    world = World(peers=5, faults=("sign_flip:1,3*10",))
-    updates = honest_updates(world.build())
-    updates[[1, 3]] *= -10
-    torch.testing.assert_close(first_aggregate(world), updates.mean(dim=0), atol=1e-6, rtol=1e-4)
-
-
 def test_colluding_peers_know_the_honest_updates_of_their_round() -> None:
     from gossip.aggregators import attacks
 
@@ -395,15 +387,6 @@ def test_peers_with_flipped_labels_learn_something_else() -> None:
     updates = honest_updates(world.build(), [False, False, True, False])
     torch.testing.assert_close(first_aggregate(world), updates.mean(dim=0), atol=1e-6, rtol=1e-4)
     assert not torch.equal(updates[2], honest_updates(world.build())[2])
-
-
-@pytest.mark.parametrize("topology", ["rolling", "random-k:k=6"])
-def test_attackers_get_into_quarantine(topology: str) -> None:
-    faults = ("sign_flip:5,6*10",)
-    world = World(peers=7, topology=topology, aggregator="trimmed_mean", f=2, faults=faults)
-    first, *_, last = moments_of(world, 30)
-    assert first.quarantined.tolist() == [0] * 7
-    assert last.quarantined.tolist() == [0, 0, 0, 0, 0, 5, 5]
 
 
 def test_updates_that_are_not_finite_lose_no_round() -> None:

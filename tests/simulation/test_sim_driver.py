@@ -175,18 +175,6 @@ def test_a_peer_can_be_killed_between_two_effects() -> None:
     assert list(map(len, got)) == [1, 0]
 
 
-def test_the_same_seed_gives_the_same_trace() -> None:
-    def trace(seed: int, loss: float) -> str:
-        swarm = echo_swarm(4, seed, Network(LinkModel(loss=loss, duplicate=0.1)))
-        swarm.run_for(0.5)
-        swarm.restart(1, 0.1)
-        swarm.run_for(0.5)
-        return swarm.trace_hash
-
-    assert trace(1, 0.1) == trace(1, 0.1)
-    assert len({trace(1, 0.1), trace(2, 0.1), trace(1, 0.2)}) == 3
-
-
 # --- the trainer ----------------------------------------------------------------------------------
 
 

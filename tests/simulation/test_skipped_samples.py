@@ -32,7 +32,7 @@ class DamagedData(ToyTrainer):
         return replace(made, payloads=tuple([replace(p, finite=False) for p in made.payloads]))
 
 
-@in_turn(0, 2)
+@in_turn(0)
 @pytest.mark.parametrize("seed", range(effort(1, 20)))
 def test_no_sample_that_a_script_skips_comes_again(seed: int) -> None:
     swarm = rolling_swarm(PEERS, seed, batch=BATCH, kind=DamagedData)

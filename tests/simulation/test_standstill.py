@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 from checked_swarm import assert_sound
-from effort import rotated
+from effort import in_turn, rotated
 
 from gossip.faults.kinds import ByzantineFault, Crash
 from gossip.faults.world import HangTrainer, NodeAttack
@@ -53,6 +53,7 @@ def test_a_round_whose_results_are_refused_does_not_stand(schedule: Schedule, ro
     assert outcome.rounds > rounds
 
 
+@in_turn(1, 2)
 def test_who_changes_over_asks_more_than_those_who_do_so_themselves() -> None:
     """Of six, three are on each branch: the two who were asked first with the third one had
     no state to give."""
