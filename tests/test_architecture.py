@@ -232,7 +232,6 @@ def test_no_test_is_skipped_where_a_package_is_missing() -> None:
         "hosts_join",
         "hosts_return",
         "hosts_trials",
-        "narrow_link",
         "ray_job",
         "run_trials",
         "slurm_job",

@@ -82,7 +82,7 @@ def trainer_of(folder: Path, peer: int) -> int:
     return int(started[-1]["trainer_pid"])
 
 
-@pytest.mark.parametrize("seed", range(effort(2, 20)))  # each rule at least once
+@pytest.mark.parametrize("seed", range(effort(1, 20)))
 def test_whoever_is_killed_all_who_live_get_the_same(tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)
     victim, step = rng.randrange(PEERS), rng.randrange(5, 30)

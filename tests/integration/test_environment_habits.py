@@ -10,7 +10,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import pytest
 import zygote
 
 from gossip.run import read_lines
@@ -119,11 +118,10 @@ def test_a_file_beside_the_script_that_breaks_torch_is_named_with_the_remedy(
     assert f"hint: rename {tmp_path / 'random.py'}" in done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("name", ["gossip.py", "train.py"])
-def test_a_file_named_gossip_is_refused(tmp_path: Path, name: str) -> None:
+def test_a_file_named_gossip_is_refused(tmp_path: Path) -> None:
     (tmp_path / "gossip.py").touch()
-    (tmp_path / name).write_text(TRAIN)
-    done = run(tmp_path, "-n", "1", name, start=zygote.run)
+    (tmp_path / "train.py").write_text(TRAIN)
+    done = run(tmp_path, "-n", "1", "train.py", start=zygote.run)
     assert done.returncode == 2
     assert str(tmp_path / "gossip.py") in done.stderr
     assert "hint: rename" in done.stderr

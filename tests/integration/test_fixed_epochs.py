@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from command import events_of, gossip, summary_of
+from effort import in_turn
 
 SCRIPT = """
 import hashlib, sys, time
@@ -104,6 +105,7 @@ def test_a_peer_is_killed_and_the_schedule_ends_as_planned(tmp_path: Path) -> No
     assert found.summary["samples"] == {"once": 3 * 400 - left, "twice": 0, "never": left}
 
 
+@in_turn(0, 2)
 @pytest.mark.timeout(200)
 def test_what_is_left_of_the_last_epoch_is_read_in_further_steps_if_the_user_says_so(
     tmp_path: Path,
@@ -183,6 +185,7 @@ print("given up", sorted(loader.given_up), model.weight.isfinite().all().item(),
 """
 
 
+@in_turn(1, 2)
 @pytest.mark.timeout(200)
 def test_an_extended_epoch_ends_without_the_samples_that_no_step_can_use(tmp_path: Path) -> None:
     """One sample is left out by the loop, and one makes the gradient no number."""

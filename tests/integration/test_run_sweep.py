@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import zygote
+from effort import in_turn, rotated
 
 from gossip_lab.playground.engines import SweepSettings
 from gossip_lab.playground.grids import Grid
@@ -73,24 +74,25 @@ def means(sweep: Sweep) -> dict[float, float]:
     }
 
 
-def test_a_sweep_of_runs_ends_with_its_processes_and_goes_on(here: Path) -> None:
-    command, begun = [sys.executable, "-c", SWEEP], here / "begun"
-    for number in (signal.SIGINT, signal.SIGKILL):
-        environment = {**os.environ, "ENDS": str(int(number))}
-        ended = zygote.run(command, cwd=here, env=environment, capture_output=True, text=True)
-        assert ended.returncode in (-number, 128 + number), ended.stderr
-        try:
-            trainer = os.pidfd_open(int(begun.read_text()))
-        except ProcessLookupError:
-            pass
-        else:
-            ready, _, _ = select.select([trainer], [], [], 60.0)
-            os.close(trainer)
-            assert ready, "a peer outlives the sweep"
-        begun.unlink()
+@pytest.mark.parametrize("number", rotated([signal.SIGKILL, signal.SIGINT]))
+def test_a_sweep_of_runs_ends_with_its_processes_and_goes_on(
+    number: signal.Signals, here: Path
+) -> None:
+    command = [sys.executable, "-c", SWEEP]
+    environment = {**os.environ, "ENDS": str(int(number))}
+    ended = zygote.run(command, cwd=here, env=environment, capture_output=True, text=True)
+    assert ended.returncode in (-number, 128 + number), ended.stderr
+    try:
+        trainer = os.pidfd_open(int((here / "begun").read_text()))
+    except ProcessLookupError:
+        pass
+    else:
+        ready, _, _ = select.select([trainer], [], [], 60.0)
+        os.close(trainer)
+        assert ready, "a peer outlives the sweep"
     (stored,) = (here / "out/cells").glob("*.json")
     before = stored.stat().st_mtime_ns
-    again = zygote.run(command, cwd=here, capture_output=True, text=True)
+    again = zygote.run(command, cwd=here, env=environment, capture_output=True, text=True)
     assert again.returncode == 0, again.stderr
     assert "1 cell to run, 1 was run before" in again.stderr
     assert stored.stat().st_mtime_ns == before
@@ -102,6 +104,7 @@ def test_a_sweep_of_runs_ends_with_its_processes_and_goes_on(here: Path) -> None
     assert (here / "out/report.html").exists()
 
 
+@in_turn(0, 2)
 def test_a_run_that_fails_is_an_error_with_its_last_lines(here: Path) -> None:
     (here / "grid.toml").write_text(GRID.replace("0.25, 0.5", "9"))
     grid = Grid.from_toml("grid.toml")
