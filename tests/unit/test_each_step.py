@@ -12,6 +12,7 @@ from trainer_fakes import (
     FakeNodeSwarm,
     echo,
     pack_state,
+    prepared_swarm,
     same_bits,
     small_model,
     step,
@@ -101,8 +102,7 @@ def test_a_function_is_called_once_for_each_step_of_the_run_with_the_weights_of_
 
 def test_a_weight_that_is_clamped_each_step_is_clamped_in_steps_that_were_missed():
     largest = []
-    with FakeNodeSwarm(late) as swarm:
-        model, optimizer = swarm.prepare()
+    with prepared_swarm(late) as (swarm, model, optimizer):
 
         def clamp() -> None:
             for parameter in model.parameters():
@@ -175,8 +175,7 @@ def test_a_state_that_comes_within_a_step_is_loaded_before_what_follows_its_next
         n.go(10)
         halt(n)
 
-    with FakeNodeSwarm(node) as swarm:
-        model, optimizer = swarm.prepare()
+    with prepared_swarm(node) as (swarm, model, optimizer):
         average = Average(model)
         swarm.session.keep(average=average)
         swarm.session.each_step(average.update)

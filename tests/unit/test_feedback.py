@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 import torch
-from trainer_fakes import FakeNode, FakeNodeSwarm, step
+from trainer_fakes import FakeNode, prepared_swarm, step
 
 from gossip.ipc import messages as control
 from gossip.ipc.arena import Arena
@@ -177,8 +177,7 @@ def test_a_late_update_and_a_node_that_died_leave_what_is_owed_as_it_was() -> No
         n.expect(control.AppliedReply)
         n.end(3)
 
-    with FakeNodeSwarm(first, second, encoding="topk:0.1") as swarm:
-        model, optimizer = swarm.prepare()
+    with prepared_swarm(first, second, encoding="topk:0.1") as (swarm, model, optimizer):
         for seed in range(3):
             step(model, optimizer, seed)
             encoder = swarm.session._run.model.encoder

@@ -16,6 +16,7 @@ from trainer_fakes import (
     echo,
     flat_parameters,
     local_steps,
+    prepared_swarm,
     small_model,
     step,
 )
@@ -434,8 +435,7 @@ def test_the_memory_of_a_sender_is_of_one_fragment() -> None:
         n.end(3)
 
     options = {**EACH_STEP, "sender": "momentum:0.5"}
-    with FakeNodeSwarm(script, **options) as swarm:
-        model, optimizer = swarm.prepare()
+    with prepared_swarm(script, **options) as (swarm, model, optimizer):
         differences = []
         for seed in range(3):
             step(model, optimizer, seed)

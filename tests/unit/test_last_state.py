@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import safetensors.torch
-from trainer_fakes import FakeNode, FakeNodeSwarm, backward, small_model
+from trainer_fakes import FakeNode, backward, prepared_swarm, small_model
 
 from gossip.core import QUORUM_LOST, events
 from gossip.errors import ConfigError, SwarmError
@@ -26,8 +26,7 @@ def give_up(folder: Path, peer: int = 0, rounds: int = 3) -> str:
         n.send(events.Halt("too few peers", QUORUM_LOST))
 
     options = {"peers": 4, "peer": peer, "run_dir_path": folder}
-    with FakeNodeSwarm(node, **options) as swarm:
-        model, optimizer = swarm.prepare()
+    with prepared_swarm(node, **options) as (_, model, optimizer):
         for step in range(rounds - 1):
             backward(model, step)
             optimizer.step()

@@ -18,6 +18,7 @@ from trainer_fakes import (
     flat_parameters,
     local_steps,
     pack_state,
+    prepared_swarm,
     same_bits,
     small_model,
     step,
@@ -312,8 +313,7 @@ def test_a_round_of_local_steps_is_sent_once_and_stepped_by_the_outer_optimizer(
 def test_a_session_that_ends_within_a_round_ends_at_the_anchor_and_says_so(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    with FakeNodeSwarm(echo, local_steps=3, outer="mean") as swarm:
-        model, optimizer = swarm.prepare()
+    with prepared_swarm(echo, local_steps=3, outer="mean") as (_, model, optimizer):
         for seed in range(3):
             step(model, optimizer, seed)
         shared = flat_parameters(model)
@@ -451,8 +451,7 @@ def test_steps_that_are_undone_while_the_shared_parameters_are_there_stay_undone
 def test_every_local_step_is_a_place_of_its_own_for_collective_operations(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    with FakeNodeSwarm(echo, local_steps=3, outer="mean") as swarm:
-        model, optimizer = swarm.prepare()
+    with prepared_swarm(echo, local_steps=3, outer="mean") as (swarm, model, optimizer):
         places: list[int] = []
         answers = swarm.session._collectives.answers
         monkeypatch.setattr(answers, "reached", places.append)

@@ -15,6 +15,7 @@ from trainer_fakes import (
     FakeNodeSwarm,
     flat_parameters,
     pack_state,
+    prepared_swarm,
     small_model,
     step,
 )
@@ -141,8 +142,7 @@ def test_a_collective_operation_of_others_ends_no_local_steps() -> None:
                 n.go(3, 3)
         n.send(events.Halt(heard.reason, 0))
 
-    with FakeNodeSwarm(node, local_steps=4, outer=NESTEROV) as swarm:
-        model, optimizer = swarm.prepare()
+    with prepared_swarm(node, local_steps=4, outer=NESTEROV) as (swarm, model, optimizer):
         for at in range(8):
             step(model, optimizer, at)
             if at == 4:

@@ -19,6 +19,7 @@ from trainer_fakes import (
     flat_parameters,
     local_steps,
     pack_state,
+    prepared_swarm,
     small_model,
     step,
 )
@@ -81,8 +82,7 @@ def test_a_batch_that_is_skipped_at_the_end_of_a_round_undoes_none_of_its_steps(
 
 
 def test_a_rate_that_the_script_has_set_goes_back_with_the_steps_of_a_round_that_was_left() -> None:
-    with FakeNodeSwarm(echo, local_steps=3, outer="mean") as swarm:
-        model, optimizer = swarm.prepare()
+    with prepared_swarm(echo, local_steps=3, outer="mean") as (_, model, optimizer):
         step(model, optimizer, 0)
         optimizer.param_groups[0]["lr"] = 0.0625
     assert optimizer.param_groups[0]["lr"] == 0.1

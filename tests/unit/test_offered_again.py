@@ -17,6 +17,7 @@ from trainer_fakes import (
     FakeNodeSwarm,
     echo,
     flat_parameters,
+    prepared_swarm,
     small_model,
     step,
 )
@@ -150,8 +151,7 @@ def test_a_single_step_is_offered_again_and_not_made_again() -> None:
 def test_a_round_that_is_passed_is_passed_where_it_is_a_step() -> None:
     told: Told = []
     seen = []
-    with FakeNodeSwarm(interrupted(1, told=told, steps=3)) as swarm:
-        model, optimizer = swarm.prepare()
+    with prepared_swarm(interrupted(1, told=told, steps=3)) as (swarm, model, optimizer):
         for at in swarm.session.steps(3):
             seen.append(at)
             if at != 1:
@@ -254,8 +254,7 @@ def test_a_node_that_dies_behind_the_operation_has_a_successor_that_gets_the_upd
         n.expect(control.AppliedReply)
         n.end(2, collectives=1)
 
-    with FakeNodeSwarm(dies, succeeds, local_steps=2, outer="mean") as swarm:
-        model, optimizer = swarm.prepare()
+    with prepared_swarm(dies, succeeds, local_steps=2, outer="mean") as (swarm, model, optimizer):
         for at in range(2):
             step(model, optimizer, at)
         assert swarm.session.step == 2

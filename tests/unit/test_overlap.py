@@ -15,6 +15,7 @@ from trainer_fakes import (
     backward,
     echo,
     pack_state,
+    prepared_swarm,
     same_bits,
     small_model,
     step,
@@ -52,8 +53,7 @@ def delayed_steps(steps: int) -> torch.nn.Module:
 
 
 def test_a_result_is_applied_behind_the_next_backward_pass() -> None:
-    with FakeNodeSwarm(echo, overlap=1) as swarm:
-        model, optimizer = swarm.prepare()
+    with prepared_swarm(echo, overlap=1) as (swarm, model, optimizer):
         for seed in range(STEPS):
             step(model, optimizer, seed)
             assert swarm.session.step == seed + 1
@@ -64,8 +64,7 @@ def test_a_result_is_applied_behind_the_next_backward_pass() -> None:
 
 
 def test_the_gradients_of_a_step_stay_the_scripts_own() -> None:
-    with FakeNodeSwarm(echo, overlap=1) as swarm:
-        model, optimizer = swarm.prepare()
+    with prepared_swarm(echo, overlap=1) as (_, model, optimizer):
         step(model, optimizer, 0)
         backward(model, 1)
         own = [parameter.grad.clone() for parameter in model.parameters()]
@@ -75,8 +74,7 @@ def test_the_gradients_of_a_step_stay_the_scripts_own() -> None:
 
 
 def test_the_loop_of_steps_ends_with_every_round_applied() -> None:
-    with FakeNodeSwarm(echo, overlap=1) as swarm:
-        model, optimizer = swarm.prepare()
+    with prepared_swarm(echo, overlap=1) as (swarm, model, optimizer):
         seen = []
         for step in swarm.session.steps(STEPS):
             backward(model, step)
@@ -88,8 +86,7 @@ def test_the_loop_of_steps_ends_with_every_round_applied() -> None:
 
 
 def test_nothing_is_in_flight_where_a_checkpoint_is_due(tmp_path: Any) -> None:
-    with FakeNodeSwarm(echo, overlap=1) as swarm:
-        model, optimizer = swarm.prepare()
+    with prepared_swarm(echo, overlap=1) as (swarm, model, optimizer):
         behind = []
         for step in swarm.session.steps(6, save=tmp_path / "saved", every=3):
             backward(model, step)
@@ -99,8 +96,7 @@ def test_nothing_is_in_flight_where_a_checkpoint_is_due(tmp_path: Any) -> None:
 
 
 def test_behind_epochs_without_a_loader_every_round_is_applied() -> None:
-    with FakeNodeSwarm(echo, overlap=1) as swarm:
-        model, optimizer = swarm.prepare()
+    with prepared_swarm(echo, overlap=1) as (swarm, model, optimizer):
         for epoch in swarm.session.epochs(2):
             step(model, optimizer, epoch)
         assert swarm.session.round == 2
@@ -125,8 +121,7 @@ def test_what_was_computed_beside_several_rounds_is_dropped() -> None:
         node.go(4)
         node.halt()
 
-    with FakeNodeSwarm(hurries, overlap=1) as swarm:
-        model, optimizer = swarm.prepare()
+    with prepared_swarm(hurries, overlap=1) as (swarm, model, optimizer):
         steps = []
         for seed in range(3):
             step(model, optimizer, seed)
@@ -141,8 +136,7 @@ def test_a_node_that_dies_with_an_update_in_flight_has_a_successor_that_gets_it(
         node.go(0)
         node.expect(control.Contribute)
 
-    with FakeNodeSwarm(dies, echo, overlap=1) as swarm:
-        model, optimizer = swarm.prepare()
+    with prepared_swarm(dies, echo, overlap=1) as (_, model, optimizer):
         for seed in range(STEPS):
             step(model, optimizer, seed)
     assert same_bits(model, delayed_steps(STEPS))
@@ -166,8 +160,7 @@ def test_what_was_computed_beside_a_round_is_dropped_where_a_state_of_others_com
         node.go(5)
         node.halt()
 
-    with FakeNodeSwarm(replaces, overlap=1) as swarm:
-        model, optimizer = swarm.prepare()
+    with prepared_swarm(replaces, overlap=1) as (swarm, model, optimizer):
         for seed in range(2):  # the second is of parameters that are gone
             step(model, optimizer, seed)
         assert swarm.session.step == 4

@@ -9,7 +9,15 @@ from typing import Any
 import pytest
 import torch
 from test_each_step import ONES, Average
-from trainer_fakes import FakeNode, FakeNodeSwarm, echo, pack_state, small_model, step
+from trainer_fakes import (
+    FakeNode,
+    FakeNodeSwarm,
+    echo,
+    pack_state,
+    prepared_swarm,
+    small_model,
+    step,
+)
 
 from gossip.core import events
 from gossip.core.ledger.replicas import UNDECIDED, DivergenceWatch, compare
@@ -276,8 +284,7 @@ def reports(swarm: FakeNodeSwarm) -> list[control.DivergenceReport]:
 
 @pytest.mark.parametrize("changes", [True, False])
 def test_weights_that_change_between_steps_are_named_before_anything_differs(changes: bool) -> None:
-    with FakeNodeSwarm(echo, peers=2) as swarm:
-        model, optimizer = swarm.prepare()
+    with prepared_swarm(echo, peers=2) as (swarm, model, optimizer):
         clamp = lambda: [p.data.clamp_(-0.1, 0.1) for p in model[0].parameters()]  # noqa: E731
         if not changes:
             swarm.session.each_step(clamp)

@@ -19,6 +19,7 @@ from trainer_fakes import (
     flat_parameters,
     pack_state,
     part_sizes,
+    prepared_swarm,
     same_bits,
     small_model,
     step,
@@ -79,8 +80,7 @@ def test_the_first_update_that_the_node_sees_is_the_first_gradient():
         assert n.expect(control.AppliedReply) == control.AppliedReply(0, 1)
         n.end(1)
 
-    with FakeNodeSwarm(node) as swarm:
-        model, optimizer = swarm.prepare()
+    with prepared_swarm(node) as (_, model, optimizer):
         backward(model, 3)
         expected = torch.cat([p.grad.reshape(-1) for p in model.parameters()]).numpy().copy()
         optimizer.step()
@@ -190,8 +190,7 @@ def test_a_lost_round_changes_nothing_and_the_next_follows():
 
 
 def test_the_loss_travels_with_the_update():
-    with FakeNodeSwarm(echo) as swarm:
-        model, optimizer = swarm.prepare()
+    with prepared_swarm(echo) as (swarm, model, optimizer):
         backward(model, 0)
         swarm.session.log(loss=torch.tensor(0.75), note="first")
         optimizer.param_groups[0]["lr"] = 0.05
@@ -209,8 +208,7 @@ def test_the_loss_travels_with_the_update():
 
 
 def test_the_update_says_whether_it_is_finite():
-    with FakeNodeSwarm(echo) as swarm:
-        model, optimizer = swarm.prepare()
+    with prepared_swarm(echo) as (swarm, model, optimizer):
         step(model, optimizer, 0)
         backward(model, 1)
         next(model.parameters()).grad.view(-1)[0] = float("nan")
@@ -222,8 +220,7 @@ def test_the_update_says_whether_it_is_finite():
 
 
 def test_a_closure_is_evaluated_once_and_its_loss_returned():
-    with FakeNodeSwarm(echo) as swarm:
-        model, optimizer = swarm.prepare()
+    with prepared_swarm(echo) as (swarm, model, optimizer):
         calls = []
 
         def closure():
@@ -256,8 +253,7 @@ def test_a_trainer_that_waits_for_a_slow_round_is_not_stalled(monkeypatch):
         assert n.arena.progress()[0] == 1
         n.end(1)
 
-    with FakeNodeSwarm(node) as swarm:
-        model, optimizer = swarm.prepare()
+    with prepared_swarm(node) as (_, model, optimizer):
         step(model, optimizer, 0)
 
 
@@ -310,8 +306,7 @@ def test_what_cannot_be_exchanged_is_refused_before_anything_is_sent():
 
 
 def test_parameters_are_fixed_once_they_are_exchanged():
-    with FakeNodeSwarm(echo) as swarm:
-        model, optimizer = swarm.prepare()
+    with prepared_swarm(echo) as (swarm, model, optimizer):
         with pytest.raises(UnsupportedModel, match="add_param_group"):
             optimizer.add_param_group({"params": [torch.nn.Parameter(torch.zeros(1))]})
         with pytest.raises(ConfigError, match="prepare was called twice"):
@@ -338,8 +333,7 @@ def test_a_swarm_that_is_ahead_hands_its_state_over_before_the_first_step():
         assert n.expect(events.Restored) == events.Restored(40, "")
         n.end(40)
 
-    with FakeNodeSwarm(node) as swarm:
-        model, optimizer = swarm.prepare()
+    with prepared_swarm(node) as (swarm, model, optimizer):
         assert swarm.session.round == 40
     assert pack_state(model, optimizer, {}) == pack_state(theirs, their_optimizer, {})
 
@@ -355,8 +349,7 @@ def test_a_state_that_comes_in_the_middle_of_a_step_replaces_the_round():
         assert n.expect(control.AppliedReply) == control.AppliedReply(70, 0)
         n.end(71)
 
-    with FakeNodeSwarm(node) as swarm:
-        model, optimizer = swarm.prepare()
+    with prepared_swarm(node) as (swarm, model, optimizer):
         step(model, optimizer, 0)
         assert swarm.session.round == 71
     step_with(theirs, their_optimizer, vector(5))
@@ -393,8 +386,7 @@ def test_a_snapshot_is_the_state_of_its_round():
         snapshots.append(os.pread(n.fds.pop(0), said.nbytes, 0))
         n.end(1)
 
-    with FakeNodeSwarm(node) as swarm:
-        model, optimizer = swarm.prepare()
+    with prepared_swarm(node) as (_, model, optimizer):
         step(model, optimizer, 0)
         assert snapshots == [pack_state(model, optimizer, {})]
 
@@ -488,8 +480,7 @@ def test_kept_schedulers_are_part_of_the_state(kind):
         n.restored(3, state)
         n.end(3)
 
-    with FakeNodeSwarm(node) as swarm:
-        model, optimizer = swarm.prepare()
+    with prepared_swarm(node) as (swarm, model, optimizer):
         scheduler = schedule(optimizer)
         swarm.session.keep(scheduler=scheduler)
         for _ in range(4):
@@ -522,8 +513,7 @@ def test_a_scheduler_is_where_the_run_is_when_a_state_came_within_a_step(rounds)
         n.applied(5 + rounds, 0, vector(5))
         n.end(6 + rounds)
 
-    with FakeNodeSwarm(node) as swarm:
-        model, optimizer = swarm.prepare()
+    with prepared_swarm(node) as (swarm, model, optimizer):
         scheduler = SCHEDULERS["cosine"](optimizer)
         swarm.session.keep(scheduler=scheduler)
         for at in range(2):
@@ -546,8 +536,7 @@ def test_a_scheduler_is_where_the_run_is_when_several_rounds_came_within_a_step(
                 n.applied(at, 0, vector(at))
         n.end(2 + late)
 
-    with FakeNodeSwarm(node) as swarm:
-        model, optimizer = swarm.prepare()
+    with prepared_swarm(node) as (swarm, model, optimizer):
         scheduler = SCHEDULERS["cosine"](optimizer)
         swarm.session.keep(scheduler=scheduler)
         seen = []
@@ -607,8 +596,7 @@ def test_another_node_gets_memory_that_it_can_write_to_though_the_former_was_sha
         n.applied(0, 0, vector(0))
         n.end(1)
 
-    with FakeNodeSwarm(dies, lives) as swarm:
-        model, optimizer = swarm.prepare()
+    with prepared_swarm(dies, lives) as (swarm, model, optimizer):
         step(model, optimizer, 0)
         assert swarm.session.round == 1
 
@@ -648,8 +636,7 @@ def test_an_update_that_another_state_has_overtaken_is_not_sent_again(round_id):
         n.restored(round_id, state)
         n.end(round_id)
 
-    with FakeNodeSwarm(dies, restores) as swarm:
-        model, optimizer = swarm.prepare()
+    with prepared_swarm(dies, restores) as (swarm, model, optimizer):
         step(model, optimizer, 0)
         assert swarm.session.round == round_id
 
@@ -659,8 +646,7 @@ def test_a_node_that_dies_while_the_trainer_computes_is_noticed_at_the_next_step
         n.prepared()
         n.go(0)
 
-    with FakeNodeSwarm(dies, echo) as swarm:
-        model, optimizer = swarm.prepare()
+    with prepared_swarm(dies, echo) as (swarm, model, optimizer):
         swarm.nodes[0].result()
         step(model, optimizer, 0)
         assert swarm.session.round == 1
@@ -803,8 +789,7 @@ def test_a_stream_needs_no_samples_of_the_node():
         def __iter__(self):
             return iter([(torch.ones(5), at) for at in range(3)])
 
-    with FakeNodeSwarm(echo) as swarm:
-        model, optimizer = swarm.prepare()
+    with prepared_swarm(echo) as (swarm, model, optimizer):
         loader = swarm.session.shard(Three(), batch_size=2)
         for epoch in swarm.session.epochs(2):
             for x, _ in loader:
@@ -819,8 +804,7 @@ def test_a_stream_needs_no_samples_of_the_node():
 
 
 def test_a_round_that_passes_without_us_does_not_touch_the_users_gradients():
-    with FakeNodeSwarm(shard_node(empty=(1, 2))) as swarm:
-        model, optimizer = swarm.prepare()
+    with prepared_swarm(shard_node(empty=(1, 2))) as (swarm, model, optimizer):
         batches = iter(swarm.session.shard(data()))
         next(batches)
         step(model, optimizer, 0)
@@ -836,8 +820,7 @@ def test_a_round_that_passes_without_us_does_not_touch_the_users_gradients():
 
 
 def test_a_step_without_a_fresh_batch_is_refused():
-    with FakeNodeSwarm(shard_node()) as swarm:
-        model, optimizer = swarm.prepare()
+    with prepared_swarm(shard_node()) as (swarm, model, optimizer):
         loader = swarm.session.shard(data())
         for _ in loader:
             step(model, optimizer, 0)
@@ -858,8 +841,7 @@ def test_a_peer_that_returned_runs_the_epochs_that_remain():
             n.applied(round_id, 0, vector(0))
         n.end(14, ranges=[(0, 5)], epoch=5)
 
-    with FakeNodeSwarm(node) as swarm:
-        model, optimizer = swarm.prepare()
+    with prepared_swarm(node) as (swarm, model, optimizer):
         loader = swarm.session.shard(data())
         seen = []
         for epoch in swarm.session.epochs(5):
@@ -877,8 +859,7 @@ def test_the_runs_rounds_end_the_loader_and_then_the_script():
             n.applied(round_id, 0, vector(0))
         n.halt()
 
-    with FakeNodeSwarm(node, rounds=3) as swarm:
-        model, optimizer = swarm.prepare()
+    with prepared_swarm(node, rounds=3) as (swarm, model, optimizer):
         steps = 0
         for _ in swarm.session.shard(data()):
             step(model, optimizer, steps)
@@ -898,8 +879,7 @@ def test_a_peer_that_catches_up_to_the_last_round_is_done():
             n.applied(round_id, round_id, vector(round_id))
         n.end(3, ranges=[(0, 5)])
 
-    with FakeNodeSwarm(node, rounds=3) as swarm:
-        model, optimizer = swarm.prepare()
+    with prepared_swarm(node, rounds=3) as (swarm, model, optimizer):
         steps = 0
         for _ in swarm.session.shard(data()):
             step(model, optimizer, steps)
@@ -943,8 +923,7 @@ def test_a_slow_peer_takes_its_time_before_it_contributes(monkeypatch):
 
     naps = []
     monkeypatch.setattr(module.time, "sleep", naps.append)
-    with FakeNodeSwarm(echo, faults=("slow:0*4",)) as swarm:
-        model, optimizer = swarm.prepare()
+    with prepared_swarm(echo, faults=("slow:0*4",)) as (swarm, model, optimizer):
         now = module.time.monotonic()
         swarm.session._rounds.computing_since = now - 10
         step(model, optimizer, 0)
@@ -971,8 +950,7 @@ def test_a_halt_of_the_node_is_raised_as_what_it_means(code, kind):
         n.first_update()
         n.send(events.Halt("the reason", code))
 
-    with FakeNodeSwarm(node) as swarm:
-        model, optimizer = swarm.prepare()
+    with prepared_swarm(node) as (_, model, optimizer):
         backward(model, 0)
         with pytest.raises(kind) as raised:
             optimizer.step()
@@ -989,8 +967,7 @@ def test_a_halt_after_the_last_round_does_not_spoil_the_step_that_was_done():
         n.applied(0, 0, vector(0))
         n.send(events.Halt("too few peers are left", 5))
 
-    with FakeNodeSwarm(node) as swarm:
-        model, optimizer = swarm.prepare()
+    with prepared_swarm(node) as (swarm, model, optimizer):
         step(model, optimizer, 0)
         assert swarm.session.round == 1
         with pytest.raises(SwarmError, match="too few"):
@@ -1010,8 +987,7 @@ def test_closing_serves_a_last_snapshot_and_takes_no_round_any_more():
         snapshots.append(os.pread(n.fds.pop(0), said.nbytes, 0))
         n.send(events.Halt("finished", 0))
 
-    with FakeNodeSwarm(node) as swarm:
-        model, optimizer = swarm.prepare()
+    with prepared_swarm(node) as (swarm, model, optimizer):
         before = pack_state(model, optimizer, {})
         swarm.session.close()
         assert snapshots == [before]
@@ -1070,8 +1046,7 @@ def test_a_session_leaks_no_descriptors():
 
 
 def test_a_forked_child_lets_go_of_the_channel_and_takes_no_part():
-    with FakeNodeSwarm(echo) as swarm:
-        model, optimizer = swarm.prepare()
+    with prepared_swarm(echo) as (swarm, model, optimizer):
         read, write = os.pipe()
         child = os.fork()
         if child == 0:

@@ -12,6 +12,7 @@ from trainer_fakes import (
     backward,
     flat_parameters,
     pack_state,
+    prepared_swarm,
     small_model,
     step,
 )
@@ -51,8 +52,7 @@ def corrected(node: FakeNode) -> None:
 def test_a_script_whose_rounds_are_counted_sees_the_corrected_parameters_behind_its_last_step() -> (
     None
 ):
-    with FakeNodeSwarm(corrected, f=1, rounds=1) as swarm:
-        model, optimizer = swarm.prepare()
+    with prepared_swarm(corrected, f=1, rounds=1) as (swarm, model, optimizer):
         step(model, optimizer, 0)
         assert flat_parameters(model).equal(others_state()[1])
         assert swarm.session.finished
@@ -60,16 +60,14 @@ def test_a_script_whose_rounds_are_counted_sees_the_corrected_parameters_behind_
 
 
 def test_a_script_that_counts_its_passes_sees_them_behind_its_loop() -> None:
-    with FakeNodeSwarm(corrected, f=1) as swarm:
-        model, optimizer = swarm.prepare()
+    with prepared_swarm(corrected, f=1) as (swarm, model, optimizer):
         for _ in swarm.session.epochs(1):
             step(model, optimizer, 0)
         assert flat_parameters(model).equal(others_state()[1])
 
 
 def test_who_counts_by_itself_has_them_when_it_has_closed_and_so_has_its_last_word() -> None:
-    with FakeNodeSwarm(corrected, f=1) as swarm:
-        model, optimizer = swarm.prepare()
+    with prepared_swarm(corrected, f=1) as (swarm, model, optimizer):
         step(model, optimizer, 0)
         swarm.session.close()
         assert flat_parameters(model).equal(others_state()[1])
@@ -87,8 +85,7 @@ def test_a_copy_is_given_meanwhile_to_one_that_needs_it() -> None:
         n.send(events.StateConfirmed(1, True))
         n.halt()
 
-    with FakeNodeSwarm(node, f=1) as swarm:
-        model, optimizer = swarm.prepare()
+    with prepared_swarm(node, f=1) as (_, model, optimizer):
         step(model, optimizer, 0)
 
 
@@ -103,8 +100,7 @@ def test_what_is_known_is_not_asked_again_and_what_is_not_is(agreed: bool) -> No
             n.send(events.StateConfirmed(1, False))
         n.halt()
 
-    with FakeNodeSwarm(node, f=1, rounds=1) as swarm:
-        model, optimizer = swarm.prepare()
+    with prepared_swarm(node, f=1, rounds=1) as (swarm, model, optimizer):
         backward(model, 0)
         assert swarm.session.confirmed is None
         optimizer.step()
@@ -120,8 +116,7 @@ def test_nobody_is_asked_where_nobody_is_expected_to_lie_or_replicas_differ(
         to_the_end(n)
         n.halt()
 
-    with FakeNodeSwarm(node, f=f, topology=topology, rounds=1) as swarm:
-        model, optimizer = swarm.prepare()
+    with prepared_swarm(node, f=f, topology=topology, rounds=1) as (swarm, model, optimizer):
         step(model, optimizer, 0)
     assert swarm.session.confirmed is None
 
@@ -143,7 +138,6 @@ def test_a_node_that_dies_meanwhile_keeps_nobody() -> None:
         to_the_end(n)
         n.expect(events.ConfirmState)
 
-    with FakeNodeSwarm(node, f=1) as swarm:
-        model, optimizer = swarm.prepare()
+    with prepared_swarm(node, f=1) as (swarm, model, optimizer):
         step(model, optimizer, 0)
     assert swarm.session.confirmed is False

@@ -18,6 +18,7 @@ from trainer_fakes import (
     backward,
     echo,
     flat_parameters,
+    prepared_swarm,
     same_bits,
     small_model,
     step,
@@ -142,8 +143,7 @@ def test_batchnorm_never_gets_a_single_sample(samples, accumulate, sizes):
 
 
 def test_a_short_slice_is_counted_as_what_it_is():
-    with FakeNodeSwarm(slices((0, 8), (8, 11))) as swarm:
-        model, optimizer = swarm.prepare()
+    with prepared_swarm(slices((0, 8), (8, 11))) as (swarm, model, optimizer):
         for i, (x, _) in enumerate(swarm.session.shard(data(), accumulate=4)):
             (model(x).square().mean() / 4).backward()
             if (i + 1) % 4 == 0:
@@ -153,8 +153,7 @@ def test_a_short_slice_is_counted_as_what_it_is():
 
 
 def test_a_step_before_the_last_batch_of_its_round_is_refused():
-    with FakeNodeSwarm(slices((0, 8))) as swarm:
-        model, optimizer = swarm.prepare()
+    with prepared_swarm(slices((0, 8))) as (swarm, model, optimizer):
         batches = iter(swarm.session.shard(data(), accumulate=4))
         for count in range(1, 4):
             next(batches)
@@ -166,8 +165,7 @@ def test_a_step_before_the_last_batch_of_its_round_is_refused():
 
 
 def test_a_step_inside_no_sync_is_refused():
-    with FakeNodeSwarm(echo) as swarm:
-        model, optimizer = swarm.prepare()
+    with prepared_swarm(echo) as (swarm, model, optimizer):
         backward(model, 0)
         with pytest.raises(ConfigError, match=r"inside peer\.no_sync"), swarm.session.no_sync():
             optimizer.step()
@@ -190,8 +188,7 @@ def test_accumulating_over_rounds_is_refused_because_those_samples_would_be_used
 
 
 def skips_a_batch(propagate: bool, clear: bool) -> list[str]:
-    with FakeNodeSwarm(slices((0, 2), (2, 4), (4, 6))) as swarm:
-        model, optimizer = swarm.prepare()
+    with prepared_swarm(slices((0, 2), (2, 4), (4, 6))) as (swarm, model, optimizer):
         batches = iter(swarm.session.shard(data()))
         next(batches)
         backward(model, 0)
@@ -246,8 +243,7 @@ class OnTheWay:
 @pytest.mark.parametrize("accumulate", [1, 2])
 @pytest.mark.parametrize("fetch", [one_ahead, OnTheWay])
 def test_a_loop_that_fetches_ahead_is_refused_before_a_gradient_is_counted(fetch, accumulate):
-    with FakeNodeSwarm(slices((0, 4), (4, 8), (8, 12))) as swarm:
-        model, optimizer = swarm.prepare()
+    with prepared_swarm(slices((0, 4), (4, 8), (8, 12))) as (swarm, model, optimizer):
         sharded = swarm.session.shard(data(batch=4 // accumulate), accumulate=accumulate)
 
         def train() -> None:
@@ -267,8 +263,7 @@ def test_a_loop_that_fetches_ahead_is_refused_before_a_gradient_is_counted(fetch
 @pytest.mark.filterwarnings("ignore:no optimizer.step")
 @pytest.mark.parametrize("moment", ["before backward", "before step"])
 def test_a_batch_that_is_fetched_within_the_step_before_is_refused(moment):
-    with FakeNodeSwarm(slices((0, 4), (4, 8), (8, 12))) as swarm:
-        model, optimizer = swarm.prepare()
+    with prepared_swarm(slices((0, 4), (4, 8), (8, 12))) as (swarm, model, optimizer):
         batches = iter(swarm.session.shard(data(batch=4)))
         x, _ = next(batches)
         loss = model(x).square().mean()
@@ -286,8 +281,7 @@ def test_a_batch_that_is_fetched_within_the_step_before_is_refused(moment):
 @pytest.mark.parametrize("skipped", [[0], [0, 1], [1], [2], [0, 2]])
 def test_a_batch_that_is_left_out_is_not_taken_for_prefetching(skipped):
     """Not even when the script keeps it."""
-    with FakeNodeSwarm(slices((0, 4), (4, 8), (8, 12), (12, 16))) as swarm:
-        model, optimizer = swarm.prepare()
+    with prepared_swarm(slices((0, 4), (4, 8), (8, 12), (12, 16))) as (swarm, model, optimizer):
         kept = []
         for at, (x, _) in enumerate(swarm.session.shard(data(batch=4))):
             if at in skipped:
@@ -396,8 +390,7 @@ def test_an_overflow_contributes_nothing_and_is_told():
 
 def test_the_samples_of_a_batch_that_overflowed_go_back():
     scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
-    with FakeNodeSwarm(slices((0, 2), (2, 4))) as swarm:
-        model, optimizer = swarm.prepare()
+    with prepared_swarm(slices((0, 2), (2, 4))) as (swarm, model, optimizer):
         for at, _ in enumerate(swarm.session.shard(data())):
             scaled(model, scaler, at, bad=at == 0)
             scaler.step(optimizer)
@@ -1069,8 +1062,7 @@ def test_a_container_that_nobody_calls_is_watched_in_what_it_holds():
 
 
 def test_an_optimizer_that_is_made_anew_within_a_loop_of_steps_is_refused():
-    with FakeNodeSwarm(echo, peers=2) as swarm:
-        model, optimizer = swarm.prepare()
+    with prepared_swarm(echo, peers=2) as (swarm, model, optimizer):
         steps = swarm.session.steps(4)
         next(steps)
         optimizer = torch.optim.AdamW(model.parameters())

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from torch.utils.data import TensorDataset
-from trainer_fakes import FakeNode, FakeNodeSwarm, backward, small_model, step
+from trainer_fakes import FakeNode, FakeNodeSwarm, backward, prepared_swarm, small_model, step
 
 import gossip
 from gossip import MembershipChange
@@ -88,8 +88,7 @@ def test_changes_come_in_order_before_the_step_and_the_first_roster_is_none() ->
 
 
 def test_a_loop_without_ours_is_shown_changes_at_the_end_of_a_step() -> None:
-    with FakeNodeSwarm(node([ALL, (0, 1, 2), ALL])) as swarm:
-        model, optimizer = swarm.prepare()
+    with prepared_swarm(node([ALL, (0, 1, 2), ALL])) as (swarm, model, optimizer):
         diary = Diary(swarm.session)
         for at in range(3):
             backward(model, at)
@@ -101,8 +100,7 @@ def test_a_loop_without_ours_is_shown_changes_at_the_end_of_a_step() -> None:
 
 def test_the_loader_shows_changes_with_the_next_batch_and_not_within_a_step() -> None:
     data = TensorDataset(torch.randn(15, 5), torch.zeros(15))
-    with FakeNodeSwarm(node([ALL, (0, 1, 2), (0, 2)], sharded=True)) as swarm:
-        model, optimizer = swarm.prepare()
+    with prepared_swarm(node([ALL, (0, 1, 2), (0, 2)], sharded=True)) as (swarm, model, optimizer):
         diary = Diary(swarm.session)
         for x, _ in swarm.session.shard(data, batch_size=5):
             optimizer.zero_grad()
@@ -114,8 +112,7 @@ def test_the_loader_shows_changes_with_the_next_batch_and_not_within_a_step() ->
 
 
 def test_an_exception_ends_the_step_and_its_change_does_not_come_again() -> None:
-    with FakeNodeSwarm(node([ALL, (0, 1, 2), (0, 1)])) as swarm:
-        model, optimizer = swarm.prepare()
+    with prepared_swarm(node([ALL, (0, 1, 2), (0, 1)])) as (swarm, model, optimizer):
         diary = Diary(swarm.session)
 
         def fail(change: MembershipChange) -> None:
@@ -150,8 +147,7 @@ def test_rounds_that_were_missed_are_one_change_and_a_new_node_is_none() -> None
         go(n, 4, [*rounds, rounds[3]], ())
         n.halt()
 
-    with FakeNodeSwarm(late, following) as swarm:
-        model, optimizer = swarm.prepare()
+    with prepared_swarm(late, following) as (swarm, model, optimizer):
         diary = Diary(swarm.session)
         step(model, optimizer, 0)
         step(model, optimizer, 1)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
-from trainer_fakes import FakeNode, FakeNodeSwarm, step
+from trainer_fakes import FakeNode, prepared_swarm, step
 
 from gossip.config import RunConfig
 from gossip.core import events
@@ -53,8 +53,7 @@ def link_over(channel: Channel) -> NodeLink:
 
 
 def train(script, steps: int) -> None:
-    with FakeNodeSwarm(script) as swarm:
-        model, optimizer = swarm.prepare()
+    with prepared_swarm(script) as (_, model, optimizer):
         for seed in range(steps):
             step(model, optimizer, seed)
 
@@ -126,8 +125,7 @@ def test_a_go_without_samples_does_not_keep_a_receipt_back(monkeypatch):
         assert packet(n) == [control.AppliedReply]
         n.end(1, ranges=(), epoch=1)
 
-    with FakeNodeSwarm(node) as swarm:
-        model, optimizer = swarm.prepare()
+    with prepared_swarm(node) as (swarm, model, optimizer):
         for (x,) in swarm.session.shard(DataLoader(data, batch_size=4, shuffle=True)):
             optimizer.zero_grad()
             model(x).square().sum().backward()

@@ -6,7 +6,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from trainer_fakes import FakeNode, FakeNodeSwarm, backward, echo, same_bits, small_model, step
+from trainer_fakes import (
+    FakeNode,
+    FakeNodeSwarm,
+    backward,
+    echo,
+    prepared_swarm,
+    same_bits,
+    small_model,
+    step,
+)
 
 from gossip.aggregators import senders
 from gossip.config import RunConfig
@@ -49,8 +58,7 @@ def test_a_node_that_dies_in_a_round_is_offered_the_same_update_again_and_the_me
         n.applied(0, 1, seen[1])
         n.end(1)
 
-    with FakeNodeSwarm(first, second, sender="momentum:0.9") as swarm:
-        model, optimizer = swarm.prepare()
+    with prepared_swarm(first, second, sender="momentum:0.9") as (swarm, model, optimizer):
         backward(model, 3)
         raw = gradient_of(model)
         optimizer.step()

@@ -6,7 +6,8 @@ from __future__ import annotations
 import os
 import socket
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
@@ -283,6 +284,15 @@ def local_steps(
     trained = SimpleNamespace(layout=layout, inner_step=step, optimizer=None)
     run: Any = SimpleNamespace(config=config, exchange=exchange, hooks=PlainSteps())
     return LocalSteps(trained, run)  # type: ignore[arg-type]
+
+
+@contextmanager
+def prepared_swarm(
+    *scripts: Callable[[FakeNode], None], **options: Any
+) -> Iterator[tuple[FakeNodeSwarm, torch.nn.Module, torch.optim.Optimizer]]:
+    """Yield a swarm, and the ``small_model`` that its session has prepared."""
+    with FakeNodeSwarm(*scripts, **options) as swarm:
+        yield swarm, *swarm.prepare()
 
 
 def small_model(seed: int = 0) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
