@@ -82,6 +82,28 @@ def test_with_faults_both_engines_learn_as_much_in_the_same_time(topology: str, 
     assert seconds[1] == pytest.approx(seconds[0], rel=0.1)
 
 
+def test_pushes_by_the_plan_before_a_death_are_awaited_as_long_as_in_the_core() -> None:
+    world = World(
+        peers=8, topology="random-k", model="linear", links="delay:1ms", faults=("crash:0,1@10",)
+    )
+    found = world.check(40)
+    assert found.fast.virtual_s == pytest.approx(found.exact.virtual_s, rel=1e-6)
+
+
+def test_slow_peers_and_an_attacker_make_the_same_bits_with_equal_delays() -> None:
+    world = World(
+        peers=12,
+        topology="random-k:k=6",
+        split="dirichlet:1.0",
+        model="linear",
+        aggregator="trimmed_mean",
+        f=1,
+        links="delay:1ms",
+        faults=("slow:0-2*3", "sign_flip:11*10"),
+    )
+    assert world.check(30).first_difference is None
+
+
 @pytest.mark.parametrize(("topology", "factor"), [("ring", 20), ("full", 12), ("random-k", 20)])
 def test_a_slow_peer_waits_and_skips_rounds_as_in_the_core(topology: str, factor: int) -> None:
     world = World(

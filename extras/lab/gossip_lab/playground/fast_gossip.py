@@ -19,6 +19,7 @@ from .presence import Peers, Times
 from .pushing import Pushes, PushStore, VectorRows
 from .schedule import Schedule, Wave, by_round
 
+
 OWN_SHARE = 0.5
 """Share of a peer's own model difference in the applied one, as in ``GossipRounds``."""
 
@@ -51,7 +52,6 @@ class GossipWorld:
         self._schedule = Schedule(parts, self._judges.are_locked)
         most = settings.gossip.staleness_max
         self._stores = {kind: PushStore(n, most) for kind in KINDS}
-        self._expected = np.zeros(0, np.int64)  # pairs of receiver and sender of open rounds
         self._round_id = self._bytes = self._samples = 0
         self._lost: set[int] = set()  # rounds without a step on some peer
         self._honest = np.ones(n, bool)
@@ -109,11 +109,11 @@ class GossipWorld:
 
     def _send(self, wave: Wave) -> None:
         """Compute and send the updates of the peers that begin a round."""
-        begun, n, presence = wave.begun, self._parts.peers, self._schedule.presence
+        begun, presence = wave.begun, self._schedule.presence
+        expected = wave.expected  # numbers of the pairs of receiver and sender of open rounds
+        self._expected = expected["receiver"] * self._parts.peers + expected["sender"]
         if not len(begun):
             return
-        pairs = wave.expected["receiver"] * n + wave.expected["sender"]
-        self._expected = np.concatenate([self._expected, pairs])
         for store in self._stores.values():
             store.drop(np.flatnonzero(~presence.runs))
         for rows in (*self._own_rows.values(), *self._sent_rows.values()):
@@ -227,7 +227,6 @@ class GossipWorld:
             if moves is not None:
                 here[at] += moves[begin:end]
             self._step(at, found.vectors, some, vectors)
-        self._expected = self._expected[~np.isin(self._expected // self._parts.peers, peers)]
         if round_id == self._round_id:
             self._shown[peers] = here[peers]
         elif round_id > self._round_id:

@@ -42,7 +42,7 @@ class Wave:
         begun: ``(m,)``, ascending: peers that then begin a round.
         rounds: ``(n,)``: the round that each peer has begun last.
         sent: Their pushes, ascending by receiver and sender in a round.
-        expected: Pushes that the plans of their rounds have for them.
+        expected: Pushes that the plans of all open rounds have for their peers.
         closed: ``(m,)``, ascending: peers that then close their rounds.
         close_s: ``(n,)``: times at which these do so.
     """
@@ -115,8 +115,7 @@ class Schedule:
         self._finish_s = np.full(n, np.inf)  # infinity: it has not begun
         self._grace_ends_s = np.full(n, np.nan)  # NaN if not known yet
         self._finished = np.full((n, ROUNDS_KEPT), -1), np.zeros((n, ROUNDS_KEPT))
-        self._newest = np.full(n, -1)  # latest round of a push that each peer has received
-        self._coming, self._expected = np.empty(0, PUSH), np.empty(0, PUSH)
+        self._coming = self._expected = np.empty(0, PUSH)  # on their way; planned for open rounds
         self._known_s = 0.0  # all pushes that arrive before are known
         self._paces: deque[float] = deque(maxlen=PACES_KEPT)
         self._now_s = 0.0
@@ -131,8 +130,8 @@ class Schedule:
         Raises: ConfigError: All peers have crashed.
         """
         lost = self._return_peers()
-        begun, sent, expected = self._begin_rounds()
-        rounds = self._rounds.copy()
+        begun, sent = self._begin_rounds()
+        rounds, expected = self._rounds.copy(), self._expected
         closed, close_s = self._close_rounds()
         return Wave(lost, begun, rounds, sent, expected, closed, close_s)
 
@@ -199,20 +198,18 @@ class Schedule:
         usual_s = float(np.median(self._paces)) if self._paces else 0.0
         self._ready_s[back] = now_s + behind[back] * usual_s
         self._graces.reset(lost)
-        self._newest[lost] = -1
         self._times_of(at)
         return lost
 
     # --- begin ------------------------------------------------------------------------------------
 
-    def _begin_rounds(self) -> tuple[Peers, Pushes, Pushes]:
-        """Begin the rounds of all peers that are ready. Return them, their pushes, and those that
-        they expect by their plans."""
+    def _begin_rounds(self) -> tuple[Peers, Pushes]:
+        """Begin the rounds of all peers that are ready. Return them and their pushes."""
         presence, n = self.presence, self._parts.peers
         begun = np.flatnonzero(presence.runs & np.isinf(self._finish_s))
-        sent, expected = [np.empty(0, PUSH)], [np.empty(0, PUSH)]
+        sent = [np.empty(0, PUSH)]
         if not len(begun):
-            return begun, sent[0], expected[0]
+            return begun, sent[0]
         begin_s = np.full(n, np.inf)
         begin_s[begun] = self._ready_s[begun]
         for round_id, some in by_round(self._rounds, begun):
@@ -225,43 +222,48 @@ class Schedule:
         self._finish_s[begun], self._grace_ends_s[begun] = finish_s[begun], np.nan
         slots = begun, self._rounds[begun] % ROUNDS_KEPT
         self._finished[0][slots], self._finished[1][slots] = self._rounds[begun], finish_s[begun]
-        known_dead = np.searchsorted(np.sort(presence.dead_s), begin_s, side="right")
         for round_id, some in by_round(self._rounds, begun):
-            for count in np.unique(known_dead[some]).tolist():  # their plans differ
-                alike = some[known_dead[some] == count]
-                pushes = self._send(round_id, alike, float(begin_s[alike[0]]))
-                sent.append(pushes[0])
-                expected.append(pushes[1])
+            # A peer expects pushes by the dead that it knows as it begins, and sends by later ones.
+            for alike, roster in self._rosters(some, begin_s):
+                senders, receivers, _ = self._edges_of(round_id, roster)
+                planned = _pushes(receivers, senders, round_id, np.inf)[np.isin(receivers, alike)]
+                self._expected = np.concatenate([self._expected, planned])
+            for alike, roster in self._rosters(some, finish_s):
+                sent.append(self._send(round_id, alike, roster))
         order = np.argsort(self._expected["receiver"] * n + self._expected["sender"])
         self._expected = self._expected[order]
-        return begun, np.concatenate(sent), np.concatenate(expected)
+        return begun, np.concatenate(sent)
 
-    def _send(self, round_id: int, peers: Peers, now_s: float) -> tuple[Pushes, Pushes]:
-        """Send the pushes of peers in a round. Return them, and those that the plan has for the
-        peers."""
-        times, begins = self._times_of(round_id), np.zeros(self._parts.peers, bool)
-        begins[peers] = True
-        senders, receivers, travel_s = self._edges_of(round_id, self._roster(now_s))
-        planned = _pushes(receivers, senders, round_id, np.inf)[begins[receivers]]
-        awaited = ~self._are_locked(planned["receiver"], planned["sender"])
-        self._expected = np.concatenate([self._expected, planned[awaited]])
-        sends = begins[senders]
+    def _rosters(self, peers: Peers, at_s: Times) -> Iterator[tuple[Peers, Roster]]:
+        """Yield the rosters of some peers at their times ``(n,)``, each with its peers."""
+        dead_s = self.presence.dead_s
+        known_dead = np.searchsorted(np.sort(dead_s), at_s[peers], side="right")
+        for count in np.unique(known_dead).tolist():
+            alike = peers[known_dead == count]
+            members = np.flatnonzero(self.presence.runs | (dead_s > at_s[alike[0]]))
+            yield alike, Roster(tuple(members.tolist()), self._parts.settings.lineage)
+
+    def _send(self, round_id: int, peers: Peers, roster: Roster) -> Pushes:
+        """Send the pushes of some peers in a round, and return them."""
+        senders, receivers, travel_s = self._edges_of(round_id, roster)
+        sends = np.isin(senders, peers)
         receivers, senders = receivers[sends], senders[sends]
         finish_s = self._finish_s[senders]
         arrives_s = finish_s + travel_s[sends]
         arrives_s[self.presence.noticed_s[receivers] <= finish_s] = np.inf
+        times = self._times_of(round_id)
         times.nbytes += int(np.isfinite(arrives_s).sum()) * self._nbytes(round_id)
         coming = _pushes(receivers, senders, round_id, arrives_s)
         self._coming = np.concatenate([self._coming, coming])
-        return coming, planned
+        return coming
+
+    @property
+    def _oldest(self) -> Peers:
+        """Oldest round of a push that each peer can use, ``(n,)``."""
+        return self._rounds - self._parts.settings.gossip.staleness_max
 
     def _nbytes(self, round_id: int) -> int:
         return (1 + self.mixes(round_id)) * 4 * self._parts.task.cohort.d
-
-    def _roster(self, now_s: float) -> Roster:
-        """Return the peers that are not known dead at a time."""
-        members = np.flatnonzero(self.presence.runs | (self.presence.dead_s > now_s))
-        return Roster(tuple(members.tolist()), self._parts.settings.lineage)
 
     def _edges_of(self, round_id: int, roster: Roster) -> tuple[Peers, Peers, Times]:
         """Return the senders and receivers of a round, ascending by receiver and sender, and the
@@ -317,6 +319,7 @@ class Schedule:
         """Return the time from which each peer waits for no other, ``(n,)``, if known."""
         n, expected, coming = self._parts.peers, self._expected, self._coming
         over_s = self.presence.noticed_s[expected["sender"]]
+        over_s[self._are_locked(expected["receiver"], expected["sender"])] = 0.0
         # A push of a later round also ends the wait.
         coming = coming[coming["round"] >= self._rounds[coming["receiver"]]]
         keys = coming["receiver"] * n + coming["sender"]
@@ -328,12 +331,19 @@ class Schedule:
         last_s = self._finish_s.copy()
         np.maximum.at(last_s, expected["receiver"], over_s)
         far = coming[coming["round"] > self._rounds[coming["receiver"]] + 1 + STASH_ROUNDS]
-        for peer in np.unique(far["receiver"]).tolist():  # It skips to the round of the others.
-            ahead = np.sort(far[far["receiver"] == peer], order="arrives_s")
-            first_s = ahead["arrives_s"][np.sort(np.unique(ahead["sender"], return_index=True)[1])]
-            if len(first_s) > (f := self._parts.settings.f):
-                last_s[peer] = min(last_s[peer], first_s[f])
+        np.minimum(last_s, self._reached_s(far), out=last_s)  # they skip to the round of the others
         return last_s
+
+    def _reached_s(self, pushes: Pushes) -> Times:
+        """Return when each peer has some of these pushes of more than f others, ``(n,)``."""
+        found = np.full(self._parts.peers, np.inf)
+        pushes = np.sort(pushes, order="arrives_s")
+        first = pushes[np.unique(pushes[["receiver", "sender"]], return_index=True)[1]]
+        first = np.sort(first, order=["receiver", "arrives_s"])
+        ranks = np.arange(len(first)) - np.searchsorted(first["receiver"], first["receiver"])
+        enough = first[ranks == self._parts.settings.f]
+        found[enough["receiver"]] = enough["arrives_s"]
+        return found
 
     def _receive(self, until_s: Times) -> None:
         """Record the pushes that have arrived by ``until_s``, ``(n,)``, and their lags."""
@@ -343,12 +353,14 @@ class Schedule:
         new = coming[due]
         new = new[np.lexsort((new["arrives_s"], new["receiver"]))]
         peers, rounds = new["receiver"], new["round"]
-        np.maximum.at(self._newest, peers, rounds)
         slots = peers, rounds % ROUNDS_KEPT
         lags_s = np.where(self._finished[0][slots] == rounds, new["arrives_s"], 0.0)
         lags_s -= np.where(lags_s > 0, self._finished[1][slots], 0.0)
-        oldest = self._rounds[peers] - self._parts.settings.gossip.staleness_max
-        counts = (rounds >= oldest) | (self._newest[peers] < oldest)
+        # A stale push counts until more than f others are in a later round.
+        counts = rounds >= self._oldest[peers]
+        if not counts.all():
+            later = coming["is_received"] & (coming["round"] >= self._oldest[coming["receiver"]])
+            counts |= new["arrives_s"] < self._reached_s(coming[later])[peers]
         self._graces.observe(peers[counts], lags_s[counts])
 
     def _end_rounds(self, peers: Peers, close_s: Times) -> None:
@@ -357,11 +369,12 @@ class Schedule:
         self._ready_s[peers] = close_s[peers] + RULE_S + APPLY_S
         self._finish_s[peers] = np.inf
         self._rounds[peers] += 1
-        behind = self._newest[peers] > self._rounds[peers] + STASH_ROUNDS
-        for peer in peers[behind].tolist():
-            self._skip_rounds(peer)
         coming, expected = self._coming, self._expected
-        needed = ~coming["is_received"] | (coming["round"] >= self._rounds[coming["receiver"]])
+        far = coming["round"] > (self._rounds + STASH_ROUNDS)[coming["receiver"]]
+        behind = self._reached_s(coming[far & coming["is_received"]]) < np.inf
+        for peer in peers[behind[peers]].tolist():
+            self._skip_rounds(peer)
+        needed = ~coming["is_received"] | (coming["round"] >= self._oldest[coming["receiver"]])
         self._coming = coming[needed & self.presence.runs[coming["receiver"]]]
         self._expected = expected[np.isfinite(self._finish_s[expected["receiver"]])]
 
@@ -370,11 +383,9 @@ class Schedule:
         settings, coming = self._parts.settings, self._coming
         received = coming[(coming["receiver"] == peer) & coming["is_received"]]
         latest = dict(np.sort(received[["sender", "round"]]).tolist())
-        reached = sorted(latest.values(), reverse=True)[settings.f :]
-        if reached and reached[0] > self._rounds[peer] + STASH_ROUNDS:
-            last = reached[0] - 1
-            accepted = range(last, last - settings.gossip.staleness_max, -1)
-            self._rounds[peer] = next(filter(self.mixes, accepted), last)
+        last = sorted(latest.values(), reverse=True)[settings.f] - 1
+        accepted = range(last, last - settings.gossip.staleness_max, -1)
+        self._rounds[peer] = next(filter(self.mixes, accepted), last)
 
 
 def by_round(rounds: Peers, peers: Peers) -> Iterator[tuple[int, Peers]]:

@@ -218,8 +218,7 @@ class World:
         if self.engine == "fast" and parts.mishaps.slow and not parts.topology.rolling:
             warnings.warn(
                 "with slow peers in gossip rounds, times and accuracies of one seed depend on "
-                "chance: compare means over seeds; with Byzantine peers, too, means are below "
-                "those of the exact engine, which plays up to 256 peers",
+                "chance: compare means over seeds",
                 stacklevel=2,
             )
         done = lost = 0
