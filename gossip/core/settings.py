@@ -430,7 +430,9 @@ class RoundSettings:
 @dataclass(frozen=True, slots=True)
 class GossipSettings:
     mix_every: int = 4  # M: parameters are exchanged in every m-th round.
-    mixing: float = 0.5  # Factor of the move towards the other peers, at most k/(k+1).
+    # Factor of the move towards the parameters of the others, at most k/(k+1), and share of the
+    # rule's model difference in the applied one.
+    mixing: float = 0.5
     staleness_max: int = 4  # Rounds. Older pushes are dropped.
     # Ratio of consensus distance and parameter norm above which mixing is raised.
     consensus_bound: float = 0.1

@@ -25,10 +25,13 @@ def test_rolling_rounds_with_an_attacker_make_the_same_bits(aggregator: str, att
     assert found.fast.virtual_s == pytest.approx(found.exact.virtual_s, rel=0.02)
 
 
-@pytest.mark.parametrize(("aggregator", "local_steps"), [("mean", 1), ("guarded_mean", 5)])
+@pytest.mark.parametrize(
+    ("aggregator", "local_steps", "mixing"),
+    [("mean", 1, 0.5), ("guarded_mean", 5, 0.5), ("mean", 5, 0.75)],
+)
 @pytest.mark.parametrize("topology", ["random-k", "ring"])
 def test_gossip_rounds_with_an_attacker_make_the_same_bits(
-    topology: str, aggregator: str, local_steps: int
+    topology: str, aggregator: str, local_steps: int, mixing: float
 ) -> None:
     world = World(
         peers=6,
@@ -36,6 +39,7 @@ def test_gossip_rounds_with_an_attacker_make_the_same_bits(
         aggregator=aggregator,
         f=1,
         local_steps=local_steps,
+        mixing=mixing,
         faults=(FLIPPED,),
     )
     found = world.check(12)

@@ -542,15 +542,18 @@ def test_f_is_what_the_rule_can_tolerate_with_so_few_rows() -> None:
     assert only(effects, Aggregate)[0].f == 2
 
 
-@pytest.mark.parametrize("others", [1, 3])
-def test_with_local_steps_half_of_what_is_applied_is_the_own_difference(others: int) -> None:
+@pytest.mark.parametrize(("others", "mixing"), [(1, 0.5), (3, 0.5), (3, 0.75), (3, 1.0)])
+def test_with_local_steps_what_mixing_leaves_is_the_own_difference(
+    others: int, mixing: float
+) -> None:
     for has_local_steps in (False, True):
-        table = GossipTable(peers=others + 1, local_steps=has_local_steps, at=0)
+        gossip = {"mixing": mixing}
+        table = GossipTable(peers=others + 1, local_steps=has_local_steps, gossip=gossip, at=0)
         effects = table.contribute()
         for peer in range(1, others + 1):
             effects += table.push(peer)
         (ask,) = only(effects, Aggregate)
-        assert ask.own_share == (0.5 if has_local_steps else 0.0)
+        assert ask.own_share == (1 - mixing if has_local_steps else 0.0)
 
 
 def test_parameters_have_no_share_of_their_own_with_local_steps() -> None:

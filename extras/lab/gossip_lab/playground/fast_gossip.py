@@ -20,10 +20,6 @@ from .pushing import Pushes, PushStore, VectorRows
 from .schedule import Schedule, Wave, by_round
 
 
-OWN_SHARE = 0.5
-"""Share of a peer's own model difference in the applied one, as in ``GossipRounds``."""
-
-
 class GossipWorld:
     """State of a world in gossip rounds.
 
@@ -238,7 +234,8 @@ class GossipWorld:
         """Step with the aggregates ``(m, d)`` of some peers, which this changes."""
         here, outer = self._here, self._task.outer
         if outer is not None:
-            own_share = torch.from_numpy(np.where(near.counts > 1, OWN_SHARE, 0.0)).float()[:, None]
+            shares = (near.counts > 1) * (1 - self._settings.gossip.mixing)
+            own_share = torch.from_numpy(shares).float()[:, None]
             results.mul_(1 - own_share).add_(vectors[near.own_rows].mul_(own_share))
         if self._previous is not None:
             self._previous[at] = results

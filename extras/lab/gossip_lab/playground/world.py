@@ -60,7 +60,7 @@ class World:
         local_steps: Local steps of a round.
         outer: Outer step after them; empty means that of a run if there are local steps.
         mix_every: In gossip rounds, rounds between two exchanges of parameters.
-        mixing: In gossip rounds, share of the way to the others' parameters.
+        mixing: In gossip rounds, share of the way to the others' parameters and model differences.
         faults: Faults as in a fault plan, such as ``crash:0-49@50`` or ``sign_flip:90-99*10``.
         links: Links between peers, such as ``wan`` or ``delay:20ms-50ms,bytes:12.5MB``.
         compute: Times of an update, such as ``uniform:0.04:0.06`` or ``lognormal:0.3``.

@@ -177,7 +177,8 @@ class AppliesWhatTheRuleSaid(Checker):
 
     def _judge_own_share(self, ask: Aggregate) -> None:
         others = 0 if ask.own is None else len(ask.rows) - 1
-        right = 0.5 if self.core.settings.local_steps and others else 0.0
+        settings = self.core.settings
+        right = 1 - settings.gossip.mixing if settings.local_steps and others else 0.0
         self.demand(
             ask.own_share == right,
             f"gives its own update of round {ask.round_id} {ask.own_share:.3f} beside the rule's "
