@@ -75,10 +75,9 @@ def recipes(count: int = 8, seed: int = 0) -> tuple[StartRecipe, ...]:
 def build(make: Make, recipe: StartRecipe) -> nn.Module:
     """Build a model with the weights of ``recipe``.
 
-    With the same version of torch and the same kind of processor, the weights are equal bit by bit
-    in all processes. The random generators are restored afterwards. Two kinds of parameters keep
-    their values: those with a single distinct value, such as a bias or the weight of a norm, and
-    those with fewer than two dimensions.
+    With the same torch and kind of processor, the weights are equal bit by bit in all processes.
+    The random generators are restored afterwards. Parameters with a single distinct value, such as
+    a bias or the weight of a norm, or with fewer than two dimensions are not changed.
 
     Args:
         make: Builds the model. Its random numbers depend on the seed of the recipe.
