@@ -221,7 +221,7 @@ async def test_who_has_no_key_or_another_is_told_so_at_once(tmp_path: Path) -> N
 
 
 async def test_a_key_that_was_not_copied_is_told_with_where_it_should_be(here: Path) -> None:
-    with pytest.raises(ConfigError, match=r"the swarm key swarm.key is not here") as refused:
+    with pytest.raises(ConfigError, match=r"swarm key swarm.key does not exist here") as refused:
         await arrive("10.0.0.5:7421", key=Path("swarm.key"))
     assert f"to {here}/swarm.key: for you alone" in (refused.value.hint or ""), (
         "and not how to make another key"

@@ -82,7 +82,7 @@ def join_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str
 def test_a_door_says_which_run_it_is_of(join_server: str) -> None:
     (found,) = reach(join_server)
     assert found.level == "ok"
-    assert "is of the run digits" in found.said
+    assert "belongs to run digits" in found.said
     assert found.facts["seen"] == "127.0.0.1"
 
 

@@ -305,7 +305,7 @@ def wrong_key(desk: Desk) -> None:
             desk.gossip(f"join --key wrong.key {address} -- train.py")
             desk.hinted("copy runs/NAME/(swarm.key)")
             said = desk.follow(f"doctor --to {address} --key run/swarm.key")
-            assert "is of the run" in " ".join(said.split())
+            assert "belongs to run" in " ".join(said.split())
         finally:
             process.kill()
 

@@ -92,7 +92,7 @@ def test_a_rule_that_never_gets_the_updates_it_needs_breaks_nothing_and_proves_n
     outcome = assert_sound(replace(QUICK, peers=4, aggregator="multi_krum"))
     tally = CampaignTally()
     tally.add(outcome)
-    assert "multi_krum never had as many updates as it needs" in tally.vacuous
+    assert "multi_krum never had enough updates" in tally.vacuous
     tally.add(run(replace(QUICK, aggregator="multi_krum")))
     assert not [line for line in tally.vacuous if "multi_krum" in line]
 

@@ -430,7 +430,7 @@ def test_one_who_serves_from_quarantine_is_caught() -> None:
     swarm = judging(TrustFollowsTheCommits, "rolling")
     for peer in range(5):
         table_of(swarm.hosts[peer].core).may_serve = lambda peer: True
-    assert "which may not serve" in caught(swarm, 6.0)
+    assert "which must not serve" in caught(swarm, 6.0)
 
 
 def test_trust_that_blames_an_honest_peer_is_caught() -> None:
