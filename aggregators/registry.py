@@ -154,7 +154,10 @@ class BoundRule:
             )
         need = self.at_least(f, centered=centered)
         if n < need:
-            raise TooFewUpdates(self.name, f, need, n)
+            works = min(f, n) - 1
+            while works >= 0 and self.at_least(works, centered=centered) > n:
+                works -= 1
+            raise TooFewUpdates(self.name, f, need, n, works)
         generator = torch.Generator().manual_seed(0)
         updates = 1.0 + torch.randn(n, TRIED_COORDINATES, generator=generator)
         middle = updates.mean(dim=0)

@@ -94,15 +94,16 @@ class AggregationError(ConfigError):
 
 
 class TooFewUpdates(AggregationError):
-    """``rule`` needs ``need`` updates to tolerate ``f`` Byzantine peers and got ``got``."""
+    """``rule`` needs ``need`` updates to tolerate ``f`` Byzantine peers and got ``got``, which are
+    enough for ``works`` of them (-1: for none, or unknown)."""
 
-    def __init__(self, rule: str, f: int, need: int, got: int) -> None:
+    def __init__(self, rule: str, f: int, need: int, got: int, works: int = -1) -> None:
         plural = "s" if need != 1 else ""
         super().__init__(
             f"{rule} needs {need} update{plural} to tolerate f={f} Byzantine peers, got {got}",
-            f"start at least {need} peers, or lower f",
+            f"start at least {need} peers" + f", or use -f {works}" * (works >= 0),
         )
-        self.args = (rule, f, need, got)
+        self.args = (rule, f, need, got, works)
         self.rule, self.f, self.need, self.got = rule, f, need, got
 
 

@@ -204,14 +204,14 @@ def check_rule(resolved: Resolved) -> Resolved:
     most = config.peers if config.f is None else config.peers_max
     if config.pipeline is not None:
         most = config.pipeline.smallest  # each stage has its own rounds
-    if config.f is not None and config.f >= most:
-        raise ConfigError(
-            f"f={config.f} of {most} peers may be Byzantine: no honest peer is left",
-            "lower f, or start more peers",
-        )
     answer = _describe_rule(config, most)
     if "too_few" in answer:
         raise TooFewUpdates(*answer["too_few"])
+    if config.f is not None and config.f >= most:
+        raise ConfigError(
+            f"f={config.f} of {most} peers may be Byzantine: no honest peer is left",
+            f"use -f {most - 1} or less, or start at least {config.f + 1} peers",
+        )
     if "error" in answer:
         raise ConfigError(answer["error"], answer["hint"])
     config.plan.fits_stages(
@@ -297,7 +297,7 @@ def check_start(config: RunConfig, f: int, needs: int, rule: str) -> None:
         raise ConfigError(
             f"min_peers = {least}: at least {need} peers are needed, {why}",
             f"--min-peers {need} or more, or --quorum available"
-            + (", or lower f" if needs > quorum and f else ""),
+            + (", or a lower -f" if needs > quorum and f else ""),
         )
 
 

@@ -244,8 +244,16 @@ def test_faults_of_a_plan_and_of_flags_add_up(gossip: Gossip, tmp_path: Path) ->
 def test_f_is_what_rule_and_peers_allow_unless_it_is_given() -> None:
     assert fitting.check_rule(resolve({"peers": 8, "aggregator": "median"})).config.f == 2
     assert fitting.check_rule(resolve({"peers": 1, "aggregator": "mean"})).config.f == 0
-    with pytest.raises(TooFewUpdates):
-        fitting.check_rule(resolve({"peers": 4, "aggregator": "krum", "f": 2}))
+    for rule, peers, f, works in (("krum", 4, 2, 0), ("median", 6, 4, 2)):
+        with pytest.raises(TooFewUpdates) as caught:
+            fitting.check_rule(resolve({"peers": peers, "aggregator": rule, "f": f}))
+        assert str(caught.value.hint).endswith(f" peers, or use -f {works}")
+        fitting.check_rule(resolve({"peers": peers, "aggregator": rule, "f": works}))
+    with pytest.raises(TooFewUpdates) as caught:  # krum needs three peers for none
+        fitting.check_rule(resolve({"peers": 2, "aggregator": "krum", "f": 1}))
+    assert caught.value.hint == "start at least 5 peers"
+    with pytest.raises(ConfigError, match="no honest peer is left"):
+        fitting.check_rule(resolve({"peers": 4, "aggregator": "mean", "f": 4}))
 
 
 def test_more_peers_than_the_memory_holds_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
