@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 
 from gossip.errors import ConfigError
 from gossip.testing.topologies import check_topology
-from gossip.topologies import Plan, Roster, Topology, load
+from gossip.topologies import Plan, Roster, Topology, load, pull_of
 from gossip_lab.playground import World, graphs
-from gossip_lab.playground.graphs import (
-    Histograms,
-    averaging_matrix,
-    count_labels,
-    make_cliques,
-    spectral_gap,
-)
+from gossip_lab.playground.graphs import Histograms, count_labels, make_cliques
 
 ONE_LABEL = Histograms(
     [tuple([50 * (label == peer % 10) for label in range(10)]) for peer in range(1001)]
@@ -29,6 +25,26 @@ ONE_LABEL = Histograms(
 
 def roster(n: int) -> Roster:
     return Roster(tuple(range(n)), b"lineage1")
+
+
+def averaging_matrix(plan: Plan, peers: Sequence[int]) -> NDArray[np.float64]:
+    """Return the ``(n, n)`` matrix with which a round of a gossip plan averages: each peer takes
+    the mean of its own vector and those that it receives, or their mean with the weights of the
+    plan. Row i is that of ``peers[i]``."""
+    at = {peer: row for row, peer in enumerate(peers)}
+    matrix = np.zeros((len(peers), len(peers)))
+    for sender, targets in (plan.pushes or {}).items():
+        for target in targets:
+            matrix[at[target], at[sender]] = pull_of(plan, target, sender)
+    matrix /= 1 + (matrix > 0).sum(axis=1, keepdims=True)
+    return np.asarray(matrix + np.diag(1 - matrix.sum(axis=1)))
+
+
+def spectral_gap(matrix: NDArray[np.float64]) -> float:
+    """Return one minus the second largest modulus of the eigenvalues: 1 for a matrix that averages
+    at once, near 0 for one that mixes slowly, 0 for a disconnected graph."""
+    moduli = np.sort(np.abs(np.linalg.eigvals(matrix)))
+    return float(1 - moduli[-2]) if len(moduli) > 1 else 1.0
 
 
 def gap(spec: str, n: int) -> float:

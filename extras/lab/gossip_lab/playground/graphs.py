@@ -1,5 +1,4 @@
-"""Topologies of published experiments that are not useful in real runs, and a measure of the mixing
-of a plan.
+"""Topologies of published experiments that are not useful in real runs.
 
 They are found by name (``dumbbell``, ``pull:k=4``), as those of ``gossip.topologies``.
 """
@@ -17,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gossip.errors import ConfigError
-from gossip.topologies import Plan, Roster, draw, pull_of, topology
+from gossip.topologies import Plan, Roster, draw, topology
 
 
 class Histograms(tuple[tuple[int, ...], ...]):
@@ -202,26 +201,6 @@ def count_labels(labels: Tensor, shares: Sequence[NDArray[np.int64]], classes: i
     """
     counts = [np.bincount(labels.numpy()[share], minlength=classes) for share in shares]
     return Histograms([tuple(count.tolist()) for count in counts])
-
-
-def averaging_matrix(plan: Plan, peers: Sequence[int]) -> NDArray[np.float64]:
-    """Return the ``(n, n)`` matrix with which a round of a gossip plan averages: each peer takes
-    the mean of its own vector and those that it receives, or their mean with the weights of the
-    plan. Row i is that of ``peers[i]``."""
-    at = {peer: row for row, peer in enumerate(peers)}
-    matrix = np.zeros((len(peers), len(peers)))
-    for sender, targets in (plan.pushes or {}).items():
-        for target in targets:
-            matrix[at[target], at[sender]] = pull_of(plan, target, sender)
-    matrix /= 1 + (matrix > 0).sum(axis=1, keepdims=True)
-    return np.asarray(matrix + np.diag(1 - matrix.sum(axis=1)))
-
-
-def spectral_gap(matrix: NDArray[np.float64]) -> float:
-    """Return one minus the second largest modulus of the eigenvalues: 1 for a matrix that averages
-    at once, near 0 for one that mixes slowly, 0 for a disconnected graph."""
-    moduli = np.sort(np.abs(np.linalg.eigvals(matrix)))
-    return float(1 - moduli[-2]) if len(moduli) > 1 else 1.0
 
 
 def _undirected(peers: Iterable[int], edges: Iterable[tuple[int, int]], metropolis: bool) -> Plan:
