@@ -65,6 +65,13 @@ class ScriptSteps:
         run.stepper.resume_after_round()  # with local parameters of a checkpoint
         run.membership.notify()
         self.seed()
+        if self._rounds.batches.least > 1 < run.config.peers_max and run.node.view.main == run.peer:
+            warnings.warn(
+                "each peer has its own running statistics of BatchNorm, so equal models evaluate "
+                "differently: before that, torch.optim.swa_utils.update_bn(loader, model) on the "
+                "same data (docs/training_loop.md)",
+                stacklevel=3,
+            )
 
     def check_prepared(self, operation: str) -> None:
         """Raise ConfigError if ``operation`` cannot be used now."""
@@ -78,8 +85,19 @@ class ScriptSteps:
     def step(self, loss: float | None, overflow: bool, which: frozenset[int]) -> None:
         """Make a step of the optimizers ``which``. With ``overflow`` this peer takes part without
         an update, because its gradients are not finite."""
-        run, trained, self.are_begun = self._run, self._run.model.steps, True
-        before = run.step
+        run, trained = self._run, self._run.model.steps
+        before, parameters = run.step, run.model.trained.layout.parameters
+        if not (
+            self.are_begun
+            or overflow
+            or any(p.grad is not None and p.grad.norm() for p in parameters)
+        ):
+            warnings.warn(
+                "the first optimizer.step() finds no gradient, or only zeros, and learns nothing: "
+                "call loss.backward() between optimizer.zero_grad() and optimizer.step()",
+                stacklevel=5,
+            )
+        self.are_begun = True
         kind = self.coordinator.kind_of(which)
         is_new = self._rounds.batches.unused
         if is_new or not self._have_stepped or which & self._have_stepped:
