@@ -41,7 +41,7 @@ class RecordedRun:
         for peer in range(4):
             (folder / f"peer-{peer}").mkdir()
             self.event(0.0, peer, "spawned", pid=100 + peer, incarnation=0)
-            self.event(0.1, peer, "started", pid=200 + peer, incarnation=0)
+            self.event(0.1, peer, "started", pid=200 + peer, trainer_pid=100 + peer, incarnation=0)
             self.event(0.2, peer, "ready", present=[0, 1, 2, 3])
             self.usage(1.0, peer, cpu_s=2.0)
         self.event(0.2, 0, "plan", steps=ROUNDS, folder="ckpt", every=10)

@@ -39,7 +39,9 @@ if TYPE_CHECKING:
         at_round,
         bytes_word,
         counted,
+        figure,
         near,
+        numbers,
         print_error,
         print_lines,
     )

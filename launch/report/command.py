@@ -12,7 +12,7 @@ import typer
 
 from gossip.launch.optional import optional
 
-from .words import bytes_word, line_width, named, print_lines, short_bytes
+from .words import bytes_word, figure, line_width, named, print_lines, short_bytes
 
 if TYPE_CHECKING:
     from .run_logs import Write
@@ -70,8 +70,8 @@ def table(runs: list[RunState], now: float, sizes: list[int]) -> list[str]:
                 at,
                 _ago(run.began, now),
                 short_bytes(size),
-                _figure(run.accuracy),
-                _figure(run.loss),
+                figure(run.accuracy),
+                figure(run.loss),
                 code,
             )
         )
@@ -80,10 +80,6 @@ def table(runs: list[RunState], now: float, sizes: list[int]) -> list[str]:
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
         for row in rows
     ]
-
-
-def _figure(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3f}" if abs(value) < 1000 else f"{value:.1e}"
 
 
 def _ago(then: float | None, now: float) -> str:

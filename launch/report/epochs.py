@@ -9,6 +9,11 @@ from .words import counted
 EVERY_S, EVERY_S_MAX = 5.0, 60.0
 """Bounds of the interval between two lines, in seconds. Epochs within an interval share a line."""
 
+FEWER = (
+    '; so epochs leave samples unread, unless the script has peer.epochs(n, remainder="extend") or '
+    "the run --batch-policy fixed_global"
+)
+
 
 class Epochs:
     """Completed epochs.
@@ -21,12 +26,13 @@ class Epochs:
         self.ended: dict[int, events.Epoch] = {}
         self._printed, self._printed_at, self._every_s = 0, float("-inf"), EVERY_S
         self._batch_told: tuple[int, int] | None = None  # round and peers of the last line on it
+        self._planned = 0  # samples of the first round, until a line has reported fewer
         self._printed_left = False  # whether a line was about an epoch with unread samples
 
     def _on_batch(self, event: events.Batch) -> list[str]:
         """Return the line about the batch policy, at the start and whenever the number of peers
         that share a round changes. The first report counts."""
-        at, n, local, samples = event.round, event.peers, event.local or 0, event.samples
+        at, n, local, samples = event.round, event.peers, event.local or 0, event.samples or 0
         known = self._batch_told
         if at is None or n is None or (known is not None and (at <= known[0] or n == known[1])):
             return []
@@ -34,9 +40,11 @@ class Epochs:
         peers, each = counted(n, "peer"), counted(local, "sample")
         shares = f"{peers} x {each}" if samples == n * local else f"{peers}, at most {each} each"
         since = f" from round {at} on" if known is not None else ""
+        fewer = FEWER * (samples < self._planned)
+        self._planned = samples if known is None else self._planned * (not fewer)
         return [
             f"= batch{since}: {shares}, {samples} a round ({event.policy}); the learning rate is "
-            "unchanged"
+            f"unchanged{fewer}"
         ]
 
     def _on_epoch(self, event: events.Epoch) -> list[str]:

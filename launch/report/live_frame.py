@@ -15,7 +15,7 @@ from . import peer_table
 from .peer_row import PeerRow
 from .peer_table import WIDTH_MIN, PeerLine, Size, peer_lines
 from .run_model import RunModel
-from .words import clock, counted, named, near, numbers
+from .words import clock, counted, figure, named, near, numbers
 
 PEERS_MAX = 12
 """Maximum number of peers for a table of all peers. With more, it shows only those that need
@@ -112,10 +112,12 @@ def progress_line(
 
 
 def losses(view: RunModel) -> list[str]:
-    """Return the loss and the accuracy, as far as they are known."""
+    """Return the loss and the accuracy, as far as they are known. After a round without a usable
+    update the last loss is an old one."""
     loss, accuracy = view.progress.loss, view.progress.accuracy
+    last = view.progress.participation.last
     return [
-        f"loss {figure(loss)}" if loss is not None else "",
+        f"loss {figure(loss)}" if loss is not None and (last is None or last[0]) else "",
         f"acc {accuracy:.3f}" if accuracy is not None else "",
     ]
 
@@ -176,7 +178,3 @@ def model(view: RunModel) -> str:
     steps = (view.progress.saves_every or 0) * view.local_steps
     every = f"every {steps} steps and at the end" if steps else "at the end"
     return f"{near(view.progress.saves_to)}, {every}"
-
-
-def figure(value: float) -> str:
-    return f"{value:.3f}" if abs(value) < 1000 else f"{value:.2e}"

@@ -129,7 +129,7 @@ class Lives:
         row.state, row.exit, row.left, row.asked = "here", "", False, False
         row.figures.started_at = event.t
         row.pause, row.receiving = "", False
-        row.incarnation = event.incarnation or 0
+        row.incarnation, row.pid = event.incarnation or 0, event.trainer_pid
         row.host = event.host or row.host
         self.unannounced.pop(row.peer, None)
         if row.incarnation > 0 and not self._is_new(row):
@@ -229,6 +229,7 @@ class Lives:
         """Record the end of a peer's process, from its launcher: exit code or signal, and whether
         it was planned."""
         row.exit, row.asked, row.receiving = event.how or "", bool(event.stopping), False
+        row.pid = None
         row.figures.exited_at = event.t
         row.state = "done" if event.code == 0 else "gone"
         for other in self._state.rows.values():

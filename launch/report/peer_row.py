@@ -111,6 +111,7 @@ class PeerRow:
     peer: int
     state: State = "starting"
     incarnation: int = 0
+    pid: int | None = None  # of its trainer, while it runs
     round: int = -1
     loss: float | None = None
     logs_loss: bool = False  # whether its script logged ``loss``; else it is the mean of a round

@@ -51,9 +51,10 @@ COLUMNS = (
     ("late", 4),
     ("part", 4),
     ("trust", 5),
-    ("sent", 6),
     ("cpu", 4),
-    ("mem", 5),
+    ("mem", 4),
+    ("pid", 7),
+    ("sent", 6),
 )
 """Columns and their widths, the most important first: a narrow terminal shows only the first ones.
 A column without any value is omitted."""
@@ -216,9 +217,10 @@ def _cells(line: PeerLine, view: RunModel, now: float) -> dict[str, str]:
         "late": _percent(known.late_share(view.progress.round)),
         "part": _percent(known.participation),
         "trust": f"{row.trust:.2f}",
-        "sent": short_bytes(usage.sent_bytes) if usage else UNKNOWN,
         "cpu": _percent(known.cpu()),
         "mem": short_bytes(usage.memory) if usage and usage.memory else UNKNOWN,
+        "pid": str(row.pid or UNKNOWN),
+        "sent": short_bytes(usage.sent_bytes) if usage else UNKNOWN,
     }
 
 

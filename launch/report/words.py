@@ -92,10 +92,14 @@ def bytes_word(count: float) -> str:
 def short_bytes(count: float) -> str:
     """Return bytes in four characters: ``512``, ``1.2k``, ``31M``; units of 1024."""
     for unit in ("", "k", "M", "G", "T"):
-        if count < 1000 or unit == "T":
+        if count < 999.5 or unit == "T":
             break
         count /= 1024
     return f"{count:.1f}{unit}" if unit and count < 9.95 else f"{count:.0f}{unit}"
+
+
+def figure(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}" if abs(value) < 1000 else f"{value:.2e}"
 
 
 def near(path: str) -> str:
@@ -106,11 +110,12 @@ def near(path: str) -> str:
         return path
 
 
-def print_lines(lines: Iterable[str]) -> None:
-    """Print the lines, on a terminal wrapped at words with an indent."""
-    width = line_width()
+def print_lines(lines: Iterable[str], out: TextIO | None = None) -> None:
+    """Print the lines, on a terminal wrapped at words with an indent. ``out``: output stream; None
+    means stdout."""
+    width = line_width(out)
     for line in lines:
-        print("\n".join(broken(line, width)), flush=True)
+        print("\n".join(broken(line, width)), file=out, flush=True)
 
 
 def line_width(out: TextIO | None = None) -> int | None:
@@ -138,6 +143,4 @@ def print_error(error: GossipError) -> None:
     text = f"error: {shown_lines(error)}"
     if error.hint:
         text += f"\n  hint: {shown_lines(error.hint)}"
-    width = line_width(sys.stderr)
-    for line in text.split("\n"):
-        print("\n".join(broken(line, width)), file=sys.stderr)
+    print_lines(text.split("\n"), sys.stderr)

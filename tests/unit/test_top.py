@@ -35,13 +35,15 @@ def row(lines: list[str], peer: int) -> str:
     return next(line for line in lines if line.startswith(f"{peer:>4} "))
 
 
-def test_at_80_columns_every_column_is_there_and_no_line_is_cut(run: RecordedRun) -> None:
+def test_at_80_columns_all_but_the_last_column_are_there_and_no_line_is_cut(
+    run: RecordedRun,
+) -> None:
     run.rounds(0, 28)
     lines = drawn(run, RUNNING, 4.0)
     assert max(map(len, lines)) <= 79
     assert not [line for line in lines if "…" in line]
     head = next(line for line in lines if line.startswith("peer"))
-    assert " ".join(head.split()) == ("peer state step lag steps/s waits late part trust sent mem")
+    assert " ".join(head.split()) == ("peer state step lag steps/s waits late part trust mem pid")
     assert "step 28/40" in "\n".join(lines)
 
 
@@ -50,6 +52,8 @@ def test_each_peer_has_its_state_and_the_reason_for_it(run: RecordedRun) -> None
     lines = drawn(run, RUNNING, 4.0)
     assert row(lines, 0).split()[:4] == ["0", "training", "28", "0"]
     assert "gone" in row(lines, 1)
+    shown = [str(100 + peer) in row(lines, peer).split() for peer in range(4)]
+    assert shown == [True, False, True, True], "pids of the trainers that run"
     assert row(lines, 2).split()[6:8] == ["64%", "36%"]  # late, and its part
     assert "quarantined" in row(lines, 3)
     assert any("[sign_flip]  round 15: 15 updates stood out" in line for line in lines)

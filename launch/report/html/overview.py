@@ -93,8 +93,10 @@ def nothing_noticed(run: RecordedRun) -> str:
     nothing = "Nothing went wrong that any peer noticed"
     if not refused:
         return f"{nothing}."
-    times = "once" if refused == 1 else f"{refused:,} times"
-    return f"{nothing}. A peer refused the result of a server {times}."
+    return (
+        f"{nothing}. Peers rejected results {counted(refused, 'time')} at first, which is usual "
+        "for noisy updates, and accepted them from the next server."
+    )
 
 
 def facts(run: RecordedRun) -> list[Fact]:
