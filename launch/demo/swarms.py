@@ -30,9 +30,11 @@ from gossip.launch.report import (
     Screen,
     at_round,
     counted,
+    figure,
     is_terminal,
     missed,
     near,
+    numbers,
     print_lines,
 )
 from gossip.launch.track import tracked
@@ -278,7 +280,7 @@ def what_went_wrong(
     """Return a line for each expectation that the run did not meet. Empty if the run met all."""
     config, wrong = outcome.config, []
     if outcome.unplanned:
-        wrong.append(f"peers {_list(outcome.unplanned)} were lost, and not by the fault plan")
+        wrong.append(f"peers {numbers(outcome.unplanned)} were lost, and not by the fault plan")
     if summary["rounds"] + summary["rounds_lost"] < (config.rounds or 0):
         wrong.append(f"only {summary['rounds']} of {config.rounds} rounds were done")
     if summary["replicas_identical"] is False and config.topology.split(":")[0] == "rolling":
@@ -296,9 +298,9 @@ def what_went_wrong(
     if standard:
         attackers, suspected = set(config.plan.byzantine), set(summary["suspected"])
         if suspected - attackers:
-            wrong.append(f"honest peers {_list(suspected - attackers)} were suspected")
+            wrong.append(f"honest peers {numbers(suspected - attackers)} were suspected")
         if attackers - suspected:
-            wrong.append(f"the liars {_list(attackers - suspected)} were not suspected")
+            wrong.append(f"the liars {numbers(attackers - suspected)} were not suspected")
         accuracy = summary["accuracy"]["mean_model"]
         reference = comparison.get("fault_free", {}).get("accuracy", {}).get("mean_model")
         if accuracy is None or (reference is not None and accuracy < reference - CLOSE_ENOUGH):
@@ -310,7 +312,10 @@ def diverged(plain: Mapping[str, Any] | None) -> str:
     """Return a line if plain averaging failed under the faults, as expected; else ""."""
     if plain is None or plain["status"] != "finished" or plain["loss"] is not None:
         return ""
-    return "plain averaging diverged, as expected: its parameters are not finite"
+    return (
+        f"plain averaging diverged, as expected: after {plain['rounds']} rounds its parameters are "
+        "not finite, and no round has a result"
+    )
 
 
 def _kills(plan: FaultPlan) -> int:
@@ -331,14 +336,10 @@ def table(rows: Mapping[str, Mapping[str, Any]]) -> list[str]:
     lines = [f"{'':{width}}  accuracy  worst replica  test loss  rounds   wall s"]
     for name, row in rows.items():
         accuracy = row["accuracy"]
-        figures = (
-            _figure(accuracy["mean_model"], 8),
-            _figure(accuracy["worst_replica"], 13),
-            _figure(row["loss"], 9),
-        )
         lines.append(
-            f"{name:{width}}  {figures[0]}  {figures[1]}  {figures[2]}  {row['rounds']:6d}  "
-            f"{row['wall_s']:7.1f}"
+            f"{name:{width}}  {figure(accuracy['mean_model']):>8}  "
+            f"{figure(accuracy['worst_replica']):>13}  {figure(row['loss']):>9}  "
+            f"{row['rounds'] + row.get('rounds_lost', 0):6d}  {row['wall_s']:7.1f}"
         )
     first = next(iter(rows.values()))
     for death in first.get("deaths", ()):
@@ -365,16 +366,6 @@ def table(rows: Mapping[str, Mapping[str, Any]]) -> list[str]:
         same = "are the same bit for bit" if first["replicas_identical"] else "differ"
         lines.append(f"rounds lost: {first['rounds_lost']}; the survivors' parameters {same}")
     return lines
-
-
-def _figure(value: float | None, width: int) -> str:
-    if value is None:
-        return f"{'-':>{width}}"
-    return f"{value:{width}.3f}" if abs(value) < 10000 else f"{value:{width}.1e}"
-
-
-def _list(peers: Sequence[int] | set[int]) -> str:
-    return ", ".join(map(str, sorted(peers)))
 
 
 def _judge(total: int | None, *words: str) -> None:

@@ -80,7 +80,7 @@ def test_a_comparison_that_broke_down_is_named() -> None:
 @pytest.mark.parametrize(
     ("plain", "is_named"),
     [
-        ({"status": "finished", "loss": None}, True),
+        ({"status": "finished", "loss": None, "rounds": 25}, True),
         ({"status": "finished", "loss": 2.3}, False),
         ({"status": "quorum_lost", "loss": None}, False),
         (None, False),
