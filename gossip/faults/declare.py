@@ -203,7 +203,8 @@ def typed_kinds() -> tuple[str, ...]:
 def unknown_kind(kind: str, where: str, known: tuple[str, ...]) -> BadFault:
     """Return the error for an unknown kind, with the nearest known one."""
     return BadFault(
-        f"{where}: unknown kind {kind!r}{suggest_name(kind, known)}", list_nearest(kind, known)
+        f"{where}: unknown kind {kind!r}{suggest_name(kind, known)}",
+        f"{list_nearest(kind, known)}: docs/faults.md",
     )
 
 

@@ -35,6 +35,12 @@ def config_errors() -> Iterator[None]:
         hint = f"{path} --help"
         if message.lower().startswith("missing argument 'run"):
             hint = f"gossip ls lists runs; then {path} NAME"
+        elif "'kill'" in message:
+            hint = (
+                "kill -9 PID kills a peer; gossip top shows the pids. Planned: gossip run --fault "
+                "crash:3@100 ..., or gossip drill RUN kill 3 if the run has --drills. gossip stop "
+                "RUN ends a whole run"
+            )
         raise ConfigError(message[:1].lower() + message[1:], hint) from None
 
 

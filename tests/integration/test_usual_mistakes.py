@@ -1,4 +1,4 @@
-"""25 usual mistakes, really made with the command: message, hint and exit code stand in
+"""26 usual mistakes, really made with the command: message, hint and exit code stand in
 ``usual_mistakes/``, a file for each. Then the hint is followed, and has to work.
 
     RENEW_GOLDEN=1 pytest tests/integration/test_usual_mistakes.py  # writes the files anew; read
@@ -323,8 +323,9 @@ def unknown_rule(desk: Desk) -> None:
     (rule,) = desk.hinted("Did you mean '(.*)'")
     desk.follow(f"run --aggregator {rule} --show-config train.py")
     desk.gossip("run -n 4 --aggregator krum -f 2 train.py")
-    (peers,) = desk.hinted(r"start at least (\d+) peers")
+    peers, f = desk.hinted(r"start at least (\d+) peers, or use -f (\d+)")
     desk.follow(f"run -n {peers} --aggregator krum -f 2 --show-config train.py")
+    desk.follow(f"run -n 4 --aggregator krum -f {f} --show-config train.py")
 
 
 def no_way_by_ssh(desk: Desk) -> None:
@@ -347,6 +348,9 @@ def mistyped_command(desk: Desk) -> None:
     desk.gossip("rnu -n 1 train.py")
     (command,) = desk.hinted("Did you mean '(.*)'")
     desk.follow(f"{command} -n 1 train.py")
+    desk.gossip("kill 1")
+    option, fault = desk.hinted(r"gossip run (--fault) (\S+) ")
+    desk.follow(f"run -n 4 {option} {fault} --show-config train.py")
 
 
 def no_command(desk: Desk) -> None:
@@ -409,6 +413,9 @@ def unknown_fault(desk: Desk) -> None:
     desk.gossip("run --fault crash:9@50 train.py")
     (last,) = desk.hinted(r"numbered 0 to (\d+)")
     desk.follow(f"run --fault {fault}:{last}@50 --show-config train.py")
+    desk.gossip("run --fault signflip:3 train.py")
+    (fault,) = desk.hinted("Did you mean '(.*)'.$")
+    desk.follow(f"run --fault {fault}:3 --show-config train.py")
 
 
 def unknown_run(desk: Desk) -> None:
@@ -484,6 +491,15 @@ def old_python(desk: Desk) -> None:
     assert not (desk.folder / "venv").exists()
 
 
+def no_backward(desk: Desk) -> None:
+    script = TRAIN.replace("WIDTH", "2")
+    (desk.folder / "train.py").write_text(script.replace("    loss.backward()\n", ""))
+    desk.gossip("run -n 1 train.py", only=lambda line: "Warning" in line, start=zygote.run)
+    (call,) = desk.hinted(r"call (loss\.backward\(\)) between")
+    right = script.replace("loss.backward()", call)
+    assert "Warning" not in desk.follow_script(right, "run -n 1 train.py")
+
+
 MISTAKES: tuple[tuple[Mistake, int], ...] = (
     (nobody_answers, 1),
     (loopback_for_others, 1),
@@ -510,6 +526,7 @@ MISTAKES: tuple[tuple[Mistake, int], ...] = (
     (equal_batches, 2),
     (lacking_extra, 1),
     (old_python, 1),
+    (no_backward, 2),
 )
 """With how many processors' time each may take: 2 where peers train, or the command is given twice
 and reads the rules."""
