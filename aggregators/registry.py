@@ -157,7 +157,10 @@ class BoundRule:
             works = min(f, n) - 1
             while works >= 0 and self.at_least(works, centered=centered) > n:
                 works -= 1
-            raise TooFewUpdates(self.name, f, need, n, works)
+            hint = f"start at least {need} peers"
+            hint += f" with --topology random-k:k={need - 1}" * centered
+            hint += f", or use -f {works}" * (works >= 0)
+            raise TooFewUpdates(self.name, f, need, n, hint)
         generator = torch.Generator().manual_seed(0)
         updates = 1.0 + torch.randn(n, TRIED_COORDINATES, generator=generator)
         middle = updates.mean(dim=0)

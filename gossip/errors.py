@@ -94,16 +94,15 @@ class AggregationError(ConfigError):
 
 
 class TooFewUpdates(AggregationError):
-    """``rule`` needs ``need`` updates to tolerate ``f`` Byzantine peers and got ``got``, which are
-    enough for ``works`` of them (-1: for none, or unknown)."""
+    """``rule`` needs ``need`` updates to tolerate ``f`` Byzantine peers and got ``got``."""
 
-    def __init__(self, rule: str, f: int, need: int, got: int, works: int = -1) -> None:
-        plural = "s" if need != 1 else ""
+    def __init__(self, rule: str, f: int, need: int, got: int, hint: str = "") -> None:
         super().__init__(
-            f"{rule} needs {need} update{plural} to tolerate f={f} Byzantine peers, got {got}",
-            f"start at least {need} peers" + f", or use -f {works}" * (works >= 0),
+            f"{rule} needs {need} update{'' if need == 1 else 's'} to tolerate f={f} Byzantine "
+            f"peers, got {got}",
+            hint or f"start at least {need} peers",
         )
-        self.args = (rule, f, need, got, works)
+        self.args = (rule, f, need, got, hint)
         self.rule, self.f, self.need, self.got = rule, f, need, got
 
 

@@ -330,6 +330,11 @@ def test_in_a_gossip_topology_the_rule_must_do_with_what_one_peer_gets() -> None
             resolve({"peers": 16, "topology": "random-k:k=2", "aggregator": "krum", "f": 4})
         )
     assert caught.value.got == 3
+    topology, f = "random-k:k=10", 0
+    hint = f"start at least 11 peers with --topology {topology}, or use -f {f}"
+    assert caught.value.hint == hint
+    for given in ({"topology": topology, "f": 4}, {"topology": "random-k:k=2", "f": f}):
+        fitting.check_rule(resolve({"peers": 16, "aggregator": "krum", **given}))
 
 
 @pytest.mark.parametrize(
