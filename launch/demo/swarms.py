@@ -314,7 +314,7 @@ def diverged(plain: Mapping[str, Any] | None) -> str:
         return ""
     return (
         f"plain averaging diverged, as expected: after {plain['rounds']} rounds its parameters are "
-        "not finite, and no round has a result"
+        "not finite, and no later round has a result"
     )
 
 
