@@ -25,6 +25,16 @@ from .seeding import drawing_from, seed_generators
 from .stepping import StepsTaken
 from .unprepared import UnpreparedOptimizers
 
+NO_GRADIENT = (
+    "the first optimizer.step() finds no gradient, or only zeros, and learns nothing: call "
+    "loss.backward() between optimizer.zero_grad() and optimizer.step()"
+)
+OWN_STATISTICS = (
+    "each peer has its own running statistics of BatchNorm, so equal models evaluate differently: "
+    "before that, torch.optim.swa_utils.update_bn(loader, model) on the same data "
+    "(docs/training_loop.md)"
+)
+
 
 @dataclass
 class ScriptSteps:
@@ -38,8 +48,7 @@ class ScriptSteps:
         coordinator: Coordinator of these steps; set by ``prepare``.
         judging: Judges updates of other peers; set by ``prepare``.
         are_begun: Whether the script has made a step.
-        advanced: Number of steps, including lost ones, that the last ``optimizer.step()`` has
-            added.
+        advanced: Number of steps, with lost ones, that the last ``optimizer.step()`` has added.
     """
 
     _run: PeerRun
@@ -66,12 +75,7 @@ class ScriptSteps:
         run.membership.notify()
         self.seed()
         if self._rounds.batches.least > 1 < run.config.peers_max and run.node.view.main == run.peer:
-            warnings.warn(
-                "each peer has its own running statistics of BatchNorm, so equal models evaluate "
-                "differently: before that, torch.optim.swa_utils.update_bn(loader, model) on the "
-                "same data (docs/training_loop.md)",
-                stacklevel=3,
-            )
+            warnings.warn(OWN_STATISTICS, stacklevel=3)
 
     def check_prepared(self, operation: str) -> None:
         """Raise ConfigError if ``operation`` cannot be used now."""
@@ -86,19 +90,12 @@ class ScriptSteps:
         """Make a step of the optimizers ``which``. With ``overflow`` this peer takes part without
         an update, because its gradients are not finite."""
         run, trained = self._run, self._run.model.steps
-        before, parameters = run.step, run.model.trained.layout.parameters
+        before, own = run.step, run.model.trained.layout.parameters
         if not (
-            self.are_begun
-            or overflow
-            or any(p.grad is not None and p.grad.norm() for p in parameters)
+            self.are_begun or overflow or any(p.grad is not None and p.grad.norm() for p in own)
         ):
-            warnings.warn(
-                "the first optimizer.step() finds no gradient, or only zeros, and learns nothing: "
-                "call loss.backward() between optimizer.zero_grad() and optimizer.step()",
-                stacklevel=5,
-            )
-        self.are_begun = True
-        kind = self.coordinator.kind_of(which)
+            warnings.warn(NO_GRADIENT, stacklevel=5)
+        self.are_begun, kind = True, self.coordinator.kind_of(which)
         is_new = self._rounds.batches.unused
         if is_new or not self._have_stepped or which & self._have_stepped:
             self._warn_of_further_steps(bool(self._have_stepped) and not is_new)

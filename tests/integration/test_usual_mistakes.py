@@ -414,7 +414,7 @@ def unknown_fault(desk: Desk) -> None:
     (last,) = desk.hinted(r"numbered 0 to (\d+)")
     desk.follow(f"run --fault {fault}:{last}@50 --show-config train.py")
     desk.gossip("run --fault signflip:3 train.py")
-    (fault,) = desk.hinted("Did you mean '(.*)'.$")
+    (fault,) = desk.hinted("Did you mean '(sign.*)'")
     desk.follow(f"run --fault {fault}:3 --show-config train.py")
 
 
