@@ -23,6 +23,7 @@ from gossip_lab.playground import Moment, World, judging
 from gossip_lab.playground.attacking import Attackers
 from gossip_lab.playground.consensus import MixingStrength, estimate_ratios
 from gossip_lab.playground.fast import FastEngine
+from gossip_lab.playground.fast_gossip import GossipWorld
 from gossip_lab.playground.fast_rolling import RollingWorld
 from gossip_lab.playground.graces import Graces
 from gossip_lab.playground.parts import Parts
@@ -72,6 +73,51 @@ def test_gossip_rounds_are_sgd_on_the_mean_of_the_neighbourhood() -> None:
     updates = parts.task.compute_updates(initial.expand(6, -1), np.arange(6), 0)
     expected = initial - parts.task.lr * updates[[1, 2, 3]].mean(dim=0)
     torch.testing.assert_close(first.parameters[2], expected)
+
+
+def test_gossip_rounds_with_adamw_step_as_torch_does() -> None:
+    parts = build(topology="full", optimizer="adamw")
+    here = torch.nn.Parameter(parts.task.cohort.initial.clone())
+    optimizer = torch.optim.AdamW([here], lr=parts.task.lr)
+    for moment in play_parts(parts, 3):
+        before = here.detach().expand(6, -1)
+        updates = parts.task.compute_updates(before, np.arange(6), moment.rounds - 1)
+        here.grad = updates.mean(dim=0)
+        optimizer.step()
+        torch.testing.assert_close(moment.parameters[2], here.detach(), atol=1e-5, rtol=1e-4)
+
+
+def test_exchanges_mix_both_moments_of_adamw() -> None:
+    fields = {"topology": "ring", "mix_every": 1}
+    alone, mixed = (GossipWorld(build(**fields, optimizer=o)) for o in ("adamw", "adamw-mixed"))
+    last = {}
+    for world in (alone, mixed):
+        for _ in range(4):
+            last[world] = world.play_round()
+    assert last[mixed].bytes_sent == 2 * last[alone].bytes_sent
+    for moment in ("first", "second"):
+        apart = [getattr(each._adamw, moment).var(dim=0).sum() for each in (mixed, alone)]
+        assert apart[0] < 0.8 * apart[1]
+
+
+def test_false_second_moments_make_no_negative_ones() -> None:
+    fields = {"topology": "full", "mix_every": 1, "optimizer": "adamw-mixed"}
+    world = GossipWorld(build(faults=("sign_flip:5*99",), **fields))
+    for _ in range(3):
+        world.play_round()
+    assert world._adamw is not None
+    assert bool((world._adamw.second >= 0).all())
+
+
+@pytest.mark.parametrize("fields", [{}, {"topology": "ring", "local_steps": 2}])
+def test_adamw_is_for_gossip_rounds_without_local_steps(fields: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="adamw is for gossip rounds"):
+        build(optimizer="adamw", **fields)
+
+
+def test_the_exact_engine_refuses_adamw() -> None:
+    with pytest.raises(ConfigError, match="AdamW"):
+        engine_of("exact", build(topology="ring", optimizer="adamw"))
 
 
 @topology

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,9 +17,9 @@ from gossip.faults import ByzantineFault
 
 from .parts import Parts
 
-Kind: TypeAlias = Literal["gradient", "parameters"]
-"""Vectors that peers push."""
-KINDS: tuple[Kind, ...] = ("gradient", "parameters")
+Kind: TypeAlias = Literal["gradient", "parameters", "first", "second"]
+"""Vectors that peers push; the last two are moments of AdamW."""
+KINDS: tuple[Kind, ...] = get_args(Kind)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

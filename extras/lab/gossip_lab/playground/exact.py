@@ -50,10 +50,11 @@ class ExactEngine:
                 f"the exact engine plays up to {EXACT_MAX} peers, and this world has {parts.peers}",
                 "engine = fast, or fewer peers",
             )
-        if parts.moves is not None or parts.links.uplink_bytes_per_s is not None:
+        uplink, optimizer = parts.links.uplink_bytes_per_s, parts.task.optimizer
+        if parts.moves is not None or uplink is not None or optimizer != "sgd":
             raise ConfigError(
-                "the exact engine plays neither swaps of samples nor a shared uplink",
-                "engine = fast; or leave out assign = moves, and uplink of the links",
+                "the exact engine plays neither swaps of samples nor a shared uplink nor AdamW",
+                "engine = fast; or leave out assign = moves, uplink of the links, and optimizer",
             )
         self._parts = parts
         UpdateBook(parts)  # This checks the attacks.

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .adamw import AdamW
 from .attacking import KINDS, Attackers, Kind
 from .consensus import MixingStrength
 from .fast_rolling import CHUNK, are_finite
@@ -38,6 +39,12 @@ class GossipWorld:
         self._own_rows = {kind: np.full(n, -1) for kind in KINDS}
         self._sent_rows = {kind: np.full(n, -1) for kind in KINDS}
         self._memory = None if parts.task.outer is None else torch.zeros(n, d)
+        task = parts.task
+        self._adamw = None if task.optimizer == "sgd" else AdamW(n, d, task.lr)
+        self._exchanged: dict[Kind, Tensor] = {}
+        if self._adamw is not None and task.vectors_mixed > 1:
+            self._exchanged |= {"first": self._adamw.first, "second": self._adamw.second}
+        self._exchanged["parameters"] = self._here  # the last one
         self._moves: Tensor | None = None  # reused, because new memory for each exchange is slow
         # last aggregate of each peer; NaN before the first
         remembers = "previous" in parts.rule.needs
@@ -96,6 +103,8 @@ class GossipWorld:
             own[peer] = own[donors[0]] if len(donors) else self._task.cohort.initial
             if memory is not None:
                 memory[peer] = memory[donors[0]] if len(donors) else 0.0
+            if self._adamw is not None:
+                self._adamw.restore(peer, int(donors[0]) if len(donors) else None)
             self._judges.forget(peer)
             self._mixing.forget(peer)
         for store in self._stores.values():
@@ -126,10 +135,11 @@ class GossipWorld:
                 self._vectors.vectors[at] = updates
             self._push("gradient", round_id, peers, rows, wave)
             if self._schedule.mixes(round_id):
-                rows = self._vectors.add(len(peers))
-                self._vectors.vectors[_slice_of(rows)] = self._here[_slice_of(peers)]
-                sent = self._push("parameters", round_id, peers, rows, wave)
-                self._mixing.learn(
+                for kind, state in self._exchanged.items():
+                    rows = self._vectors.add(len(peers))
+                    self._vectors.vectors[_slice_of(rows)] = state[_slice_of(peers)]
+                    sent = self._push(kind, round_id, peers, rows, wave)
+                self._mixing.learn(  # of the parameters, which are the last
                     round_id, peers, self._vectors.vectors[sent], wave.pushes_of(round_id)
                 )
 
@@ -204,7 +214,14 @@ class GossipWorld:
         judges.begin(round_id, self._schedule.roster(round_id))
         moves = None
         if self._schedule.mixes(round_id):
-            moves = self._mix(round_id, peers, close_s)
+            self._mixing.measure(round_id, peers, close_s)
+            for kind, state in self._exchanged.items():
+                moves = self._mix(kind, round_id, peers, close_s)
+                if state is not self._here:
+                    moved = state[peers] + moves
+                    # only false moments make a second one negative
+                    is_false = (moved < 0) & (kind == "second")
+                    state[peers] = torch.where(is_false, state[peers], moved)
         near = self._collect("gradient", round_id, peers, close_s)
         vectors, here = self._vectors.vectors, self._here
         broken = ~self._vectors.are_finite[near.rows] & ~near.are_own
@@ -239,6 +256,9 @@ class GossipWorld:
             results.mul_(1 - own_share).add_(vectors[near.own_rows].mul_(own_share))
         if self._previous is not None:
             self._previous[at] = results
+        if self._adamw is not None:
+            self._adamw.step(here, at, results)
+            return
         if outer is None:
             here[at] -= results.mul_(self._task.lr)
             return
@@ -246,9 +266,9 @@ class GossipWorld:
         move, self._memory[at] = outer.move(results, self._memory[at])
         here[at] -= move
 
-    def _mix(self, round_id: int, peers: Peers, close_s: Times) -> Tensor:
-        """Return the move of each peer towards the parameters of the others, ``(m, d)``."""
-        near = self._collect("parameters", round_id, peers, close_s)
+    def _mix(self, kind: Kind, round_id: int, peers: Peers, close_s: Times) -> Tensor:
+        """Return the move of each peer towards the vectors of the others, ``(m, d)``."""
+        near = self._collect(kind, round_id, peers, close_s)
         vectors = self._vectors.vectors
         near = near.choose(self._vectors.are_finite[near.rows] | near.are_own)
         near = near.choose(~self._judges.find_outside(near))
@@ -256,7 +276,6 @@ class GossipWorld:
             self._moves = torch.empty(self._parts.peers, vectors.shape[1])
         moves = self._moves[: len(near.peers)]
         self._judges.mix(vectors, near, moves)
-        self._mixing.measure(round_id, peers, close_s)
         others = near.counts - 1
         if self._schedule.degrees(round_id) is not None:
             others = np.minimum(1, others)

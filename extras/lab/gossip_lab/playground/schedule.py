@@ -263,7 +263,8 @@ class Schedule:
         return self._rounds - self._parts.settings.gossip.staleness_max
 
     def _nbytes(self, round_id: int) -> int:
-        return (1 + self.mixes(round_id)) * 4 * self._parts.task.cohort.d
+        task = self._parts.task
+        return (1 + self.mixes(round_id) * task.vectors_mixed) * 4 * task.cohort.d
 
     def _edges_of(self, round_id: int, roster: Roster) -> tuple[Peers, Peers, Times]:
         """Return the senders and receivers of a round, ascending by receiver and sender, and the

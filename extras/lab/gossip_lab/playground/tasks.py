@@ -14,6 +14,7 @@ from torch import Tensor
 from gossip.aggregators import attacks, outer as outer_steps
 from gossip_lab import data_sets
 
+from .adamw import Optimizer
 from .counters import draw_below
 from .graphs import count_labels
 from .learners import Batches, Cohort, Evaluation
@@ -36,6 +37,7 @@ class Task:
         seed: Seed of the batches.
         order: Order in which all peers read one data set; None if each draws from its share.
         weight_decay: Multiple of the parameters that is added to each gradient of local steps.
+        optimizer: Step on the aggregate if updates are gradients.
     """
 
     cohort: Cohort
@@ -48,12 +50,18 @@ class Task:
     seed: int
     order: SharedOrder | None = None
     weight_decay: float = 0.0
+    optimizer: Optimizer = "sgd"
 
     @cached_property
     def _flat(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
         """Return all shares concatenated, with the start and the length of each."""
         lengths = np.array([len(share) for share in self.shares], np.int64)
         return np.concatenate(self.shares), lengths.cumsum() - lengths, lengths
+
+    @property
+    def vectors_mixed(self) -> int:
+        """Number of vectors in an exchange of parameters."""
+        return 3 if self.optimizer == "adamw-mixed" else 1
 
     def draw_batches(self, peers: NDArray[np.int64], round_ids: NDArray[np.int64] | int) -> Tensor:
         """Return the indices of the samples of these peers in a round, ``(n, local_steps *

@@ -19,6 +19,7 @@ from gossip.core import CoreSettings, GossipSettings
 from gossip.errors import ConfigError
 from gossip_lab import data_sets, splits
 
+from .adamw import Optimizer
 from .availability import read_availability
 from .compare import PEERS_MAX as CHECKED_MAX, Comparison, compare
 from .fields import read_fields, read_toml, write_toml
@@ -59,6 +60,8 @@ class World:
         lr: Learning rate.
         local_steps: Local steps of a round.
         outer: Outer step after them; empty means that of a run if there are local steps.
+        optimizer: ``sgd``; or in gossip rounds ``adamw``, or ``adamw-mixed``, which mixes both
+            moments as it mixes parameters.
         mix_every: In gossip rounds, rounds between two exchanges of parameters.
         mixing: In gossip rounds, share of the way to the others' parameters and model differences.
         faults: Faults as in a fault plan, such as ``crash:0-49@50`` or ``sign_flip:90-99*10``.
@@ -81,6 +84,7 @@ class World:
     lr: float = 0.1
     local_steps: int = 1
     outer: str = ""
+    optimizer: Optimizer = "sgd"
     mix_every: int = _GOSSIP.mix_every
     mixing: float = _GOSSIP.mixing
     faults: tuple[str, ...] = ()
@@ -161,6 +165,7 @@ class World:
                 "leave out one of them",
             )
         topology = topologies.load(self.topology)
+        self._check_optimizer(topology.rolling)
         task = self._task(
             data or data_sets.load(self.data),
             mishaps,
@@ -253,6 +258,13 @@ class World:
         parts = world.build()
         return compare(engine_of("exact", parts), engine_of("fast", parts), parts, rounds)
 
+    def _check_optimizer(self, rolling: bool) -> None:
+        if self.optimizer != "sgd" and (rolling or self._has_local_steps):
+            raise ConfigError(
+                f"optimizer {self.optimizer} is for gossip rounds without local steps",
+                "leave it out; or choose another topology, such as random-k, and local_steps = 1",
+            )
+
     def _settings(self, rule: registry.BoundRule) -> CoreSettings:
         return CoreSettings(
             run=b"\0" * 8,
@@ -289,6 +301,7 @@ class World:
             self.lr,
             outer.load(self.outer or outer.NESTEROV) if self._has_local_steps else None,
             self.seed,
+            optimizer=self.optimizer,
         )
 
 

@@ -1,0 +1,42 @@
+"""AdamW of many peers, each on the aggregates of its gossip rounds."""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+Optimizer: TypeAlias = Literal["sgd", "adamw", "adamw-mixed"]
+BETAS, EPS, WEIGHT_DECAY = (0.9, 0.999), 1e-8, 0.01
+"""Defaults of ``torch.optim.AdamW``."""
+
+
+class AdamW:
+    """AdamW of n peers (Loshchilov, Hutter 2019, arXiv:1711.05101).
+
+    Attributes:
+        first, second: ``(n, d)``: the moments of each peer.
+    """
+
+    def __init__(self, n: int, d: int, lr: float) -> None:
+        self.first, self.second = torch.zeros(2, n, d)
+        self._steps, self._lr = torch.zeros(n, 1), lr
+
+    def step(self, here: Tensor, at: slice | NDArray[np.int64], results: Tensor) -> None:
+        """Step some peers of ``here``, ``(n, d)``, with their aggregates ``(m, d)``."""
+        self._steps[at] += 1
+        means = []
+        for power, moments in enumerate((self.first, self.second)):
+            beta = BETAS[power]
+            moments[at] = beta * moments[at] + (1 - beta) * results ** (power + 1)
+            means.append(moments[at] / (1 - beta ** self._steps[at]))
+        moved = means[0] / (means[1].sqrt_() + EPS)
+        here[at] -= self._lr * (WEIGHT_DECAY * here[at] + moved)
+
+    def restore(self, peer: int, donor: int | None) -> None:
+        """Let a peer adopt the moments of another; zeros without one."""
+        for moments in (self.first, self.second, self._steps):
+            moments[peer] = 0.0 if donor is None else moments[donor]
