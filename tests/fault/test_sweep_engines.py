@@ -12,7 +12,7 @@ from gossip_lab import Sweep, World, grid
 from gossip_lab.playground.played import METRICS
 
 pytestmark = [pytest.mark.adapters, pytest.mark.timeout(300)]
-PACKAGES = {"local": "torch", "optuna": "optuna", "ray": "ray", "dask": "distributed"}
+PACKAGES = {"optuna": "optuna", "ray": "ray", "dask": "distributed"}
 VALUES: dict[str, Any] = {
     "lr": [0.1, 0.5],
     "split": ["iid", "dirichlet:0.5", "sorted"],
@@ -21,7 +21,7 @@ VALUES: dict[str, Any] = {
 }
 
 
-@pytest.fixture(params=["dask", "optuna", "ray"])
+@pytest.fixture(params=list(PACKAGES))
 def engine(request: pytest.FixtureRequest) -> str:
     name: str = request.param
     pytest.importorskip(PACKAGES[name])
@@ -62,22 +62,24 @@ def test_an_error_of_a_cell_does_not_end_the_others(engine: str, tmp_path: Path)
     assert error.startswith("2: ConfigError: krum needs")
 
 
-@pytest.mark.parametrize("engine", ["local", "optuna", "ray"], indirect=True)
-def test_cells_that_fall_behind_are_stopped_and_can_be_played_to_their_end(
+def test_cells_that_fall_behind_are_stopped_as_by_the_local_engine(
     engine: str, tmp_path: Path
 ) -> None:
     values = {"lr": [0.5, 1.0, 1e-4, 2e-4, 3e-4]}
-    options: dict[str, Any] = {"rounds": 27, "every": 3, "into": tmp_path, "quiet": True, **values}
-    found = grid(World(peers=3), engine=engine, asha="mean", **options)
-    results = {cell.world.lr: result for cell, result in found.results.items()}
-    assert not (results[0.5].stopped and results[1.0].stopped)
-    stopped = [lr for lr, result in results.items() if result.stopped]
-    assert len(stopped) >= 2
-    assert all(0 < len(results[lr].run.rows) < 9 * len(METRICS) for lr in stopped)
-    again = grid(World(peers=3), engine=engine, asha="mean", **options)
-    assert again.rows == found.rows, "what was stopped counts as run"
-    whole = grid(World(peers=3), **options)
+    options: dict[str, Any] = {"rounds": 27, "every": 3, "quiet": True, "asha": "mean", **values}
+    local = grid(World(peers=3), into=tmp_path / "local", **options)
+    stopped = {cell.world.lr for cell, result in local.results.items() if result.stopped}
+    assert len(stopped) == 4
+    assert not stopped >= {0.5, 1.0}
+    found = grid(World(peers=3), into=tmp_path / engine, engine=engine, **options)
+    assert found.results == local.results
+    cells = tmp_path / engine / "cells"
+    before = {path: path.stat().st_mtime_ns for path in cells.glob("*.json")}
+    again = grid(World(peers=3), into=tmp_path / engine, engine=engine, **options)
+    assert again.results == local.results
+    assert {path: path.stat().st_mtime_ns for path in cells.glob("*.json")} == before
+    whole = grid(World(peers=3), into=tmp_path / engine, **{**options, "asha": ""})
     for cell, result in whole.results.items():
         assert len(result.run.rows) == 9 * len(METRICS)
-        kept = results[cell.world.lr].run.rows
+        kept = local.results[cell].run.rows
         assert result.run.rows[: len(kept)] == kept

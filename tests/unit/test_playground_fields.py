@@ -23,7 +23,7 @@ from gossip_lab.playground import World
 from gossip_lab.playground.engines import ray_tune
 from gossip_lab.playground.fast import FastEngine
 from gossip_lab.playground.fields import fields_of, read_fields
-from gossip_lab.playground.grids import Grid, WorldCell, store_of, toml_of_cell
+from gossip_lab.playground.grids import Grid, WorldCell, play_cell, store_of, toml_of_cell
 from gossip_lab.playground.played import PlayedRun, Row
 from gossip_lab.simulation import Swarm, many_peers
 
@@ -204,26 +204,22 @@ def test_rounds_without_a_step_come_with_a_warning(tmp_path: Path) -> None:
         world.play(2)
 
 
-def test_a_store_keeps_the_last_report_of_a_trial_of_ray(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("faults", [(), ("slow:1*3",), ("crash:0-2@1",)])
+def test_the_last_report_of_a_trial_of_ray_is_the_whole_result_of_its_cell(
+    faults: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Its warning and its error included."""
     reports: list[dict[str, Any]] = []
     tune = SimpleNamespace(report=reports.append)
     monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(tune=tune))
-    cell = WorldCell(World(peers=3), 2, 1)
-    ray_tune._play({"cell": 0}, [cell], "mean")
-    assert store_of(tmp_path).keep(cell, json.loads(reports[-1]["row"])).run.rows[-1].round == 2
-
-
-def test_a_failed_trial_of_ray_has_the_metric_that_asha_compares(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    reports: list[dict[str, Any]] = []
-    tune = SimpleNamespace(report=reports.append)
-    monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(tune=tune))
-    ray_tune._play({"cell": 0}, [WorldCell(World(faults=("crash:0-15@1",)), 3, 1)], "mean")
-    assert reports[-1][ray_tune.SCORE] == -math.inf
-    assert "error" in json.loads(reports[-1]["row"])
+    cell = WorldCell(World(peers=3, topology="ring", faults=faults), 2, 1)
+    ray_tune._play({"cell": 0}, [cell])
+    store, expected = store_of(tmp_path), play_cell(cell)
+    store.make_folder()
+    assert store.keep(cell, json.loads(reports.pop()["row"])) == store.keep(cell, expected)
+    assert bool(expected["warning"]) == (faults == ("slow:1*3",))
+    assert bool(expected.get("error")) == (faults == ("crash:0-2@1",))
+    assert [report["round"] for report in reports] == sorted({row[1] for row in expected["rows"]})
 
 
 if __name__ == "__main__":

@@ -21,8 +21,8 @@ from .played import PlayedRun, Row
 from .run_commands import RunCommand
 from .world import World
 
-Report: TypeAlias = Callable[[list[Row]], bool]
-"""Receives the rows of a cell after each evaluation; True stops the cell."""
+Report: TypeAlias = Callable[[list[Row]], None]
+"""Receives the rows of a cell after each evaluation."""
 ROUNDS, EVERY = 100, 10
 
 
@@ -161,37 +161,32 @@ def play_cell(cell: WorldCell, report: Report | None = None) -> StoredRow:
     the other cells continue.
 
     Args:
-        report: Called after each evaluation; may stop the cell.
+        report: Called after each evaluation.
     """
     import torch
 
     torch.set_num_threads(1)
     rows: list[Row] = []
-    stopped, error = False, ""
+    error = ""
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always", UserWarning)
         try:
             for found in cell.world.evaluations(cell.rounds, cell.every):
                 rows += found
-                if report is not None and report(found) and found[0].round < cell.rounds:
-                    stopped = True
-                    break
+                if report is not None:
+                    report(found)
         except Exception as wrong:  # noqa: BLE001 - a rule of the user may raise anything
             hint = wrong.hint if isinstance(wrong, GossipError) else None
             error = f"{type(wrong).__name__}: {wrong}{f' ({hint})' if hint else ''}"
     warning = " ".join(str(each.message) for each in warned)
-    stored = {"rows": [list(row) for row in rows], "stopped": stopped, "warning": warning}
+    stored = {"rows": [list(row) for row in rows], "warning": warning}
     return {**stored, ERROR: error} if error else stored
 
 
-def store_of(folder: Path, takes_stopped: bool = False) -> CellStore[WorldCell, CellResult]:
+def store_of(folder: Path) -> CellStore[WorldCell, CellResult]:
     """Return the results of cells in a folder. A change of the data, of a rule's file, of the code
     that plays worlds, or of a file in the command of a run makes other cells of them. Files are
-    read once.
-
-    Args:
-        takes_stopped: Whether a cell that early stopping ended counts as run.
-    """
+    read once."""
     digest = functools.cache(rule_sources.digest)
     contents = functools.cache(
         lambda data: [rule_sources.content(path) for path in data_sets.files(data)]
@@ -209,10 +204,9 @@ def store_of(folder: Path, takes_stopped: bool = False) -> CellStore[WorldCell, 
     def result_of(cell: WorldCell, row: StoredRow) -> CellResult | None:
         try:
             run = PlayedRun(tuple(Row(*each) for each in row["rows"]))
-            found = CellResult(run, row["stopped"], row.get(ERROR, ""), row["warning"])
+            return CellResult(run, error=row.get(ERROR, ""), warning=row["warning"])
         except (KeyError, TypeError):
             return None
-        return None if found.stopped and not takes_stopped else found
 
     return CellStore(folder, identify, result_of)
 

@@ -199,7 +199,7 @@ def run_grid(grid: Grid, settings: SweepSettings, engine: str) -> Sweep:
 def read_sweep(grid: Grid, settings: SweepSettings) -> Sweep:
     """Return the results that the folder has. With a metric to stop by, cells that halving has
     stopped are among them."""
-    store = store_of(settings.cells, takes_stopped=True)
+    store = store_of(settings.cells)
 
     def read(cells: Sequence[WorldCell], settings: SweepSettings) -> dict[WorldCell, CellResult]:
         return dict.fromkeys(cells, NOT_PLAYED) | store.read_all(cells)

@@ -20,8 +20,6 @@ ENGINES = {
     "condor": ("condor_dag", ""),
 }
 """Engine -> its module, and the required package."""
-ASYNCHRONOUS = ("optuna", "ray")
-"""Engines that stop a cell at its report. With the others all cells reach a rung first."""
 
 
 def load(name: str, settings: SweepSettings) -> CellEngine:
@@ -38,4 +36,4 @@ def load(name: str, settings: SweepSettings) -> CellEngine:
             f"pip install 'gossip-lab[{name}]'",
         )
     engine: CellEngine = import_module(f".{module}", __package__).run
-    return partial(halve, engine) if settings.asha and name not in ASYNCHRONOUS else engine
+    return partial(halve, engine) if settings.asha else engine

@@ -1,7 +1,7 @@
 """Cells as trials of an Optuna study, which is stored in a file of the sweep's folder.
 
-``optuna-dashboard FOLDER/optuna.journal`` shows the study. Optuna records the cells and stops those
-that fall behind; the processes are those of ``run_cells``.
+``optuna-dashboard FOLDER/optuna.journal`` shows the study. Optuna records the cells; the processes
+are those of ``run_cells``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from gossip_lab.cells import ERROR, Row as StoredRow, run_cells
 from gossip_lab.playground.grids import CellResult, WorldCell, facts_of, play_cell, store_of
 from gossip_lab.playground.played import Row
 
-from .halving import REDUCTION, compute_score, find_first_rung
 from .settings import SweepSettings
 
 JOURNAL, STUDY = "optuna.journal", "sweep"
@@ -26,52 +25,41 @@ def run(cells: Sequence[WorldCell], settings: SweepSettings) -> dict[WorldCell, 
     """Run the cells as trials of the study in the folder."""
     import optuna
 
-    store = store_of(settings.cells, takes_stopped=bool(settings.asha))
+    store = store_of(settings.cells)
     store.make_folder()
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     place = settings.folder / JOURNAL
     optuna.create_study(
         study_name=STUDY, storage=_storage(place), direction="maximize", load_if_exists=True
     )
-    play = partial(_play, place, settings.asha, find_first_rung(cells) if settings.asha else 1)
+    play = partial(_play, place, settings.asha or "mean")
     return run_cells(cells, play, store, settings.jobs, quiet=settings.quiet)
 
 
-def _play(place: Path, asha: str, least: int, cell: WorldCell) -> StoredRow:
+def _play(place: Path, metric: str, cell: WorldCell) -> StoredRow:
     import optuna
     from optuna.trial import TrialState
 
-    halving = optuna.pruners.SuccessiveHalvingPruner(least, REDUCTION)
-    pruner = halving if asha else optuna.pruners.NopPruner()
-    study = optuna.load_study(study_name=STUDY, storage=_storage(place), pruner=pruner)
+    study = optuna.load_study(study_name=STUDY, storage=_storage(place))
     trial = study.ask()
-    for name, value in facts_of(cell.world).items():
+    for name, value in {**facts_of(cell.world), "rounds": cell.rounds}.items():
         trial.set_user_attr(name, value)
 
-    rows: list[Row] = []
-
-    def report(found: list[Row]) -> bool:
-        rows.extend(found)
-        if not asha:
-            trial.report(_score(found), found[0].round)
-            return False
-        trial.report(compute_score(rows, asha), found[0].round)
-        return bool(trial.should_prune())
+    def report(found: list[Row]) -> None:
+        trial.report(_score(found, metric), found[0].round)
 
     row = play_cell(cell, report)
     if row.get(ERROR):
         study.tell(trial, state=TrialState.FAIL)
-    elif row["stopped"]:
-        study.tell(trial, state=TrialState.PRUNED)
     else:
-        study.tell(trial, _score([Row(*each) for each in row["rows"]], asha))
+        study.tell(trial, _score([Row(*each) for each in row["rows"]], metric))
     return row
 
 
-def _score(rows: list[Row], metric: str = "") -> float:
+def _score(rows: list[Row], metric: str) -> float:
     """Return the last accuracy, or minus the loss of a real run whose script logs none."""
     last = {row.metric: row.value for row in rows}
-    return last.get(metric or "mean", -last.get("loss", math.nan))
+    return last.get(metric, -last.get("loss", math.nan))
 
 
 def _storage(place: Path) -> Any:

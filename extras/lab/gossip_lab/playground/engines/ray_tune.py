@@ -1,30 +1,25 @@
 """Cells as trials of Ray Tune: on the cluster that ``RAY_ADDRESS`` names, or on this machine.
 
-Each report of a trial has all rows so far, so that the rows of a stopped trial are kept.
+The last report of a trial has all its rows.
 """
 
 from __future__ import annotations
 
 import json
-import math
 import os
-import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from gossip_lab.cells import ERROR, ProgressLines, Row as StoredRow
+from gossip_lab.cells import ProgressLines, Row as StoredRow
 from gossip_lab.playground.grids import CellResult, WorldCell, play_cell, store_of
 from gossip_lab.playground.played import Row
 
-from .halving import REDUCTION, compute_score, find_first_rung
 from .settings import SweepSettings
-
-SCORE = "score"
 
 
 def run(cells: Sequence[WorldCell], settings: SweepSettings) -> dict[WorldCell, CellResult]:
     """Run the cells as trials, and keep each result as it arrives."""
-    store = store_of(settings.cells, takes_stopped=bool(settings.asha))
+    store = store_of(settings.cells)
     found = store.read_all(cells)
     missing = [cell for cell in cells if cell not in found]
     if not missing:
@@ -39,16 +34,6 @@ def run(cells: Sequence[WorldCell], settings: SweepSettings) -> dict[WorldCell, 
     if starts_ray:
         own = {"num_cpus": settings.jobs, "include_dashboard": False}
         ray.init(log_to_driver=False, **({} if "RAY_ADDRESS" in os.environ else own))
-    scheduler = None
-    if settings.asha:
-        scheduler = tune.schedulers.ASHAScheduler(
-            time_attr="round",
-            metric=SCORE,
-            mode="max",
-            max_t=missing[0].rounds,
-            grace_period=find_first_rung(cells),
-            reduction_factor=REDUCTION,
-        )
     progress = ProgressLines(len(missing), len(found), settings.quiet)
 
     def keep(at: int, row: StoredRow) -> None:
@@ -56,9 +41,9 @@ def run(cells: Sequence[WorldCell], settings: SweepSettings) -> dict[WorldCell, 
         progress.add_one()
 
     tuner = tune.Tuner(
-        tune.with_parameters(_play, cells=missing, metric=settings.asha or "mean"),
+        tune.with_parameters(_play, cells=missing),
         param_space={"cell": tune.grid_search(list(range(len(missing))))},
-        tune_config=tune.TuneConfig(scheduler=scheduler, max_concurrent_trials=settings.jobs),
+        tune_config=tune.TuneConfig(max_concurrent_trials=settings.jobs),
         run_config=tune.RunConfig(
             storage_path=str((settings.folder / "ray").resolve()),
             callbacks=[_keeper(keep)],
@@ -75,25 +60,13 @@ def run(cells: Sequence[WorldCell], settings: SweepSettings) -> dict[WorldCell, 
     return {cell: found[cell] for cell in cells}
 
 
-def _play(config: dict[str, Any], cells: Sequence[WorldCell], metric: str) -> None:
+def _play(config: dict[str, Any], cells: Sequence[WorldCell]) -> None:
     from ray import tune
 
-    cell, rows = cells[config["cell"]], list[Row]()
+    def report(found: list[Row]) -> None:
+        tune.report({"round": found[0].round, **{each.metric: each.value for each in found}})
 
-    def report(found: list[Row]) -> bool:
-        rows.extend(found)
-        at = found[0].round
-        row = {"rows": [list(each) for each in rows], "stopped": at < cell.rounds, "warning": ""}
-        metrics = {each.metric: each.value for each in found} | {SCORE: compute_score(rows, metric)}
-        tune.report({**metrics, "round": at, "row": json.dumps(row)})
-        return False
-
-    row = play_cell(cell, report)
-    if row.get(ERROR):
-        # ASHA accepts no report without its metric.
-        tune.report({SCORE: -math.inf, "round": cell.rounds, "row": json.dumps(row)})
-    elif row["warning"]:  # ASHA may have ended the trial after its last report: Ray prints it.
-        warnings.warn(row["warning"], stacklevel=1)
+    tune.report({"row": json.dumps(play_cell(cells[config["cell"]], report))})
 
 
 def _keeper(keep: Callable[[int, StoredRow], None]) -> Any:
