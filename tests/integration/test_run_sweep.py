@@ -6,6 +6,7 @@ import os
 import select
 import signal
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from effort import in_turn, rotated
 
 from gossip_lab.playground.engines import SweepSettings
 from gossip_lab.playground.grids import Grid
+from gossip_lab.playground.run_commands import TIMEOUT_S, RunCommand
 from gossip_lab.playground.sweeps import Sweep, read_sweep, run_grid
 
 pytestmark = pytest.mark.timeout(240)
@@ -25,6 +27,10 @@ import gossip
 
 lr, begun = float(sys.argv[1]), Path("begun")
 peer = gossip.init()
+if lr == 7 and not Path("mended").exists():
+    with open(f"pid-{peer.id}", "w") as file:
+        file.write(str(os.getpid()))
+    signal.pause()
 if "ENDS" in os.environ and lr == 0.5 and peer.id == 0 and not begun.exists():
     begun.write_text(str(os.getpid()))
     os.kill(int(os.environ["SWEEP"]), int(os.environ["ENDS"]))
@@ -102,6 +108,27 @@ def test_a_sweep_of_runs_ends_with_its_processes_and_goes_on(
     assert means(found) == pytest.approx({0.25: expected, 0.5: 1.0})
     assert {row.round for row in found.results[found.grid.cells[0]].run.rows} == {4}
     assert (here / "out/report.html").exists()
+
+
+def test_a_run_that_hangs_is_ended_as_an_error_and_runs_again(here: Path) -> None:
+    settings = SweepSettings(here / "out", quiet=True)
+    for timeout_s in (4, 16, 64):  # until its peers have started before it is ended
+        command = RunCommand("-n 2 train.py 7", timeout_s=timeout_s)
+        (error,) = run_grid(Grid.make(command, 1, 4, {}), settings, "local").errors
+        assert error.startswith(
+            "the only cell: ConfigError: "
+            f"gossip run was ended after {timeout_s} s, the timeout_s of [run]: "
+        )
+        pids = [int(path.read_text() or 0) for path in here.glob("pid-*")]
+        if len(pids) == 2 and all(pids):
+            break
+    for pid in pids:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+    (here / "mended").touch()
+    again = run_grid(Grid.make(replace(command, timeout_s=TIMEOUT_S), 1, 4, {}), settings, "local")
+    assert not again.errors
+    assert again.rows
 
 
 @in_turn(0, 2)

@@ -45,6 +45,22 @@ def test_a_command_has_the_values_of_its_cell(tmp_path: Path) -> None:
     assert Grid.from_toml(tmp_path / "cell.toml").cells == (last,), "and to a machine of a pool"
 
 
+def test_a_timeout_goes_to_a_machine_of_a_pool_and_makes_no_other_cells(tmp_path: Path) -> None:
+    (before, *_), store = grid_of(tmp_path).cells, store_of(tmp_path)
+    (cell, *_) = grid_of(tmp_path, GRID.replace("[run]", "[run]\ntimeout_s = 0.5")).cells
+    assert isinstance(cell.world, RunCommand)
+    assert cell.world.timeout_s == 0.5
+    (tmp_path / "cell.toml").write_text(toml_of_cell(cell))
+    assert Grid.from_toml(tmp_path / "cell.toml").cells == (cell,)
+    assert store.path(cell) == store.path(before)
+
+
+@pytest.mark.parametrize("timeout", ["0", '"1h"', "nan"])
+def test_a_timeout_that_is_no_number_of_seconds_is_an_error(timeout: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="timeout_s = "):
+        grid_of(tmp_path, GRID.replace("[run]", f"[run]\ntimeout_s = {timeout}"))
+
+
 def test_a_quotation_without_an_end_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="No closing quotation"):
         grid_of(tmp_path, """[run]\ncommand = "-n 2 'my train.py" """)
@@ -103,7 +119,7 @@ def test_a_table_of_runs_has_what_they_have_logged(tmp_path: Path) -> None:
     store.make_folder()
     for cell in grid.cells:
         row = [cell.world.seed, 4, 1.0, 9, "loss", cell.world.seed / 2]
-        store.keep(cell, {"rows": [row], "stopped": False, "warning": ""})
+        store.keep(cell, {"rows": [row], "warning": ""})
     head, rows = Sweep(grid, store.read_all(grid.cells)).table_cells()
     assert head == ("lr", "seeds", "stopped", "loss")
     assert [row[:4:3] for row in rows] == [(lr, "1.7500 ± 3.1766") for lr in ("0.1", "0.001")]

@@ -22,6 +22,7 @@ import numpy as np
 
 from gossip.errors import ConfigError, UnknownName
 from gossip.interpreter import python_command
+from gossip.launch.signals import AT_ONCE
 from gossip.run import read_lines
 
 from .fields import write_toml
@@ -29,6 +30,9 @@ from .played import Row
 
 LAST_LINES = 8
 """Number of last output lines in the error of a failed run."""
+TIMEOUT_S = 86400.0
+END_S = 60.0
+"""Seconds for a launcher to end its peers before it is killed: it may hang itself."""
 PR_SET_PDEATHSIG = 1
 _PLACEHOLDER = re.compile(r"{(\w+)}")
 _Logged = dict[int, dict[str, dict[int, list[float]]]]
@@ -42,10 +46,12 @@ class RunCommand:
         command: Options, script and arguments of ``gossip run``; a value of the grid replaces
             ``{name}``.
         values: Names and the values that replace them.
+        timeout_s: Seconds after which a run is ended, as an error.
     """
 
     command: str
     values: tuple[tuple[str, Any], ...] = ()
+    timeout_s: float = TIMEOUT_S
 
     def __getattr__(self, name: str) -> Any:
         known = dict(self.__dict__.get("values", ()))  # none yet where pickle makes the object
@@ -57,10 +63,10 @@ class RunCommand:
     def make(cls, values: Mapping[str, Any]) -> RunCommand:
         """Return the command of the table ``[run]``. Raises: ConfigError: It has no command."""
         others = dict(values)
-        command = others.pop("command", None)
+        command, timeout_s = others.pop("command", None), others.pop("timeout_s", TIMEOUT_S)
         if not isinstance(command, str):
             raise ConfigError("[run] has no command", 'such as command = "-n 4 train.py --lr {lr}"')
-        return cls(command).replace(**others)
+        return cls(command, timeout_s=timeout_s).replace(**others)
 
     @property
     def names(self) -> list[str]:
@@ -77,16 +83,18 @@ class RunCommand:
         return replace(self, values=tuple(sorted({**dict(self.values), **changes}.items())))
 
     def facts(self) -> dict[str, Any]:
-        """Return all fields as JSON has them."""
+        """Return what affects the rows, as JSON has it."""
         return {**dict(self.values), "command": self.command}
 
     def to_toml(self) -> str:
         """Return all fields as TOML."""
-        return write_toml(self.facts())
+        return write_toml({**self.facts(), "timeout_s": self.timeout_s})
 
     def check(self) -> None:
-        """Raise ConfigError if a quotation does not end, or a name has no value or is already used
-        for something else."""
+        """Raise ConfigError if a quotation does not end, a name has no value or is already used for
+        something else, or the timeout is not a number above 0."""
+        if not isinstance(self.timeout_s, int | float) or not self.timeout_s > 0:
+            raise ConfigError(f"timeout_s = {self.timeout_s!r}", "seconds, such as 3600")
         try:
             shlex.split(self.command)
         except ValueError as error:
@@ -125,19 +133,32 @@ class RunCommand:
                 stderr=output,
                 preexec_fn=_ends_with_parent(),
             )
+            how = ""
             try:
-                code = launcher.wait()
+                launcher.wait(self.timeout_s)
+            except subprocess.TimeoutExpired:
+                how = f"was ended after {self.timeout_s:g} s, the timeout_s of [run]"
             finally:
-                launcher.terminate()
-                launcher.wait()
-        if code:
+                _end(launcher)
+        if launcher.returncode:
+            how = how or f"ended with {launcher.returncode}"
             last = " | ".join(log.read_text("utf-8", "replace").splitlines()[-LAST_LINES:])
-            raise ConfigError(f"gossip run ended with {code}: {last}", f"see {run}")
+            raise ConfigError(f"gossip run {how}: {last}", f"see {run}")
         found = read_run(run, int(dict(self.values).get("seed", 0)), every, began)
         if not found:
             raise ConfigError("the script logged no number", f"peer.log(accuracy=...); see {run}")
         shutil.rmtree(folder)
         yield from found
+
+
+def _end(launcher: subprocess.Popen[bytes]) -> None:
+    """End the launcher if it still runs, with its peers and without waiting for their round."""
+    launcher.send_signal(AT_ONCE)
+    try:
+        launcher.wait(END_S)
+    except subprocess.TimeoutExpired:
+        launcher.kill()
+        launcher.wait()
 
 
 def _ends_with_parent() -> Callable[[], None]:
