@@ -7,21 +7,43 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from condor import Pool
 
-from gossip_lab import Sweep, World, grid
+from gossip_lab import RunCommand, Sweep, World, grid
 from gossip_lab.playground.played import METRICS
 
 pytestmark = [pytest.mark.adapters, pytest.mark.timeout(300)]
-PACKAGES = {"optuna": "optuna", "ray": "ray", "dask": "distributed"}
+PACKAGES = {"condor": "torch", "optuna": "optuna", "ray": "ray", "dask": "distributed"}
 VALUES: dict[str, Any] = {
     "lr": [0.1, 0.5],
     "split": ["iid", "dirichlet:0.5", "sorted"],
     "batch": [8, 16],
     "seed": range(2),
 }
+TRAIN = """
+import sys
+import torch
+from torch.nn.functional import cross_entropy
+import gossip
+from gossip_lab.data_sets import load
+
+torch.manual_seed(int(sys.argv[2]))
+data, model = load("digits"), torch.nn.Linear(64, 10)
+peer = gossip.init()
+model, optimizer = peer.prepare(model, torch.optim.SGD(model.parameters(), lr=float(sys.argv[1])))
+for step in peer.steps(8):
+    chosen = torch.arange(peer.id, len(data.labels), 2)[step * 16 : (step + 1) * 16]
+    loss = cross_entropy(model(data.images[chosen]), data.labels[chosen])
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    peer.log(loss=float(loss))
+    right = model(data.test_images).argmax(1) == data.test_labels
+    peer.log(accuracy=float(right.float().mean()))
+"""
 
 
-@pytest.fixture(params=list(PACKAGES))
+@pytest.fixture(params=[name for name in PACKAGES if name != "condor"])
 def engine(request: pytest.FixtureRequest) -> str:
     name: str = request.param
     pytest.importorskip(PACKAGES[name])
@@ -83,3 +105,34 @@ def test_cells_that_fall_behind_are_stopped_as_by_the_local_engine(
         assert len(result.run.rows) == 9 * len(METRICS)
         kept = local.results[cell].run.rows
         assert result.run.rows[: len(kept)] == kept
+
+
+def run_cells(engine: str) -> Sweep:
+    """Run two peers for each cell."""
+    values: dict[str, Any] = {"lr": [0.1, 0.5], "seed": [0, 1]}
+    command = RunCommand("-n 2 train.py {lr} {seed}")
+    return grid(command, every=4, into=engine, engine=engine, quiet=True, **values)
+
+
+@pytest.mark.parametrize("engine", list(PACKAGES), indirect=True)
+def test_real_runs_log_the_same_with_all_engines(
+    engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their times and bytes differ."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text(TRAIN)
+    found = run_cells(engine)
+    if engine == "condor":
+        pool, folder = Pool(tmp_path / "pool"), tmp_path / "condor/condor"
+        for line in (folder / "sweep.dag").read_text().splitlines():
+            if line.startswith("VARS"):
+                (node,) = pool.submit(folder / "cell.sub", {"cell": line.split('"')[1]})
+                node.start()
+                assert node.finish() == 0
+        found = run_cells(engine)
+    assert not found.errors
+    logged, local = [
+        [(*row[:3], *row[5:]) for row in each.rows] for each in (found, run_cells("local"))
+    ]
+    assert len(logged) == 4 * 2 * len(("loss", "worst", "mean", "p10"))
+    assert logged == local
