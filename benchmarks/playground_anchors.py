@@ -1,7 +1,8 @@
-"""Published results that the playground reproduces, and the effects of data policies.
+"""Published results that the playground reproduces, the effects of data policies, and both engines.
 
     python benchmarks/playground_anchors.py data --mnist path/to/mnist.npz
-    for name in epidemic_learning d_cliques policies orders; do
+    for name in epidemic_learning d_cliques policies orders \\
+            slow slow_sorted slow_attack crashes crashes_attack; do
         gossip sweep benchmarks/worlds/$name.toml --into runs/$name
     done
     python benchmarks/playground_anchors.py tables
@@ -44,7 +45,7 @@ def main() -> None:
     if options.what == "data":
         print(write_data(options.mnist))
         return
-    for lines in (epidemic_lines, clique_lines, policy_lines):
+    for lines in (epidemic_lines, clique_lines, policy_lines, engine_lines):
         print("\n".join(lines(options.runs)) + "\n")
 
 
@@ -156,6 +157,27 @@ def policy_lines(folder: Path) -> Iterator[str]:
                 f"{np.mean(moved):.0f} |" if moved else "0 |",
             )
         )
+
+
+def engine_lines(folder: Path) -> Iterator[str]:
+    """Yield the table of both engines: differences of accuracies, paired by seed."""
+    yield "| grid | seeds | mean accuracy, fast - exact | worst | time, fast / exact |"
+    yield "|---|---|---|---|---|"
+    for name in ("slow", "slow_sorted", "slow_attack", "crashes", "crashes_attack"):
+        runs = read_runs(name, folder)
+        for (*setting, engine), fast in runs.items():
+            exact = runs.get((*setting, "exact"), {}) if engine == "fast" else {}
+            pairs = [(fast[seed][1], exact[seed][1]) for seed in fast.keys() & exact.keys()]
+            if pairs:
+                texts = [
+                    mean_text([end(a, metric) - end(b, metric) for a, b in pairs], 3)
+                    for metric in ("mean", "worst")
+                ]
+                ends = [
+                    sum(run.rows[-1].virtual_s for run in each) for each in zip(*pairs, strict=True)
+                ]
+                named = " ".join((name, *setting))
+                yield f"| {named} | {len(pairs)} | {' | '.join(texts)} | {ends[0] / ends[1]:.2f} |"
 
 
 def end(run: PlayedRun, metric: str) -> float:

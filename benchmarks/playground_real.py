@@ -3,6 +3,7 @@ round.
 
     python benchmarks/playground_real.py
     python benchmarks/playground_real.py --cases rolling random-k-crash --json real.json
+    python benchmarks/playground_real.py --delay 50ms
 
 Each case is one ``gossip run`` of ``playground_train.py``, and the same world in the playground:
 with drawn times of computations (``exact``, ``fast``), and in the exact engine with the times
@@ -207,13 +208,17 @@ def main() -> int:
     arguments.add_argument("--rounds", type=int, default=60)
     arguments.add_argument("--every", type=int, default=10, help="rounds between evaluations")
     arguments.add_argument("--compute", default="uniform:45ms:55ms")
+    arguments.add_argument("--delay", help="each message takes up to this longer, such as 50ms")
     options = arguments.parse_args()
-    base = World(peers=options.peers, seed=options.seed, compute=options.compute, links="loopback")
+    delay = options.delay
+    links = f"delay:0-{delay}" if delay else "loopback"
+    base = World(peers=options.peers, seed=options.seed, compute=options.compute, links=links)
     found: dict[str, dict[str, Any]] = {}
     with folder(options.into) as place:
         for case in options.cases:
             world = base.replace(**CASES[case])
-            run = run_real(world, options.rounds, options.every, place / case)
+            faults = [f"delay:all*{delay}@0s+1000s"] if delay else []
+            run = run_real(world, options.rounds, options.every, place / case, faults)
             parts = build_parts(world, run)
             measured = place / case / "computed.csv"
             measured.write_text("\n".join(["peer,seconds", *computed_times(run)]), "utf-8")
