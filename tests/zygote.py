@@ -454,8 +454,7 @@ class LaunchersPopen(Popen):
     def _execute_child(self, args: Any, *rest: Any) -> None:  # type: ignore[override]
         command = [args] if isinstance(args, str | bytes) else [os.fspath(word) for word in args]
         known = command[0] == sys.executable and split(command)[1][:2] in STARTED_BY_COMMANDS
-        _, preexec_fn, *_ = rest
-        if known and Spare.unused and not preexec_fn:
+        if known and Spare.unused and not rest[1]:  # preexec_fn
             super()._execute_child(args, *rest)
         else:
             Exec._execute_child(self, args, *rest)  # type: ignore[attr-defined]
