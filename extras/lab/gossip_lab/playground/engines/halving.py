@@ -1,5 +1,5 @@
-"""Successive halving: all cells reach a rung, and one in ``REDUCTION`` continues (Jamieson, Talwalkar
-2016, arXiv:1502.07943).
+"""Successive halving (Jamieson, Talwalkar 2016, arXiv:1502.07943): all cells reach a rung, and one
+in ``REDUCTION`` continues.
 
 The pruners of Optuna and Ray (ASHA, Li et al. 2020, arXiv:1810.05934) compare a cell with those
 that have reported before. If the cells come worst first, each is the best so far and goes on.
@@ -58,7 +58,8 @@ def find_first_rung(cells: Sequence[WorldCell]) -> int:
 def compute_score(rows: Sequence[Row], metric: str) -> float:
     """Return the score of a cell: the mean of the metric since the previous rung. One
     evaluation has more noise than the differences of cells in their first rounds. Minus infinity
-    for NaN."""
+    for NaN, and without a value: the script of a real run may log none."""
     since = rows[-1].round / REDUCTION
-    mean = fmean(row.value for row in rows if row.metric == metric and row.round > since)
+    values = [row.value for row in rows if row.metric == metric and row.round > since]
+    mean = fmean(values) if values else math.nan
     return -math.inf if math.isnan(mean) else mean
