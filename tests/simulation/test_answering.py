@@ -152,7 +152,7 @@ def test_the_command_names_the_rules_and_says_how_far_they_came(
     ]
     done = CliRunner().invoke(app, command)
     assert done.exit_code == 0, done.output
-    assert f"rules: {rules}:halves 2; asked " in done.output
+    assert f"rules: {rules}:halves 2; called " in done.output
     assert "way to the optimum left at the end: " in done.output
     found = json.loads(CliRunner().invoke(app, [*command, "--json"]).stdout)
     assert found["aggregators"] == {f"{rules}:halves": 2}
