@@ -206,7 +206,10 @@ def check_rule(resolved: Resolved) -> Resolved:
         most = config.pipeline.smallest  # each stage has its own rounds
     answer = _describe_rule(config, most)
     if "too_few" in answer:
-        raise TooFewUpdates(*answer["too_few"])
+        *facts, hint = answer["too_few"]
+        if config.pipeline is not None:
+            hint = f"a plan with at least {facts[2]} peers in each stage"
+        raise TooFewUpdates(*facts, hint)
     if config.f is not None and config.f >= most:
         raise ConfigError(
             f"f={config.f} of {most} peers may be Byzantine: no honest peer is left",

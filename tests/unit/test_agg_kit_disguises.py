@@ -267,7 +267,7 @@ def test_a_pre_aggregation_that_spreads_lies_is_found_unless_it_says_so() -> Non
     ):
         check_aggregator(pre_aggregation(halfway))
     spreads = pre_aggregation(robust=False)(halfway)
-    assert "has no bound" in str(check_aggregator(spreads))
+    assert "declares no bound" in str(check_aggregator(spreads))
     assert compose(spreads, trimmed_mean).robust is False
     assert compose(nnm, cge).robust == "bounded"
     assert compose(nnm, trimmed_mean).robust is True

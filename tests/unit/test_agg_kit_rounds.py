@@ -92,7 +92,7 @@ ELSEWHERE: list[tuple[Any, str]] = [
     ),
     (
         f_ignored,
-        r"3 of 14 Byzantine peers, .*, carry f_ignored .* \(round 2 of a run, 14 updates, f=3\)",
+        r"3 of 14 Byzantine peers, .*, move f_ignored .* \(round 2 of a run, 14 updates, f=3\)",
     ),
     (last_chunk, "last_chunk depends on the order of 49999 coordinates"),
     (f64_of_f32, "f64_of_f32 makes torch.float64 of torch.float32"),

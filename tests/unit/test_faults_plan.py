@@ -103,7 +103,7 @@ def test_an_unknown_kind_lists_the_most_similar_ones() -> None:
     assert listed[0] == "delay"
     assert len(listed) == 5
     others = sum(kind.real for kind in KINDS.values()) - 5
-    assert str(caught.value.hint).endswith(f" and {others} more")
+    assert str(caught.value.hint).endswith(f" and {others} more: docs/faults.md")
 
 
 def test_a_peer_that_does_not_exist_is_refused() -> None:

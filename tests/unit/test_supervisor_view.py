@@ -302,7 +302,7 @@ def test_the_batch_policy_is_told_at_the_start_and_when_the_roster_changes_size(
     (line,) = told(view, batch(12, 1, 3, 100), batch(7, 1, 2, 64))
     (again,) = told(view, batch(20, 1, 1, 32))
     assert again.startswith("= batch from round 20 on: 1 peer x 32 samples")
-    assert again.endswith("the learning rate is left as it is"), "the remedy is there once"
+    assert again.endswith("the learning rate is unchanged"), "the remedy is there once"
     assert line.startswith(
         "= batch from round 12 on: 3 peers, at most 34 samples each, 100 a round"
     )
