@@ -209,7 +209,7 @@ def check_rule(resolved: Resolved) -> Resolved:
         *facts, hint = answer["too_few"]
         if config.pipeline is not None:
             hint = f"a plan with at least {facts[2]} peers in each stage"
-        raise TooFewUpdates(*facts, hint)
+        raise TooFewUpdates(*facts, hint=hint)
     if config.f is not None and config.f >= most:
         raise ConfigError(
             f"f={config.f} of {most} peers may be Byzantine: no honest peer is left",

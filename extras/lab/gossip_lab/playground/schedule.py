@@ -90,8 +90,7 @@ class Schedule:
     """Clocks of all peers.
 
     Args:
-        are_locked: Returns for each pair of a receiver and a sender whether the first has the
-            second in quarantine, ``(e,)`` bool.
+        are_locked: Returns whether each receiver has its sender in quarantine, ``(e,)`` bool.
 
     Attributes:
         presence: Presence of the peers.
