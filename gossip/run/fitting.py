@@ -206,10 +206,10 @@ def check_rule(resolved: Resolved) -> Resolved:
         most = config.pipeline.smallest  # each stage has its own rounds
     answer = _describe_rule(config, most)
     if "too_few" in answer:
-        *facts, hint = answer["too_few"]
+        name, f, need, got, hint = answer["too_few"]
         if config.pipeline is not None:
-            hint = f"a plan with at least {facts[2]} peers in each stage"
-        raise TooFewUpdates(*facts, hint=hint)
+            hint = f"a plan with at least {need} peers in each stage"
+        raise TooFewUpdates(name, f, need, got, hint)
     if config.f is not None and config.f >= most:
         raise ConfigError(
             f"f={config.f} of {most} peers may be Byzantine: no honest peer is left",

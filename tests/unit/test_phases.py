@@ -9,9 +9,21 @@ from typing import get_args
 import pytest
 
 from gossip.core import peer
-from gossip.core.lifecycle.phases import TRANSITIONS, Phase, Trigger, after, diagram
+from gossip.core.lifecycle.phases import TRANSITIONS, Phase, Trigger, after
 
 DOCS = Path(__file__).parents[2] / "docs" / "architecture.md"
+
+
+def diagram() -> str:
+    """Return the table of phases as a Mermaid state diagram."""
+    edges: dict[tuple[Phase, Phase], list[Trigger]] = {}
+    for (source, trigger), target in TRANSITIONS.items():
+        edges.setdefault((source, target), []).append(trigger)
+    arrows = [
+        f"    {source} --> {target}: {', '.join(triggers)}"
+        for (source, target), triggers in edges.items()
+    ]
+    return "\n".join(["stateDiagram-v2", "    [*] --> unprepared", *arrows, "    halted --> [*]"])
 
 
 def test_the_diagram_in_the_docs_is_that_of_the_table() -> None:

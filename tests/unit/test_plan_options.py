@@ -50,7 +50,7 @@ def test_another_rule_may_be_named_and_each_stage_must_be_enough_for_it(tmp_path
     resolved = resolve(options)
     assert resolved.config.aggregator == "trimmed_mean"
     assert fitting.check_rule(resolved).config.f == 0
-    with pytest.raises(ConfigError, match="needs 3 .* f=1 .*, got 1") as refused:
+    with pytest.raises(ConfigError, match=r"needs 3 .* f=1 .*, got 1") as refused:
         fitting.check_rule(resolve({**options, "f": 1}))
     assert refused.value.hint == "a plan with at least 3 peers in each stage"
 

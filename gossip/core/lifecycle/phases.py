@@ -53,15 +53,3 @@ def after(phase: Phase, trigger: Trigger) -> Phase:
     following = TRANSITIONS.get((phase, trigger))
     assert following is not None, f"{trigger!r} cannot happen while {phase}"
     return following
-
-
-def diagram() -> str:
-    """Return the table as a Mermaid state diagram."""
-    edges: dict[tuple[Phase, Phase], list[Trigger]] = {}
-    for (source, trigger), target in TRANSITIONS.items():
-        edges.setdefault((source, target), []).append(trigger)
-    arrows = [
-        f"    {source} --> {target}: {', '.join(triggers)}"
-        for (source, target), triggers in edges.items()
-    ]
-    return "\n".join(["stateDiagram-v2", "    [*] --> unprepared", *arrows, "    halted --> [*]"])

@@ -20,7 +20,7 @@ from . import (
     timeline,
     trusting,
 )
-from .charts import Chart, Section, TextTable
+from .charts import Section
 from .recorded import RecordedRun
 
 TEMPLATE = "page.html.j2"
@@ -45,18 +45,6 @@ class RunReport:
 
     parts: tuple[RunPart, ...]
     comparison: Section | None
-
-    @property
-    def charts(self) -> list[tuple[str, Chart]]:
-        """All pictures, each with a file name."""
-        found = [("", self.comparison)] if self.comparison is not None else []
-        found += [(part.prefix, each) for part in self.parts for each in part.sections]
-        return [
-            (f"{prefix}{part.name.removeprefix('chart-')}", part)
-            for prefix, section in found
-            for part in section.parts
-            if not isinstance(part, TextTable)
-        ]
 
 
 def make(folders: Sequence[Path]) -> RunReport:
