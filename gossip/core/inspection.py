@@ -188,7 +188,7 @@ class GossipInspection(RoundsInspection):
 
     @property
     def sources(self) -> tuple[PeerId, ...]:
-        """Peers that have to push before this round closes, or until its grace period ends."""
+        """Peers with pushes that this round waits for, at most until its grace period ends."""
         return self._rounds._round.sources
 
     def stores(self) -> dict[str, int]:

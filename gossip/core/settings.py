@@ -33,7 +33,8 @@ RETURN_INTERVAL_S = 0.02
 RETURN_HELLO_EVERY = 5
 """Number of these requests after which the returning peer announces again that it is ready."""
 WATCH_INTERVAL_S = 1.0
-"""Interval of the check of the quorum. It is short, as timeouts of the quorum are minutes."""
+"""Interval of the check of the quorum. It is short compared with the timeouts of the quorum, which
+are minutes."""
 WAITING_REPORT_S = 5.0
 """Interval of the report of missing peers at the start. A newcomer with a different model waits
 this time for more than f peers before it halts. At the start, a peer waits this time for peers that
@@ -178,7 +179,7 @@ ESTIMATE_MIN = 8
 """Number of observations that an estimated timeout needs. With fewer, the cap is used."""
 PEER_TIMES, PEER_TIMES_MIN = 8, 4
 """Number of stored times of each peer, and number that is sufficient to classify the peer. While
-fewer are known, a payload may take one usual time longer for each missing one."""
+fewer are known, each missing one adds the whole limit again to the time of a payload."""
 SLOWER_PAYLOADS = 3
 """Number of consecutive trickling payloads, from most peers, that indicate a slower network. The
 times of these payloads become the typical ones."""
@@ -413,7 +414,7 @@ class RoundSettings:
     min_peers: int = 0
     patience_s: float = 10.0
     quorum_timeout_s: float = 60.0
-    grace_mads: float = 4.0  # K in median + k * MAD of past arrivals.
+    grace_mads: float = 4.0  # k in median + k * MAD of past arrivals.
     # Lower bound of the grace period, so that delays of a busy machine exclude no peer.
     grace_floor_s: float = 0.05
     # Delay until a server of a later attempt requests missing updates.
@@ -429,7 +430,7 @@ class RoundSettings:
 
 @dataclass(frozen=True, slots=True)
 class GossipSettings:
-    mix_every: int = 4  # M: parameters are exchanged in every m-th round.
+    mix_every: int = 4  # m: parameters are exchanged in every m-th round.
     # Factor of the move towards the parameters of the others, at most k/(k+1), and share of the
     # rule's model difference in the applied one.
     mixing: float = 0.5

@@ -196,8 +196,8 @@ class Bootstrap:
         gone = {peer for peer in others if self.view.is_gone(peer) or self.view.has_ended(peer)}
         self._drop_hellos(gone)
         own = self.hellos.get(self.local)
-        # Any number of newcomers does not affect the choice of the model and of the initial
-        # weights.
+        # Newcomers, whatever their number, do not affect the choice of the model and of the
+        # initial weights.
         voters = {
             peer: hello
             for peer, hello in self.hellos.items()

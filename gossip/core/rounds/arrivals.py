@@ -64,8 +64,8 @@ class Transfer:
 
     def ends_at(self, now: float) -> float:
         """Return the time at which the payload will be complete, by its speed in the last one or
-        two windows. Return ``now`` for a payload younger than a window, and for one that has just
-        begun."""
+        two windows. Return ``now`` for a payload younger than a window, and for one that began
+        recently and has not grown yet."""
         since, had = self._before or self._mark
         elapsed, came = now - since, self.received - had
         if elapsed < SPEED_WINDOW_S or (not self._growths and self.moves(now)):

@@ -30,7 +30,7 @@ class Departures:
     def __init__(self, kept: int) -> None:
         self.kept = kept
         self.done: dict[PeerId, int] = {}
-        """Round in which each peer has announced its end."""
+        """Round of the end that each peer has announced."""
         self._left: dict[PeerId, int] = {}
 
     def __len__(self) -> int:

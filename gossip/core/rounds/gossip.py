@@ -630,8 +630,8 @@ class GossipRounds:
 
         Pushes after the end of the grace period are recorded as well, because otherwise it could
         only shrink. Stale pushes are not recorded, because otherwise one slow peer would slow down
-        all others. If most peers are that far behind, they are recorded, so that this peer waits
-        for the others.
+        all others. If all but f peers are that far behind, they are recorded, so that this peer
+        waits for the others.
         """
         if push.what != "gradient":
             return

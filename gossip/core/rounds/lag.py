@@ -376,7 +376,7 @@ class LagDetector:
 
     def record_branch(self, peer: PeerId, parent: bytes, now: float) -> bool:
         """Record that the last round of ``peer`` has the hash ``parent``. Request a state if more
-        peers are on that branch than on the local one. If the branches are equal, the one with the
+        peers are on that branch than on the local one. If equally many are, the branch with the
         lower hash wins.
 
         Returns: Whether it is another branch.

@@ -220,7 +220,7 @@ class AttemptClaims:
     came_at: float = 0.0  # Start of the present attempt.
     led_here: PeerId | None = None  # Claimant, if its unexplained claim alone led here.
     skipped: int = 0  # Number of attempts that were skipped because of claims.
-    deferred: dict[PeerId, int] = field(default_factory=dict)  # Latest deferred attempt.
+    deferred: dict[PeerId, int] = field(default_factory=dict)  # Latest deferred attempt, by peer.
     granted: dict[PeerId, int] = field(default_factory=dict)  # Number of granted claims, by peer.
 
 

@@ -127,8 +127,8 @@ class Donor:
         self._now: set[PeerId] = set()  # Peers with a request that names no round.
         # Receivers of pieces, with the time of their last request.
         self._takers: dict[PeerId, float] = {}
-        # For the present round: number of times that each piece was sent to a peer. After it: the
-        # end of the transfer to each peer.
+        # Present round, and number of times that each piece was sent to a peer in it. The line
+        # after it has the end of the transfer to each peer.
         self._given_in, self._given = -1, Counter[tuple[PeerId, int]]()
         self._taken_until: dict[PeerId, float] = {}
         # rounds of the requests to the trainer, which replies to them in order

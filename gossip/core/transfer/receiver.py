@@ -209,7 +209,8 @@ class Recovery:
         return self._ask(first, now) if self.need == 1 else self._poll(now)
 
     def _another(self, now: float) -> list[Effect]:
-        """Request the state from the next donor, after the present donor has not delivered it."""
+        """Request the state from the next donor, after the present donor, or the peers that send
+        its pieces, have not delivered it."""
         if self.donor is not None and (self.pieces is None or self.stage == "restoring"):
             self.records.fail(self.donor, now, loaded=self.stage == "restoring")
         return self._ask(None, now) if self.attestation is None else self._next_source(now)
