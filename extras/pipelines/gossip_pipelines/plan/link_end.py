@@ -108,7 +108,7 @@ class LinkEnd:
         """Wait for the next payload, and reply with a ping."""
         while not self._received(0.05):
             continue
-        # Without this poll, messages that arrive during the wait would be lost.
+        # Without this poll, this end would receive nothing while it waits for room.
         while not self._transport.send(1 - self._local, Ping(0, 0, ())):
             self._transport.poll(0.001)
 

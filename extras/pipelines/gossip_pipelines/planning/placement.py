@@ -40,7 +40,7 @@ def every_assignment(peers: int, stages: int, members_least: int) -> Iterator[Gr
 def best_placement(
     stage_costs: StageCosts, assignments: Iterator[Groups], below: float = math.inf
 ) -> Placement | None:
-    """Return the assignment with the shortest step, each with its best cuts, or None if no step is
+    """Return the assignment with the shortest step, and its best cuts. Return None if no step is
     shorter than ``below`` seconds."""
     best: Placement | None = None
     for groups in assignments:

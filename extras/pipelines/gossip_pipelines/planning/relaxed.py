@@ -108,9 +108,9 @@ class _Relaxation:
         return (lacking * members).sum((1, 2))
 
     def whole_groups(self, logits: np.ndarray) -> Groups:
-        """Assign each peer to the stage with its largest logit. If a group has too few members, it
-        gets the peer with the smallest loss of logit from the groups with more than enough
-        members."""
+        """Assign each peer to the stage with its largest logit, or to none. A group with too few
+        members gets the peers with the smallest loss of logit, from those without a stage and from
+        groups with more than enough members."""
         places, least = logits.argmax(1), self.work.members_least
         while True:
             sizes = np.bincount(places, minlength=self.stages + 1)[: self.stages]

@@ -33,7 +33,7 @@ START_S = 20.0
 """Assumed duration of the parts of a search without trials. ``PATIENCE`` applies to it, too."""
 WAITS_MAX = 16
 """Largest number of collective operations in one part of a search. Each waits for all live peers.
-Late peers need the results, so ``ANSWERS_KEPT`` limits their number."""
+Their results are stored for late peers, at most ``ANSWERS_KEPT`` of them."""
 LISTEN_S, LISTEN_EVERY_S = 600.0, 0.2
 """Time that a late peer waits for the result in gossip rounds, and the interval between its
 requests."""
