@@ -1,5 +1,5 @@
-"""The sans-IO core of one peer: membership, rounds and recovery, with the interface ``handle(event,
-now) -> effects``.
+"""The sans-IO core of one peer: membership, rounds and recovery, with the interface
+``handle(event, now) -> effects``.
 
 Phases of a peer, and the usual transitions between them:
 

@@ -17,8 +17,9 @@ average of four updates of one megabyte."""
 
 SUMMED_SHARD_BYTES = 4 * 2**20
 """The same size on one host, for a rule that adds up updates. No link is shared there. For each
-peer, a further shard takes about as long as it saves by adding up four megabytes less (``gossip
-bench exchange``). Two peers use ``SHARD_BYTES``: if both serve, neither waits for the other."""
+peer, a further shard takes about as long as it saves by adding up four megabytes less
+(``gossip bench exchange``). Two peers use ``SHARD_BYTES``: if both serve, neither waits for the
+other."""
 
 CROSS_SHARD_BYTES = 4 * 2**20
 """The same size for cross-shard decisions, which need another message in each direction."""

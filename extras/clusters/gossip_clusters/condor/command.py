@@ -170,7 +170,7 @@ def condor(
 
 def sent_files(paths: Sequence[Path], resolved: Resolved) -> tuple[str, ...]:
     """Return the paths of the files that are transferred with each job into one folder. Raises:
-    ConfigError: A file is missing, or a name is not possible."""
+    ConfigError: A file is missing, or its name cannot be used in that folder."""
     for path in paths:
         if not path.exists():
             raise ConfigError(

@@ -33,7 +33,8 @@ def link_from(path: Path, to: str, ends: tuple[str, str, str], repeats: int) -> 
 
     Args:
         ends: Address of this end; address of the other end; command that starts a command there.
-    Raises: ConfigError: The profile cannot be read, or a host has no command to start its end.
+    Raises: ConfigError: The profile cannot be read, or the other end is on another host and no
+        command starts it.
     """
     profile = read_profile(path)
     if check_name(to, "PEER") == profile.peer:

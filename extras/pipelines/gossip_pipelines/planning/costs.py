@@ -268,8 +268,8 @@ class StageCosts:
         return min(filling + on_links, self.work.micro_batches)
 
     def memory_bytes(self, group: Group, in_flight: int) -> Numbers:
-        """Return the bytes that each member of a group needs for each range of layers, ``(L + 1, L
-        + 1)``: ``[end, start]``."""
+        """Return the bytes that each member of a group needs for each range of layers,
+        ``(L + 1, L + 1)``: ``[end, start]``."""
         updates = len(group) if len(group) > 1 else 0  # The server of a round stores all of them.
         copies = self.work.state_copies + updates
         return np.asarray(copies * self._parameters + in_flight * self._kept)
@@ -307,8 +307,8 @@ class StageCosts:
 
 @dataclass(frozen=True, slots=True)
 class GroupRuns:
-    """Costs of one group without its links. All fields are as in ``Tables``, for one stage: ``(L +
-    1, L + 1)`` seconds, ``[end, start]``."""
+    """Costs of one group without its links. All fields are as in ``Tables``, for one stage:
+    ``(L + 1, L + 1)`` seconds, ``[end, start]``."""
 
     fill: Numbers
     hold: Numbers
