@@ -59,12 +59,16 @@ def make(
     ] = None,
     crashes: Annotated[
         int,
-        typer.Option(min=0, max=31, help="f; each stage gets f + 1 peers, so that f may crash."),
+        typer.Option(
+            min=0, max=31, help="f; each stage gets at least f + 1 peers, so that f may crash."
+        ),
     ] = 0,
     liars: Annotated[
         int,
         typer.Option(
-            min=0, max=31, help="f; each stage gets 2f + 1 peers, so that f may be Byzantine."
+            min=0,
+            max=31,
+            help="f; each stage gets at least 2f + 1 peers, so that f may be Byzantine.",
         ),
     ] = 0,
     copies: Annotated[
