@@ -413,9 +413,9 @@ class Withdraw:
 
 @record
 class ActivationRefused:
-    """Notice that the sender does not compute an activation. ``known`` is the highest attempt that
-    it has received. If ``known`` is not above ``attempt``, the sender cannot compute any activation
-    in this round at present."""
+    """Notice that the sender does not compute its pass on an activation. ``known`` is the highest
+    attempt that it has received. If ``known`` is not above ``attempt``, the sender cannot compute
+    any pass in this round at present."""
 
     lineage: bytes
     round_id: int

@@ -81,7 +81,7 @@ def _farthest(vector: NDArray[np.float32], count: int) -> NDArray[np.int64]:
 @dataclass(frozen=True)
 class TopK(Listed):
     """The ``ratio`` of the numbers that are farthest from zero, in 8 bytes each. A result has room
-    for the numbers of all its updates, so a weighted sum of them is exact."""
+    for the numbers of all its updates, so a weighted sum of them drops no number."""
 
     ratio: float = within(0.01, 1e-6, 0.5)
     feedback: bool = True

@@ -135,8 +135,8 @@ class AuditTable:
 
 
 def _contradicted(sides: Sequence[Sides]) -> set[PeerId]:
-    """Return the member of the next stage that a result contradicts by all votes. Return an empty
-    set if the votes differ, or if any of them names a member of the previous stage."""
+    """Return the member of the next stage that a result contradicts according to all votes. Return
+    an empty set if the votes differ, or if any of them names a member of the previous stage."""
     before = {each[0] for each in sides} - {None}
     behind = {each[1] for each in sides if each[1] is not None}
     return behind if not before and len(behind) == 1 else set()

@@ -120,7 +120,7 @@ class EquivocationDetector:
             del self._stated[server, by][at, turn]
 
     def _is_proof(self, accusation: Accusation) -> bool:
-        """Whether more than f peers each have reported two different contents of the turn."""
+        """Whether the turn has two different contents that more than f peers each have reported."""
         voices: dict[bytes, int] = {}
         for (server, _), known in self._stated.items():
             content = (

@@ -204,8 +204,8 @@ class ServedAttempt:
         )
 
     def mean_loss(self, rows: tuple[Row, ...]) -> float | None:
-        """Return the mean loss, weighted by samples. A message may contain any finite number of
-        samples, so the weights are divided first to prevent an overflow."""
+        """Return the mean loss, weighted by samples. A message may contain any finite loss, so the
+        weights are divided first to prevent an overflow."""
         losses = [(self.answers[row.peer][0].loss, row.samples) for row in rows]
         known = [(loss, samples) for loss, samples in losses if loss is not None]
         total = sum(count for _, count in known)
