@@ -64,7 +64,7 @@ class PipelinePlan:
         micro_batches: Number of micro-batches of a step.
         samples: Number of samples of a micro-batch.
         members_least: Smallest number of peers of a stage.
-        predicted_step_s: Predicted time of a step in seconds.
+        predicted_step_s: Time of a step that was predicted when the plan was made, in seconds.
         activations: As in ``PipelineConfig``.
     """
 

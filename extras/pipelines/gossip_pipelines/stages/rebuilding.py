@@ -61,8 +61,8 @@ class StageModel:
         return range(first, last + 1)
 
     def counterparts(self, stage: int) -> list[int | None]:
-        """Return the counterpart of each own layer in another stage. It is None if there is no such
-        stage or no such layer."""
+        """Return the number of the counterpart of each own layer in another stage. It is None if
+        there is no such stage or no such layer."""
         own = [self.signatures[at] for at in self.numbers(self.stage)]
         if not 0 <= stage < len(self.cut):
             return [None] * len(own)
