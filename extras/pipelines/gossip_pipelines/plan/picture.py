@@ -71,7 +71,8 @@ def _conclusions(costs: Costs, answer: PlanAnswer, out: Path) -> Iterable[str]:
     if answer.others:
         left_out = [name for at, name in enumerate(costs.peers) if at not in answer.others[0].peers]
         if left_out:
-            yield f"too little memory for the model and a round's updates: {', '.join(left_out)}"
+            peers = ", ".join(left_out)
+            yield f"too little memory for the whole model and a round's updates: {peers}"
     else:
         yield "the whole model fits no peer, so there is no data-parallel training"
     if not answer.pipelines:

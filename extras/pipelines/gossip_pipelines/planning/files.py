@@ -15,7 +15,7 @@ from gossip.errors import ConfigError, UnknownName
 from gossip.run import open_file, read_at_most, shown
 
 FILE_BYTES_MAX = 2 * 2**20
-"""Maximum size of a profile. A profile with 512 layers and 64 links has 150 kB."""
+"""Maximum size of a profile, in bytes. A profile with 512 layers and 64 links has 150 kB."""
 CHECKED = ConfigDict(extra="forbid", allow_inf_nan=False)
 UNKNOWN_KEY = "unexpected_keyword_argument"
 NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$"
