@@ -79,7 +79,7 @@ class TransferTimes:
 
     def __init__(self) -> None:
         self._took: dict[PeerId, RecentMedian] = {}
-        self._largest: dict[PeerId, int] = {}  # Bytes
+        self._largest: dict[PeerId, int] = {}  # Bytes of the largest payload, by peer.
         # Times of the last consecutive trickling payloads, by peer.
         self._slow: dict[PeerId, list[float]] = {}
 

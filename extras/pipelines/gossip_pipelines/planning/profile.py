@@ -40,7 +40,7 @@ class LayerProfile:
             shape.
         output_bytes: Size of the output per sample.
         kept_bytes: Bytes per sample that the forward pass stores for the backward pass.
-        forward: Time of the forward pass. ``backward`` has the same form.
+        forward: Time of the forward pass, by the number of samples. So is ``backward``.
     """
 
     name: LayerName
@@ -59,7 +59,7 @@ class PeerProfile:
     Attributes:
         memory_bytes: Memory limit for the layers, their optimizer and their activations.
         batches: The two numbers of samples that were measured.
-        links: peer -> time of a message to it, measured at this peer.
+        links: peer -> time of a message to it, by its number of bytes, measured at this peer.
     """
 
     peer: PeerName

@@ -71,7 +71,7 @@ class StageModel:
         return [None if place is None else theirs[place] for place in found]
 
     def nbytes(self, stage: int) -> int:
-        """Return the size of the parameters and buffers of a stage."""
+        """Return the size of the parameters and buffers of a stage, in bytes."""
         each = [t for at in self.numbers(stage) for t in self.layers[at].state_dict().values()]
         return sum(tensor.numel() * tensor.element_size() for tensor in each)
 
