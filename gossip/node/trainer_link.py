@@ -331,7 +331,8 @@ class TrainerLink:
     def _applied(self, said: control.AppliedReply) -> None:
         self._unanswered -= 1
         if self._in_stage:
-            # A member of a stage is not requested to send an update that no peer needs any more.
+            # The trainer offers no update if no peer needs one, or if it no longer replies to the
+            # request. So the slots are released here.
             self._updates.release_until(said.round_id)
         if said.slot >= 0:
             self._results.applied(said.slot)
