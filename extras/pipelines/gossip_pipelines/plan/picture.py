@@ -71,8 +71,10 @@ def _conclusions(costs: Costs, answer: PlanAnswer, out: Path) -> Iterable[str]:
     if answer.others:
         left_out = [name for at, name in enumerate(costs.peers) if at not in answer.others[0].peers]
         if left_out:
-            peers = ", ".join(left_out)
-            yield f"too little memory for the whole model and a round's updates: {peers}"
+            yield (
+                "too little memory for the whole model and a round's updates: "
+                f"{', '.join(left_out)}"
+            )
     else:
         yield "the whole model fits no peer, so there is no data-parallel training"
     if not answer.pipelines:
