@@ -212,7 +212,7 @@ async def test_who_has_no_key_or_another_is_told_so_at_once(tmp_path: Path) -> N
         with pytest.raises(Refused, match=r"wrong swarm key \(yours is "):
             await arrive(join_server.address, key=wrong, patience_s=50.0)
         with pytest.raises(
-            Refused, match=r"it needs a key, or is no gossip join server"
+            Refused, match=r"it needs a key, or is not a join server of gossip"
         ) as refused:
             await arrive(join_server.address, patience_s=50.0)
         assert "copy runs/NAME/swarm.key" in (refused.value.hint or "")

@@ -449,7 +449,7 @@ async def test_a_full_disk_costs_an_answer_and_not_the_door(
         assert isinstance(await asked(join_server, says.RunQuery()), says.RunInfo)
     assert [line for line in said if "No space left" in line] == [
         (
-            f"! the join server at {join_server.address} failed at a task, and continues:  "
+            f"! the join server at {join_server.address} failed at a task, and continues: "
             "OSError: [Errno 28] No space left on device"
         )
     ]

@@ -121,7 +121,7 @@ def test_how_far_a_run_was_is_read_from_what_its_peers_have_written(tmp_path: Pa
 
 
 def test_what_is_on_disk_is_named(tmp_path: Path) -> None:
-    assert "has no part of it" in lost_state.hints(tmp_path)[0]
+    assert "has no part of the state" in lost_state.hints(tmp_path)[0]
     (tmp_path / "peer-2").mkdir()
     (tmp_path / "peer-2" / "state.safetensors").touch()
     assert str(tmp_path / "peer-2" / "state.safetensors") in lost_state.hints(tmp_path)[0]
