@@ -431,12 +431,16 @@ class RoundSettings:
 @dataclass(frozen=True, slots=True)
 class GossipSettings:
     mix_every: int = 4  # m: parameters are exchanged in every m-th round.
-    # Factor of the move towards the parameters of the others, at most k/(k+1), and share of the
-    # rule's model difference in the applied one.
-    mixing: float = 0.5
+    mixing: float = 0.5  # Factor of the move towards the parameters of the others, at most k/(k+1).
     staleness_max: int = 4  # Rounds. Older pushes are dropped.
     # Ratio of consensus distance and parameter norm above which mixing is raised.
     consensus_bound: float = 0.1
+
+    @property
+    def kept_share(self) -> float:
+        """Share of the local model difference in the applied one: half, or less if each round mixes
+        more than half of the parameters."""
+        return min(0.5, 1 - self.mixing) if self.mix_every == 1 else 0.5
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,12 +26,12 @@ def test_rolling_rounds_with_an_attacker_make_the_same_bits(aggregator: str, att
 
 
 @pytest.mark.parametrize(
-    ("aggregator", "local_steps", "mixing"),
-    [("mean", 1, 0.5), ("guarded_mean", 5, 0.5), ("mean", 5, 0.75)],
+    ("aggregator", "local_steps", "mixing", "mix_every"),
+    [("mean", 1, 0.5, 4), ("guarded_mean", 5, 0.75, 4), ("mean", 5, 0.75, 1)],
 )
 @pytest.mark.parametrize("topology", ["random-k", "ring"])
 def test_gossip_rounds_with_an_attacker_make_the_same_bits(
-    topology: str, aggregator: str, local_steps: int, mixing: float
+    topology: str, aggregator: str, local_steps: int, mixing: float, mix_every: int
 ) -> None:
     world = World(
         peers=6,
@@ -40,6 +40,7 @@ def test_gossip_rounds_with_an_attacker_make_the_same_bits(
         f=1,
         local_steps=local_steps,
         mixing=mixing,
+        mix_every=mix_every,
         faults=(FLIPPED,),
     )
     found = world.check(12)

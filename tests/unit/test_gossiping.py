@@ -542,8 +542,8 @@ def test_f_is_what_the_rule_can_tolerate_with_so_few_rows() -> None:
     assert only(effects, Aggregate)[0].f == 2
 
 
-@pytest.mark.parametrize(("others", "mixing"), [(1, 0.5), (3, 0.5), (3, 0.75), (3, 1.0)])
-def test_with_local_steps_what_mixing_leaves_is_the_own_difference(
+@pytest.mark.parametrize(("others", "mixing"), [(1, 0.5), (3, 0.1), (3, 1.0)])
+def test_with_local_steps_half_of_what_is_applied_is_the_own_difference(
     others: int, mixing: float
 ) -> None:
     for has_local_steps in (False, True):
@@ -553,13 +553,18 @@ def test_with_local_steps_what_mixing_leaves_is_the_own_difference(
         for peer in range(1, others + 1):
             effects += table.push(peer)
         (ask,) = only(effects, Aggregate)
-        assert ask.own_share == (1 - mixing if has_local_steps else 0.0)
+        assert ask.own_share == (0.5 if has_local_steps else 0.0)
 
 
-def test_parameters_have_no_share_of_their_own_with_local_steps() -> None:
-    table = GossipTable(peers=3, gossip={"mix_every": 1}, local_steps=True, at=0)
+@pytest.mark.parametrize(("mixing", "share"), [(0.1, 0.5), (0.5, 0.5), (0.75, 0.25), (1.0, 0.0)])
+def test_if_each_round_mixes_more_than_half_what_is_left_is_the_share_of_the_own_difference(
+    mixing: float, share: float
+) -> None:
+    gossip = {"mix_every": 1, "mixing": mixing}
+    table = GossipTable(peers=3, gossip=gossip, local_steps=True, at=0)
     effects = mixing_round(table, {1: b"", 2: b""}, b"")
-    assert {ask.mix: ask.own_share for ask in only(effects, Aggregate)} == {False: 0.5, True: 0.0}
+    asked = {ask.mix: ask.own_share for ask in only(effects, Aggregate)}
+    assert asked == {False: share, True: 0.0}, "parameters have none"
 
 
 # --- mixing ---------------------------------------------------------------------------------------

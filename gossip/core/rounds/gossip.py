@@ -545,11 +545,10 @@ class GossipRounds:
         half. The replicas may then differ in a direction in which the mean of a peer's inputs, and
         even more their median, has the sign of the neighbours. Steps in this direction would drive
         the replicas farther apart, and the momentum of the outer step accumulates them. With one
-        half from the peer itself, the default of ``mixing``, no direction is reversed. Steps on
-        gradients need no share, because they are much smaller than the exchanged steps of
-        parameters.
+        half from the peer itself, no direction is reversed. Steps on gradients need no share,
+        because they are much smaller than the exchanged steps of parameters.
         """
-        return 1 - self.settings.gossip.mixing if self.settings.local_steps and others else 0.0
+        return self.settings.gossip.kept_share if self.settings.local_steps and others else 0.0
 
     def _tolerated(self, rows: int) -> int:
         """Return f, or less if the rule cannot tolerate f among ``rows`` updates. Peers in

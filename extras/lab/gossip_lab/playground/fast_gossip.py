@@ -251,7 +251,7 @@ class GossipWorld:
         """Step with the aggregates ``(m, d)`` of some peers, which this changes."""
         here, outer = self._here, self._task.outer
         if outer is not None:
-            shares = (near.counts > 1) * (1 - self._settings.gossip.mixing)
+            shares = (near.counts > 1) * self._settings.gossip.kept_share
             own_share = torch.from_numpy(shares).float()[:, None]
             results.mul_(1 - own_share).add_(vectors[near.own_rows].mul_(own_share))
         if self._previous is not None:

@@ -177,8 +177,10 @@ class AppliesWhatTheRuleSaid(Checker):
 
     def _judge_own_share(self, ask: Aggregate) -> None:
         others = 0 if ask.own is None else len(ask.rows) - 1
-        settings = self.core.settings
-        right = 1 - settings.gossip.mixing if settings.local_steps and others else 0.0
+        settings, mixing = self.core.settings, self.core.settings.gossip.mixing
+        right = 0.5 if settings.local_steps and others else 0.0
+        if settings.gossip.mix_every == 1:
+            right = min(right, 1 - mixing)
         self.demand(
             ask.own_share == right,
             f"gives its own update of round {ask.round_id} {ask.own_share:.3f} beside the rule's "
