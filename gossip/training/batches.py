@@ -68,12 +68,13 @@ class BatchTracker:
     Attributes:
         expected: Number of batches before each step; 0 if there is no loader.
         least: Minimum number of samples in a batch. BatchNorm cannot train on one sample.
+        has_statistics: Whether BatchNorm in training mode has running statistics.
         reading: Round of the current batches, perhaps a predicted one.
         is_outdated: Whether the current batches do not belong to the next round.
     """
 
     def __init__(self) -> None:
-        self.expected, self.least = 0, 1
+        self.expected, self.least, self.has_statistics = 0, 1, False
         self.reading: StartRoundCommand | None = None
         self.is_outdated = False
         # cumulative number of samples after each batch of the round; None if there is no current
@@ -93,7 +94,9 @@ class BatchTracker:
         """Attach the model. The gradient of the parameter ``witness`` shows that a loss was
         propagated."""
         self._order.model = model
-        self.least = 2 if any(isinstance(module, _BatchNorm) for module in model.modules()) else 1
+        norms = [module for module in model.modules() if isinstance(module, _BatchNorm)]
+        self.least = 2 if norms else 1
+        self.has_statistics = any(n.training and n.running_mean is not None for n in norms)
         self._witness = witness
 
     def hand_out(self, samples: int, batch: int = 0, content: object = None) -> None:

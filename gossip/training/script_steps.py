@@ -74,7 +74,8 @@ class ScriptSteps:
         run.stepper.resume_after_round()  # with local parameters of a checkpoint
         run.membership.notify()
         self.seed()
-        if self._rounds.batches.least > 1 < run.config.peers_max and run.node.view.main == run.peer:
+        is_shared = run.config.peers_max > 1 and self._rounds.batches.has_statistics
+        if is_shared and run.node.view.main == run.peer:
             warnings.warn(OWN_STATISTICS, stacklevel=3)
 
     def check_prepared(self, operation: str) -> None:

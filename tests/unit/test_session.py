@@ -6,6 +6,9 @@ import json
 import os
 import threading
 import time
+import warnings
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -47,6 +50,48 @@ def step_with(model, optimizer, gradient: np.ndarray) -> None:
     ):
         parameter.grad = piece.view_as(parameter).clone()
     optimizer.step()
+
+
+# --- warnings -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("make", "peers", "warns"),
+    [
+        (lambda: torch.nn.BatchNorm1d(7), 2, True),
+        (lambda: torch.nn.BatchNorm1d(7), 1, False),
+        (lambda: torch.nn.BatchNorm1d(7).eval(), 2, False),
+        (lambda: torch.nn.BatchNorm1d(7, track_running_stats=False), 2, False),
+        (lambda: torch.nn.LayerNorm(7), 2, False),
+    ],
+    ids=["several", "alone", "frozen", "without", "other"],
+)
+def test_running_statistics_of_several_peers_are_reported_at_prepare(
+    make: Any, peers: int, warns: bool
+) -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(5, 7), make())
+    with FakeNodeSwarm(echo, peers=peers) as swarm, warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        swarm.session.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    assert [Path(each.filename).name for each in found] == ["test_session.py"] * warns
+    assert all("running statistics" in str(each.message) for each in found)
+
+
+@pytest.mark.parametrize(
+    ("scales", "warns"), [((None, 1.0), True), ((0.0, 1.0), True), ((1.0, 0.0, None), False)]
+)
+def test_a_first_step_without_a_gradient_is_reported_once(
+    scales: tuple[float | None, ...], warns: bool
+) -> None:
+    with prepared_swarm(echo) as (_, model, optimizer), warnings.catch_warnings(record=True) as got:
+        warnings.simplefilter("always")
+        for scale in scales:
+            optimizer.zero_grad()
+            if scale is not None:
+                (scale * model(torch.ones(4, 5)).sum()).backward()
+            optimizer.step()
+    assert [Path(each.filename).name for each in got] == ["test_session.py"] * warns
+    assert all("finds no gradient" in str(each.message) for each in got)
 
 
 # --- a step ---------------------------------------------------------------------------------------
