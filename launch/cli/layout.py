@@ -35,7 +35,7 @@ def config_errors() -> Iterator[None]:
         hint = f"{path} --help"
         if message.lower().startswith("missing argument 'run"):
             hint = f"gossip ls lists runs; then {path} NAME"
-        elif "'kill'" in message:
+        elif message.startswith("No such command 'kill'"):
             hint = (
                 "kill -9 PID kills a peer; gossip top shows the pids. Planned: gossip run --fault "
                 "crash:3@100 ..., or gossip drill RUN kill 3 if the run has --drills. gossip stop "
