@@ -148,10 +148,10 @@ def zeno_pp(
             most n times as long. Scores and outlyingness are the same.
     Returns: zeros, and all weights zero, when no update is accepted: no step is better than one
         that the judge rejects. Zeros when v is zero. A zero update has no direction and is not
-        accepted. The aggregate is no longer than v, or with lengths=updates than the longest of n -
-        f honest updates: the (n - f)-th smallest norm is not above that, for any f other updates.
-        Outlyingness is the larger of the shortfall of the score and the norm over the median norm,
-        because rescaling hides an attack by size alone.
+        accepted. The aggregate is no longer than v. With lengths=updates it is no longer than the
+        longest of n - f honest updates: the (n - f)-th smallest norm is not above that, for any f
+        other updates. Outlyingness is the larger of the shortfall of the score and the norm over
+        the median norm, because rescaling hides an attack by size alone.
     Raises:
         TooFewUpdates: Fewer than f + 1 updates.
         AggregationError: ``gradient`` is not finite or of another shape; an option is out of range.
@@ -198,7 +198,7 @@ def fltrust(gram: Gram, *, f: int = 0, lengths: Lengths = "gradient") -> Decisio
         f: Byzantine peers to tolerate: f + 1 updates are needed; also used by ``lengths``.
         gradient: ``(d,)``, the judge's own v; or a function that returns it.
         lengths: As for ``zeno_pp``: "gradient" (paper), where updates are gradients, or "updates".
-            With both values an update becomes at most n times longer.
+            With both values an update becomes at most n times as long.
     Returns: zeros, and all weights zero, when no update has a positive cosine. The norm is bounded
         as in ``zeno_pp``. Outlyingness as there, by the cosine.
     Raises:

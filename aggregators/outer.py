@@ -12,9 +12,9 @@ of them, momentum mu and rate eta:
     heavy_ball   m <- mu m + D;  theta <- theta - eta m
     nesterov     m <- mu m + D;  theta <- theta - eta (D + mu m)
 
-The momentum follows the rule: a Byzantine update that the rule lets through stays in it for 1 / (1
-- mu) rounds. For momentum before the rule use a sender (``senders``) and ``mean``. Listing the
-names does not import torch.
+The momentum follows the rule: a Byzantine update that the rule lets through stays in it for
+1 / (1 - mu) rounds. For momentum before the rule use a sender (``senders``) and ``mean``. Listing
+the names does not import torch.
 """
 
 from __future__ import annotations

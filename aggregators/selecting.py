@@ -26,9 +26,10 @@ def monna(gram: Gram, *, f: int) -> Decision:
 
 @gram_rule
 def faba(gram: Gram, *, f: int) -> Decision:
-    """Remove f times the update farthest from the mean of the remaining ones. Tolerates f < n/2,
-    but is weak for large f, because the first means include the attackers' updates. Needs
-    distances.
+    """Remove f times the update farthest from the mean of the remaining ones.
+
+    Tolerates f < n/2, but is weak for large f, because the first means include the attackers'
+    updates. Needs distances.
 
     Args:
         gram: Inner products of the updates.

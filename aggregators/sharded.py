@@ -21,7 +21,7 @@ from .gram_rules import GramRule, precision_of
 from .kernels import Rows
 from .registry import BoundRule
 
-_AHEAD = 2  # count of numbers before the triangle
+_AHEAD = 2  # elements before the triangle
 
 Part = tuple[Sequence[int], FloatArray]
 """Chosen rows of a shard, and the measurements of all its rows."""

@@ -34,7 +34,7 @@ def geometric_median(gram: Gram, *, f: int = 0, nu: float | None = None) -> Deci
         gram: Inner products of the updates.
         f: Byzantine peers to tolerate; determines how many updates are needed.
         nu: Smoothing: a shorter distance counts as nu. A thousandth of the typical distance by
-            default. A thousandth of the typical distance by default.
+            default.
     Raises:
         TooFewUpdates: Fewer than 2f + 1 updates.
         AggregationError: nu is not above 0, or not finite.

@@ -46,8 +46,8 @@ class Plan:
             modulo the length serves.
         pushes: The receivers of each peer.
         metropolis: Whether averages have Metropolis weights (Xiao, Boyd, Kim 2007): peers of any
-            degree count equally. They need pushes in both directions, and parameters move at most
-            half of the way.
+            degree count equally. These weights need pushes in both directions, and parameters
+            move at most half of the way.
     """
 
     servers: tuple[tuple[int, ...], ...] = ()

@@ -21,8 +21,8 @@ def random_k(roster: Roster, round_id: int, seed: int, *, k: int | None = None) 
     et al. 2006).
 
     The peers are put on a ring in random order, and all push along the same k distinct random
-    distances: k disjoint cyclic shifts. So all peers receive equally often, and no pair of peers
-    occurs twice.
+    distances: k disjoint cyclic shifts. So all peers receive equally often, and each
+    peer pushes to k different peers.
 
     Args:
         k: Number of peers that each pushes to, at most n - 1; ceil(log2 n) by default.

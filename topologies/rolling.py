@@ -15,6 +15,7 @@ def rolling(
     roster: Roster, round_id: int, seed: int, *, shards: int = 1, weights: str = ""
 ) -> Plan:
     """Order the peers of each shard by their lots, a hash of (seed, lineage, round, shard, peer).
+
     Unlike after a shuffle, the order of the other peers stays when one peer leaves the roster,
     except for first places. A peer of weight w draws w lots, and the lowest counts. So it gets the
     first place, and each next place, w times as often as a peer of weight 1. Lots are integers,
@@ -22,9 +23,9 @@ def rolling(
 
     Without weights no peer has two first places in a round before every peer has one, because the
     link of the peer that serves most shards determines the time of a round. With independent draws,
-    2 shards had the same of 2 servers in every other round, and one of 8 peers served 2.6 of 8
-    shards. If one shard more than a multiple of n remains, it is the first one, and any peer may
-    serve it, such as the short first shard of shards that decide together.
+    2 shards had the same of 2 servers in every other round, and the busiest of 8 peers served 2.6
+    of 8 shards on average. If one shard more than a multiple of n remains, it is the first one, and
+    any peer may serve it, such as the short first shard of shards that decide together.
 
     Args:
         shards: Number of parts of a vector, each with its own order of servers.

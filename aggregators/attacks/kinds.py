@@ -172,7 +172,7 @@ def checked_strength(kind: AttackKind, strength: float | None) -> float | None:
 def flip_labels(labels: Any, classes: int) -> Any:
     """Train on wrong labels, ``classes - 1 - label``, and send the resulting update.
 
-    ``y`` is an int, array or tensor.
+    ``labels`` is an int, array or tensor.
 
     Source: Xie, Koyejo, Gupta 2019, "Zeno", arXiv:1805.10032 (9 - label, for ten classes).
     """

@@ -57,8 +57,8 @@ __all__ = [
 log = logging.getLogger(__name__)
 forks.watch()
 SMALL = 2**18
-"""Count of numbers below which plain kernels are used. They take a millisecond or two, and loading
-numba takes half a second."""
+"""Number of elements below which plain kernels are used. They take a millisecond or two, and
+loading numba takes half a second."""
 Survivors = NDArray[np.float64] | None
 _forced = ""
 

@@ -16,7 +16,8 @@ CHUNK_ELEMENTS = 2**19  # of (n, columns): a chunk and its copies stay in cache
 
 
 class Rows:
-    """N vectors of d coordinates: an (n, d) tensor, or n tensors or arrays that are not stacked.
+    """Vectors of d coordinates, n of them: an (n, d) tensor, or n tensors or arrays that are not
+    stacked.
 
     Attributes:
         n, d: Number of rows, and their length.

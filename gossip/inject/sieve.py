@@ -197,7 +197,7 @@ class FaultyTransport:
         return ()
 
     def _link(self, arrival: LinkUp | LinkDown) -> tuple[Arrival, ...]:
-        """Return the event of the inner link; () if the link is cut."""
+        """Return the event of the inner link; () if a cut hides it."""
         peer = arrival.peer
         if isinstance(arrival, LinkUp):
             self._stands.add(peer)

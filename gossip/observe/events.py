@@ -494,8 +494,8 @@ class Resumed(PeerEvent):
 
 
 class Round(PeerEvent):
-    """A round was applied, with its number of steps, server, contributors and their times
-    (`took_us`), loss and trust scores."""
+    """A round was applied, with the number of steps so far, server, contributors and their
+    times (`took_us`), loss and trust scores."""
 
     since: RoundId = None
     step: Count = None

@@ -53,7 +53,7 @@ _FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _SCRATCH = re.compile(r"\..+\.(?P<host>[A-Za-z0-9-]+)\.(?P<pid>[0-9]{1,9})\.incomplete")
 _OURS = ("format", "step", "wall_time_s", "files", "digest")
 _NO_FOLDER_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EBADF, errno.ENOSYS)
-_one_writer = threading.Lock()  # so that this process writes one scratch file at a time
+_one_writer = threading.Lock()  # so that scratch files of this process can be removed as unused
 
 
 class DamagedCheckpoint(ConfigError):
@@ -243,7 +243,7 @@ class OutgoingCheckpoint:
 
     def link(self, name: str, source: Checkpoint) -> None:
         """Add a file of another checkpoint as a hard link, or as a verified copy where the file
-        system has no hard links. The disk blocks are shared as long as one of the checkpoints
+        system has no hard links. The data stay on disk as long as one of the checkpoints
         exists.
 
         Raises: DamagedCheckpoint: The file differs from what was written. OSError: The checkpoint

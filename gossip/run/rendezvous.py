@@ -328,7 +328,7 @@ def create_claim(folder: Path, peer: int, incarnation: int, who: str = NEWCOMER)
 
 def _claimed_by(folder: Path, peer: int, incarnation: int) -> str:
     """Return the claimant of an incarnation of a peer. Raises: ConfigError: The claim cannot be
-    read. A guess could let two nodes of one incarnation run at once."""
+    read. A guess could let two incarnations of one peer run at once."""
     name = f"{peer}.{incarnation}.claim"
     try:
         with open_in(folder, name) as file:

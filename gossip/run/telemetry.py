@@ -50,7 +50,7 @@ PACKAGES = (
 
 
 def print_write_failure(path: str, why: str) -> None:
-    """Report a file that cannot be written on stderr, if no other part would report it."""
+    """Report on stderr a file that cannot be written, if no other part would report it."""
     message, hint = in_words(path, why)
     print(f"! {message}\n  {hint}", file=sys.stderr, flush=True)
 

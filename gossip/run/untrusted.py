@@ -38,7 +38,7 @@ def open_in(folder: Path, name: str, owners: set[int] | None = None) -> BinaryIO
     link.
 
     Args:
-        owners: List to which the user ids of the owners of the folder, its subfolders and the file
+        owners: Set to which the user ids of the owners of the folder, its subfolders and the file
             are added.
     Raises:
         FileNotFoundError: There is none.

@@ -87,8 +87,8 @@ def measure(
         seed: Seed of the clouds.
         strengths: Number of strengths to try of each attack, evenly spaced in the logarithm. About
             as many more are tried around the best.
-        beside_length: Whether kappa is divided by |m|^2 if that is larger than the mean of |x_i -
-            m|^2.
+        beside_length: Whether kappa is divided by |m|^2 if that is larger than the mean of
+            |x_i - m|^2.
     """
     generator = torch.Generator().manual_seed(seed)
     worst, found_by = 0.0, "nothing"

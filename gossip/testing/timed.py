@@ -19,7 +19,7 @@ class TimedLayer(nn.Module):
         backward: Duration of a backward pass, in forward passes.
         parameters: Number of its parameters, which get gradients of 0.
         speed: Speed of the emulated device, by which times are divided. It is not part of
-            the layer's settings.
+            the layer's ``repr``, so layers at all speeds count as the same.
     """
 
     def __init__(

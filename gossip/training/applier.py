@@ -52,7 +52,8 @@ class Applier:
         self._offered = -1  # round of the last offer
         self._kind = 0  # kind of the current or last step; 0 means any
         self._in_step = False
-        self._ended_at, self._digest = -1, b""  # of the replica when training ended
+        # ``LocalModel.changes`` and the digest of the replica when training ended
+        self._ended_at, self._digest = -1, b""
 
     @property
     def step(self) -> int:

@@ -29,7 +29,7 @@ def script_of(function: Callable[..., Any], arguments: Sequence[Any]) -> str:
 
     Args:
         function: Function in a notebook or a script, or in a module that can be imported.
-            arguments: Numbers, text, None, and lists, tuples, sets and dicts of them.
+        arguments: Numbers, text, None, and lists, tuples, sets and dicts of them.
     Raises: ConfigError: Its source cannot be found, or it uses an object of the notebook that a
         source cannot recreate, such as a tensor or a model.
     """

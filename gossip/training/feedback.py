@@ -59,7 +59,7 @@ class UpdateEncoder:
 
         Args:
             update: ``(elements,)``. A non-finite one is not changed, and leaves no residual.
-                encoded: Memory for the bytes, shard by shard.
+            encoded: Memory for the bytes, shard by shard.
             fragment: Fragment of the update.
         """
         keeps = self._wire.encoding.feedback and self.residual is not None

@@ -325,7 +325,8 @@ class Layout:
                 parameter.add_(piece.to(parameter.dtype), alpha=scale)
 
     def digest_parameters(self) -> bytes:
-        """Return a digest of the bits of all parameters, which is equal for equal replicas only."""
+        """Return a digest of the bits of all parameters. Two replicas are equal exactly if their
+        digests are."""
         digest = PayloadDigest()
         for parameter in self.parameters:
             digest.update(

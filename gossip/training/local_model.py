@@ -110,7 +110,7 @@ class LocalModel:
         """
         self._sender, self._config = sender, config
         self.stepper = EveryStep()
-        self._lends = config.peers_max > 1  # slots with results that the script may read
+        self._lends = config.peers_max > 1  # whether the script may read results in their slots
         self.encoder: UpdateEncoder | None = None
         self.sender_memory: Memory | None = None
         self.exchanged: tuple[torch.Tensor, ...] = ()

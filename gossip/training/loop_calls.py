@@ -72,8 +72,8 @@ class LoopCalls(PeerStatus):
         ``optimizer.step()``, this peer takes part in the round without an update.
 
         Args:
-            total: Steps of the whole run; a multiple of those of a round, ``local_steps /
-                fragments``.
+            total: Steps of the whole run; a multiple of those of a round, which are
+                ``local_steps / fragments``.
             save, every, keep: As for ``save_every``; without ``save`` nothing is saved.
         Raises: ConfigError: As ``save_every``, or ``total`` is not a number of steps.
         """

@@ -129,7 +129,8 @@ class StepCoordinator:
         self.stepped: frozenset[int] = frozenset()
         # optimizer -> gradients at the request of a step that has not been made
         self._gathered: dict[int, list[Tensor | None]] = {}
-        self._values: list[tuple[Tensor, Tensor]] = []  # at the request
+        # parameters, and their values at the request
+        self._values: list[tuple[Tensor, Tensor]] = []
         self._overflow = self._is_gathered = False
         self._loss: float | None = None
         # alive during a backward pass, which calls it at its end

@@ -45,7 +45,7 @@ class NodeService:
         stage: This peer's stage of a pipeline; None if there is no pipeline.
         go: Command of the round to compute; None until it arrives.
         view: Last command of a round, which describes the other peers; initially only this peer.
-            has_begun: Whether any command of a round has arrived.
+        has_begun: Whether any command of a round has arrived.
         interrupt: Called about twice a second in every wait, and may raise.
         leave_state: Writes the state to disk when the run has lost its quorum. Takes the reason,
             and returns a line with the path.
@@ -378,7 +378,7 @@ class NodeService:
 
         Args:
             hurry: Polled about twice a second; once it is true, other peers are no longer served.
-                not_saved: Reason why the last checkpoint is missing, for the records.
+            not_saved: Reason why the last checkpoint is missing, for the records.
         """
         until = time.monotonic() + within_s
         try:

@@ -120,7 +120,7 @@ def _print(lines: IO[str]) -> None:
 
 
 def _dump_settings(resolved: Resolved) -> str:
-    """Return the options without defaults as text of a file for ``gossip run --config``."""
+    """Return the options that are not defaults, as text for ``gossip run --config``."""
     lines = resolved.to_toml().splitlines()
     wanted = {key for key, source in resolved.sources.items() if source != "default"}
     return "\n".join(line for line in lines if line.split(" = ")[0] in wanted) + "\n"

@@ -34,7 +34,7 @@ class UnpreparedOptimizers:
         self._alone = True
         self._exchanges = self._steps = 0  # steps of prepared optimizers, and of others since
         self._paused = self._warned = False
-        self._began: dict[int, int] = {}  # identities of optimizers that are stepping
+        self._began: dict[int, int] = {}  # stepping optimizer -> exchanges at its start
         self._stepped: WeakKeyDictionary[torch.optim.Optimizer, int] = WeakKeyDictionary()
         self._intruder = ""  # class that stepped prepared parameters since the last exchange
         self._handles: list[Any] = [

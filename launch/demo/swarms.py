@@ -370,7 +370,7 @@ def table(rows: Mapping[str, Mapping[str, Any]]) -> list[str]:
 
 def _judge(total: int | None, *words: str) -> None:
     """Run ``gossip.launch.demo.evaluate`` with one thread, and show on a terminal the number of
-    ``total`` models or rounds are done."""
+    finished models or rounds among ``total``."""
     command = python_command("-m", "gossip.launch.demo.evaluate", *words)
     environment = {"OMP_NUM_THREADS": "1", **os.environ}
     console, is_hidden = Console(stderr=True), not sys.stderr.isatty()

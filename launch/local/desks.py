@@ -42,8 +42,8 @@ def names(folder: Path) -> list[str]:
 def open_socket(
     folder: Path, name: str, act: Callable[[socket.socket, str], None]
 ) -> socket.socket:
-    """Return a unix socket that ``act`` has bound or connected. The path of a socket may have 107
-    bytes, and that of a run's folder may be longer, so it goes through an open descriptor of
+    """Return a unix socket that ``act`` has bound or connected. The path of a socket has at most
+    107 bytes, and that of a run's folder may be longer, so it goes through an open descriptor of
     the folder."""
     end = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -61,10 +61,10 @@ def ask(folder: Path, order: Mapping[str, Any]) -> dict[str, Any]:
     """Send an order to the launcher in ``folder`` that runs its peers, or to each of several
     launchers its share. No launcher acts before all have accepted the order.
 
-     Returns: The number of the drill. For ``heal``: the faults that ended and the peers that were
-         woken.
-     Raises: RunUnreachable: The run has ended. ConfigError: The run allows no drills, or cannot
-     perform this one.
+    Returns: The number of the drill. For ``heal``: the faults that ended and the peers that were
+        woken.
+    Raises: RunUnreachable: The run has ended. ConfigError: The run allows no drills, or cannot
+        perform this one.
     """
     shares = _shares(folder, order)
     if len(shares) > 1:

@@ -25,8 +25,8 @@ def export(name: str, folder: Path, launched: bool, others_s: float = 0.0) -> in
     """Export a run until it is over. Return the number of exported values.
 
     Args:
-        launched: Whether closing stdin ends the run: a launcher holds its other end.
-            Otherwise the run's files show the end.
+        launched: Whether a closed stdin shows that the run is over: a launcher holds its other
+            end. Otherwise the run's files show the end.
         others_s: Maximum time to wait after that until the run's files also show the end.
     """
     tracker = open_tracker(name, folder)
