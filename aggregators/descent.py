@@ -271,8 +271,8 @@ def _directions(gram: Gram) -> tuple[float, FloatArray, FloatArray]:
 def _sizes(
     name: str, lengths: Lengths, size: float, norms: FloatArray, f: int
 ) -> FloatArray | float:
-    """Return the new norms of the updates, with the judge's gradient at the norm ``size``.
-    Raises AggregationError."""
+    """Return the norms to which updates are rescaled. ``size`` is the norm of the judge's
+    gradient. Raises AggregationError."""
     if lengths == "gradient":
         return size
     if lengths != "updates":

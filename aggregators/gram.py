@@ -113,7 +113,8 @@ class Gram:
         """Return the matrix in which each row that equals an earlier one has the products of that
         row, so that equal rows tie to the last bit."""
         equal = self.squared_distances() == 0
-        if np.count_nonzero(equal) == self.n:  # of each row to itself
+        # If true, the only zero distances are those of each row to itself.
+        if np.count_nonzero(equal) == self.n:
             return self
         order = [*equal.argmax(axis=1), *range(self.n, len(self.products))]
         return Gram(

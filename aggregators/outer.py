@@ -77,7 +77,8 @@ class OuterStep(NamedTuple):
 
 
 def load(spec: str) -> OuterStep:
-    """Return the outer step of a name; its options follow a colon, separated by commas.
+    """Return the outer step that ``spec`` names. Options follow the name after a colon, separated
+    by commas.
 
     Raises: UnknownName: No such step or option. ConfigError: A value cannot be read or is out of
         range.

@@ -677,8 +677,8 @@ def _with_rule(resolved: Resolved) -> Resolved:
 
 
 def _with_judge(resolved: Resolved) -> Resolved:
-    """Return the settings with the default rule for a reference, if a reference was requested and
-    no rule was named.
+    """Return the settings with the default rule for reference samples, if ``reference_samples`` is
+    set and no rule is.
 
     Only options decide, because they are the same for all peers. A script could set a judge on some
     peers only, but the rule must be the same on all.

@@ -229,7 +229,7 @@ def push_back(crowd: OmniscientView, length: float = DRIFT_LENGTH) -> Tensor:
 @attack(
     shape="together",
     strength=1.0,
-    meaning="in gammas that hide it: 2 is twice as far out",
+    meaning="multiple of the largest gamma that still hides the attack (2 is twice as far out)",
     allowed=POSITIVE,
 )
 def outer_momentum(crowd: OmniscientView, *, strength: float) -> Tensor:

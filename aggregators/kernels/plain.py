@@ -246,7 +246,8 @@ def _products(
         if work == torch.float64:
             block = block.clamp(-HUGE_FACTOR, HUGE_FACTOR)
         some = block if whole else block[list(these)]
-        pieces = block.shape[1] // FLUSH  # multiplied in one call: each wakes torch's threads
+        # Multiply all pieces in one call, because every call wakes torch's threads.
+        pieces = block.shape[1] // FLUSH
         if pieces:
             left, right = (
                 x[:, : pieces * FLUSH].reshape(len(x), pieces, FLUSH).transpose(0, 1)

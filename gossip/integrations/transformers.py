@@ -94,8 +94,9 @@ class GossipMixin(_Trained):
 
         Args:
             peer: Result of ``gossip.init()``, if the script has called it.
-            gossip_save: Folder of the run's checkpoints, every ``save_steps`` of the Trainer's
-                arguments and at the end. ``gossip run --resume auto`` resumes from them.
+            gossip_save: Folder for the run's checkpoints. If the Trainer saves by steps, a
+                checkpoint is saved every ``args.save_steps`` steps, and in any case at the end.
+                ``gossip run --resume auto`` resumes from them.
         Raises: ConfigError: The Trainer's arguments request work that cannot be the same on all
             peers.
         """

@@ -281,9 +281,10 @@ def check_resilience(
     majority = n // 2 + 1
     if follows and (found.breaks_at is None or found.breaks_at > majority):
         raise AssertionError(
-            f"{majority} of {n} Byzantine peers do not break {bound.name}. A rule that "
-            "follows the updates and nothing else must follow most of them. So it does not, "
-            "or its declaration (translation, scale, center) is wrong"
+            f"{majority} of {n} Byzantine peers do not break {bound.name}. If the result depends "
+            "on nothing but the updates, a Byzantine majority must be able to break the rule. So "
+            "the rule ignores a majority of its updates, or its declaration (translation, scale, "
+            "center) is wrong"
         )
     return ConformanceReport(
         bound.name,

@@ -331,8 +331,8 @@ def pack_object(value: object) -> bytes:
 
 
 def plain_of(data: bytes) -> Any:
-    """Return the object that ``pack_object`` has packed, with tuples as lists; None: ``data`` is
-    not a packed object, which a peer may send."""
+    """Return the object that ``pack_object`` has packed, with tuples as lists. Return None
+    if ``data`` is not a packed object; a Byzantine peer may send such data."""
     try:
         return msgpack.unpackb(data, **_PARSER_LIMITS)
     except PARSER_ERRORS:

@@ -29,7 +29,7 @@ from .unprepared import parameters_of
 
 _MOVABLE = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 BLOCK_NUMBERS = 2**17
-"""Count of numbers that are copied at once, and checked while they are in the processor's cache."""
+"""Number of elements in a block, which is copied and then checked while it is in the CPU cache."""
 PRESENT = 2.0**-40
 """Mark of a parameter with a gradient, in an update. It is too small to change a distance or a norm
 of updates."""

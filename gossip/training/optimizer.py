@@ -133,7 +133,8 @@ class StepCoordinator:
         self._values: list[tuple[Tensor, Tensor]] = []
         self._overflow = self._is_gathered = False
         self._loss: float | None = None
-        # alive during a backward pass, which calls it at its end
+        # Weak reference to the callback of the current backward pass. Autograd keeps the callback
+        # alive and calls it at the end of the pass.
         self._callback: Callable[[], Callable[[], None] | None] = lambda: None
 
     def step(self) -> None:

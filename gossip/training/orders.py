@@ -32,8 +32,8 @@ def stratify(labels: Tensor) -> Tensor:
 
 
 def separate(labels: Tensor, block: int) -> Tensor:
-    """Return an order in which each block has the labels of all samples in proportion, sorted by
-    label. So slices of a block complement each other.
+    """Return an order of stratified blocks: each block has the label proportions of the whole data
+    set, and is sorted by label. So slices of a block complement each other.
 
     Args:
         labels: ``(n,)`` whole numbers.

@@ -84,7 +84,8 @@ class ReplicaCheck:
         self._began_at, self._first_step = time.monotonic(), -1
         self._spent_s = self._cost_s = 0.0
         self._sent: tuple[tuple[str, ...], bytes] = (), b""
-        self._noted: tuple[int, tuple[str, ...], bytes] = -1, (), b""  # after a step
+        # Last own step, and the names of the tensors and their digests after that step.
+        self._noted: tuple[int, tuple[str, ...], bytes] = -1, (), b""
         self._missed = self._missed_before = False
         self.period = 1
         """Steps between two regular comparisons. A power of two, so that peers with different

@@ -294,7 +294,8 @@ def main() -> None:
     except OSError as error:
         if error.errno not in NO_ROOM:
             raise
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # its remaining output
+        # Discard the remaining output of the command, so that the flush at exit does not fail, too.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         where = error.filename or "the output"
         print_error(ConfigError(f"cannot write {where}: {error.strerror}", "free some space"))
         sys.exit(ConfigError.exit_code)

@@ -48,7 +48,8 @@ class RegistryFolder:
         self._others: set[str] = set()
 
     def place(self) -> bytes:
-        """Return the id of this folder, which the first join server in it has drawn.
+        """Return the random id of this folder. The first join server that uses the folder
+        generates the id.
 
         Raises: ConfigError: The file does not contain an id.
         """

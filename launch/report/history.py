@@ -1,5 +1,5 @@
-"""Division of a run's commits into its history and the abandoned branches. One branch of a
-fork counts."""
+"""Division of a run's commits into its history and the abandoned branches. Only one branch
+of each fork is part of the history."""
 
 from __future__ import annotations
 

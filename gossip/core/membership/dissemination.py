@@ -14,7 +14,7 @@ from gossip.core.settings import SENDERS_MAX, MembershipSettings
 
 def retransmit_limit(n: int, settings: MembershipSettings) -> int:
     """Return the number of times that a peer sends a rumor. memberlist uses log10, which gives 4
-    times for n <= 9. With message loss that is too few: running peers were declared dead
+    times for n <= 9. If messages are lost, 4 times is too few: running peers were declared dead
     (docs/design_notes.md N5)."""
     return settings.retransmit_mult * ceil(log2(n + 1))
 

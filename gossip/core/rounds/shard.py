@@ -272,7 +272,7 @@ class ShardRound:
     commit: Commit | None = None
     payload: Payload | None = None
     made_here: bool = False
-    # attempt in which a commit was forwarded last, by its server and digest
+    # Last attempt in which each commit was forwarded; the key is (server, digest).
     _forwarded: dict[tuple[PeerId, bytes], int] = field(default_factory=dict)
 
     def validate_state(self, roster: Roster) -> None:

@@ -236,8 +236,8 @@ def _idle(table: RobustnessTable) -> list[str]:
 
 
 def _quarantined(table: RobustnessTable, rows: Sequence[RobustnessRow]) -> list[str]:
-    """Return the attacks under which the trust table has quarantined honest workers, and the number
-    of Byzantine ones in quarantine."""
+    """Return one Markdown line per rule: the attacks under which honest workers were in quarantine,
+    with the counts of honest and Byzantine workers in it."""
     lines = []
     for row in rows:
         told = []

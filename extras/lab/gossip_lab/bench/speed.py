@@ -1,5 +1,5 @@
-"""``gossip bench aggregators``: the time of a rule, in passes (sums) over the updates, and compared
-with byzfl."""
+"""``gossip bench aggregators``: time of each rule, relative to the time of one sum over the updates
+and to byzfl."""
 
 from __future__ import annotations
 

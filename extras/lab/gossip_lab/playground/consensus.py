@@ -96,8 +96,8 @@ class MixingStrength:
         self._prune(peers, round_id)
 
     def _prune(self, peers: Peers, round_id: int) -> None:
-        """Drop sketches that these peers no longer need: of each sender the newest received one,
-        and all later ones, are enough."""
+        """Drop sketches that these peers no longer need: those older than the last two
+        exchanges."""
         known = self._pushes
         oldest = round_id - 2 * self._settings.gossip.mix_every
         known = known[~np.isin(known["receiver"], peers) | (known["round"] > oldest)]

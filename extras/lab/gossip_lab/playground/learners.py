@@ -365,8 +365,8 @@ class _Products:
 
 
 def _linear_layers(model: nn.Module) -> list[tuple[int, int]] | None:
-    """Return inputs and outputs of the layers of ``Sequential(Linear, ReLU, ..., Linear)``; None if
-    the model is another one."""
+    """Return ``(in_features, out_features)`` of each linear layer of
+    ``Sequential(Linear, ReLU, ..., Linear)``, or None for any other model."""
     modules = list(model) if isinstance(model, nn.Sequential) else [model]
     layers, between = modules[::2], modules[1::2]
     if len(layers) != len(between) + 1 or not all(type(each) is nn.ReLU for each in between):

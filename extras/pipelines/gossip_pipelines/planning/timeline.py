@@ -67,7 +67,8 @@ def play(stage_costs: StageCosts, placement: Placement) -> list[StagePass]:
     for group in groups:
         order = dealt(stage_costs.shares(group), work.micro_batches)
         route.append([group[member] for member in order])
-    free_s: defaultdict[int | tuple[int, int], float] = defaultdict(float)  # Of peers and of links.
+    # Time at which each peer, or each link (a pair of peers), is free.
+    free_s: defaultdict[int | tuple[int, int], float] = defaultdict(float)
     owed: Counter[int] = Counter()  # Backward passes that each peer still has to compute.
     # In the first stage each member reads its micro-batches one after the other.
     ready = {_Ready(0.0, peer, 0, route[0].index(peer), False) for peer in route[0]}

@@ -32,7 +32,7 @@ from gossip_lab.simulation.world import Outgoing, ToyTrainer, payload_of
 if TYPE_CHECKING:
     from gossip_lab.simulation.world import Swarm
 
-ROUNDS = 3  # minimum number of rounds that are still trained
+ROUNDS = 3  # minimum number of rounds from the present round to the last one
 LOOKED_AT = 12
 LONGER = np.float32(1.01)
 SLICE_S = 0.25

@@ -71,8 +71,8 @@ __all__ = [
 def every_checker(
     circumstances: RunConditions | None = None, onlookers: Onlookers | None = None
 ) -> list[Watching]:
-    """Return every checker, after the onlookers that they read: for tests, and for a run
-    that needs some of them."""
+    """Return the observers and then all checkers, because checkers read the observers. Used by
+    tests, and by runs that select some checkers."""
     c, known = circumstances or RunConditions(), onlookers or Onlookers.create(circumstances)
     return [*known, *[kind(c, known) for kind in Checker.kinds]]
 

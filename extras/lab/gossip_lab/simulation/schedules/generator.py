@@ -235,7 +235,8 @@ def _draw_faults(
         # In gossip rounds no peer serves.
         made = [[fault for fault in faults if not needs_a_server(fault)] for faults in made]
     bearable: tuple[Fault, ...] = ()
-    # Some drawn faults cannot be survived together with others: more kinds compensate for them.
+    # ``bearable_of`` drops faults that the protocol cannot survive together. Further kinds replace
+    # the dropped ones.
     while len({type(fault) for fault in bearable}) < KINDS_MIN and chosen <= len(KINDS):
         picked = [fault for number in sorted(order[:chosen]) for fault in made[number]]
         bearable = bearable_of(

@@ -210,9 +210,9 @@ class ToyTrainer(ToyModel):
         rounds: Rounds that its script trains for.
         piece_bytes: Size of a piece of its state.
         overlap: 1: it computes the next update during the round of the last one.
-        local_steps: Steps of an update. With more than one ``OUTER`` applies the aggregate, and its
-            memory belongs to the state. Every other update is of fewer steps, on a part of the
-            samples.
+        local_steps: Steps of an update. With more than one step, ``OUTER`` applies the aggregate,
+            and the memory of ``OUTER`` is part of the state. Every other update is of fewer steps,
+            on a part of the samples.
         fragments: Number of fragments of the model, each as large as an update. With more than one
             its script also calls collective operations, in rounds that are no steps.
         turns: Turns of the two optimizers of its script.

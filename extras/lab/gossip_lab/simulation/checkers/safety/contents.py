@@ -364,8 +364,8 @@ def _state_digest(payload: Payload) -> bytes:
 
 
 def _name_of(payload: Payload) -> bytes:
-    """Return the name of these parameters in the payload: their digest, or the packed manifest of
-    their pieces."""
+    """Return the identifier of the parameters in the payload: their digest, or the packed manifest
+    of their pieces."""
     content, outline = bytes_of_state(payload), outline_of(payload)
     sizes = (len(content) - OWN_BYTES, OWN_BYTES)
     return described(content, sizes, outline.piece_bytes if outline else len(content))[1][0]

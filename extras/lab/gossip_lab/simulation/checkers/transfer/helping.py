@@ -30,8 +30,9 @@ LATE_S = 0.25
 
 class RemindsTheSilent(Checker):
     """L4: a peer that is reachable and does not reply to a request for an attestation receives
-    another request every second, for as long as its attestation is needed. A request or a reply may
-    be lost, and peers that have finished do not wait for a third one."""
+    another request every second, for as long as its attestation is needed. The first
+    request or its reply may be lost, and finished peers exit without waiting for a third
+    request."""
 
     invariant = "L4"
     _nonce = PerLife[int](lambda: -1)
