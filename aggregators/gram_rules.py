@@ -367,7 +367,6 @@ def statistics(rows: Rows, vectors: Mapping[str, Tensor], reference: Tensor | No
     if reference is None:
         # With few numbers, another pass costs less than a choice.
         reference = rows.row(_central_row(_sample(rows)) if rows.n * rows.d >= kernels.SMALL else 0)
-    # A clone, because the rows may be another process's read-only memory.
     for _ in range(ATTEMPTS):
         resolution = 4 * float(torch.finfo(rows.dtype).eps) * norm(reference)
         found = Gram(

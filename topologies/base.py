@@ -42,8 +42,8 @@ class Plan:
     A rolling plan has ``servers``, a gossip plan ``pushes``.
 
     Attributes:
-        servers: For each shard the order in which peers serve it. In attempt a the peer at index a
-            modulo the length serves.
+        servers: For each shard the order in which peers serve it. Attempt ``i`` has the peer at
+            index ``i`` modulo the length.
         pushes: The receivers of each peer.
         metropolis: Whether averages have Metropolis weights (Xiao, Boyd, Kim 2007): peers of any
             degree count equally. These weights need pushes in both directions, and parameters
