@@ -62,8 +62,7 @@ class ScriptSteps:
     _has_warned: bool = False
     _seeded: tuple[int, int] = -1, 0  # Step of the last seeding of the generators, and the seed.
     _have_stepped: frozenset[int] = frozenset()  # Optimizers that have stepped on the last samples.
-    # Functions of ``each_step``, each with the number of its optimizer, or None for steps of the
-    # run.
+    # Functions of ``each_step`` and the numbers of their optimizers; None: steps of the run.
     _functions: tuple[tuple[Callable[[], object], int | None], ...] = ()
 
     def join(self) -> None:
@@ -107,8 +106,7 @@ class ScriptSteps:
         try:
             (self._make_further_step if is_further(kind) else self._make_step)(loss, overflow, kind)
         finally:
-            applied = self._run.model.steps - trained
-            self.advanced = applied if is_further(kind) else run.step - before
+            self.advanced = run.model.steps - trained if is_further(kind) else run.step - before
             self._rounds.note_seen()
             if self._run.applied.replicas is not None:
                 self._run.applied.replicas.warn_of_changes()

@@ -63,8 +63,8 @@ class World:
         optimizer: ``sgd``; or in gossip rounds ``adamw``, or ``adamw-mixed``, which mixes both
             moments as it mixes parameters.
         mix_every: In gossip rounds, rounds between two exchanges of parameters.
-        mixing: In gossip rounds, share of the way to the others' parameters. With ``mix_every = 1``
-            it is also that to their model differences if it is above one half.
+        mixing: In gossip rounds, share of the way to the others' parameters; above 0.5 with
+            ``mix_every = 1`` also to their model differences.
         faults: Faults as in a fault plan, such as ``crash:0-49@50`` or ``sign_flip:90-99*10``.
         links: Links between peers, such as ``wan`` or ``delay:20ms-50ms,bytes:12.5MB``.
         compute: Times of an update, such as ``uniform:0.04:0.06`` or ``lognormal:0.3``.
