@@ -622,8 +622,9 @@ def test_a_run_in_which_nothing_went_wrong_tells_of_refused_results(tmp_path: Pa
     assert overview.nothing_noticed(made(tmp_path, [])).endswith("that any peer noticed.")
     run = made(tmp_path / "refused", [refused, {**refused, "t": 1.1}])
     assert overview.verdict(run, []).endswith(
-        "Nothing went wrong that any peer noticed. Peers rejected results 2 times at first, which "
-        "is usual for noisy updates, and accepted them from the next server."
+        "Nothing went wrong that any peer noticed. Peers rejected results 2 times, and accepted "
+        "the next server's. Noisy updates cause this, but so does a server that rarely sends wrong "
+        "results."
     )
 
 

@@ -94,8 +94,8 @@ def nothing_noticed(run: RecordedRun) -> str:
     if not refused:
         return f"{nothing}."
     return (
-        f"{nothing}. Peers rejected results {counted(refused, 'time')} at first, which is usual "
-        "for noisy updates, and accepted them from the next server."
+        f"{nothing}. Peers rejected results {counted(refused, 'time')}, and accepted the next "
+        "server's. Noisy updates cause this, but so does a server that rarely sends wrong results."
     )
 
 

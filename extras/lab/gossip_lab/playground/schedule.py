@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 
 import numpy as np
@@ -86,6 +87,27 @@ class GossipTimes:
         return np.flatnonzero(np.isfinite(self.close_s))
 
 
+def find_passed_s(pushes: Pushes, n: int, f: int) -> Times:
+    """Return when each of n peers has some of these pushes of more than f others, ``(n,)``, or
+    infinity."""
+    found = np.full(n, np.inf)
+    if not len(pushes):
+        return found
+    # A sort of records compares them one by one, and takes many times as long.
+    pairs = pushes["receiver"] * n + pushes["sender"]
+    order = np.lexsort((pushes["arrives_s"], pairs))
+    pairs, arrives_s = pairs[order], pushes["arrives_s"][order]
+    is_first = np.ones(len(pairs), bool)
+    is_first[1:] = pairs[1:] != pairs[:-1]
+    receivers, arrives_s = pairs[is_first] // n, arrives_s[is_first]
+    order = np.lexsort((arrives_s, receivers))
+    receivers, arrives_s = receivers[order], arrives_s[order]
+    ranks = np.arange(len(receivers)) - np.searchsorted(receivers, receivers)
+    enough = ranks == f
+    found[receivers[enough]] = arrives_s[enough]
+    return found
+
+
 class Schedule:
     """Clocks of all peers.
 
@@ -101,6 +123,7 @@ class Schedule:
     ) -> None:
         n = parts.peers
         self._parts, self._are_locked = parts, are_locked
+        self._passed_s = partial(find_passed_s, n=n, f=parts.settings.f)
         self.presence = Presence(parts)
         self._graces = Graces(parts.settings)
         self._mixing = MixingController(0, parts.settings.gossip, parts.settings.f)
@@ -331,28 +354,8 @@ class Schedule:
         last_s = self._finish_s.copy()
         np.maximum.at(last_s, expected["receiver"], over_s)
         far = coming[coming["round"] > self._rounds[coming["receiver"]] + 1 + STASH_ROUNDS]
-        np.minimum(last_s, self._reached_s(far), out=last_s)  # they skip to the round of the others
+        np.minimum(last_s, self._passed_s(far), out=last_s)  # They skip to the round of the others.
         return last_s
-
-    def _reached_s(self, pushes: Pushes) -> Times:
-        """Return when each peer has some of these pushes of more than f others, ``(n,)``."""
-        n = self._parts.peers
-        found = np.full(n, np.inf)
-        if not len(pushes):
-            return found
-        # A sort of records compares them one by one, and takes many times as long.
-        pairs = pushes["receiver"] * n + pushes["sender"]
-        order = np.lexsort((pushes["arrives_s"], pairs))
-        pairs, arrives_s = pairs[order], pushes["arrives_s"][order]
-        is_first = np.ones(len(pairs), bool)
-        is_first[1:] = pairs[1:] != pairs[:-1]
-        receivers, arrives_s = pairs[is_first] // n, arrives_s[is_first]
-        order = np.lexsort((arrives_s, receivers))
-        receivers, arrives_s = receivers[order], arrives_s[order]
-        ranks = np.arange(len(receivers)) - np.searchsorted(receivers, receivers)
-        enough = ranks == self._parts.settings.f
-        found[receivers[enough]] = arrives_s[enough]
-        return found
 
     def _receive(self, until_s: Times) -> None:
         """Record the pushes that have arrived by ``until_s``, ``(n,)``, and their lags."""
@@ -372,7 +375,7 @@ class Schedule:
             have_stale[peers[~counts]] = True
             later = coming["is_received"] & (coming["round"] >= self._oldest[coming["receiver"]])
             later &= have_stale[coming["receiver"]]
-            counts |= new["arrives_s"] < self._reached_s(coming[later])[peers]
+            counts |= new["arrives_s"] < self._passed_s(coming[later])[peers]
         self._graces.observe(peers[counts], lags_s[counts])
 
     def _end_rounds(self, peers: Peers, close_s: Times) -> None:
@@ -383,7 +386,7 @@ class Schedule:
         self._rounds[peers] += 1
         coming, expected = self._coming, self._expected
         far = coming["round"] > (self._rounds + STASH_ROUNDS)[coming["receiver"]]
-        behind = self._reached_s(coming[far & coming["is_received"]]) < np.inf
+        behind = self._passed_s(coming[far & coming["is_received"]]) < np.inf
         for peer in peers[behind[peers]].tolist():
             self._skip_rounds(peer)
         needed = ~coming["is_received"] | (coming["round"] >= self._oldest[coming["receiver"]])
