@@ -150,7 +150,7 @@ def another_verdict(effect: Effect) -> Effect:
         (forged_weights, "with the weights"),
         (forged_parts, "that no peer has measured"),
         (too_few, "all servers have measured"),
-        (another_verdict, "decided was"),
+        (another_verdict, "decision was"),
     ],
 )
 def test_the_checker_catches_a_server_that_goes_its_own_way(
