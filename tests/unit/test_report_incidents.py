@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from event_rows import event_row
 
@@ -25,7 +26,7 @@ from gossip.launch.report.html import (
     rounds,
     trusting,
 )
-from gossip.launch.report.html.charts import LineChart, TextTable
+from gossip.launch.report.html.charts import Line, LineChart, TextTable
 from gossip.launch.report.html.incidents import Incident
 from gossip.launch.report.html.recorded import RecordedRun
 from gossip.run.telemetry import JsonLines, write_json
@@ -233,21 +234,29 @@ def test_only_rounds_that_another_server_has_made_went_to_one(tmp_path: Path) ->
     assert effect.endswith(f"until {run.clock(run.ended)}, 1 went to another server")
 
 
-def test_what_a_peer_took_over_counts_as_no_speed_of_its_own(tmp_path: Path) -> None:
-    def went(t: float, step: int) -> dict[str, Any]:
-        return event_row("round", 1, t, round=step - 1, step=step)
+def speed(folder: Path, told: Iterable[tuple[int, float, int]], *others: dict[str, Any]) -> Line:
+    rows = [event_row("round", peer, t, round=step - 1, step=step) for peer, t, step in told]
+    parts = learning.section(made(folder, [*others, *rows]), ()).parts
+    (found,) = [each for each in parts if isinstance(each, LineChart) and "Speed" in each.title]
+    return found.lines[0]
 
-    before = [went(at / 10, at) for at in range(1, 51)]
+
+def test_what_a_peer_took_over_counts_as_no_speed_of_its_own(tmp_path: Path) -> None:
+    told = [(1, at / 10, at) for at in (*range(1, 51), *range(151, 201))]
     taken = event_row("restored", 1, 14.9, round=149, **{"from": 0}, nbytes=9)
-    after = [went(15 + at / 10, 150 + at) for at in range(1, 51)]
-    run = made(tmp_path, [*before, taken, *after], rounds=200)
-    charts = [part for part in learning.section(run, ()).parts if isinstance(part, LineChart)]
-    (chart,) = [each for each in charts if each.name == "chart-speed"]
-    (line,) = chart.lines
-    away = line.y[(line.x > 5.5) & (line.x < 14.5)]
-    assert len(away)
-    assert away.max() == 0.0
+    line = speed(tmp_path, told, taken)
+    assert line.y[(line.x > 5.5) & (line.x < 14.5)].max() == 0.0
     assert line.y[line.x > 16].min() == pytest.approx(10.0, rel=0.05)
+
+
+def test_fast_rounds_of_one_report_count_but_none_that_a_peer_received(tmp_path: Path) -> None:
+    """Each report from 5 to 6 s is of seven rounds. Peer 2 goes back; 3 is absent from 1 to 3."""
+    steps = {at / 10: at + 6 * min(max(at - 50, 0), 10) for at in range(1, 101)}
+    told = [(peer, t, steps[t]) for t in steps for peer in range(4) if peer < 3 or not 1 < t < 3.1]
+    line = speed(tmp_path, [(3, 3.0, 11), (2, 0.01, 900), (2, 0.02, 1), *told])
+    high, x = np.array(line.high), line.x
+    assert high[(x > 5.5) & (x < 5.9)].tolist() == pytest.approx([70.0])
+    assert high[(x > 1.5) & (x < 4.5)].max() == pytest.approx(10.0)
 
 
 def test_what_befell_most_peers_hides_none_that_had_trouble_of_its_own(tmp_path: Path) -> None:
@@ -705,10 +714,14 @@ def test_the_time_line_has_begin_lies_lives_checkpoints_and_the_end(tmp_path: Pa
 def test_samples_that_wait_are_counted_and_the_checkpoint_that_stays_is_marked(
     tmp_path: Path,
 ) -> None:
-    epoch = event_row("epoch", 0, epoch=0, once=90, left=10, rounds=4)
-    run = made(tmp_path, [epoch])
-    told = " ".join(kept.samples(run).text)
-    assert "10 of all epochs were left over at the end." in told
+    left = {17: 384, 18: 1984, 19: 3584, 20: 0}
+    ended = [event_row("epoch", 0, epoch=at, once=9, left=left[at], rounds=4) for at in left]
+    run = made(tmp_path, ended[:3])
+    rows = "('17', '9', '0', '-', '4'), ('18', '9', '0', '1,600', '4'), ('19', '9', '0', '1,600',"
+    assert rows in str(kept.samples(run).parts)
+    assert "After epoch 19, 3,584 samples of all epochs together" in str(kept.samples(run).text)
+    extended = kept.samples(made(tmp_path / "extended", ended))
+    assert ("-3,584" in str(extended.parts), len(extended.text)) == (True, 2)
     run.saves_to = tmp_path
     run.saved = [
         recorded.SavedState(100, BEGAN, 1, "", spared=True),

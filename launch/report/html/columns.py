@@ -9,6 +9,7 @@ from __future__ import annotations
 from array import array
 from collections import defaultdict
 from collections.abc import Iterator
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -55,6 +56,16 @@ class Points:
     def all_x(self) -> Floats:
         """Return the x values of all peers, grouped by peer."""
         return np.concatenate([np.empty(0), *map(self.x, self.peers)])
+
+    @cached_property
+    def foremost(self) -> tuple[Floats, Floats]:
+        """The x of all values, ascending, and the largest values up to each, ``(2, n)``: of all,
+        and without those from which a peer went back later."""
+        each = [self.y(peer) for peer in self.peers]
+        kept = [np.minimum.accumulate(y[::-1])[::-1] for y in each]
+        x, order = self.all_x(), np.argsort(self.all_x())
+        both = np.stack([np.concatenate(each), np.concatenate(kept)])
+        return x[order], np.maximum.accumulate(both[:, order], axis=1)
 
 
 class Metric:

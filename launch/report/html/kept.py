@@ -14,40 +14,36 @@ SAVED_MAX = 20
 
 def samples(run: RecordedRun) -> Section:
     found = Section("samples", "Samples")
-    rows = _epochs(run)
-    if not rows:
+    ended = sorted(run.view.epochs.ended.items())
+    if not ended:
         found.text.append(
             "No epoch was completed, or the data was not sharded (peer.shard(loader))."
         )
         return found
-    twice = sum(row[1] for row in rows)
-    left = rows[-1][2]
+    twice = sum(event.twice or 0 for _, event in ended)
+    left = {-1: 0} | {epoch: event.left or 0 for epoch, event in ended}
     found.text.append(
-        f"{len(rows):,} epochs were completed. {twice:,} samples were used twice or more; "
-        f"{left:,} of all epochs were left over at the end."
+        f"{len(ended):,} epochs were completed. {twice:,} samples were used twice or more. After "
+        f"epoch {max(left)}, {left[max(left)]:,} samples of all epochs together were unused."
     )
-    shown = rows[-EPOCHS_MAX:]
-    return_rows = tuple(
-        (str(epoch), f"{once:,}", f"{more:,}", f"{rest:,}", f"{rounds:,}")
-        for epoch, more, rest, once, rounds in shown
+    if [*left.values()] != sorted(left.values()):
+        found.text.append("Below 0: the epoch used samples that earlier epochs had left.")
+    rows = tuple(
+        (
+            str(epoch),
+            f"{each.once or 0:,}",
+            f"{each.twice or 0:,}",
+            f"{left[epoch] - left[epoch - 1]:,}" if epoch - 1 in left else NONE,
+            f"{each.rounds or 0:,}",
+        )
+        for epoch, each in ended[-EPOCHS_MAX:]
     )
     caption = "Completed epochs"
-    if len(shown) < len(rows):
-        caption = f"The last {len(shown)} of {len(rows):,} completed epochs"
+    if len(rows) < len(ended):
+        caption = f"The last {len(rows)} of {len(ended):,} completed epochs"
     head = ("Epoch", "Used once", "Twice or more", "Left over", "Rounds")
-    found.parts.append(
-        TextTable(caption, head, return_rows, frozenset(range(5)), folded=len(shown) > 5)
-    )
+    found.parts.append(TextTable(caption, head, rows, frozenset(range(5)), folded=len(rows) > 5))
     return found
-
-
-def _epochs(run: RecordedRun) -> list[tuple[int, int, int, int, int]]:
-    """Return epoch, samples used twice, samples left, samples used once, and rounds, as peers
-    reported them."""
-    return [
-        (epoch, event.twice or 0, event.left or 0, event.once or 0, event.rounds or 0)
-        for epoch, event in sorted(run.view.epochs.ended.items())
-    ]
 
 
 def saved_states(run: RecordedRun) -> Section:

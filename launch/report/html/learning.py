@@ -20,8 +20,8 @@ from .recorded import RecordedRun
 SPREAD_LOG = 20.0
 """Minimum ratio of the 95th to the 5th percentile of the values for a logarithmic axis."""
 JUMP, LEAP = 2.0, 3
-"""Factor of the usual speed, and number of rounds: a peer beyond both has received rounds of
-others, not computed them."""
+"""Factor of the progress of the foremost peer meanwhile, and number of further rounds. A peer that
+advances more has received rounds of others, not computed them."""
 TITLES = {"loss": "Loss", "accuracy": "Accuracy"}
 ROUNDS_EACH = 3
 """Minimum mean number of rounds of a point."""
@@ -116,20 +116,16 @@ def wants_log(lines: tuple[Line, ...]) -> bool:
 
 
 def _speed(run: RecordedRun, marks: tuple[Mark, ...]) -> LineChart | None:
-    buckets = curves.buckets_for(run, rounds_each=6, most=160)
+    buckets, steps = curves.buckets_for(run, rounds_each=6, most=160), run.series.steps
     edges = np.linspace(0.0, run.duration_s, buckets.count + 1)
-    peers = [peer for peer in run.series.steps.peers if len(run.series.steps.x(peer)) > 1]
+    peers = [peer for peer in steps.peers if len(steps.x(peer)) > 1]
     if not peers:
         return None
-    taken = {peer: list[float]() for peer in peers}
-    for event in run.view.lives.restored:
-        if event.peer in taken:
-            taken[event.peer].append(event.t)
-    rows = {peer: _rate(run, peer, np.array(taken[peer]), edges) for peer in peers}
-    ends = [float(np.nanmax(run.series.steps.y(p))) for p in peers]
+    rows = {peer: _rate(run, peer, edges) for peer in peers}
+    ends = [float(np.nanmax(steps.y(p))) for p in peers]
     about = (
-        f"Means of {lasted(buckets.width)}. Rounds that a peer only received after an absence do "
-        "not count."
+        f"Means of {lasted(buckets.width)}. If a peer was absent and then received the steps that "
+        "it had missed, these do not count."
     )
     if max(ends) - min(ends) > run.view.local_steps:
         about += f" They ended between step {number(min(ends))} and step {number(max(ends))}."
@@ -139,18 +135,15 @@ def _speed(run: RecordedRun, marks: tuple[Mark, ...]) -> LineChart | None:
     )
 
 
-def _rate(run: RecordedRun, peer: int, taken: Floats, edges: Floats) -> Floats:
+def _rate(run: RecordedRun, peer: int, edges: Floats) -> Floats:
     """Return steps a second between edges. Steps back to an earlier step, and steps received from
-    others, do not count. ``taken``: when the peer received a state of others."""
-    x = run.series.steps.x(peer) - run.began
+    others, do not count. A report may cover many rounds."""
+    taken = [event.t for event in run.view.lives.restored if event.peer == peer]
+    x, (times, foremost) = run.series.steps.x(peer), run.series.steps.foremost
     done = np.diff(np.maximum.accumulate(run.series.steps.y(peer)))
-    with np.errstate(divide="ignore", invalid="ignore"):
-        pace = done / np.diff(x)
-    moving = pace[np.isfinite(pace) & (done > 0)]
-    usual = float(np.median(moving)) if len(moving) else 0.0
-    leap = LEAP * run.view.local_steps
-    others = np.isin(np.arange(1, len(x)), np.searchsorted(x, taken - run.began))
-    done = np.where((done > leap) & ((pace > JUMP * usual) | others), 0.0, done)
+    meanwhile = np.diff(foremost[:, np.searchsorted(times, x, "right") - 1]).max(0)
+    meanwhile[np.isin(np.arange(1, len(x)), np.searchsorted(x, taken))] = 0.0
+    done[done > JUMP * meanwhile + LEAP * run.view.local_steps] = 0.0
     total = np.concatenate([[0.0], np.cumsum(done)])
-    until = np.interp(edges, x, total, left=np.nan, right=np.nan)
+    until = np.interp(edges, x - run.began, total, left=np.nan, right=np.nan)
     return np.asarray(np.diff(until) / np.diff(edges), np.float64)
