@@ -27,11 +27,12 @@ from .unprepared import UnpreparedOptimizers
 
 NO_GRADIENT = (
     "the first optimizer.step() finds no gradient, or only zeros, and learns nothing: call "
-    "loss.backward() between optimizer.zero_grad() and optimizer.step()"
+    "loss.backward() between optimizer.zero_grad() and optimizer.step(), on the model that "
+    "peer.prepare returned"
 )
 OWN_STATISTICS = (
     "each peer has its own running statistics of BatchNorm, so equal models evaluate differently: "
-    "before that, torch.optim.swa_utils.update_bn(loader, model) on the same data "
+    "before evaluating, call torch.optim.swa_utils.update_bn(loader, model) on the same data "
     "(docs/training_loop.md)"
 )
 
@@ -91,9 +92,8 @@ class ScriptSteps:
         an update, because its gradients are not finite."""
         run, trained = self._run, self._run.model.steps
         before, own = run.step, run.model.trained.layout.parameters
-        if not (
-            self.are_begun or overflow or any(p.grad is not None and p.grad.norm() for p in own)
-        ):
+        expects = not (self.are_begun or overflow) and run.node.view.main == run.peer
+        if expects and not any(p.grad is not None and p.grad.norm() for p in own):
             warnings.warn(NO_GRADIENT, stacklevel=5)
         self.are_begun, kind = True, self.coordinator.kind_of(which)
         is_new = self._rounds.batches.unused

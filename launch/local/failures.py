@@ -92,7 +92,7 @@ def explain(
         frames = _parse(life.tail)
         said = _last_words(life.tail)
     if hint := _hint("\n".join(said), life.tail, shadowing or {}):
-        said = [*said[:2], hint]
+        said.append(hint)
     tail = [f"  log: {folder / 'out.log'}"]
     where = [
         f"  {frame.file}:{frame.line}  {frame.code}"

@@ -160,6 +160,13 @@ def test_a_file_that_shadows_a_module_is_named_with_the_remedy(tmp_path: Path, e
     assert not any("hint" in line for line in explain(life(tail), 0, 0, tmp_path))
 
 
+def test_a_hint_comes_after_the_error_below_a_long_usage(tmp_path: Path) -> None:
+    error = "shapes.py: error: unrecognized arguments: -n 4"
+    shown = explain(life(f"usage: shapes.py [-h]\n  [--noise NOISE]\n{error}"), 0, 0, tmp_path)
+    assert shown[3:5] == [f"  {error}", shown[-2]]
+    assert "  hint: options after the script" in shown[-2]
+
+
 def test_what_a_worker_of_a_data_loader_was_refused_for_is_shown(tmp_path: Path) -> None:
     ended = "RuntimeError: DataLoader worker (pid(s) 7) exited unexpectedly"
     tail = f"gossip.errors.ConfigError: no\nhint: put it below\nTraceback\n{ended}\n"
