@@ -187,8 +187,13 @@ def needs_batch(judge: Callable[..., Any]) -> bool:
     """
     try:
         parameters = inspect.signature(judge).parameters.values()
-    except (TypeError, ValueError):  # a builtin may have no signature
+    except ValueError:  # a builtin may have no signature
         return False
+    except TypeError:
+        raise ConfigError(
+            f"prepare: the judge is a {type(judge).__name__}, not a function",
+            "a loader goes to peer.shard",
+        ) from None
     required = [each for each in parameters if each.default is each.empty and each.kind <= 1]
     if len(required) > 1:
         raise ConfigError(

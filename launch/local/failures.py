@@ -23,14 +23,13 @@ _ASKS_FOR_RANK = re.compile(
     r"KeyError: '((LOCAL_|GROUP_)?RANK|(LOCAL_)?WORLD_SIZE|MASTER_(ADDR|PORT))'"
     r"|environment variable \w+ expected, but not set"
     r"|Default process group has not been initialized"
+    r"|'Session' object has no attribute '(rank|local_rank|world_size)'"
 )
 _IMPORTS_FROM = re.compile(r"(?:module|from|named) '(\w+)")
 _NO_GPU = re.compile(r"not compiled with CUDA|Found no NVIDIA driver|No CUDA GPUs are available")
-_NOT_OF_SCRIPT = "error: unrecognized arguments: "
-_WORKER_ENDED = "DataLoader worker (pid"
 FROM_DDP = (
-    "hint: a peer has no rank and no process group of torch.distributed, but peer.id and "
-    "peer.initial_peers: docs/from_ddp.md"
+    "hint: a peer has no rank and no process group of torch.distributed, but peer.id, peer.is_main "
+    "(true on one peer) and peer.initial_peers: docs/from_ddp.md"
 )
 _OURS = str(Path(__file__).resolve().parents[2])
 
@@ -107,13 +106,13 @@ def _hint(said: str, tail: Sequence[str], shadowing: Mapping[str, str]) -> str |
         return FROM_DDP
     if _NO_GPU.search(said):
         return "hint: torch has no GPU here; peer.device is a GPU if there is one, else the CPU"
-    if _NOT_OF_SCRIPT in said:
+    if "error: unrecognized arguments: " in said:
         return "hint: options after the script are the script's; those of gossip go before it"
     # A library may have caught the error of its import and raised another one.
     for name in _IMPORTS_FROM.findall("\n".join([said, *tail])):
         if name in shadowing:
             return f"hint: rename {shadowing[name]}: it is imported instead of the module {name}"
-    if _WORKER_ENDED in said:
+    if "DataLoader worker (pid" in said:
         return next((line.strip() for line in tail if line.startswith("hint: ")), None)
     return None
 

@@ -142,8 +142,11 @@ def conclude(folder: Path, outcome: RunOutcome) -> dict[str, Any]:
 
 
 def _what_next(folder: Path, found: Mapping[str, Any]) -> Iterator[str]:
-    """Yield hints on a run that did not finish: how to resume it, and where the reasons are."""
+    """Yield hints on a run: how to resume it if it did not finish, and which command describes its
+    incidents."""
     if found["exit_code"] == 0:
+        if any(map(found.get, ("deaths", "hangs", "partitions", "suspected"))):
+            yield f"  what happened: gossip report {word_for(folder.resolve())}"
         return
     saved = newest_saved(folder)
     if saved is not None and found["status"] != "refused":  # that command would be refused again
@@ -185,10 +188,12 @@ def finish(folder: Path, outcome: RunOutcome, screen: Screen, as_json: bool) -> 
         for line in _what_next(folder, found):
             screen.print_line(line)
     if lacking := found["record_incomplete"]:
-        lost, first = sum(lacking.values()), next(iter(lacking))
+        lost = sum(lacking.values())
         more = f" and {counted(len(lacking) - 1, 'more file')}" if len(lacking) > 1 else ""
         gone = f" ({counted(lost, 'line')} lost)" if lost else ""
-        screen.print_line(f"! the record is incomplete: {first}{more} could not be written{gone}")
+        screen.print_line(
+            f"! the record is incomplete: {next(iter(lacking))}{more} could not be written{gone}"
+        )
     for line in [
         *_doubts(found),
         *alone.format_lines(found["trained_alone"]),
@@ -196,16 +201,18 @@ def finish(folder: Path, outcome: RunOutcome, screen: Screen, as_json: bool) -> 
         *low_influence(found["low_influence"]),
     ]:
         screen.print_line(line)
-    if found["finished"] and not found["rounds"] and outcome.config.resume:
-        screen.print_line("  nothing was left to train: the run had already finished")
-    elif found["finished"] and not found["rounds"]:
-        screen.print_line(
-            "! no round was trained: each peer ran the script by itself, and nothing was exchanged"
-        )
-        screen.print_line(
-            "  in the script: peer = gossip.init(), model, optimizer = peer.prepare(model, "
-            "optimizer), and optimizer.step() for each batch"
-        )
+    if found["finished"] and not found["rounds"]:
+        if outcome.config.resume:
+            screen.print_line("  nothing was left to train: the run had already finished")
+        else:
+            screen.print_line(
+                "! no round was trained: each peer ran the script by itself, and nothing was "
+                "exchanged"
+            )
+            screen.print_line(
+                "  in the script: peer = gossip.init(), model, optimizer = peer.prepare(model, "
+                "optimizer), and optimizer.step() for each batch"
+            )
     if outcome.exit_code == 0 and found["exit_code"] == DIVERGED:
         return DIVERGED
     if found["exit_code"] != outcome.exit_code == 0:

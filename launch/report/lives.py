@@ -182,12 +182,19 @@ class Lives:
     ) -> None:
         row.receiving = False
 
-    def _on_restored(self, event: events.Restored, row: PeerRow) -> None:
+    def _on_restored(self, event: events.Restored, row: PeerRow) -> list[str] | None:
         self.unconfirmed.discard(row.peer)
         if self._state.details:
             self.restored.append(event)
         self.met.add(row.peer)
         row.state, row.receiving, row.figures.trained_at = "training", False, event.t
+        if event.round != 0:
+            return None
+        # A peer with the initial state of the others begins with its own.
+        return [
+            f"+ peer {row.peer} re-synced from peer {event.from_} at round 0: its initial state "
+            "differed (torch.manual_seed(0) before the model)"
+        ]
 
     def _on_round(self, event: events.Round, row: PeerRow) -> None:
         row.figures.trained_at = event.t

@@ -12,6 +12,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
+import gossip
 from gossip.launch.local.failures import FROM_DDP, LINES_MAX, explain
 from gossip.launch.local.peer_process import ProcessLife
 
@@ -113,6 +114,7 @@ def test_an_error_of_an_earlier_life_is_not_told_again(tmp_path: Path) -> None:
         lambda: dist.get_rank(),
         lambda: torch.utils.data.DistributedSampler(range(8)),  # type: ignore[arg-type]
         lambda: torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2)),
+        lambda: object.__new__(gossip.Session).rank,  # type: ignore[attr-defined]
     ],
 )
 def test_a_script_of_ddp_is_told_which_page_to_read(
@@ -121,15 +123,14 @@ def test_a_script_of_ddp_is_told_which_page_to_read(
     """With what torch itself says when it misses torchrun."""
     for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
         monkeypatch.delenv(name, raising=False)
-    with pytest.raises((KeyError, ValueError)) as raised:
+    with pytest.raises((KeyError, ValueError, AttributeError)) as raised:
         asks()
-    told = traceback.format_exception(raised.value)
+    told = "" if with_session else "".join(traceback.format_exception(raised.value))
     if with_session:
         write(tmp_path, type=type(raised.value).__name__, message=str(raised.value), frames=[])
-    lines = explain(life("" if with_session else "".join(told)), 0, 0, tmp_path)
+    lines = explain(life(told), 0, 0, tmp_path)
     assert lines[-2] == f"  {FROM_DDP}"
-    page = FROM_DDP.rpartition(" ")[2]
-    assert (Path(__file__).parents[2] / page).is_file()
+    assert (Path(__file__).parents[2] / FROM_DDP.rpartition(" ")[2]).is_file()
 
 
 def test_other_missing_keys_are_no_matter_of_ddp(tmp_path: Path) -> None:
@@ -163,8 +164,7 @@ def test_a_file_that_shadows_a_module_is_named_with_the_remedy(tmp_path: Path, e
 def test_a_hint_comes_after_the_error_below_a_long_usage(tmp_path: Path) -> None:
     error = "shapes.py: error: unrecognized arguments: -n 4"
     shown = explain(life(f"usage: shapes.py [-h]\n  [--noise NOISE]\n{error}"), 0, 0, tmp_path)
-    assert shown[3:5] == [f"  {error}", shown[-2]]
-    assert "  hint: options after the script" in shown[-2]
+    assert (shown[3], shown[4][:8]) == (f"  {error}", "  hint: ")
 
 
 def test_what_a_worker_of_a_data_loader_was_refused_for_is_shown(tmp_path: Path) -> None:

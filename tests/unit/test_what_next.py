@@ -118,6 +118,8 @@ def test_a_run_that_came_to_its_end_has_nothing_more_to_say(
 ) -> None:
     (tmp_path / "run").mkdir()
     assert last_lines(tmp_path, "finished", 0, monkeypatch) == []
+    monkeypatch.setitem(FOUND, "deaths", [{"peer": 1}])
+    assert "gossip report run" in last_lines(tmp_path, "finished", 0, monkeypatch)[-1]
 
 
 def test_rounds_that_were_lost_are_told_with_those_that_were_not(
