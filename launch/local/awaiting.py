@@ -97,7 +97,8 @@ class ReachabilityProbe:
     ) -> None:
         self._folder, self._own = folder, own
         self._unannounced = {} if unannounced is None else unannounced
-        self._found: dict[int, str] = {}
+        self.found: dict[int, str] = {}
+        """Reason why a missing peer cannot be reached, by peer."""
         self.over = ""
         """Peers that have completed the training, as text; "" if none has, or another peer still
         answers."""
@@ -112,14 +113,9 @@ class ReachabilityProbe:
         """
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._try(sorted(missing), shared))
-        found = [self._found[peer] for peer in sorted(missing) if peer in self._found]
+        found = [self.found[peer] for peer in sorted(missing) if peer in self.found]
         more = len(found) - TROUBLES_SHOWN
         return [*found[:TROUBLES_SHOWN], *([f"and {more} more"] if more > 0 else [])]
-
-    @property
-    def found(self) -> dict[int, str]:
-        """Reason why a missing peer cannot be reached, by peer."""
-        return self._found
 
     def close(self) -> None:
         if self._task is not None:
@@ -128,7 +124,7 @@ class ReachabilityProbe:
     async def _try(self, missing: Sequence[int], shared: bool) -> None:
         self.over = ", ".join(map(str, await asyncio.to_thread(over, self._folder, self._own)))
         found = await asyncio.gather(*(self._why(peer, shared) for peer in missing))
-        self._found = {peer: why for peer, why in zip(missing, found, strict=True) if why}
+        self.found = {peer: why for peer, why in zip(missing, found, strict=True) if why}
 
     async def _why(self, peer: int, shared: bool) -> str:
         # Imported here because ZeroMQ takes 0.1 s to import, and usually no peer is missing.

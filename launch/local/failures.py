@@ -72,10 +72,11 @@ def explain(
         folder: The peer's folder, ``<run>/peer-<id>``.
         shadowing: Modules that the script imports from files of the user, and these files.
     """
-    if going_on or not finished:
-        left = f"{counted(going_on, 'peer')} go{'es' if going_on == 1 else ''} on"
-    else:
-        left = f"{finished} peer{'s have' if finished != 1 else ' has'} finished"
+    left = ""
+    if going_on:
+        left = f"; {counted(going_on, 'peer')} go{'es' if going_on == 1 else ''} on"
+    elif finished:
+        left = f"; {finished} peer{'s have' if finished > 1 else ' has'} finished"
     written = read_error(folder, life.incarnation)
     if written is not None:
         at = (
@@ -83,11 +84,11 @@ def explain(
             if isinstance(written.get("round"), int) and written["round"] >= 0
             else ""
         )
-        head = f"x peer {life.peer} failed{at} ({life.how}); {left}"
+        head = f"x peer {life.peer} failed{at} ({life.how}){left}"
         frames = _frames(written)
         said = _lines_of(written)
     else:
-        head = f"x peer {life.peer} ended: {life.how}; {left}"
+        head = f"x peer {life.peer} ended: {life.how}{left}"
         frames = _parse(life.tail)
         said = _last_words(life.tail)
     if hint := _hint("\n".join(said), life.tail, shadowing or {}):
@@ -142,15 +143,11 @@ def _frames(written: Mapping[str, Any]) -> list[Frame]:
 
 def _parse(lines: Sequence[str]) -> list[Frame]:
     """Return the frames of the last traceback in a text."""
-    starts = [
-        number
-        for number, line in enumerate(lines)
-        if line.startswith("Traceback (most recent call last)")
-    ]
-    frames = []
+    frames = list[Frame]()
     for number, line in enumerate(lines):
-        found = _FRAME.match(line)
-        if found and number >= (starts[-1] if starts else 0):
+        if line.startswith("Traceback (most recent call last)"):
+            frames.clear()
+        if found := _FRAME.match(line):
             follows = lines[number + 1].strip() if number + 1 < len(lines) else ""
             frames.append(
                 Frame(found["file"], int(found["line"]), "" if _FRAME.match(follows) else follows)

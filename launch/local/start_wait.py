@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from gossip.errors import NeverStarted
 from gossip.launch.guardian import starved_s
+from gossip.launch.report import numbers
 from gossip.observe import events
 from gossip.run import nobody_left
 
@@ -61,29 +62,33 @@ class StartWait:
 
     def _dismiss_early_birds(self) -> None:
         """Stop peers that wait for a start that has become impossible, because too many peers have
-        failed."""
-        run, of = self._run, self._run.config.peers
-        failed = sorted(
+        failed before their first round."""
+        run, view, of = self._run, self._run.view, self._run.config.peers
+        failed = [
             peer
             for peer, life in run.outcome.last_lives.items()
             if peer in run.ended and life.code != 0
-        )
-        begun = run.joins or run.view.lives.ready or run.stop.is_set()
-        if begun or of - len(failed) >= self._need:
-            return
-        early = [
-            process
-            for peer, process in self._processes.running.items()
-            if run.view.rows[peer].state == "here" and peer not in self._shutdown.unneeded
         ]
+        # A peer that has begun, perhaps one of another launcher, can send the others its state.
+        begun = view.lives.ready and (
+            run.config.peers_max > len(run.peers)
+            or view.holders.round > 0
+            or view.lives.have_begun(run.peers)
+        )
+        if run.joins or begun or run.stop.is_set() or of - len(failed) >= self._need:
+            return
+        early = {
+            peer: process
+            for peer, process in self._processes.running.items()
+            if view.rows[peer].state == "here" and peer not in self._shutdown.unneeded
+        }
         if early:
-            who = ", ".join(str(process.peer) for process in early)
             run.print_line(
-                f"! stopping {who}: peers {', '.join(map(str, failed))} have failed before the "
-                f"start, and {self._need} of {of} are needed"
+                f"! stopping {numbers(early)}: peers {numbers(failed)} have failed before the "
+                f"first round, and {self._need} of {of} are needed"
             )
-        for process in early:
-            run.outcome.dismissed.add(process.peer)
+        run.outcome.dismissed.update(early)
+        for process in early.values():
             self._shutdown.dismiss(process)
 
     def _end_if_everybody_left(self) -> None:

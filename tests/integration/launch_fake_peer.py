@@ -76,6 +76,8 @@ def main() -> None:
     )
     before_ready(mode, mine)
     tell("ready", present=[PEER])
+    if mode.startswith("raise-ready"):
+        raise ValueError("after peer.prepare")
     print(f"hello from {PEER}.{INCARNATION}", flush=True)
     print("to stderr", file=sys.stderr, flush=True)
     tell(
@@ -117,7 +119,7 @@ def before_the_node(mode: str, mine: str) -> None:
         time.sleep(3600)
     if mine == "raise-early":
         raise ImportError("no module named pickles")
-    if mode.startswith("raise-early-all-but-") and int(mode.rsplit("-", 1)[1]) != PEER:
+    if mode.startswith("raise-early-all-but-") and not mode.endswith(f"-{PEER}"):
         raise ImportError("no module named pickles")
 
 
@@ -130,7 +132,7 @@ def before_ready(mode: str, mine: str) -> None:
         leaves = (lambda *_: sys.exit(143)) if mine == "late" else signal.SIG_IGN
         signal.signal(signal.SIGTERM, leaves)
         time.sleep(3600)
-    if mode.startswith("raise-early-all-but-"):
+    if mode.endswith(f"-all-but-{PEER}"):
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
         leave_when_the_launcher_goes()
         time.sleep(3600)

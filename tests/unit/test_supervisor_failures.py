@@ -81,7 +81,7 @@ def test_a_syntax_error_is_explained(tmp_path: Path) -> None:
 
 def test_a_script_that_says_nothing_is_told_by_its_code(tmp_path: Path) -> None:
     assert explain(life(), 0, 0, tmp_path) == [
-        "x peer 2 ended: exit code 1; 0 peers go on",
+        "x peer 2 ended: exit code 1",
         f"  log: {tmp_path / 'out.log'}",
     ]
 
