@@ -130,12 +130,11 @@ class NoRoundStands(Checker):
         turns, since_s = once_round.get(where, (-1, self.now))
         turns += turns < 0 or "is skipped" not in report.fields["reason"]
         once_round[where] = turns, since_s
-        if turns < sum(server == self.peer or not rounds.skip_reason(server) for server in order):
-            return
+        least = sum(server == self.peer or not rounds.skip_reason(server) for server in order)
         there = [p for p in rounds.roster if self._is_there(p, refused, since_s)]
         majority = quorum_of(self.core.settings, len(rounds.roster))
         self.demand(
-            len(there) < majority or self.peer not in there,
+            turns < least or len(there) < majority or self.peer not in there,
             f"round {where[0]}, shard {where[1]}, is at attempt {attempt}, with results of "
             f"{sorted(refused)} rejected, and peers {there} of {list(rounds.roster)} were present "
             f"and undisturbed for {self.now - since_s:.2f} s",
