@@ -258,7 +258,7 @@ class Exchange:
         uses = (message.samples or message.skipped) and not is_further(message.kind)
         samples = before.sharded, before.epoch, before.ranges
         if uses and samples != (go.sharded, go.epoch, go.ranges):
-            self._node.log_skipped("slice")
+            self._node.log_line(skipped="slice")
             self._model.exchanged = ()
             message = replace(message, samples=0, skipped=False, rates=())
         if message.samples and go.slot != before.slot:

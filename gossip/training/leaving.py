@@ -10,12 +10,12 @@ from contextlib import suppress
 from typing import NoReturn
 
 from gossip.errors import GossipError
-from gossip.ipc import EXIT_SIGTERM
+from gossip.ipc import EXIT_SIGTERM, METRICS_MAX, clip
 from gossip.run import write_error
 
 from .loops import TrainingLoop
 from .peer_run import PeerRun
-from .watch import HURRIED_S, ExceptHook, user_frames, watch_launcher
+from .watch import HURRIED_S, ExceptHook, record_warnings, user_frames, watch_launcher
 
 CLOSE_S = 45.0
 """Timeout of ``close``. It exceeds ``linger_s`` and ``drain_timeout_s``, during which a node waits
@@ -32,7 +32,9 @@ class Leaving:
     def __init__(self, run: PeerRun, loop: TrainingLoop, status_fd: int | None) -> None:
         """``status_fd``: socket to the launcher, or None."""
         self._run, self._loop = run, loop
-        self.at_end: list[Callable[[], object]] = []
+        # JSON needs up to six characters for one.
+        end = record_warnings(lambda text: run.node.log_line(warning=clip(text, METRICS_MAX // 8)))
+        self.at_end: list[Callable[[], object]] = [end]
         termination = run.termination
         termination.stop, termination.in_step = self.stop, lambda: run.in_round or run.in_loop
         # A forked child, such as a DataLoader's worker, must not keep the channel to the node open.

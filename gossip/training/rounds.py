@@ -132,7 +132,7 @@ class ScriptRounds:
     def drop_step(self) -> None:
         """Drop an outdated step. It does not count, and the script's changes after it are
         undone."""
-        self._node.log_skipped("overlap")
+        self._node.log_line(skipped="overlap")
         self.dropped = self._extra.in_flight
         stepper, batches = self._run.stepper, self.batches
         stepper.discard_update()

@@ -145,7 +145,7 @@ class ScriptSteps:
         run, stepper, rounds = self._run, self._run.stepper, self._rounds
         self._reference.check()  # before the first round
         if overflow:
-            run.node.log_skipped("overflow")
+            run.node.log_line(skipped="overflow")
         self._rounds.batches.check_batches(stepper.good + 1)
         self._step_directly(overflow)
         if stepper.step(run.model.extra.latest, overflow, rounds.computing_since):

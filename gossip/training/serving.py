@@ -317,9 +317,10 @@ class NodeService:
         if self.link.log_is_due:
             self.link.flush()
 
-    def log_skipped(self, why: str) -> None:
-        """Log that this peer has no update for the round."""
-        self.log(json.dumps({"round": self.applied.round_id, "skipped": why}))
+    def log_line(self, **what: str) -> None:
+        """Queue a line about this round for metrics.jsonl, such as why this peer has no update
+        (``skipped``). Any thread may call this, because nothing is sent."""
+        self.link.queue(control.Log(json.dumps({"round": self.applied.round_id, **what})))
 
     def plan(self, steps: int | None, folder: str, every: int | None) -> None:
         """Queue the script's plan: number of steps, folder and interval of checkpoints. It is sent

@@ -87,6 +87,8 @@ def words(peer: int, event: Mapping[str, Any]) -> str:
             return f"going on: alive are {event.get('alive')}"
         case "quarantined":
             return f"peer {about} is in quarantine from round {event.get('round')} on"
+        case "identical_updates" if peer == min(event.get("peers") or [peer]):
+            return f"peers {event.get('peers')} train on the same batches: use peer.shard(loader)"
         case "error":
             return f"peer {peer}: {event.get('message')}"
     return ""

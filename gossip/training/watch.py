@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 import traceback
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType, TracebackType
@@ -27,6 +28,7 @@ HURRIED_S = 2.0
 TOGETHER_S = 2.0
 """Seconds in which several SIGTERM count as one. Slurm and systemd send it to every process of a
 job, and the launcher also forwards its own."""
+WARNINGS_MAX = 20
 
 
 class TerminationHandler:
@@ -162,3 +164,24 @@ class ExceptHook:
         # A hook that was installed later calls this one, which forwards the exception.
         if sys.excepthook is self:
             sys.excepthook = self._before
+
+
+def record_warnings(warned: Callable[[str], object]) -> Callable[[], None]:
+    """Call ``warned`` with the text of each different warning, at most ``WARNINGS_MAX``, which is
+    printed as usual. Warnings about old APIs do not count. Return the function that ends this."""
+    texts, before = set[str](), warnings.showwarning
+
+    def show(message: Warning | str, category: type[Warning], *args: Any, **kwargs: Any) -> None:
+        before(message, category, *args, **kwargs)
+        text = str(message)
+        is_new = text not in texts and len(texts) < WARNINGS_MAX
+        if is_new and issubclass(category, UserWarning | RuntimeWarning):
+            texts.add(text)
+            warned(text)
+
+    def end() -> None:
+        if warnings.showwarning is show:
+            warnings.showwarning = before
+
+    warnings.showwarning = show
+    return end

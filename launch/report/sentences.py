@@ -41,9 +41,9 @@ SENTENCES: dict[type[Event], Sentence] = {
     ),
     events.Fork: Sentence("! peer {peer} detected a fork at round {round}", QUIET_S, "peer"),
     events.IdenticalUpdates: Sentence(
-        "! the updates of {peers:named} are bit-identical: these peers train on the same batches, "
-        "and count as one. Read data through peer.shard(loader), or draw it without a seed of your "
-        "own",
+        "! the updates of {peers:named} are bit-identical since round {round}: they train on "
+        "the same batches, and count as one. Read data through peer.shard(loader), or draw it "
+        "without a seed of your own",
         EVER,
     ),
     events.Lingering: Sentence(

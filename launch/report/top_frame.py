@@ -6,7 +6,6 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from rich.cells import cell_len
 from rich.text import Text
@@ -99,11 +98,8 @@ def _progress(reader: RunReader, now: float, over: bool, width: int) -> Text:
         if over:
             return Text("no round was done")
         return Text(f"no round yet: {here} of {counted(len(rows), 'peer')} here")
-    return live_frame.progress_line(reader.view, None if over else now, _total(reader), width)
-
-
-def _total(reader: RunReader) -> int | None:
-    return reader.view.progress.steps or reader.settings.rounds
+    steps = reader.view.progress.steps or reader.settings.rounds
+    return live_frame.progress_line(reader.view, None if over else now, steps, width)
 
 
 def _health(reader: RunReader, standing: RunStatus, lines: Sequence[PeerLine]) -> Text:
@@ -170,7 +166,7 @@ def _events(reader: RunReader, width: int, room: int) -> tuple[list[Text], int]:
     for happening, count in reversed(folded(happened, room)):
         stamp = clock(happening.at - (reader.view.began or happening.at))
         times = f"{count}x" if count > 1 else ""
-        words = shown(_near(happening, reader.folder))
+        words = shown(happening.text.replace(f"{reader.folder}/", ""))
         mark = MARKS.get(happening.text[:1], "")
         lines = textwrap.wrap(words, max(width - EVENT_BEGIN, 20)) or [""]
         if found and len(found) + len(lines) > room:
@@ -188,7 +184,3 @@ def _happened(reader: RunReader) -> list[Happening]:
     if not noted:
         return list(reader.happenings)
     return sorted([*reader.happenings, *noted], key=lambda each: each.at)
-
-
-def _near(happening: Happening, folder: Path) -> str:
-    return happening.text.replace(f"{folder}/", "")

@@ -9,6 +9,7 @@ import os
 import socket
 import sys
 import threading
+import warnings
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -114,6 +115,20 @@ def test_an_error_of_a_script_that_tells_of_others_is_the_same(
     err = capsys.readouterr().err
     assert SEEN in err
     assert only_text(err)
+
+
+def test_each_warning_about_the_training_is_recorded_once() -> None:
+    texts: list[str] = []
+    with warnings.catch_warnings(record=True) as printed:
+        warnings.simplefilter("always")
+        end = watch.record_warnings(texts.append)
+        warnings.warn("an old API", DeprecationWarning, stacklevel=1)
+        for number in range(4 * watch.WARNINGS_MAX):
+            warnings.warn(str(number // 2), stacklevel=1)
+        end()
+        warnings.warn("later", stacklevel=1)
+    assert texts == [*map(str, range(watch.WARNINGS_MAX))]
+    assert len(printed) == 4 * watch.WARNINGS_MAX + 2
 
 
 @pytest.mark.parametrize("what", ["deep", "pipe", "link"])

@@ -13,6 +13,7 @@ import pytest
 from event_rows import event_row
 
 from gossip.config import resolve
+from gossip.launch.report import explain
 from gossip.launch.report.html import (
     happened,
     impact,
@@ -363,14 +364,6 @@ def test_a_node_that_was_started_again_explains_the_silence_of_its_peer(tmp_path
     assert one(run, "declared dead").what.endswith("its node ended, and a new one was started")
 
 
-def test_of_a_suspect_that_nobody_planned_it_is_told_what_its_updates_were_worth(
-    tmp_path: Path,
-) -> None:
-    said = {"peer": 0, "subject": 1, "reasons": ["it stood out"], "round": 4, "trust": 0.4}
-    run = made(tmp_path, [{"t": 1.0, "event": "suspected", **said}], rounds=20)
-    assert one(run, "was suspected").effect.startswith("in 100 % of the rounds; 0 % of updates")
-
-
 def test_who_is_gone_because_the_run_is_over_is_none(tmp_path: Path) -> None:
     over = [
         event_row("halted", 1, 8.0, exit_code=0, round=5),
@@ -458,9 +451,10 @@ def test_rounds_that_were_lost_one_after_the_other_are_one_row(tmp_path: Path) -
 
 def test_a_suspect_that_no_fault_explains_is_told_of(tmp_path: Path) -> None:
     said = {"peer": 0, "subject": 1, "reasons": ["it stood out"], "round": 4}
-    run = made(tmp_path, [{"t": 1.0, "event": "suspected", "trust": 0.4, **said}])
+    run = made(tmp_path, [{"t": 1.0, "event": "suspected", "trust": 0.4, **said}], rounds=20)
     found = one(run, "was suspected")
     assert (found.who, found.noticed) == ((1,), "suspected at 0:01.0 (round 4): it stood out")
+    assert found.effect.startswith("in 100 % of the rounds; 0 % of updates")
 
 
 def test_who_is_suspected_once_more_at_the_end_is_not_trusted_again(tmp_path: Path) -> None:
@@ -635,6 +629,27 @@ def test_a_run_in_which_nothing_went_wrong_tells_of_refused_results(tmp_path: Pa
         "the next server's. Noisy updates cause this, but so does a server that rarely sends wrong "
         "results."
     )
+
+
+def test_warnings_of_scripts_are_incidents(tmp_path: Path) -> None:
+    """A run that learns nothing, or whose peers all do the same, has not gone well."""
+    metrics = JsonLines(tmp_path / "metrics.jsonl", "metrics")
+    for t in (2.0, 3.0):
+        about = {"peer": 5 - int(t), "round": 0}
+        metrics.write({"wall": BEGAN + t, **about, "warning": "call backward"})
+    metrics.close()
+    alike = event_row("identical_updates", 1, 0.5, round=3, peers=[0, 1])
+    run = made(tmp_path, [alike, alike])
+    found = incidents.of(run)
+    assert [(each.who, each.round, run.clock(each.t or 0.0)) for each in found] == [
+        ((0, 1), 3, "0:00.5"),
+        ((2, 3), 0, "0:02.0"),
+    ]
+    assert overview.headline(run, found).endswith("2 warnings")
+    told = " ".join(explain.explain(tmp_path, None))
+    assert "peer.shard(loader)" in told
+    assert "warning: call backward" in told
+    assert "Nothing went wrong" not in told + overview.verdict(run, found)
 
 
 def test_a_headline_has_the_result_and_the_gravest_incidents(tmp_path: Path) -> None:

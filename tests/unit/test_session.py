@@ -83,8 +83,9 @@ def test_running_statistics_of_several_peers_are_reported_at_prepare(
 def test_a_first_step_without_a_gradient_is_reported_once(
     scales: tuple[float | None, ...], warns: bool
 ) -> None:
-    with prepared_swarm(echo) as (_, model, optimizer), warnings.catch_warnings(record=True) as got:
+    with warnings.catch_warnings(record=True) as got, prepared_swarm(echo) as (swarm, *both):
         warnings.simplefilter("always")
+        model, optimizer = both
         for scale in scales:
             optimizer.zero_grad()
             if scale is not None:
@@ -92,6 +93,8 @@ def test_a_first_step_without_a_gradient_is_reported_once(
             optimizer.step()
     assert [Path(each.filename).name for each in got] == ["test_session.py"] * warns
     assert all("finds no gradient" in str(each.message) for each in got)
+    logged = [json.loads(line) for line in swarm.nodes[0].logs]
+    assert logged == [{"round": 0, "warning": str(each.message)} for each in got]
 
 
 # --- a step ---------------------------------------------------------------------------------------

@@ -303,6 +303,9 @@ def test_of_what_all_see_the_first_who_is_there_speaks() -> None:
     assert words(2, event) == ""
     assert words(2, {"event": "round", "round": 3}) == ""
     assert "peer 3 is dead" in words(2, {"event": "dead", "subject": 3, "by": 1})
+    alike = {"event": "identical_updates", "peers": [1, 2]}
+    assert "train on the same batches" in words(1, alike)
+    assert words(2, alike) == ""
 
 
 def test_who_takes_the_place_of_a_life_that_still_runs_says_so(tmp_path: Path) -> None:

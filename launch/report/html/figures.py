@@ -27,11 +27,9 @@ def number(value: float | None, digits: int = 3) -> str:
     if value == int(value) and abs(value) < 1e7:
         return f"{int(value):,}"
     size = abs(value)
-    if size >= 1e7 or size < 1e-4:
+    if size >= 1e7 or size < 1:
         return f"{value:.{digits}g}"
-    before = max(0, math.floor(math.log10(size)) + 1)
-    if size < 1:
-        return f"{value:.{digits}g}"
+    before = math.floor(math.log10(size)) + 1
     text = f"{value:,.{max(0, digits - before)}f}"
     return text.rstrip("0").rstrip(".") if "." in text else text
 

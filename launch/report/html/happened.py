@@ -29,7 +29,7 @@ def section(run: RecordedRun, incidents: list[Incident]) -> Section:
     lines = [*_folded(run), *_milestones(run, incidents)]
     notes = [(note.wall, "note", f"{note.text} ({note.by})") for note in run.notes]
     rows = sorted([*lines, *notes])
-    found.text += [f"Note ({_when(run, wall)}): {text}" for wall, _, text in notes]
+    found.text += [f"Note ({run.clock(wall)}): {text}" for wall, _, text in notes]
     found.text += [f"{line}." for line in run.broken]
     left_out = len(rows) - LINES_MAX
     if left_out > 0:
@@ -39,7 +39,7 @@ def section(run: RecordedRun, incidents: list[Incident]) -> Section:
         )
     if rows:
         head = ("Time", "Kind", "What happened")
-        told = tuple((_when(run, wall), kind, text) for wall, kind, text in rows)
+        told = tuple((run.clock(wall), kind, text) for wall, kind, text in rows)
         caption = f"{len(rows):,} events; those of one kind are folded"
         found.parts.append(TextTable(caption, head, told, frozenset({0}), folded=True))
     else:
@@ -72,12 +72,6 @@ def _milestones(run: RecordedRun, incidents: list[Incident]) -> list[tuple[float
         how = run.state.status or run.state.state
         found.append((run.ended, "progress", f"the run is over: {how}"))
     return found
-
-
-def _when(run: RecordedRun, wall: float) -> str:
-    if wall < run.began:
-        return "before"
-    return run.clock(wall)
 
 
 def _folded(run: RecordedRun) -> list[tuple[float, str, str]]:

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gossip.launch.report.happenings import AFTER_S
-from gossip.launch.report.words import lasted
+from gossip.launch.report.words import counted, lasted
 
 from .recorded import RecordedRun
 
@@ -39,11 +39,11 @@ class Impact:
         again = int((self._run.commits.attempt[inside] > 0).sum())
         if again:
             end = self._run.clock(min(stop, self._run.ended))
-            rounds = f"of the {rounds_word(int(inside.sum()))} until {end}"
+            rounds = f"of the {counted(int(inside.sum()), 'round')} until {end}"
             told.append(f"{rounds}, {again} went to another server")
         lost = [each for each in self._run.view.progress.lost.values() if t <= each.t <= stop]
         if lost:
-            told.append(f"{rounds_word(len(lost))} lost")
+            told.append(f"{counted(len(lost), 'round')} lost")
         return "; ".join(text for text in told if text)
 
     def _longest(self, inside: NDArray[np.bool_], goes_on: bool) -> str:
@@ -55,7 +55,3 @@ class Impact:
         if longest < 2 * self.usual_s:
             return f"rounds continued as before (longest {lasted(longest)})"
         return f"longest time without a round {lasted(longest)}, usual {lasted(self.usual_s)}"
-
-
-def rounds_word(count: int) -> str:
-    return f"{count} round" + ("" if count == 1 else "s")

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator
 
-from gossip.launch.report import notes, run_state
-from gossip.launch.report.words import clock
+from gossip.launch.report import run_state
 from gossip.run import shown
 
 from . import incidents
@@ -39,15 +37,10 @@ def lines_of(run: RecordedRun, width: int) -> list[str]:
             f"{len(found) - LISTED_MAX} more: gossip report {run_state.word_for(run.folder)}"
         )
     if run.notes:
-        lines += ["", "Notes:"] if lines else ["Notes:"]
+        lines += ["", "Notes:"]
         for note in run.notes:
-            lines += _under(note_time(note, run.began), f"{note.text} ({note.by})", width)
+            lines += _under(run.clock(note.wall), f"{note.text} ({note.by})", width)
     return lines
-
-
-def note_time(note: notes.Note, began: float) -> str:
-    """Return the time of a note since the beginning of the run."""
-    return "before" if note.wall < began else clock(note.wall - began, exact=True)
 
 
 def _lines(run: RecordedRun, one: incidents.Incident, width: int) -> list[str]:
@@ -57,26 +50,13 @@ def _lines(run: RecordedRun, one: incidents.Incident, width: int) -> list[str]:
         if one.round is not None and one.round >= 0 and one.t is not None
         else ""
     )
-    who = incidents.who(run, one)
-    text = ", ".join(filter(None, (at, who)))
-    lines = _under(
-        f"{one.number:>3}  {when}", ": ".join(filter(None, (text, one.described))), width
-    )
-    for name, said in _effects(one):
-        lines += textwrap.wrap(
-            f"{name}: {shown(said)}",
-            max(width, 2 * INDENT),
-            initial_indent=" " * INDENT,
-            subsequent_indent=" " * (INDENT + 2),
-            break_on_hyphens=False,
-        )
-    return lines
-
-
-def _effects(one: incidents.Incident) -> Iterator[tuple[str, str]]:
+    text = ", ".join(filter(None, (at, incidents.who(run, one))))
+    described = ": ".join(filter(None, (text, one.described)))
+    lines = _under(f"{one.number:>3}  {when}", described, width)
     for name, said in (("noticed", one.noticed), ("back", one.back), ("effect", one.effect)):
         if said and said != NONE:
-            yield name, said
+            lines += _under("", f"{name}: {said}", width)
+    return lines
 
 
 def _under(begin: str, text: str, width: int) -> list[str]:

@@ -22,13 +22,13 @@ from gossip.launch.report import divergence
 from gossip.launch.report.happenings import AFTER_S, Blow, Injection, PartitionRecord, fault_of
 from gossip.launch.report.script_errors import script_error
 from gossip.launch.report.stages import describe_rebuilt_stage
-from gossip.launch.report.words import lasted
+from gossip.launch.report.words import counted, lasted
 from gossip.observe import documents, events
 
 from . import membership
 from .charts import Span
 from .figures import NONE, number, peers, share
-from .impact import Impact, rounds_word
+from .impact import Impact
 from .recorded import RecordedRun
 
 FAULT_MAX = 48
@@ -101,6 +101,7 @@ def of(run: RecordedRun) -> list[Incident]:
         _lost_rounds,
         _forks,
         _divergences,
+        _warnings,
     )
     found = [incident for make in makers for incident in make(run, impact)]
     found += _end(run)
@@ -121,7 +122,7 @@ def _liars(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
             continue
         told = _injection_of(run, str(fault), who[0])
         yield Incident(
-            what=f"false {_about(fault)}: {_kind(fault)}",
+            what=f"false {_about(fault)}: {str(fault).partition(':')[0]}",
             fault=_shorten(fault),
             kind="Byzantine peer",
             count=len(who),
@@ -150,10 +151,6 @@ def _about(fault: Fault) -> str:
     if isinstance(fault, ActivationFault):
         return "results of micro-batches"
     return "results or states" if isinstance(fault, NodeAttack) else "updates"
-
-
-def _kind(fault: Fault) -> str:
-    return str(fault).partition(":")[0]
 
 
 def _injection_of(run: RecordedRun, fault: str, peer: int) -> Injection | None:
@@ -561,7 +558,7 @@ def _lost_rounds(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
     for group in groups:
         first = lost[group[0]]
         yield Incident(
-            what=f"{rounds_word(len(group))} lost: there was no aggregate",
+            what=f"{counted(len(group), 'round')} lost: there was no aggregate",
             kind="lost round",
             count=len(group),
             who=(),
@@ -585,9 +582,22 @@ def _forks(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
             who=tuple(branch.peers),
             t=branch.t,
             round=branch.first,
-            effect=f"{rounds_word(branch.rounds)} of it do not count",
+            effect=f"{counted(branch.rounds, 'round')} of it do not count",
             grave=2,
         )
+
+
+def _warnings(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
+    """Yield the warnings that scripts printed, and peers that computed one update."""
+    for event, line in run.lines:
+        if isinstance(event, events.IdenticalUpdates):
+            who = tuple(event.peers or ())
+            yield Incident(line[2:], who, event.t, event.round, kind="warning", grave=0)
+    for text, rows in run.warnings.items():
+        who = tuple(sorted({row["peer"] for row in rows if row.get("peer") is not None}))
+        first = rows[0]
+        what = f"warning: {text}"
+        yield Incident(what, who, first["t"], first.get("round"), kind="warning", grave=0)
 
 
 # --- the end, and faults that did not take place --------------------------------------------------

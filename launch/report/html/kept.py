@@ -6,7 +6,7 @@ from gossip.launch.report.words import bytes_word, clock
 
 from .charts import Section, TextTable
 from .figures import NONE
-from .recorded import RecordedRun, SavedState
+from .recorded import RecordedRun
 
 EPOCHS_MAX = 20
 SAVED_MAX = 20
@@ -73,7 +73,7 @@ def saved_states(run: RecordedRun) -> Section:
             f"{one.step:,}",
             NONE if one.wall is None else _written(run, one.wall),
             NONE if one.nbytes is None else bytes_word(one.nbytes),
-            one.problem or _state(one),
+            one.problem or "complete" + "; no earlier round lacked an update" * one.spared,
         )
         for one in run.saved[-SAVED_MAX:]
     )
@@ -81,10 +81,6 @@ def saved_states(run: RecordedRun) -> Section:
         head = ("Step", "Written", "Size", "State")
         found.parts.append(TextTable("Checkpoints on disk", head, rows, frozenset({0, 2})))
     return found
-
-
-def _state(one: SavedState) -> str:
-    return "complete; no earlier round lacked an update" if one.spared else "complete"
 
 
 def _written(run: RecordedRun, wall: float) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,8 +13,8 @@ from gossip.launch.report import run_state
 from gossip.launch.report.machines import LOAD_HIGH
 from gossip.launch.report.run_reader import RunReader
 from gossip.launch.report.words import clock, counted
-from gossip.observe import Event, documents, events
-from gossip.run import checkpoints, open_in, read_object, real, shown
+from gossip.observe import Event, Row, documents, events
+from gossip.run import checkpoints, open_in, read_object, real, shown, text_of
 
 from .charts import Span
 from .columns import CommitColumns, Series
@@ -51,6 +52,7 @@ class RecordedRun(RunReader):
         presence: States of its peers over time.
         lines: Lines of the model, each with its event.
         handed_on: Round that another server than the first committed -> the reason.
+        warnings: Rows of the scripts' warnings, by their texts.
         label: Name on a page with other runs of the same name; "" means its own name.
     Raises: ConfigError: There is no such folder, or its settings cannot be read.
     """
@@ -66,6 +68,7 @@ class RecordedRun(RunReader):
         self.presence = Presence(self.view)
         self.lines: list[tuple[Event, str]] = []
         self.commits, self.series = CommitColumns(), Series()
+        self.warnings: dict[str, list[Row]] = defaultdict(list)
         self.saves_to: Path | None = None
         self.saved: list[SavedState] = []
         self.read_events(self._record)
@@ -75,6 +78,8 @@ class RecordedRun(RunReader):
         self.handed_on = self.view.turns.reasons_of(self.commits.handed_on())
         for row in self.files.metrics():
             self.series.logged.add(row)
+            if text := text_of(row.get("warning")):
+                self.warnings[text].append(row)
         self.notes.sort(key=lambda note: note.wall)
         self._list_checkpoints()
         self._set_times()
@@ -169,8 +174,8 @@ class RecordedRun(RunReader):
         return f"its machine was overloaded then, load {reported:.1f} on {cores}"
 
     def clock(self, t: float) -> str:
-        """Return the time since the start of the run, with tenths of a second."""
-        return clock(self.since(t), exact=True)
+        """Return the time since the start of the run, with tenths of a second; ``before`` it."""
+        return "before" if t < self.began else clock(t - self.began, exact=True)
 
     def since(self, t: float) -> float:
         """Return the seconds from the start of the run to ``t``."""

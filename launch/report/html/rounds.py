@@ -37,8 +37,7 @@ def section(run: RecordedRun, marks: tuple[Mark, ...]) -> Section:
                 f"{lasted(float(np.nanmedian(median)))} (median)."
             )
     found.parts.append(_longest(run, duration, who, longest))
-    handed = len(run.handed_on)
-    if handed:
+    if handed := len(run.handed_on):
         found.text.append(
             f"{handed:,} rounds went to another server. Why, and how often: "
             f"{reasons_of_turns(run)}."

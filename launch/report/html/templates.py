@@ -51,9 +51,5 @@ def _environment() -> Any:
         lstrip_blocks=True,
     )
     environment.globals["draw"] = svg.draw
-    environment.tests["table"] = _is_table
+    environment.tests["table"] = lambda part: isinstance(part, TextTable)
     return environment
-
-
-def _is_table(part: Any) -> bool:
-    return isinstance(part, TextTable)

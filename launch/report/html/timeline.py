@@ -72,7 +72,5 @@ SPANS_MAX = 150
 
 
 def _joined(spans: tuple[Span, ...], duration_s: float) -> tuple[Span, ...]:
-    if len(spans) <= SPANS_MAX:
-        return spans
     longest = sorted(spans, key=lambda span: span.stop - span.start, reverse=True)[:SPANS_MAX]
     return tuple(sorted(longest, key=lambda span: span.start))
