@@ -17,7 +17,6 @@ from . import live_frame, peer_table, run_state
 from .folding import folded
 from .live_frame import NO_LOSS
 from .peer_table import PeerLine, Size, peer_lines
-from .run_model import RunModel
 from .run_reader import Happening, RunReader
 from .screens import MARKS, lacks_loss
 from .words import clock, counted, named, near
@@ -48,11 +47,13 @@ def frame(reader: RunReader, standing: RunStatus, now: float, size: Size) -> lis
     seconds since 1970; for a run that is over, when it ended."""
     width = max(size.width - 1, peer_table.WIDTH_MIN)
     lines = peer_lines(reader.view, now, standing.over)
+    saves_to = reader.view.progress.saves_to
+    saved = near(saves_to) if saves_to else "not saved through gossip"
     head = [
         Text(_title(reader, standing, now), style="bold"),
         _progress(reader, now, standing.over, width),
         _health(reader, standing, lines),
-        *([Text(f"model: {_model(reader.view)}", style="dim")] if standing.over else []),
+        *([Text(f"model: {saved}", style="dim")] if standing.over else []),
         Text(_serving(reader), style="dim"),
         *_machines(reader, standing, width),
         *([Text(NO_LOSS, style="dim")] if lacks_loss(reader.view) else []),
@@ -120,10 +121,6 @@ def _machines(reader: RunReader, standing: RunStatus, width: int) -> list[Text]:
     line, is_ill = reader.view.machines.line(standing.over)
     style = "yellow" if is_ill else "dim"
     return [Text(part, style) for part in textwrap.wrap(shown(line), width)[:MACHINE_LINES]]
-
-
-def _model(view: RunModel) -> str:
-    return near(view.progress.saves_to) if view.progress.saves_to else "not saved through gossip"
 
 
 def _serving(reader: RunReader) -> str:

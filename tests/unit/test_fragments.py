@@ -210,11 +210,13 @@ class ByHand:
         return torch.cat([anchor.reshape(-1) for anchor in self.anchors])
 
 
-@pytest.mark.parametrize("fragments", [1, 2, 4])
-def test_one_peer_trains_as_streaming_diloco_does_by_hand(fragments: int) -> None:
+@pytest.mark.parametrize(("fragments", "overlap"), [(1, 0), (2, 0), (4, 0), (2, 1), (4, 1)])
+def test_one_peer_trains_as_streaming_diloco_does_by_hand(fragments: int, overlap: int) -> None:
+    """With overlap a result comes a round later, and is mixed in."""
     model, optimizer = deep_model()
-    twin = ByHand(*deep_model(), fragments)
-    with FakeNodeSwarm(echo, local_steps=4, fragments=fragments, outer=NESTEROV) as swarm:
+    twin = ByHand(*deep_model(), fragments, mixing=0.5 * overlap, late=overlap > 0)
+    options = {"local_steps": 4, "overlap": overlap, "fragments": fragments, "outer": NESTEROV}
+    with FakeNodeSwarm(echo, **options) as swarm:
         swarm.session.prepare(model, optimizer)
         for seed in range(24):
             assert swarm.session.step == seed
@@ -223,31 +225,9 @@ def test_one_peer_trains_as_streaming_diloco_does_by_hand(fragments: int) -> Non
             if (seed + 1) % (4 // fragments) == 0:
                 twin.round((seed + 1) // (4 // fragments) - 1)
             assert torch.allclose(flat_parameters(model), flat_parameters(twin.model), atol=1e-5)
-        assert swarm.session.round == 6 * fragments
-    assert torch.allclose(flat_parameters(model), twin.shared, atol=1e-5), (
-        "the end: the shared ones"
-    )
-
-
-@pytest.mark.parametrize("fragments", [2, 4])
-def test_with_overlap_a_result_comes_a_round_later_and_is_mixed_in_as_by_hand(
-    fragments: int,
-) -> None:
-    model, optimizer = deep_model()
-    twin = ByHand(*deep_model(), fragments, mixing=0.5, late=True)
-    with FakeNodeSwarm(
-        echo, local_steps=4, overlap=1, fragments=fragments, outer=NESTEROV
-    ) as swarm:
-        swarm.session.prepare(model, optimizer)
-        for seed in range(24):
-            assert swarm.session.step == seed
-            step(model, optimizer, seed)
-            step(twin.model, twin.optimizer, seed)
-            if (seed + 1) % (4 // fragments) == 0:
-                twin.round((seed + 1) // (4 // fragments) - 1)
-            assert torch.allclose(flat_parameters(model), flat_parameters(twin.model), atol=1e-5)
-        assert swarm.session.round == 6 * fragments - 1, "one is in flight"
-    twin.apply(twin.sent)
+        assert swarm.session.round == 6 * fragments - overlap, "one is in flight"
+    if overlap:
+        twin.apply(twin.sent)
     assert torch.allclose(flat_parameters(model), twin.shared, atol=1e-5), (
         "the end: the shared ones, with every round"
     )

@@ -8,6 +8,7 @@ import struct
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import combinations_with_replacement
+from typing import Any
 
 import pytest
 from test_rolling import RollingTable, vector
@@ -256,9 +257,9 @@ def test_a_server_that_dies_with_what_was_decided_on_costs_the_round_and_not_the
     table.assert_one_history(number + 2)
 
 
-def test_the_same_updates_measured_again_are_combined_by_the_decision() -> None:
-    """Whoever has a shard handed on after the decision gains nothing,
-    and the round loses nothing."""
+def handed_on(change: Callable[[Any], None]) -> tuple[CrossShardTable, int]:
+    """Have a peer hand a shard on after the decision. ``change``: changes that peer before.
+    Return the table and the number of the round."""
     table = apart()
     number, (_, _, late) = table.peers[0].round_id, table.servers()
     table.lose = lambda sender, to, message: (
@@ -269,6 +270,7 @@ def test_the_same_updates_measured_again_are_combined_by_the_decision() -> None:
     attacker = next(
         peer for peer in range(PEERS) if peer not in (*table.servers(), *table.servers(1))
     )
+    change(table.peers[attacker])
     table.run(
         attacker,
         table.peers[attacker].participant.advance(
@@ -276,32 +278,24 @@ def test_the_same_updates_measured_again_are_combined_by_the_decision() -> None:
         ),
     )
     table.pass_time(25.0)
+    return table, number
+
+
+def test_the_same_updates_measured_again_are_combined_by_the_decision() -> None:
+    """Whoever has a shard handed on after the decision gains nothing,
+    and the round loses nothing."""
+    table, number = handed_on(lambda peer: None)
     assert table.commits(number)[2].made_at == 1
     assert all(commit.digest for commit in table.commits(number))
     table.assert_one_history(number + 1)
 
 
 def test_another_update_for_the_server_of_a_later_attempt_is_not_counted_by_the_old_decision():
-    table = apart()
-    number, (_, _, late) = table.peers[0].round_id, table.servers()
-    table.lose = lambda sender, to, message: (
-        isinstance(message, Commit) and to == late and message.attempt == 0
-    )
-    table.offer(uneven)
-    table.deliver()
-    attacker = next(
-        peer for peer in range(PEERS) if peer not in (*table.servers(), *table.servers(1))
-    )
-    own = table.peers[attacker].present.own
-    assert own is not None
-    table.peers[attacker].present.own = replace(own, payloads=(*own.payloads[:2], vector(1e30)))
-    table.run(
-        attacker,
-        table.peers[attacker].participant.advance(
-            table.peers[attacker].shards[2], "a whim", table.now
-        ),
-    )
-    table.pass_time(25.0)
+    def change(peer: Any) -> None:
+        own = peer.present.own
+        peer.present.own = replace(own, payloads=(*own.payloads[:2], vector(1e30)))
+
+    table, number = handed_on(change)
     assert not table.commits(number)[2].digest
     assert not [
         ask

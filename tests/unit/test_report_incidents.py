@@ -642,7 +642,7 @@ def test_warnings_of_scripts_are_incidents(tmp_path: Path) -> None:
     run = made(tmp_path, [alike, alike])
     found = incidents.of(run)
     assert [(each.who, each.round, run.clock(each.t or 0.0)) for each in found] == [
-        ((0, 1), 3, "0:00.5"),
+        ((), 3, "0:00.5"),
         ((2, 3), 0, "0:02.0"),
     ]
     assert overview.headline(run, found).endswith("2 warnings")

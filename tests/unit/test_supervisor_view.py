@@ -109,18 +109,6 @@ def test_a_death_that_nobody_planned_counts_from_when_the_launcher_saw_it() -> N
     assert "x peer 1 killed by SIGKILL at round 7: not in the fault plan" in lines
 
 
-def test_a_peer_that_died_by_plan_does_not_die_again_when_its_process_ends() -> None:
-    view = RunModel(3)
-    told(
-        view,
-        event("started", 1, 1.0, incarnation=0),
-        event("fault", 1, 10.0, kind="restart", round=5, seconds=0.5),
-        event("exited", 1, 10.01, code=None, signal=9, how="killed by SIGKILL"),
-    )
-    assert [blow.kind for blow in view.failures.blows] == ["restart"]
-    assert view.failures.restarts == {1: 0.5}
-
-
 def test_a_peer_that_has_come_to_the_end_has_begun_though_its_process_is_still_there() -> None:
     view = RunModel(2)
     told(view, event("spawned", 1, 1.0, pid=5, incarnation=0))
@@ -154,6 +142,7 @@ def test_a_peer_whose_trainer_was_killed_has_not_finished_though_its_node_halts_
 
 
 def test_a_second_death_of_a_restarted_peer_is_a_death_of_its_own() -> None:
+    """The end of the process after a planned death is none."""
     view = RunModel(3)
     told(
         view,
@@ -166,6 +155,7 @@ def test_a_second_death_of_a_restarted_peer_is_a_death_of_its_own() -> None:
     )
     blows = [(blow.kind, blow.incarnation) for blow in view.failures.blows]
     assert blows == [("restart", 0), ("killed", 1)]
+    assert view.failures.restarts == {1: 0.5}
     (rejoin,) = view.lives.rejoins
     assert (rejoin.peer, rejoin.incarnation, rejoin.round, rejoin.after_s) == (1, 1, 30, 2.0)
 

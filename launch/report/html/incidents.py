@@ -45,6 +45,12 @@ KINDS = {
     "killed": "killed, not in the fault plan",
     "raised": "its script ended with an error",
 }
+WARNINGS = (
+    events.IdenticalUpdates,
+    events.LowInfluence,
+    events.UnconfirmedResult,
+    events.UnequalUpdates,
+)
 STRUCK = {"hang": "stopped peer", "raised": "script error"}
 
 
@@ -588,16 +594,14 @@ def _forks(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
 
 
 def _warnings(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
-    """Yield the warnings that scripts printed, and peers that computed one update."""
+    """Yield the warnings that the run or its scripts printed."""
     for event, line in run.lines:
-        if isinstance(event, events.IdenticalUpdates):
-            who = tuple(event.peers or ())
-            yield Incident(line[2:], who, event.t, event.round, kind="warning", grave=0)
+        if isinstance(event, WARNINGS):
+            yield Incident(line[2:], (), event.t, event.round, kind="warning", grave=0)
     for text, rows in run.warnings.items():
-        who = tuple(sorted({row["peer"] for row in rows if row.get("peer") is not None}))
-        first = rows[0]
-        what = f"warning: {text}"
-        yield Incident(what, who, first["t"], first.get("round"), kind="warning", grave=0)
+        who = tuple(sorted({row["peer"] for row in rows}))
+        t, at = rows[0]["t"], rows[0].get("round")
+        yield Incident(f"warning: {text}", who, t, at, kind="warning", grave=0)
 
 
 # --- the end, and faults that did not take place --------------------------------------------------

@@ -176,9 +176,8 @@ def incidents_section(run: RecordedRun, incidents: list[Incident], prefix: str) 
     if not incidents:
         found.text.append("No fault was injected, and no peer noticed any.")
         return found
-    injected = [one for one in incidents if one.fault]
-    others = [one for one in incidents if not one.fault]
-    for caption, group in (("Injected faults", injected), ("Not injected", others)):
+    for caption, is_fault in (("Injected faults", True), ("Not injected", False)):
+        group = [one for one in incidents if bool(one.fault) is is_fault]
         if len(group) > LISTED_MAX:
             caption += f": the first {LISTED_MAX} of {len(group)}"
         rows = tuple(_row(run, one) for one in group[:LISTED_MAX])

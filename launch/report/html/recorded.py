@@ -78,7 +78,7 @@ class RecordedRun(RunReader):
         self.handed_on = self.view.turns.reasons_of(self.commits.handed_on())
         for row in self.files.metrics():
             self.series.logged.add(row)
-            if text := text_of(row.get("warning")):
+            if (text := text_of(row.get("warning"))) and row.get("peer") is not None:
                 self.warnings[text].append(row)
         self.notes.sort(key=lambda note: note.wall)
         self._list_checkpoints()

@@ -119,7 +119,7 @@ def _svg(height: int, inner: str, label: str) -> str:
 def _lines(chart: LineChart) -> Drawing:
     low, high = _range(chart)
     place = _PlotScale(chart.x_max, low, high, chart.logarithmic)
-    inner = [f'<path class="mark" d="M{place.x(mark.x)} 0V{HIGH}"/>' for mark in chart.marks]
+    inner = [_mark_lines(chart.marks, chart.x_max, HIGH)]
     for line in chart.lines:
         style = _style(line.style)
         if line.low is not None and line.high is not None:
@@ -178,9 +178,6 @@ class _PlotScale:
 
     def _scaled(self, value: float) -> float:
         return math.log10(value) if self._log else value
-
-    def x(self, value: float) -> str:
-        return f"{min(max(value * self._x, 0), WIDE):.0f}"
 
     def percent(self, value: float) -> float:
         gap = (self._high - self._low) or 1.0
@@ -270,7 +267,7 @@ def _value(line: Line, at: int) -> str:
 
 
 def _words_of_lines(chart: LineChart) -> str:
-    told = [f"{chart.title}. {chart.about}".strip()]
+    told = [f"{chart.title}. {chart.about}"]
     for line in chart.lines[:12]:
         known = line.y[np.isfinite(line.y)]
         if len(known):
@@ -290,7 +287,7 @@ def _from_to(span: Span) -> str:
 
 def _lanes(chart: LaneChart) -> Drawing:
     scale = WIDE / chart.x_max
-    inner, seen, told = [], set(), [f"{chart.title}. {chart.about}".strip()]
+    inner, seen, told = [], set(), [f"{chart.title}. {chart.about}"]
     for at, (name, spans) in enumerate(chart.lanes):
         words = []
         for span in spans:
@@ -343,7 +340,7 @@ def _heat(chart: HeatChart) -> Drawing:
             )
     highest = chart.values.argmax(axis=1).tolist()
     named = list(zip(chart.rows, highest, strict=True))
-    told = [f"{chart.title}. {chart.about}".strip()]
+    told = [f"{chart.title}. {chart.about}"]
     told += [f"{name}: most at {chart.columns} {at}" for name, at in named[:12]]
     label = _sentences(told)
     each = math.ceil(columns / HEAT_TICKS)
