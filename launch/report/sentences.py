@@ -87,6 +87,13 @@ SENTENCES: dict[type[Event], Sentence] = {
         "others; no reply: {silent}"
     ),
 }
+WARNINGS = (
+    events.IdenticalUpdates,
+    events.LowInfluence,
+    events.UnconfirmedResult,
+    events.UnequalUpdates,
+)
+"""Events whose lines are incidents of the run."""
 
 
 class Speaker:

@@ -82,11 +82,13 @@ class Metric:
 
 class Logged:
     """Values that scripts logged, by name: at most ``NAMES_MAX`` names, and those in ``FIRST``.
-    ``lost``: number of values that were not finite, by name."""
+    ``lost``: number of values that were not finite, by name. ``warnings``: time, round and peer of
+    each warning, by its text."""
 
     def __init__(self) -> None:
         self.found: dict[str, Metric] = {}
         self.lost: dict[str, int] = defaultdict(int)
+        self.warnings: dict[str, list[tuple[float, int | None, int]]] = defaultdict(list)
 
     def add(self, row: Row) -> None:
         peer, t, round_id = row.get("peer"), row["t"], row.get("round")
@@ -96,7 +98,9 @@ class Logged:
             if name in NOT_LOGGED:
                 continue
             found = real(value)
-            if found is None:
+            if name == "warning":
+                self.warnings[str(value)].append((t, round_id, peer))
+            elif found is None:
                 self.lost[name] += value is None
             elif self._wanted(name):
                 self.found[name].add(peer, t, round_id, found)

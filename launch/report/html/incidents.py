@@ -21,6 +21,7 @@ from gossip.faults import (
 from gossip.launch.report import divergence
 from gossip.launch.report.happenings import AFTER_S, Blow, Injection, PartitionRecord, fault_of
 from gossip.launch.report.script_errors import script_error
+from gossip.launch.report.sentences import WARNINGS
 from gossip.launch.report.stages import describe_rebuilt_stage
 from gossip.launch.report.words import counted, lasted
 from gossip.observe import documents, events
@@ -45,12 +46,6 @@ KINDS = {
     "killed": "killed, not in the fault plan",
     "raised": "its script ended with an error",
 }
-WARNINGS = (
-    events.IdenticalUpdates,
-    events.LowInfluence,
-    events.UnconfirmedResult,
-    events.UnequalUpdates,
-)
 STRUCK = {"hang": "stopped peer", "raised": "script error"}
 
 
@@ -598,9 +593,9 @@ def _warnings(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
     for event, line in run.lines:
         if isinstance(event, WARNINGS):
             yield Incident(line[2:], (), event.t, event.round, kind="warning", grave=0)
-    for text, rows in run.warnings.items():
-        who = tuple(sorted({row["peer"] for row in rows}))
-        t, at = rows[0]["t"], rows[0].get("round")
+    for text, found in run.series.logged.warnings.items():
+        (t, at, _), *_ = found
+        who = tuple(sorted({peer for _, _, peer in found}))
         yield Incident(f"warning: {text}", who, t, at, kind="warning", grave=0)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,8 +12,8 @@ from gossip.launch.report import run_state
 from gossip.launch.report.machines import LOAD_HIGH
 from gossip.launch.report.run_reader import RunReader
 from gossip.launch.report.words import clock, counted
-from gossip.observe import Event, Row, documents, events
-from gossip.run import checkpoints, open_in, read_object, real, shown, text_of
+from gossip.observe import Event, documents, events
+from gossip.run import checkpoints, open_in, read_object, real, shown
 
 from .charts import Span
 from .columns import CommitColumns, Series
@@ -52,7 +51,6 @@ class RecordedRun(RunReader):
         presence: States of its peers over time.
         lines: Lines of the model, each with its event.
         handed_on: Round that another server than the first committed -> the reason.
-        warnings: Rows of the scripts' warnings, by their texts.
         label: Name on a page with other runs of the same name; "" means its own name.
     Raises: ConfigError: There is no such folder, or its settings cannot be read.
     """
@@ -68,7 +66,6 @@ class RecordedRun(RunReader):
         self.presence = Presence(self.view)
         self.lines: list[tuple[Event, str]] = []
         self.commits, self.series = CommitColumns(), Series()
-        self.warnings: dict[str, list[Row]] = defaultdict(list)
         self.saves_to: Path | None = None
         self.saved: list[SavedState] = []
         self.read_events(self._record)
@@ -78,8 +75,6 @@ class RecordedRun(RunReader):
         self.handed_on = self.view.turns.reasons_of(self.commits.handed_on())
         for row in self.files.metrics():
             self.series.logged.add(row)
-            if (text := text_of(row.get("warning"))) and row.get("peer") is not None:
-                self.warnings[text].append(row)
         self.notes.sort(key=lambda note: note.wall)
         self._list_checkpoints()
         self._set_times()
