@@ -27,6 +27,8 @@ from .lanes import (
     inside,
     least,
     load,
+    load_four,
+    load_two,
     most,
     mul,
     number,
@@ -35,8 +37,9 @@ from .lanes import (
     sort_four,
     sort_sixteen,
     sort_two,
-    splat,
-    spread,
+    splat_four,
+    splat_two,
+    spread_two,
     store,
     strange,
     sub,
@@ -115,24 +118,15 @@ def _merge(
                 store(fourth + k, d)
         elif kind == 0:
             for k in range(0, stride, 2 * STEP):
-                a, b, c, d = (
-                    load(low + k),
-                    load(high + k),
-                    load(low + k + STEP),
-                    load(high + k + STEP),
-                )
+                a, b = load_two(low + k), load_two(high + k)
                 store(low + k, least(a, b))
                 store(high + k, most(a, b))
-                store(low + k + STEP, least(c, d))
-                store(high + k + STEP, most(c, d))
         elif kind == 1:
             for k in range(0, stride, 2 * STEP):
-                store(low + k, least(load(low + k), load(high + k)))
-                store(low + k + STEP, least(load(low + k + STEP), load(high + k + STEP)))
+                store(low + k, least(load_two(low + k), load_two(high + k)))
         else:
             for k in range(0, stride, 2 * STEP):
-                store(high + k, most(load(low + k), load(high + k)))
-                store(high + k + STEP, most(load(low + k + STEP), load(high + k + STEP)))
+                store(high + k, most(load_two(low + k), load_two(high + k)))
 
 
 @njit
@@ -143,49 +137,30 @@ def mix(rows: int, n: int, here: int, matrix: int, m: int, into: int, stride: in
         weights = matrix + 4 * n * first
         target = into + stride * first
         for k in range(0, stride, 2 * STEP):
-            a0 = a1 = b0 = b1 = c0 = c1 = d0 = d1 = splat(np.float32(0.0))
+            a = b = c = d = splat_two(np.float32(0.0))
             for row in range(n):
-                at = word(rows + 8 * row) + here + k
-                x, y = load(at), load(at + STEP)
-                w = weights + 16 * row
-                p, q, r, s = spread(w), spread(w + 4), spread(w + 8), spread(w + 12)
-                a0, a1 = fma(p, x, a0), fma(p, y, a1)
-                b0, b1 = fma(q, x, b0), fma(q, y, b1)
-                c0, c1 = fma(r, x, c0), fma(r, y, c1)
-                d0, d1 = fma(s, x, d0), fma(s, y, d1)
-            store(target + k, a0)
-            store(target + k + STEP, a1)
-            store(target + stride + k, b0)
-            store(target + stride + k + STEP, b1)
-            store(target + 2 * stride + k, c0)
-            store(target + 2 * stride + k + STEP, c1)
-            store(target + 3 * stride + k, d0)
-            store(target + 3 * stride + k + STEP, d1)
+                x, w = load_two(word(rows + 8 * row) + here + k), weights + 16 * row
+                a, b = fma(spread_two(w), x, a), fma(spread_two(w + 4), x, b)
+                c, d = fma(spread_two(w + 8), x, c), fma(spread_two(w + 12), x, d)
+            store(target + k, a)
+            store(target + stride + k, b)
+            store(target + 2 * stride + k, c)
+            store(target + 3 * stride + k, d)
 
 
 @njit
 def _means(block: int, stride: int, low: int, high: int, share: Any, into: int) -> None:
-    """Compute the mean of ranks low..high of every column, four vectors at a time."""
-    zero = splat(np.float32(0.0))
+    """Compute the mean of ranks low..high of every column."""
+    zero = splat_four(np.float32(0.0))
     for k in range(0, stride, 4 * STEP):
         at = block + stride * low + k
-        a, b, c, d = load(at), load(at + STEP), load(at + 2 * STEP), load(at + 3 * STEP)
+        mean = load_four(at)
         for _ in range(low, high):
             at += stride
-            a, b = add(a, load(at)), add(b, load(at + STEP))
-            c, d = add(c, load(at + 2 * STEP)), add(d, load(at + 3 * STEP))
-        # + 0 makes 0 of -0
-        a, b, c, d = (
-            add(mul(a, share), zero),
-            add(mul(b, share), zero),
-            add(mul(c, share), zero),
-            add(mul(d, share), zero),
-        )
-        store(into + k, a)
-        store(into + k + STEP, b)
-        store(into + k + 2 * STEP, c)
-        store(into + k + 3 * STEP, d)
-        if beyond(add(add(a, b), add(c, d))):
+            mean = add(mean, load_four(at))
+        mean = add(mul(mean, share), zero)  # + 0 makes 0 of -0
+        store(into + k, mean)
+        if beyond(mean):
             for column in range(k, k + 4 * STEP, 4):
                 if not np.isfinite(number(into + column)):
                     exact = 0.0
@@ -205,10 +180,10 @@ def _pick(at: int, jump: int, turns: int, center: Any) -> Any:
     with ranks that differ by multiples of ``count``, exactly one is one of them: this one. The
     smaller one of two equally near values is used.
     """
-    before = taken = load(at)
+    before = taken = load_two(at)
     for _ in range(turns):
         at += jump
-        after = load(at)
+        after = load_two(at)
         taken = where_more(sub(center, before), sub(after, center), after, taken)
         before = after
     return taken
@@ -218,37 +193,17 @@ def _pick(at: int, jump: int, turns: int, center: Any) -> Any:
 def _nearest(
     block: int, stride: int, n: int, count: int, centers: int, share: Any, into: int
 ) -> None:
-    """Compute the mean of the ``count`` sorted values nearest to the centers, four vectors at a
-    time."""
-    zero, jump = splat(np.float32(0.0)), stride * count
-    for k in range(0, stride, 4 * STEP):
-        p, q = load(centers + k), load(centers + k + STEP)
-        r, s = load(centers + k + 2 * STEP), load(centers + k + 3 * STEP)
-        a = b = c = d = zero
+    """Compute the mean of the ``count`` sorted values nearest to the centers."""
+    zero = splat_two(np.float32(0.0))
+    for k in range(0, stride, 2 * STEP):
+        center, mean = load_two(centers + k), zero
         for first in range(count):
-            at = block + stride * first + k
-            if first + count < n:
-                turns = (n - 1 - first) // count
-                a, b = add(a, _pick(at, jump, turns, p)), add(b, _pick(at + STEP, jump, turns, q))
-                c, d = (
-                    add(c, _pick(at + 2 * STEP, jump, turns, r)),
-                    add(d, _pick(at + 3 * STEP, jump, turns, s)),
-                )
-            else:
-                a, b = add(a, load(at)), add(b, load(at + STEP))
-                c, d = add(c, load(at + 2 * STEP)), add(d, load(at + 3 * STEP))
-        a, b, c, d = (
-            add(mul(a, share), zero),
-            add(mul(b, share), zero),
-            add(mul(c, share), zero),
-            add(mul(d, share), zero),
-        )
-        store(into + k, a)
-        store(into + k + STEP, b)
-        store(into + k + 2 * STEP, c)
-        store(into + k + 3 * STEP, d)
-        if beyond(add(add(a, b), add(c, d))):
-            for column in range(k, k + 4 * STEP, 4):
+            turns = (n - 1 - first) // count
+            mean = add(mean, _pick(block + stride * first + k, stride * count, turns, center))
+        mean = add(mul(mean, share), zero)
+        store(into + k, mean)
+        if beyond(mean):
+            for column in range(k, k + 2 * STEP, 4):
                 if not np.isfinite(number(into + column)):
                     put(
                         into + column,
@@ -275,10 +230,11 @@ def _exact_nearest(column: int, stride: int, n: int, count: int, center: Any) ->
 def _votes(rows: int, n: int, here: int, k: int) -> Any:
     """Return 1, -1 or 0 for each column: the sign that more rows have; and the sum of the values,
     which is NaN if one of them is."""
-    zero, one, other = splat(np.float32(0.0)), splat(np.float32(1.0)), splat(np.float32(-1.0))
+    zero, one = splat_two(np.float32(0.0)), splat_two(np.float32(1.0))
+    other = splat_two(np.float32(-1.0))
     votes = everything = zero
     for row in range(n):
-        value = load(word(rows + 8 * row) + here + k)
+        value = load_two(word(rows + 8 * row) + here + k)
         everything = add(everything, value)
         votes = add(votes, where_more(value, zero, one, where_more(zero, value, other, zero)))
     return where_more(votes, zero, one, where_more(zero, votes, other, zero)), everything
@@ -287,7 +243,7 @@ def _votes(rows: int, n: int, here: int, k: int) -> Any:
 @njit
 def _count(rows: int, n: int, here: int, k: int, low: Any, high: Any, survived: Any) -> None:
     for row in range(n):
-        survived[row] += inside(load(word(rows + 8 * row) + here + k), low, high)
+        survived[row] += inside(load_two(word(rows + 8 * row) + here + k), low, high)
 
 
 @njit
@@ -304,14 +260,14 @@ def _block(
     strangers: int = 0
     counting = word(job + 112) != 0
     if mode == MAJORITY:
-        zero = splat(np.float32(0.0))
-        for k in range(0, stride, STEP):
+        zero = splat_two(np.float32(0.0))
+        for k in range(0, stride, 2 * STEP):
             sign, everything = _votes(rows, m, here, k)
             strangers |= strange(everything)
             store(out + k, sign)
             if counting:
                 # A row survives where its sign is the result: in (0, inf], [-inf, 0) or at 0.
-                tiny, huge = splat(np.float32(1e-45)), splat(np.float32(np.inf))
+                tiny, huge = splat_two(np.float32(1e-45)), splat_two(np.float32(np.inf))
                 least_kept = where_more(
                     sign, zero, tiny, where_more(zero, sign, sub(zero, huge), zero)
                 )
@@ -322,27 +278,21 @@ def _block(
         return strangers
     strangers |= _read_runs(rows, m, here, block, stride)
     _merge(block, stride, word(job + 64), word(job + 72), word(job + 40), word(job + 16), following)
-    share = splat(np.float32(1.0 / (high - low + 1)))
+    share = splat_four(np.float32(1.0 / (high - low + 1)))
     if mode == BETWEEN:
         _means(block, stride, low, high, share, out)
         if counting:
-            for k in range(0, stride, STEP):
-                _count(
-                    rows,
-                    m,
-                    here,
-                    k,
-                    load(block + stride * low + k),
-                    load(block + stride * high + k),
-                    survived,
-                )
+            for k in range(0, stride, 2 * STEP):
+                lowest = load_two(block + stride * low + k)
+                highest = load_two(block + stride * high + k)
+                _count(rows, m, here, k, lowest, highest, survived)
         return strangers
     centers = block + stride * m
     _means(block, stride, low, high, share, centers)
-    _nearest(block, stride, m, count, centers, splat(np.float32(1.0 / count)), out)
+    _nearest(block, stride, m, count, centers, splat_two(np.float32(1.0 / count)), out)
     if counting:
-        for k in range(0, stride, STEP):
-            center = load(centers + k)
+        for k in range(0, stride, 2 * STEP):
+            center = load_two(centers + k)
             least_kept = most_kept = _pick(block + k, stride * count, (m - 1) // count, center)
             for first in range(1, count):
                 taken = _pick(

@@ -16,8 +16,8 @@ from numba import njit
 from .compiled_cache import kernel
 from .lanes import (
     STEP,
-    add,
     add_at,
+    add_products,
     address_of,
     beyond,
     draw_ticket,
@@ -25,12 +25,16 @@ from .lanes import (
     fma,
     hold,
     load,
+    load_four,
+    load_tile,
     number,
     put,
     put_double,
     splat,
-    spread,
+    splat_four,
+    spread_four,
     store,
+    store_tile,
     sub,
     total,
     word,
@@ -45,39 +49,10 @@ AHEAD = 1024
 @njit
 def _tile(first: int, second: int, stride: int, sums: int) -> None:
     """Add the products of four rows with three, over one block, to twelve sums in registers."""
-    x1, x2, x3, y1, y2 = (
-        first + stride,
-        first + 2 * stride,
-        first + 3 * stride,
-        second + stride,
-        second + 2 * stride,
-    )
-    a, b, c = load(sums), load(sums + STEP), load(sums + 2 * STEP)
-    d, e, f = load(sums + 3 * STEP), load(sums + 4 * STEP), load(sums + 5 * STEP)
-    g, h, i = load(sums + 6 * STEP), load(sums + 7 * STEP), load(sums + 8 * STEP)
-    s, t, u = load(sums + 9 * STEP), load(sums + 10 * STEP), load(sums + 11 * STEP)
+    found = load_tile(sums)
     for k in range(0, stride, STEP):
-        p, q, r = load(second + k), load(y1 + k), load(y2 + k)
-        x = load(first + k)
-        a, b, c = fma(x, p, a), fma(x, q, b), fma(x, r, c)
-        x = load(x1 + k)
-        d, e, f = fma(x, p, d), fma(x, q, e), fma(x, r, f)
-        x = load(x2 + k)
-        g, h, i = fma(x, p, g), fma(x, q, h), fma(x, r, i)
-        x = load(x3 + k)
-        s, t, u = fma(x, p, s), fma(x, q, t), fma(x, r, u)
-    store(sums, a)
-    store(sums + STEP, b)
-    store(sums + 2 * STEP, c)
-    store(sums + 3 * STEP, d)
-    store(sums + 4 * STEP, e)
-    store(sums + 5 * STEP, f)
-    store(sums + 6 * STEP, g)
-    store(sums + 7 * STEP, h)
-    store(sums + 8 * STEP, i)
-    store(sums + 9 * STEP, s)
-    store(sums + 10 * STEP, t)
-    store(sums + 11 * STEP, u)
+        found = add_products(found, first + k, second + k, stride)
+    store_tile(sums, found)
 
 
 @njit
@@ -183,7 +158,7 @@ def weighted(pointer: Any) -> None:
     job = address_of(pointer)
     n, d, rows, weights = word(job + 16), word(job + 24), word(job + 32), word(job + 40)
     out, chunk = word(job + 48), word(job + 56)
-    zero = splat(np.float32(0.0))
+    zero = splat_four(np.float32(0.0))
     wrong = 0
     while True:
         first = draw_ticket(job) * chunk
@@ -192,19 +167,14 @@ def weighted(pointer: Any) -> None:
         last = min(d, first + chunk)
         end = first + (last - first) // 32 * 32
         for k in range(4 * first, 4 * end, 4 * STEP):
-            a = b = c = e = zero
+            found = zero
             for row in range(n):
                 at = word(rows + 8 * row) + k
-                w = spread(weights + 4 * row)
-                a, b = fma(w, load(at), a), fma(w, load(at + STEP), b)
-                c, e = fma(w, load(at + 2 * STEP), c), fma(w, load(at + 3 * STEP), e)
+                found = fma(spread_four(weights + 4 * row), load_four(at), found)
                 fetch_soon(at + AHEAD)
                 fetch_soon(at + AHEAD + 64)
-            wrong += beyond(add(add(a, b), add(c, e)))
-            store(out + k, a)
-            store(out + k + STEP, b)
-            store(out + k + 2 * STEP, c)
-            store(out + k + 3 * STEP, e)
+            wrong += beyond(found)
+            store(out + k, found)
         for k in range(4 * end, 4 * last, 4):
             value = np.float32(0.0)
             for row in range(n):
@@ -220,36 +190,22 @@ def weighted(pointer: Any) -> None:
 def _square(row: int, center: int, width: int) -> float:
     """Return the sum of the squares of a row, or of a row minus a center (0: none), over ``width``
     columns."""
-    zero = splat(np.float32(0.0))
-    a = b = c = d = zero
+    squares = splat_four(np.float32(0.0))
     whole = 4 * width // (4 * STEP) * 4 * STEP
-    if center:
-        for k in range(0, whole, 4 * STEP):
-            x, y = (
-                sub(load(row + k), load(center + k)),
-                sub(load(row + k + STEP), load(center + k + STEP)),
-            )
-            a, b = fma(x, x, a), fma(y, y, b)
-            x = sub(load(row + k + 2 * STEP), load(center + k + 2 * STEP))
-            y = sub(load(row + k + 3 * STEP), load(center + k + 3 * STEP))
-            c, d = fma(x, x, c), fma(y, y, d)
-            fetch_soon(row + k + AHEAD)
-            fetch_soon(row + k + AHEAD + 64)
-    else:
-        for k in range(0, whole, 4 * STEP):
-            x, y = load(row + k), load(row + k + STEP)
-            a, b = fma(x, x, a), fma(y, y, b)
-            x, y = load(row + k + 2 * STEP), load(row + k + 3 * STEP)
-            c, d = fma(x, x, c), fma(y, y, d)
-            fetch_soon(row + k + AHEAD)
-            fetch_soon(row + k + AHEAD + 64)
+    for k in range(0, whole, 4 * STEP):
+        apart = load_four(row + k)
+        if center:
+            apart = sub(apart, load_four(center + k))
+        squares = fma(apart, apart, squares)
+        fetch_soon(row + k + AHEAD)
+        fetch_soon(row + k + AHEAD + 64)
     rest = np.float32(0.0)
     for k in range(whole, 4 * width, 4):
         value = number(row + k)
         if center:
             value -= number(center + k)
         rest += value * value
-    return np.float64(total(add(add(a, b), add(c, d)))) + np.float64(rest)
+    return np.float64(total(squares)) + np.float64(rest)
 
 
 @kernel

@@ -104,7 +104,7 @@ def gram(
     addresses = np.concatenate(
         [
             _addresses(rows),
-            np.array([0 if p is None else p.data_ptr() for p in kept], dtype=np.int64),
+            np.array([_pointer(point) for point in kept], dtype=np.int64),
         ]
     )
     m = len(addresses)
@@ -116,7 +116,7 @@ def gram(
         m,
         rows.d,
         addresses.ctypes.data,
-        0 if middle is None else middle.data_ptr(),
+        _pointer(middle),
         chunk,
         parts.ctypes.data,
     )
@@ -138,7 +138,7 @@ def squared_distances_to(rows: Rows, center: Tensor | None) -> NDArray[np.float6
         rows.n,
         rows.d,
         addresses.ctypes.data,
-        0 if middle is None else middle.data_ptr(),
+        _pointer(middle),
         chunk,
         parts.ctypes.data,
     )
@@ -149,10 +149,9 @@ def squared_distances_to(rows: Rows, center: Tensor | None) -> NDArray[np.float6
 def weighted_sum(rows: Rows, weights: NDArray[np.float64]) -> Tensor:
     from .compiled_sums import weighted
 
-    used = np.flatnonzero(weights)
-    sizes = np.abs(weights[used])
-    if len(sizes) and not (sizes.min() > 1e-30 and sizes.max() < 1e30):
+    if plain.are_extreme(weights):
         return plain.exact_weighted_sum(rows, weights)
+    used = np.flatnonzero(weights)
     factors = weights[used].astype(np.float32)
     if len(used) == 1 and factors[0] == 1.0:
         return rows.row(int(used[0])).clone()
@@ -185,6 +184,11 @@ def _addresses(rows: Rows) -> NDArray[np.int64]:
     found = rows.addresses()
     assert found is not None
     return found
+
+
+def _pointer(vector: Tensor | None) -> int:
+    """Return the address of a vector; 0 if there is none."""
+    return 0 if vector is None else vector.data_ptr()
 
 
 def _vector(vector: Tensor, rows: Rows) -> Tensor:

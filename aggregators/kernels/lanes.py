@@ -1,4 +1,5 @@
-"""A numba type for vectors of eight float32, and the operations on it that the kernels use.
+"""A numba type for vectors of eight, 16 or 32 float32, and the operations on it that the kernels
+use. The compiler cuts a vector that is longer than a register.
 
 The compiler need not vectorize a loop over columns; with this type it must. Addresses are plain
 integers, so rows may be separate. Only compiled code may call these functions; importing the module
@@ -8,63 +9,78 @@ imports numba.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import reduce
+from functools import partial, reduce
 from typing import Any
 
 from llvmlite import ir
 from numba import njit
 from numba.core import cgutils, types
 from numba.core.datamodel import models
+from numba.core.types.containers import UniTuple
 from numba.extending import intrinsic, register_model
 
 from .network import RUNS, comparators
 
 WIDTH = 8
 STEP = 4 * WIDTH  # bytes of a vector
+TILE_ROWS, TILE_COLUMNS = 4, 3
 
-_VECTOR = ir.VectorType(ir.FloatType(), WIDTH)
-_BITS = ir.IntType(WIDTH)
 _INT32 = ir.IntType(32)
 _INT64 = ir.IntType(64)
-_UNSET = ir.Constant(_VECTOR, ir.Undefined)
 
 
 class Lanes(types.Type):
-    def __init__(self) -> None:
-        super().__init__(name=f"Lanes{WIDTH}")
+    def __init__(self, width: int) -> None:
+        self.width = width
+        super().__init__(name=f"Lanes{width}")
 
 
-lanes = Lanes()
+lanes = Lanes(WIDTH)
+SAME = object()
+"""Vectors of any width, which is the same for all operands and the result."""
 
 
 @register_model(Lanes)
 class _LanesModel(models.PrimitiveModel):
     def __init__(self, manager: Any, of: Any) -> None:
-        super().__init__(manager, of, _VECTOR)
+        super().__init__(manager, of, _vector(of.width))
+
+
+def _vector(width: int) -> Any:
+    return ir.VectorType(ir.FloatType(), width)
 
 
 def _operation(result: Any, *takes: Any) -> Callable[[Callable[..., Any]], Any]:
     """Make an intrinsic from a function ``(builder, *values) -> value``. Without a result the
     intrinsic returns nothing."""
 
-    def make(emit: Callable[..., Any]) -> Any:
+    def decorate(emit: Callable[..., Any]) -> Any:
         def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
             value = emit(builder, *args)
             return context.get_dummy_value() if result is types.void else value
 
-        return codegen
+        def typed(*given: Any) -> Any:
+            same: Any = next((each for each in given if isinstance(each, Lanes)), None)
+            made, *operands = [same if each is SAME else each for each in (result, *takes)]
+            return made(*operands), codegen
 
-    def decorate(emit: Callable[..., Any]) -> Any:
-        codegen = make(emit)
         if len(takes) == 1:
-            return intrinsic(lambda typing, a: (result(*takes), codegen))
+            return intrinsic(lambda typing, a: typed(a))
         if len(takes) == 2:
-            return intrinsic(lambda typing, a, b: (result(*takes), codegen))
+            return intrinsic(lambda typing, a, b: typed(a, b))
         if len(takes) == 3:
-            return intrinsic(lambda typing, a, b, c: (result(*takes), codegen))
-        return intrinsic(lambda typing, a, b, c, d: (result(*takes), codegen))
+            return intrinsic(lambda typing, a, b, c: typed(a, b, c))
+        return intrinsic(lambda typing, a, b, c, d: typed(a, b, c, d))
 
     return decorate
+
+
+def _of_widths(emit: Callable[..., Any], *takes: Any) -> list[Any]:
+    """Return the operations ``(builder, *values, width=...) -> vector`` for the three widths."""
+    return [
+        _operation(Lanes(width), *takes)(partial(emit, width=width))
+        for width in (WIDTH, 2 * WIDTH, 4 * WIDTH)
+    ]
 
 
 def _function(builder: Any, name: str, result: Any, *takes: Any) -> Any:
@@ -87,59 +103,81 @@ def address_of(typing: Any, pointer: Any) -> Any:
     return types.int64(pointer), codegen
 
 
-def _load(builder: Any, address: Any) -> Any:
-    value = builder.load(_pointer(builder, address, _VECTOR))
+def _load(builder: Any, address: Any, width: int = WIDTH) -> Any:
+    value = builder.load(_pointer(builder, address, _vector(width)))
     value.align = 4
     return value
 
 
 def _store(builder: Any, address: Any, value: Any) -> None:
-    builder.store(value, _pointer(builder, address, _VECTOR)).align = 4
+    builder.store(value, _pointer(builder, address, value.type)).align = 4
 
 
-load = _operation(lanes, types.int64)(_load)
-store = _operation(types.void, types.int64, lanes)(_store)
+load, load_two, load_four = _of_widths(_load, types.int64)
+store = _operation(types.void, types.int64, SAME)(_store)
 
 
-def _splat(builder: Any, number: Any) -> Any:
-    single = builder.insert_element(_UNSET, number, ir.Constant(_INT32, 0))
+def _splat(builder: Any, number: Any, width: int) -> Any:
+    unset = ir.Constant(_vector(width), ir.Undefined)
+    single = builder.insert_element(unset, number, ir.Constant(_INT32, 0))
     return builder.shuffle_vector(
-        single, _UNSET, ir.Constant(ir.VectorType(_INT32, WIDTH), [0] * WIDTH)
+        single, unset, ir.Constant(ir.VectorType(_INT32, width), [0] * width)
     )
 
 
-@_operation(lanes, types.int64)
-def spread(builder: Any, address: Any) -> Any:
+def _spread(builder: Any, address: Any, width: int) -> Any:
     """Return the value at one address in all lanes."""
-    return _splat(builder, builder.load(_pointer(builder, address, ir.FloatType())))
+    return _splat(builder, builder.load(_pointer(builder, address, ir.FloatType())), width)
 
 
-@_operation(lanes, types.float32)
-def splat(builder: Any, number: Any) -> Any:
-    return _splat(builder, number)
+splat, splat_two, splat_four = _of_widths(_splat, types.float32)
+_, spread_two, spread_four = _of_widths(_spread, types.int64)
 
 
-@_operation(lanes, lanes, lanes)
-def add(builder: Any, a: Any, b: Any) -> Any:
-    return builder.fadd(a, b)
+add, sub, mul = [
+    _operation(SAME, SAME, SAME)(emit)
+    for emit in (ir.IRBuilder.fadd, ir.IRBuilder.fsub, ir.IRBuilder.fmul)
+]
 
 
-@_operation(lanes, lanes, lanes)
-def sub(builder: Any, a: Any, b: Any) -> Any:
-    return builder.fsub(a, b)
-
-
-@_operation(lanes, lanes, lanes)
-def mul(builder: Any, a: Any, b: Any) -> Any:
-    return builder.fmul(a, b)
-
-
-@_operation(lanes, lanes, lanes, lanes)
-def fma(builder: Any, a: Any, b: Any, c: Any) -> Any:
+def _fma(builder: Any, a: Any, b: Any, c: Any) -> Any:
     """Return a * b + c with one rounding."""
-    return builder.call(
-        _function(builder, f"llvm.fma.v{WIDTH}f32", _VECTOR, _VECTOR, _VECTOR, _VECTOR), [a, b, c]
-    )
+    found = _function(builder, f"llvm.fma.v{a.type.count}f32", *[a.type] * 4)
+    return builder.call(found, [a, b, c])
+
+
+fma = _operation(SAME, SAME, SAME, SAME)(_fma)
+tile = UniTuple(lanes, TILE_ROWS * TILE_COLUMNS)
+"""Sums of the products of four rows with three, in registers."""
+
+
+@_operation(tile, types.int64)
+def load_tile(builder: Any, address: Any) -> Any:
+    value = builder.load(_pointer(builder, address, ir.ArrayType(_vector(WIDTH), len(tile))))
+    value.align = 4
+    return value
+
+
+@_operation(types.void, types.int64, tile)
+def store_tile(builder: Any, address: Any, value: Any) -> None:
+    _store(builder, address, value)
+
+
+@_operation(tile, tile, types.int64, types.int64, types.int64)
+def add_products(builder: Any, sums: Any, first: Any, second: Any, stride: Any) -> Any:
+    """Return the sums after addition of the products of four vectors with three, which are
+    ``stride`` bytes apart."""
+    others = []
+    for _ in range(TILE_COLUMNS):
+        others.append(_load(builder, second))
+        second = builder.add(second, stride)
+    for row in range(TILE_ROWS):
+        own = _load(builder, first)
+        first = builder.add(first, stride)
+        for at, other in enumerate(others, TILE_COLUMNS * row):
+            added = _fma(builder, own, other, builder.extract_value(sums, at))
+            sums = builder.insert_value(sums, added, at)
+    return sums
 
 
 def _extreme(builder: Any, which: str, a: Any, b: Any) -> Any:
@@ -147,21 +185,21 @@ def _extreme(builder: Any, which: str, a: Any, b: Any) -> Any:
     result replaces an operand, which takes some processors twenty times as long. Operands have no
     NaN, and either of two zeros may be returned.
     """
-    found = _function(builder, f"llvm.{which}.v{WIDTH}f32", _VECTOR, _VECTOR, _VECTOR)
+    found = _function(builder, f"llvm.{which}.v{a.type.count}f32", *[a.type] * 3)
     return builder.call(found, [a, b], fastmath=("nnan", "nsz"))
 
 
-@_operation(lanes, lanes, lanes)
+@_operation(SAME, SAME, SAME)
 def least(builder: Any, a: Any, b: Any) -> Any:
     return _extreme(builder, "minnum", a, b)
 
 
-@_operation(lanes, lanes, lanes)
+@_operation(SAME, SAME, SAME)
 def most(builder: Any, a: Any, b: Any) -> Any:
     return _extreme(builder, "maxnum", a, b)
 
 
-@_operation(lanes, lanes, lanes, lanes, lanes)
+@_operation(SAME, SAME, SAME, SAME, SAME)
 def where_more(builder: Any, a: Any, b: Any, then: Any, otherwise: Any) -> Any:
     """Return ``then`` in the lanes where a > b, ``otherwise`` in the others."""
     return builder.select(builder.fcmp_ordered(">", a, b), then, otherwise)
@@ -194,7 +232,7 @@ def _run(length: int) -> Any:
         for value in values:
             _store(builder, into, value)
             into = builder.add(into, stride)
-        return builder.zext(builder.bitcast(strange, _BITS), _INT64)
+        return builder.zext(_bits(builder, strange), _INT64)
 
     return sort_run
 
@@ -202,14 +240,17 @@ def _run(length: int) -> Any:
 sort_sixteen, sort_eight, sort_four, sort_two = (_run(length) for length in RUNS)
 
 
+def _bits(builder: Any, mask: Any) -> Any:
+    return builder.bitcast(mask, ir.IntType(mask.type.count))
+
+
 def _count(builder: Any, mask: Any) -> Any:
-    ones = builder.call(
-        _function(builder, f"llvm.ctpop.i{WIDTH}", _BITS, _BITS), [builder.bitcast(mask, _BITS)]
-    )
-    return builder.zext(ones, _INT64)
+    bits = _bits(builder, mask)
+    count = _function(builder, f"llvm.ctpop.i{mask.type.count}", bits.type, bits.type)
+    return builder.zext(builder.call(count, [bits]), _INT64)
 
 
-@_operation(types.int64, lanes, lanes, lanes)
+@_operation(types.int64, SAME, SAME, SAME)
 def inside(builder: Any, value: Any, low: Any, high: Any) -> Any:
     """Return the number of lanes with low <= value <= high."""
     mask = builder.and_(
@@ -218,32 +259,31 @@ def inside(builder: Any, value: Any, low: Any, high: Any) -> Any:
     return _count(builder, mask)
 
 
-@_operation(types.int64, lanes)
+@_operation(types.int64, SAME)
 def beyond(builder: Any, value: Any) -> Any:
     """Return the number of lanes that are not finite."""
-    return _count(
-        builder,
-        builder.fcmp_unordered(
-            "!=", builder.fsub(value, value), ir.Constant(_VECTOR, [0.0] * WIDTH)
-        ),
-    )
+    zero = ir.Constant(value.type, [0.0] * value.type.count)
+    return _count(builder, builder.fcmp_unordered("!=", builder.fsub(value, value), zero))
 
 
-@_operation(types.int64, lanes)
+@_operation(types.int64, SAME)
 def strange(builder: Any, value: Any) -> Any:
     """Return 0, or another number if a lane is a NaN."""
-    return builder.zext(builder.bitcast(builder.fcmp_unordered("uno", value, value), _BITS), _INT64)
+    return builder.zext(_bits(builder, builder.fcmp_unordered("uno", value, value)), _INT64)
 
 
-@_operation(types.float32, lanes)
+@_operation(types.float32, SAME)
 def total(builder: Any, value: Any) -> Any:
     """Return the sum of all lanes, in one fixed order."""
-    half = WIDTH // 2
+    half = value.type.count // 2
     while half:
-        turned = ir.Constant(
-            ir.VectorType(_INT32, WIDTH), [(lane + half) % WIDTH for lane in range(WIDTH)]
-        )
-        value = builder.fadd(value, builder.shuffle_vector(value, _UNSET, turned))
+        upper, lower = [
+            builder.shuffle_vector(
+                value, value, ir.Constant(ir.VectorType(_INT32, half), [*range(at, at + half)])
+            )
+            for at in (half, 0)
+        ]
+        value = builder.fadd(lower, upper)
         half //= 2
     return builder.extract_element(value, ir.Constant(_INT32, 0))
 

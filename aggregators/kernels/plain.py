@@ -324,10 +324,15 @@ def mend_squares(
 
 def weighted_sum(rows: Rows, weights: NDArray[np.float64]) -> Tensor:
     """Return the sum of the rows, each times its weight."""
-    sizes = np.abs(weights[weights != 0])
-    extreme = bool(len(sizes)) and not (sizes.min() > 1e-30 and sizes.max() < 1e30)
-    result = _weighted_sum(rows, weights, torch.float64 if extreme else working(rows.dtype))
+    work = torch.float64 if are_extreme(weights) else working(rows.dtype)
+    result = _weighted_sum(rows, weights, work)
     return result if math.isfinite(float(result.sum())) else exact_weighted_sum(rows, weights)
+
+
+def are_extreme(weights: NDArray[np.float64]) -> bool:
+    """Whether a weight other than 0 is near the ends of the range of float32."""
+    sizes = np.abs(weights[weights != 0])
+    return bool(len(sizes)) and not (sizes.min() > 1e-30 and sizes.max() < 1e30)
 
 
 def exact_weighted_sum(rows: Rows, weights: NDArray[np.float64]) -> Tensor:
