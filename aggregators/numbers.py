@@ -1,14 +1,52 @@
-"""Parsing of numbers in the text of a sender or an outer step."""
+"""Checks of numbers that are options: their type and their range. Torch is not imported."""
 
 from __future__ import annotations
 
+import math
+import operator
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
-from gossip.errors import ConfigError
+from gossip.errors import AggregationError, ConfigError
 
 Range: TypeAlias = "tuple[str, Callable[[float], bool]]"
 """Description of a range, and whether a number is in it."""
+FINITE: Range = ("finite", math.isfinite)
+POSITIVE: Range = ("above 0 and finite", lambda value: 0 < value < math.inf)
+NOT_NEGATIVE: Range = ("at least 0 and finite", lambda value: 0 <= value < math.inf)
+FRACTION: Range = ("above 0 and at most 1", lambda value: 0 < value <= 1)
+DECAY: Range = ("at least 0 and below 1", lambda value: 0 <= value < 1)
+RADIUS: Range = ("above 0", lambda value: value > 0)
+
+
+def whole(name: str, what: str, value: Any, least: int | None = None) -> int:
+    """Return the value as an int. Raises AggregationError if it is not an integer, or below
+    ``least``; 2.0 is no integer, because it may be a rounded result."""
+    try:
+        found = operator.index(value)
+    except TypeError:
+        raise AggregationError(f"{name}: {what} must be a whole number, not {value!r}") from None
+    if least is not None and found < least:
+        raise AggregationError(f"{name}: {what} must be at least {least}, not {found}")
+    return found
+
+
+def number(name: str, what: str, value: Any, allowed: Range = FINITE) -> float:
+    """Return the value as a float. Raises AggregationError if it is not a number, or out of range;
+    a text with a number is not a number."""
+    try:
+        if isinstance(value, str | bytes):
+            raise TypeError
+        found = float(value)
+    except (TypeError, ValueError, RuntimeError):  # the last from a tensor of several numbers
+        raise AggregationError(f"{name}: {what} must be a number, not {value!r}") from None
+    words, fine = allowed
+    if not fine(found):
+        raise AggregationError(
+            f"{name}: {what} must be {words}, not {value!r}",
+            f"set {what} to a value that is {words}",
+        )
+    return found
 
 
 def read_number(owner: str, key: str, text: str, allowed: Range) -> float:
@@ -16,11 +54,8 @@ def read_number(owner: str, key: str, text: str, allowed: Range) -> float:
 
     Raises: ConfigError: It cannot be read or is out of range.
     """
-    words, fine = allowed
     try:
         value = float(text)
     except ValueError:
         raise ConfigError(f"{owner}: {key}={text!r} is not a number") from None
-    if not fine(value):
-        raise ConfigError(f"{owner}: {key}={text} must be {words}")
-    return value
+    return number(owner, key, value, allowed)

@@ -19,13 +19,13 @@ the names does not import torch.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from gossip.errors import UnknownName
+from gossip.specs import split_options
 
-from .numbers import Range, read_number
+from .numbers import DECAY, POSITIVE, Range, read_number
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -36,10 +36,7 @@ if TYPE_CHECKING:
 NESTEROV, HEAVY_BALL, MEAN = "nesterov", "heavy_ball", "mean"
 NAMES = (HEAVY_BALL, MEAN, NESTEROV)
 LR, MOMENTUM = 0.7, 0.9  # of DiLoCo
-_ALLOWED: Mapping[str, Range] = {
-    "lr": ("above 0 and finite", lambda value: 0 < value < math.inf),
-    "momentum": ("at least 0 and below 1", lambda value: 0 <= value < 1),
-}
+_ALLOWED: Mapping[str, Range] = {"lr": POSITIVE, "momentum": DECAY}
 
 
 class OuterStep(NamedTuple):
@@ -88,9 +85,7 @@ def load(spec: str) -> OuterStep:
     if name not in NAMES:
         raise UnknownName("outer step", name, NAMES)
     options = {} if name == MEAN else {"lr": LR, "momentum": MOMENTUM}
-    for item in filter(None, map(str.strip, written.split(","))):
-        key, _, value = (part.strip() for part in item.partition("="))
-        if key not in options:
-            raise UnknownName(f"option of {name}", key, options)
-        options[key] = read_number(f"outer step {name}", key, value, _ALLOWED[key])
+    owner = f"outer step {name}"
+    for key, value in split_options(owner, written.split(","), options).items():
+        options[key] = read_number(owner, key, value, _ALLOWED[key])
     return OuterStep(name, options.get("lr", 1.0), options.get("momentum", 0.0))

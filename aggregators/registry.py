@@ -20,15 +20,11 @@ import re
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from hashlib import blake2b
-from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from gossip.errors import ConfigError, TooFewUpdates, UnknownName
 from gossip.interpreter import importing_users_modules
-
-from .options import parse_options
+from gossip.specs import describe_error, load_named, option_types, read_value, split_options
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -40,6 +36,8 @@ Registered = TypeVar("Registered", bound="Rule | PreAggregation")
 log = logging.getLogger(__name__)
 ENTRY_POINTS = "gossip.aggregators"
 TRIED_COORDINATES = 8
+_NEVER_OPTIONS = frozenset({"center", "previous", "evaluate", "gradient"})
+"""Tensors and functions, which only the runtime has."""
 
 _FAMILIES = {
     "means": ("mean",),
@@ -381,11 +379,35 @@ def _load_part(spec: str, last: bool) -> tuple[Rule | PreAggregation, dict[str, 
     part: Rule | PreAggregation
     if not function:
         part = _by_name(_plain(place), spec, last)
-    elif place.endswith(".py") or "/" in place:
-        part = _from_module(load_file(place, "a rule"), function, place)
     else:
-        part = _from_module(import_module(place, function), function, place)
-    return part, parse_options(part, options_text)
+        found = load_named(place, function, "rule", _is_rule_candidate)
+        part = _as_rule(found, function, place)
+    return part, _parse_options(part, options_text)
+
+
+def _parse_options(part: Rule | PreAggregation, text: str) -> dict[str, Any]:
+    """Return the options in ``key=value,key=value``, typed by the signature.
+
+    Raises: UnknownName: There is no such option. ConfigError: A value cannot be read, or is
+        missing although it is required.
+    """
+    variadic = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
+    settable = {
+        key: parameter
+        for key, parameter in [*part.parameters.items()][1:]
+        if key not in _NEVER_OPTIONS and parameter.kind not in variadic
+    }
+    kinds = option_types(part.function, settable)
+    options = {
+        key: read_value(part.name, key, value, kinds[key])
+        for key, value in split_options(part.name, text.split(","), settable).items()
+    }
+    for key, parameter in settable.items():
+        if key not in {*options, *part.needs} and parameter.default is parameter.empty:
+            raise ConfigError(
+                f"rule {part.name} needs a value for {key!r}", f"write {part.name}:{key}=..."
+            )
+    return options
 
 
 def _is_pre(part: object) -> bool:
@@ -453,69 +475,9 @@ def _by_name(name: str, spec: str, last: bool) -> Rule | PreAggregation:
     except Exception as error:
         raise ConfigError(
             f"aggregator {name!r} comes from {point.value}, which cannot be imported: "
-            f"{_words(error)}"
+            f"{describe_error(error)}"
         ) from error
     return _as_rule(found, name, spec)
-
-
-def load_file(place: str, what: str) -> ModuleType:
-    """Load a user's file as a module. ``what``: the object to load from it, for error messages.
-
-    Raises: ConfigError: There is no such file, or it raises.
-    """
-    path = Path(place).expanduser().resolve()
-    if not path.is_file():
-        near = sorted(p.name for p in path.parent.glob("*.py"))[:10] if path.parent.is_dir() else []
-        raise ConfigError(
-            f"there is no file {path} to take {what} from",
-            f"in that folder: {', '.join(near)}"
-            if near
-            else "the path is relative to the working directory",
-        )
-    # A unique name: the file may be called aggregators.py,
-    # or like an installed package.
-    name = f"_gossip_rules_{path.stem}_{blake2b(str(path).encode(), digest_size=6).hexdigest()}"
-    module_spec = importlib.util.spec_from_file_location(name, path)
-    if module_spec is None or module_spec.loader is None:
-        raise ConfigError(f"{path} is not a Python file", "name a file that ends in .py")
-    module = importlib.util.module_from_spec(module_spec)
-    sys.modules[name] = module  # dataclasses and type hints of the file look it up there
-    try:
-        module_spec.loader.exec_module(module)
-    except Exception as error:
-        del sys.modules[name]
-        raise ConfigError(
-            f"{path} cannot be loaded: {_words(error)}", "run it with python to see the error"
-        ) from error
-    return module
-
-
-def import_module(place: str, function: str) -> ModuleType:
-    """Import a module by name. Raises: ConfigError: There is no such module, or it raises."""
-    try:
-        with importing_users_modules():
-            return importlib.import_module(place)
-    except Exception as error:
-        raise ConfigError(
-            f"module {place} cannot be imported: {_words(error)}",
-            f"install it, or name the file: path/to/{place.rsplit('.', 1)[-1]}.py:{function}",
-        ) from error
-
-
-def _from_module(module: ModuleType, function: str, place: str) -> Rule | PreAggregation:
-    found = getattr(module, function, None)
-    if found is None:
-        found = getattr(module, _plain(function), None)
-    if found is None:
-        candidates = [
-            name
-            for name, value in vars(module).items()
-            if not name.startswith("_")
-            and _is_rule_candidate(value)
-            and getattr(value, "__module__", "") == module.__name__
-        ]
-        raise UnknownName(f"rule of {place}", function, candidates)
-    return _as_rule(found, function, place)
 
 
 def _is_rule_candidate(value: Any) -> bool:
@@ -548,7 +510,3 @@ def _check_signature(function: Callable[..., Any], name: str, place: str) -> Non
         raise ConfigError(
             f"{name} of {place} takes no updates", "a rule is a function (updates, *, f) -> Tensor"
         )
-
-
-def _words(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}"

@@ -20,14 +20,14 @@ Listing the names does not import torch.
 from __future__ import annotations
 
 import inspect
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from gossip.errors import ConfigError, UnknownName
+from gossip.specs import read_value, split_options
 
-from .numbers import Range, read_number
+from .numbers import DECAY, POSITIVE, Range, read_number
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -105,11 +105,7 @@ def _resized(update: Tensor, length: float, size: float) -> Tensor:
 
 _ORDINARY = 1e30  # this and its inverse are far within the range of float32
 _ALIASES = {"normalize": "normalise"}
-_ALLOWED: Mapping[str, Range] = {
-    "beta": ("at least 0 and below 1", lambda value: 0 <= value < 1),
-    "radius": ("above 0 and finite", lambda value: 0 < value < math.inf),
-    "length": ("above 0 and finite", lambda value: 0 < value < math.inf),
-}
+_ALLOWED: Mapping[str, Range] = {"beta": DECAY, "radius": POSITIVE, "length": POSITIVE}
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,24 +191,8 @@ def _step_of(text: str, whole: str) -> tuple[Step, dict[str, Any]]:
         for key, value in inspect.signature(function).parameters.items()
         if value.kind is value.KEYWORD_ONLY
     }
-    options: dict[str, Any] = {}
-    for at, item in enumerate(part.strip() for part in written.split(",") if part.strip()):
-        key, equals, value = item.partition("=")
-        key, value = (
-            (key.strip().replace("-", "_"), value.strip())
-            if equals
-            else (next(iter(settable)) if not at else "", key)
-        )
-        if not key or not value:
-            raise ConfigError(
-                f"sender {plain}: option {item!r} has no name or no value",
-                f"write {plain}:{next(iter(settable))}=...",
-            )
-        if key not in settable:
-            raise UnknownName(f"option of {plain}", key, settable)
-        if key in options:
-            raise ConfigError(f"sender {plain}: option {key!r} is given twice")
-        options[key] = _value(plain, key, value)
+    given = split_options(f"sender {plain}", written.split(","), settable, next(iter(settable)))
+    options = {key: _value(plain, key, value) for key, value in given.items()}
     for key, parameter in settable.items():
         if key not in options and parameter.default is parameter.empty:
             raise ConfigError(f"sender {plain} needs {key}", f"write {plain}:{key}=...")
@@ -221,8 +201,5 @@ def _step_of(text: str, whole: str) -> tuple[Step, dict[str, Any]]:
 
 def _value(name: str, key: str, text: str) -> Any:
     if key == "form":
-        forms = ("mean", "sum")
-        if text not in forms:
-            raise UnknownName(f"{key} of {name}", text, forms)
-        return text
+        return read_value(f"sender {name}", key, text, Literal["mean", "sum"])
     return read_number(f"sender {name}", key, text, _ALLOWED[key])

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any, overload
 
-from gossip.errors import BadTopology, ConfigError, suggest_name
+from gossip.errors import BadTopology, UnknownName
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,11 +100,11 @@ class Topology:
     def bind(self, **options: Any) -> Topology:
         """Return the topology with some options fixed.
 
-        Raises: ConfigError: The topology has no such option.
+        Raises: UnknownName: The topology has no such option.
         """
         for name in options:
             if name not in self.options:
-                raise unknown_option(f"topology {self.name}", name, self.options)
+                raise UnknownName(f"option of topology {self.name}", name, self.options)
         return Topology(self.function, self.name, self.rolling, {**self.bound, **options})
 
     def __call__(self, roster: Roster, round_id: int, seed: int, **options: Any) -> Plan:
@@ -117,17 +117,6 @@ class Topology:
     def __repr__(self) -> str:
         bound = "".join(f" {name}={value}" for name, value in self.bound.items())
         return f"<topology {self.name}{bound}>"
-
-
-def unknown_option(what: str, name: str, known: Sequence[str]) -> ConfigError:
-    """Return the error for an unknown option of ``what``, which suggests the most similar known
-    one."""
-    if not known:
-        return ConfigError(f"{what} takes no options, got {name!r}")
-    suggestion = suggest_name(name, known)
-    return ConfigError(
-        f"{what} has no option {name!r}{suggestion}", f"its options: {', '.join(known)}"
-    )
 
 
 @overload

@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import re
-import sys
-from hashlib import blake2b
 from importlib.metadata import EntryPoint, entry_points
-from inspect import Parameter
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from gossip.errors import ConfigError, UnknownName
-from gossip.interpreter import importing_users_modules
+from gossip.specs import load_named, option_types, read_value, split_options
 
-from .base import Topology, unknown_option
+from .base import Topology
 
 GROUP = "gossip.topologies"
 """Entry point group of topologies in other packages."""
@@ -81,15 +75,9 @@ def _by_name(name: str) -> Topology:
 
 
 def _by_path(where: str) -> Topology:
-    path, _, function = where.rpartition(":")
-    module = _module_of_file(Path(path)) if path.endswith(".py") else _module_by_name(path)
-    if not hasattr(module, function):
-        raise UnknownName(
-            "topology",
-            function,
-            [name for name, value in vars(module).items() if isinstance(value, Topology)],
-        )
-    return _topology(getattr(module, function), where)
+    place, _, function = where.rpartition(":")
+    found = load_named(place, function, "topology", lambda value: isinstance(value, Topology))
+    return _topology(found, where)
 
 
 def _topology(found: object, where: str) -> Topology:
@@ -101,90 +89,8 @@ def _topology(found: object, where: str) -> Topology:
     return found
 
 
-def _module_by_name(name: str) -> ModuleType:
-    try:
-        with importing_users_modules():
-            return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
-            raise  # the module exists, but one of its imports is missing
-        raise ConfigError(
-            f"there is no module {name!r} to take a topology from",
-            f"known names: {', '.join(names())}",
-        ) from error
-
-
-def _module_of_file(path: Path) -> ModuleType:
-    if not path.is_file():
-        raise ConfigError(f"there is no file {path} to take a topology from")
-    # The name has the whole path, so that it hides no module with the same stem, and a second call
-    # finds the module.
-    whole_path = blake2b(str(path.resolve()).encode(), digest_size=4).hexdigest()
-    name = f"gossip_file_{path.stem}_{whole_path}"
-    if name in sys.modules:
-        return sys.modules[name]
-    found = importlib.util.spec_from_file_location(name, path)
-    if found is None or found.loader is None:
-        raise ConfigError(f"{path} is not a Python file")
-    module = importlib.util.module_from_spec(found)
-    sys.modules[name] = module
-    try:
-        found.loader.exec_module(module)
-    except BaseException:
-        del sys.modules[name]
-        raise
-    return module
-
-
 def _options(found: Topology, text: str) -> dict[str, Any]:
-    options: dict[str, Any] = {}
-    for part in _NEXT_OPTION.split(text):
-        name, equals, value = (word.strip() for word in part.partition("="))
-        if not equals or not name or not value:
-            raise ConfigError(f"topology {found.name}: {part!r} is not option=value")
-        name = name.replace("-", "_")
-        if name not in found.options:
-            raise unknown_option(f"topology {found.name}", name, found.options)
-        if name in options:
-            raise ConfigError(f"topology {found.name}: {name} is given twice")
-        options[name] = _value(found, name, value)
-    return options
-
-
-def _value(found: Topology, name: str, text: str) -> Any:
-    """Return a value in the type of the option's annotation, or without an annotation in the type
-    that its text suggests."""
-    annotation = found.parameters[name].annotation
-    hint = (
-        ""
-        if annotation is Parameter.empty
-        else annotation
-        if isinstance(annotation, str)
-        else str(annotation)
-    )
-    if isinstance(annotation, type):
-        hint = annotation.__name__
-    wanted = {word.strip() for word in hint.split("|")} & {"int", "float", "bool", "str", "None"}
-    for kind in ("None", "bool", "int", "float", "str"):
-        if wanted and kind not in wanted:
-            continue
-        read, value = _read(kind, text)
-        if read:
-            return value
-    raise ConfigError(
-        f"topology {found.name}: {name} must be {' or '.join(sorted(wanted))}, not {text!r}"
-    )
-
-
-def _read(kind: str, text: str) -> tuple[bool, Any]:
-    lower = text.lower()
-    if kind == "None":
-        return lower in ("none", "null"), None
-    if kind == "bool":
-        return lower in ("true", "false"), lower == "true"
-    if kind == "str":
-        return True, text
-    try:
-        return True, (int if kind == "int" else float)(text)
-    except ValueError:
-        return False, None
+    owner = f"topology {found.name}"
+    kinds = option_types(found.function, found.parameters)
+    given = split_options(owner, _NEXT_OPTION.split(text), found.options)
+    return {key: read_value(owner, key, value, kinds[key]) for key, value in given.items()}

@@ -27,7 +27,6 @@ from . import (
     adaptive as _adaptive,
     alone as _alone,
     apart as _apart,
-    patient as _patient,
     together as _together,
     unequal as _unequal,
 )
@@ -60,6 +59,6 @@ __all__ = [
     "place_of",
 ]
 # Imported because they register their attacks.
-_HOMES = (_adaptive, _alone, _apart, _patient, _together, _unequal)
+_HOMES = (_adaptive, _alone, _apart, _together, _unequal)
 ATTACKS = {**KINDS, _LABEL_FLIP.name: _LABEL_FLIP}
 """Attacks on updates and on data, in real runs, the simulator and benchmarks."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .kinds import POSITIVE, attack
+from gossip.aggregators.numbers import POSITIVE
+
+from .kinds import attack
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

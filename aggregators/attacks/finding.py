@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from types import ModuleType
 from typing import Any, Literal
 
 from gossip.errors import ConfigError, UnknownName
+from gossip.specs import load_named
 
 from .kinds import DATA_ATTACKS, KINDS, AttackKind, names
 
@@ -56,38 +56,14 @@ def load(name: str) -> AttackKind:
         ConfigError: It cannot be loaded, or the function is not an attack.
     """
     place, _, function = name.rpartition(":")
-    module, declared = _loaded(place, function)
-    found = getattr(module, function, None)
-    if found is None:
-        own = [
-            other
-            for other, value in vars(module).items()
-            if inspect.isfunction(value) and value.__module__ == module.__name__
-        ]
-        raise UnknownName(f"attack of {place}", function, own)
+    found = load_named(place, function, "attack", inspect.isfunction)
     if not inspect.isfunction(found):
         raise ConfigError(
             f"{function} of {place} is not an attack but {type(found).__name__}",
             "an attack is a function (update, ...) -> update or (crowd, ...) -> (f, d)",
         )
-    kind = next((kind for kind in declared if kind.function is found), None)
+    kind: AttackKind | None = vars(found).get("attack_kind")
     return _plain(found, place) if kind is None else kind
-
-
-def _loaded(place: str, function: str) -> tuple[ModuleType, list[AttackKind]]:
-    """Return the module, and the attacks that are declared in it or elsewhere. Attacks of a file
-    are not registered by name, because another file may define the same name."""
-    from gossip.aggregators.registry import import_module, load_file
-
-    if not (place.endswith(".py") or "/" in place):
-        return import_module(place, function), list(KINDS.values())
-    before = dict(KINDS)
-    try:
-        module = load_file(place, "an attack")
-        return module, list(KINDS.values())
-    finally:
-        KINDS.clear()
-        KINDS.update(before)
 
 
 def _plain(function: Callable[..., Any], place: str) -> AttackKind:

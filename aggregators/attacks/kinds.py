@@ -12,7 +12,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
+from gossip.aggregators.numbers import FINITE, Range
 from gossip.errors import ConfigError
+from gossip.specs import FILE_PREFIX
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -54,7 +56,7 @@ class AttackKind:
     wants: frozenset[str]
     refusal: str = ""
     tries: bool = False
-    allowed: tuple[str, Callable[[float], bool]] = ("finite", math.isfinite)
+    allowed: Range = FINITE
     idle: Callable[[int, int], bool] = lambda n, f: False
 
     @property
@@ -72,23 +74,10 @@ class AttackKind:
 KINDS: dict[str, AttackKind] = {}
 
 
-def _positive(value: float) -> bool:
-    return math.isfinite(value) and value > 0
-
-
-def _not_negative(value: float) -> bool:
-    return math.isfinite(value) and value >= 0
-
-
-def _count(value: float) -> bool:
-    return math.isfinite(value) and value >= 1 and value == int(value)
-
-
-FINITE = ("finite", math.isfinite)
-POSITIVE = ("above 0 and finite", _positive)
-NOT_NEGATIVE = ("at least 0 and finite", _not_negative)
-ROUNDS = ("a whole number of rounds, at least 1", _count)
-FRACTION = ("above 0 and at most 1", lambda value: 0 < value <= 1)
+ROUNDS: Range = (
+    "a whole number of rounds, at least 1",
+    lambda value: math.isfinite(value) and value >= 1 and value == int(value),
+)
 
 
 def attack(
@@ -98,10 +87,11 @@ def attack(
     shape: Shape = "alone",
     refusal: str = "",
     tries: bool = False,
-    allowed: tuple[str, Callable[[float], bool]] = FINITE,
+    allowed: Range = FINITE,
     idle: Callable[[int, int], bool] = lambda n, f: False,
 ) -> Decorator:
-    """Register a function as an attack under its name.
+    """Register a function as an attack under its name. An attack in a user's file is not
+    registered, because another file may define the same name.
 
     The shape determines the arguments of the function and which further parameters it may name:
 
@@ -135,9 +125,12 @@ def attack(
             raise ConfigError(f"there is an attack {name!r} already", "rename yours")
         wants = frozenset(inspect.signature(function).parameters)
         described = meaning or ("strength" if strength is not None else "")
-        KINDS[name] = AttackKind(
+        kind = AttackKind(
             name, function, shape, strength, described, wants, refusal, tries, allowed, idle
         )
+        vars(function)["attack_kind"] = kind
+        if not function.__module__.startswith(FILE_PREFIX):
+            KINDS[name] = kind
         return function
 
     return decorate

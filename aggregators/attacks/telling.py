@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
@@ -109,18 +109,17 @@ class Attack:
                 attacker_group.rule,
             )
             return rows[attacker_group.rank].clone()
-        given: dict[str, Any] = {}
-        if "strength" in self._kind.wants:
-            given["strength"] = self.strength
-        if "generator" in self._kind.wants:
-            given["generator"] = self._generator(round_id, self.seed)
-        if "direction" in self._kind.wants:
-            given["direction"] = self._generator(None, self.seed)
-        if "past" in self._kind.wants:
-            given["past"] = self._recall(update, round_id)
-        known = {"round_id": round_id, "somebody_locked": self.somebody_locked}
-        given |= {name: value for name, value in known.items() if name in self._kind.wants}
-        lie: Tensor = self._kind.function(update, **given)
+        known: dict[str, Callable[[], Any]] = {
+            "strength": lambda: self.strength,
+            "generator": lambda: self._generator(round_id, self.seed),
+            "direction": lambda: self._generator(None, self.seed),
+            "past": lambda: self._recall(update, round_id),
+            "round_id": lambda: round_id,
+            "somebody_locked": lambda: self.somebody_locked,
+        }
+        lie: Tensor = self._kind.function(
+            update, **{name: make() for name, make in known.items() if name in self._kind.wants}
+        )
         return lie
 
     def saw(self, result: Tensor, round_id: int) -> None:

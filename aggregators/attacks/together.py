@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from gossip.aggregators.numbers import FINITE, FRACTION, NOT_NEGATIVE, POSITIVE
 from gossip.errors import ConfigError
 
-from .kinds import FINITE, FRACTION, NOT_NEGATIVE, POSITIVE, attack
+from .kinds import attack
 
 if TYPE_CHECKING:
     from torch import Tensor

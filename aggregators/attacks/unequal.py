@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .kinds import FRACTION, NOT_NEGATIVE, POSITIVE, ROUNDS, attack
+from gossip.aggregators.numbers import FRACTION, NOT_NEGATIVE, POSITIVE
+
+from .kinds import ROUNDS, attack
 from .together import SEES_NOBODY_IN_TIME, find_hidden, frame, push_back
 
 if TYPE_CHECKING:

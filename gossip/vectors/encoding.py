@@ -18,13 +18,14 @@ from __future__ import annotations
 import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import MISSING, Field, dataclass, field, fields
-from typing import Any, ClassVar, NamedTuple, TypeAlias
+from dataclasses import Field, dataclass, field, fields
+from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gossip.errors import ConfigError, Malformed, UnknownName
+from gossip.specs import read_value, split_options
 
 from .finite import is_finite
 
@@ -191,39 +192,17 @@ def load_encoding(spec: str) -> Encoding:
     module, _, cls = BUILT_IN[plain].partition(":")
     kind: Callable[..., Encoding] = getattr(importlib.import_module(f".{module}", __package__), cls)
     options = {option.name: option for option in fields(kind)}  # type: ignore[arg-type]
-    given: dict[str, Any] = {}
-    for at, item in enumerate(part.strip() for part in written.split(",") if part.strip()):
-        key, equals, value = (each.strip() for each in item.partition("="))
-        if not equals:
-            key, value = (next(iter(options), "") if not at else ""), key
-        if not key or not value:
-            raise ConfigError(
-                f"encoding {plain}: option {item!r} has no name or no value",
-                f"its options: {', '.join(options) or 'none'}",
-            )
-        if key not in options:
-            raise UnknownName(f"option of {plain}", key, options)
-        if key in given:
-            raise ConfigError(f"encoding {plain}: option {key!r} is given twice")
-        given[key] = _value(plain, options[key], value)
-    return kind(**given)
+    owner = f"encoding {plain}"
+    given = split_options(owner, written.split(","), options, next(iter(options), ""))
+    return kind(**{key: _value(owner, options[key], value) for key, value in given.items()})
 
 
-def _value(name: str, option: Field[Any], text: str) -> Any:
-    assert option.default is not MISSING
+def _value(owner: str, option: Field[Any], text: str) -> Any:
     kind = type(option.default)
     if kind is bool:
-        if text not in ("on", "off"):
-            raise ConfigError(f"encoding {name}: {option.name}={text!r} must be on or off")
-        return text == "on"
+        return read_value(owner, option.name, text, Literal["on", "off"]) == "on"
+    value = read_value(owner, option.name, text, kind)
     low, high = option.metadata["low"], option.metadata["high"]
-    try:
-        value = kind(text)
-    except ValueError:
-        value = None
-    if value is None or not low <= value <= high:
-        raise ConfigError(
-            f"encoding {name}: {option.name}={text!r} must be "
-            f"{'a whole number' if kind is int else 'a number'} from {low:g} to {high:g}"
-        )
+    if not low <= value <= high:
+        raise ConfigError(f"{owner}: {option.name}={text} must be from {low:g} to {high:g}")
     return value

@@ -4,7 +4,7 @@ import contextlib
 
 from hypothesis import given, strategies as st
 
-from gossip.aggregators.attacks.kinds import FRACTION
+from gossip.aggregators.numbers import FRACTION
 from gossip.errors import BadFault
 from gossip.faults import plan as faults
 from gossip.faults.declare import Fault

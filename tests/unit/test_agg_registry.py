@@ -181,7 +181,7 @@ def test_what_cannot_be_loaded_says_why_and_what_to_do(
 def test_a_file_that_failed_leaves_no_half_module_behind(folder: Path) -> None:
     with pytest.raises(ConfigError):
         load("aggregators.py:plain")
-    assert not [name for name in sys.modules if name.startswith("_gossip_rules_aggregators")]
+    assert not [name for name in sys.modules if name.startswith("_gossip_file_aggregators")]
 
 
 def test_a_registered_rule_is_found_by_name_and_never_takes_anothers(

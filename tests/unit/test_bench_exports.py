@@ -250,7 +250,7 @@ def test_an_attack_that_cannot_be_had_is_told(tmp_path: Path) -> None:
     for name, error, says in (
         (f"{path}:backward", UnknownName, "backwards"),
         (f"{path}:demanding", ConfigError, "needs odd, which is not available"),
-        (f"{tmp_path}/none.py:x", ConfigError, "there is no file .* to take an attack from"),
+        (f"{tmp_path}/none.py:x", ConfigError, "there is no file .* to take x from"),
     ):
         with pytest.raises(error, match=says):
             bench(tmp_path, "--rules", "mean", "--attacks", name)

@@ -327,7 +327,7 @@ def test_a_schedule_as_a_plan_is_the_same_schedule_again() -> None:
         ("rule_s = -0.1", "at least 0, and no more than round_timeout_s = 3"),
         ("server_weights = '0:4,0:2'", "peer 0 is listed twice"),
         ("server_weights = '5:2'", "there are 5 peers"),
-        ("topology = 'ring'\nserver_weights = '0:2'", "ring takes no options, got 'weights'"),
+        ("topology = 'ring'\nserver_weights = '0:2'", "unknown option of topology ring 'weights'"),
         ("rule_s = 3.5", "at least 0, and no more than round_timeout_s = 3"),
     ],
 )

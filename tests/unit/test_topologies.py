@@ -79,17 +79,17 @@ def test_a_misspelt_name_suggests_its_neighbour() -> None:
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        ("random_k:kk=3", r"topology random_k has no option 'kk'\. Did you mean 'k'\?"),
-        ("ring:k=3", "topology ring takes no options, got 'k'"),
-        ("random_k:k=many", "topology random_k: k must be None or int, not 'many'"),
-        ("random_k:k=", "'k=' is not option=value"),
-        ("random_k:k=3,4", "topology random_k: k must be None or int, not '3,4'"),
-        ("random_k:k=3,k=4", "topology random_k: k is given twice"),
+        ("random_k:kk=3", r"unknown option of topology random_k 'kk'\. Did you mean 'k'\?"),
+        ("ring:k=3", "unknown option of topology ring 'k'"),
+        ("random_k:k=many", "topology random_k: k='many' is not none or a whole number"),
+        ("random_k:k=", "option 'k=' has no value"),
+        ("random_k:k=3,4", "topology random_k: k='3,4' is not none or a whole number"),
+        ("random_k:k=3,k=4", "topology random_k: option 'k' is given twice"),
         ("random_k:k=0", None),
         ("static_regular:k=1", "at least 2, not 1"),
         ("rolling:shards=0", None),
-        ("nowhere.py:star", "there is no file nowhere.py"),
-        ("no.such.module:star", "there is no module 'no.such.module'"),
+        ("nowhere.py:star", "there is no file .*nowhere.py to take star from"),
+        ("no.such.module:star", "module no.such.module cannot be imported"),
         ("math:floor", "math:floor is a builtin_function_or_method, not a topology"),
     ],
 )
@@ -104,7 +104,7 @@ def test_misuse_says_what_is_wrong(spec: str, message: str | None) -> None:
 
 def test_a_topology_of_ones_own_comes_from_a_file(star_file: Path) -> None:
     star = load(f"{star_file}:star:hub=2,label=7")
-    assert (star.name, dict(star.bound)) == ("star", {"hub": 2, "label": 7})
+    assert (star.name, dict(star.bound)) == ("star", {"hub": 2, "label": "7"})
     assert star(EIGHT, 0, 1).sources(2) == (0, 1, 3, 4, 5, 6, 7)
 
 
@@ -124,7 +124,7 @@ def test_a_function_that_is_no_topology_or_not_there_is_refused(star_file: Path)
 
 def test_a_file_that_raises_can_be_loaded_once_it_is_mended(star_file: Path) -> None:
     star_file.write_text("1 / 0")
-    with pytest.raises(ZeroDivisionError):
+    with pytest.raises(ConfigError, match="cannot be loaded: ZeroDivisionError"):
         load(f"{star_file}:star")
     star_file.write_text(STAR)
     assert load(f"{star_file}:star").name == "star"
@@ -143,7 +143,7 @@ def test_a_module_whose_own_import_fails_is_not_taken_for_missing(
 ) -> None:
     (tmp_path / "shapes_that_fail.py").write_text("import a_module_that_nobody_has")
     monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(ModuleNotFoundError, match="a_module_that_nobody_has"):
+    with pytest.raises(ConfigError, match="No module named 'a_module_that_nobody_has'"):
         load("shapes_that_fail:star")
 
 
@@ -227,7 +227,7 @@ def test_weights_are_told_by_who_serves_alone() -> None:
     assert read_weights(" 3:2, 0 : 4,1:1 ") == {0: 4, 3: 2}
     assert read_weights("") == read_weights("0:1,1:1") == {}
     assert write_weights({3: 2, 0: 4, 1: 1}) == "0:4,3:2"
-    with pytest.raises(ConfigError, match="topology random_k has no option 'weights'"):
+    with pytest.raises(ConfigError, match="unknown option of topology random_k 'weights'"):
         load("random-k:weights=0:4")
 
 

@@ -226,7 +226,7 @@ def test_settings_hold_weights_in_one_way_of_writing_them() -> None:
             "topology rolling:weights=7:2: weights = '7:2': there is no peer 7 of 4",
         ),
         ({"server_weights": "0:4", "topology": "random-k"}, "random-k rounds have no server"),
-        ({"server_weights": "0:4", "topology": "rolling:weights=1:2"}, "weights is given twice"),
+        ({"server_weights": "0:4", "topology": "rolling:weights=1:2"}, "'weights' is given twice"),
     ],
 )
 def test_weights_that_mean_nothing_are_refused(flags: dict[str, Any], says: str) -> None:
@@ -251,7 +251,7 @@ def test_a_topology_of_ones_own_may_take_weights(tmp_path: Path) -> None:
     fitting.check(
         resolve({"server_weights": "0:2", "topology": f"{tmp_path}/mine.py:heavy"}).config
     )
-    with pytest.raises(ConfigError, match="topology plain has no option 'weights'"):
+    with pytest.raises(ConfigError, match="unknown option of topology plain 'weights'"):
         fitting.check(
             resolve({"server_weights": "0:2", "topology": f"{tmp_path}/mine.py:plain"}).config
         )

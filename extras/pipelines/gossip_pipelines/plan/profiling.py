@@ -10,10 +10,10 @@ from typing import Any
 
 import psutil
 
-from gossip.aggregators import registry
 from gossip.errors import ConfigError
 from gossip.launch.report import counted
 from gossip.run import shown
+from gossip.specs import load_module
 from gossip_pipelines.planning import (
     PeerProfile,
     check_name,
@@ -96,11 +96,7 @@ def _function_at(spec: str) -> Any:
         raise ConfigError(
             f"{shown(spec)} names no function", "for example my_model.py:layers or package:layers"
         )
-    if place.endswith(".py"):
-        module = registry.load_file(place, "layers")
-    else:
-        module = registry.import_module(place, function)
-    found = getattr(module, function, None)
+    found = getattr(load_module(place, function), function, None)
     if not callable(found):
         raise ConfigError(
             f"{place} has no function {function}",
