@@ -17,10 +17,9 @@ from __future__ import annotations
 import functools
 import inspect
 import math
-import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias, TypeVar, overload
+from typing import Any, Literal, TypeAlias, TypedDict, TypeVar, Unpack, overload
 
 import numpy as np
 import torch
@@ -34,6 +33,7 @@ from .arithmetic import CUT_SQUARE, LARGEST, is_too_large, resolution
 from .columns import Columns, Kept
 from .gram import in_typical, middle_of
 from .kernels import Rows, check_listed, check_stored
+from .numbers import whole
 
 Updates: TypeAlias = "Tensor | Sequence[Tensor] | Sequence[NDArray[Any]] | Rows"
 """``(n, d)``, or n vectors ``(d,)``. Vectors are stacked only for a rule that needs it."""
@@ -55,6 +55,24 @@ Robust: TypeAlias = bool | Literal["bounded"]
 SMALLER = 1e-190  # the product with any float64 is at most 1e119
 RowFunction: TypeAlias = Callable[[Sequence[NDArray[np.float32]], NDArray[np.float32]], bool]
 OfRows = TypeVar("OfRows", bound=RowFunction)
+
+
+def plain_bound(f: int) -> int:
+    """Return n >= 2f + 1: honest peers outnumber Byzantine ones, as any rule without a trusted
+    reference needs."""
+    return 2 * f + 1
+
+
+class Declarations(TypedDict, total=False):
+    """Declarations of a rule; ``rule`` documents them."""
+
+    name: str | None
+    at_least: Callable[..., int]
+    at_least_centered: Callable[..., int] | None
+    discerning: bool
+    translation: bool
+    scale: bool
+    robust: Robust | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,11 +117,11 @@ class Rule:
     def __init__(
         self,
         function: Callable[..., Any],
-        name: str,
-        at_least: Callable[..., int],
-        discerning: bool,
         *,
+        name: str | None = None,
+        at_least: Callable[..., int] = plain_bound,
         at_least_centered: Callable[..., int] | None = None,
+        discerning: bool = True,
         translation: bool = True,
         scale: bool = True,
         robust: Robust | None = None,
@@ -111,7 +129,7 @@ class Rule:
     ) -> None:
         functools.update_wrapper(self, function)
         self.function = function
-        self.name = name
+        self.name = name or str(getattr(function, "__name__", "rule"))
         self.at_least = at_least
         self.at_least_centered = at_least_centered or at_least
         self.discerning = discerning
@@ -132,6 +150,10 @@ class Rule:
     """Whether the order of the updates does not matter."""
     absolute: frozenset[str] = frozenset()
     """Options in units of the updates. If one is set, ``scale`` does not hold."""
+    points: tuple[str, ...] = ()
+    """Points that a ``GramRule`` requests."""
+    optional: frozenset[str] = frozenset()
+    """Points that may be missing."""
     fixed_f: int | None = None
     """Smallest f that the options of a stage fix; None if each stage uses the f of the whole
     rule."""
@@ -230,7 +252,6 @@ class Rule:
     def _verdict_on(self, updates: Tensor, result: Any) -> Verdict:
         n, result = len(updates), self._one_update(updates, result)
         weights = torch.full((n,), 1.0 / n, dtype=torch.float64)
-        finite(result, updates, self.name)
         return Verdict(
             result,
             weights,
@@ -246,7 +267,15 @@ class CoordinateRule(Rule):
     function blocks ``(n, c)``."""
 
     whole_vector = False
-    takes_columns = False
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        takes_columns: bool = False,
+        **declared: Unpack[Declarations],
+    ) -> None:
+        super().__init__(function, **declared)
+        self.takes_columns = takes_columns
 
     def keep(self, columns: Columns, options: Mapping[str, Any]) -> Kept:
         """Return the aggregate of the columns, of any rows."""
@@ -301,37 +330,17 @@ class CoordinateRule(Rule):
         return check_rows(updates, self.name, f, self.least(f, options=options))
 
 
-def plain_bound(f: int) -> int:
-    """Return n >= 2f + 1: honest peers outnumber Byzantine ones, as any rule without a trusted
-    reference needs."""
-    return 2 * f + 1
-
-
 @overload
 def rule(function: Callable[..., Any]) -> Rule: ...
 @overload
 def rule(
-    *,
-    name: str | None = None,
-    at_least: Callable[..., int] = plain_bound,
-    at_least_centered: Callable[..., int] | None = None,
-    coordinatewise: bool = False,
-    discerning: bool = True,
-    translation: bool = True,
-    scale: bool = True,
-    robust: Robust | None = None,
+    *, coordinatewise: bool = ..., **declared: Unpack[Declarations]
 ) -> Callable[[Callable[..., Any]], Rule]: ...
 def rule(
     function: Callable[..., Any] | None = None,
     *,
-    name: str | None = None,
-    at_least: Callable[..., int] = plain_bound,
-    at_least_centered: Callable[..., int] | None = None,
     coordinatewise: bool = False,
-    discerning: bool = True,
-    translation: bool = True,
-    scale: bool = True,
-    robust: Robust | None = None,
+    **declared: Unpack[Declarations],
 ) -> Any:
     """Make a rule from a function ``(updates, *, f, ...) -> aggregate``.
 
@@ -357,41 +366,16 @@ def rule(
             length. By default as ``discerning``.
     Raises: AggregationError: When the rule is called and its result is not a finite ``(d,)``.
     """
-
-    def decorate(function: Callable[..., Any]) -> Rule:
-        kind = CoordinateRule if coordinatewise else Rule
-        return kind(
-            function,
-            name or str(getattr(function, "__name__", "rule")),
-            at_least,
-            discerning,
-            at_least_centered=at_least_centered,
-            translation=translation,
-            scale=scale,
-            robust=robust,
-        )
-
-    return decorate(function) if function is not None else decorate
+    kind = CoordinateRule if coordinatewise else Rule
+    made = functools.partial(kind, **declared)
+    return made if function is None else made(function)
 
 
 def coordinate_rule(
-    *,
-    at_least: Callable[..., int] = plain_bound,
-    translation: bool = True,
-    scale: bool = True,
-    robust: Robust = True,
+    **declared: Unpack[Declarations],
 ) -> Callable[[Callable[..., Kept]], CoordinateRule]:
     """Make a built-in rule from a function ``(Columns, *, f) -> Kept``, which uses the kernels."""
-
-    def decorate(function: Callable[..., Kept]) -> CoordinateRule:
-        name = str(getattr(function, "__name__", "rule"))
-        made = CoordinateRule(
-            function, name, at_least, True, translation=translation, scale=scale, robust=robust
-        )
-        made.takes_columns = True
-        return made
-
-    return decorate
+    return functools.partial(CoordinateRule, takes_columns=True, **declared)
 
 
 def named(function: Callable[..., Any], options: Mapping[str, Any], *more: str) -> dict[str, Any]:
@@ -416,57 +400,27 @@ def as_tensor(updates: Updates) -> Tensor:
     return Rows.of(updates).block()
 
 
-def require(updates: Tensor, name: str, f: int, at_least: int, **vectors: Tensor | None) -> None:
-    """Check that ``updates`` is ``(n, d)`` floating point with enough rows, ``f >= 0`` and each of
-    ``vectors`` is ``(d,)``. Raises AggregationError."""
+def require(updates: Tensor, name: str, f: int, at_least: int) -> None:
+    """Check that ``updates`` is ``(n, d)`` floating point with enough rows, and ``f >= 0``. Raises
+    AggregationError."""
     if updates.ndim != 2 or not updates.is_floating_point() or updates.shape[1] == 0:
         raise AggregationError(
             f"{name} takes an (n, d) floating point tensor, got {tuple(updates.shape)} "
             f"{updates.dtype}"
         )
     _check_counts(name, f, at_least, len(updates))
-    _check_vectors(name, updates.shape[1], vectors)
 
 
-def check_rows(
-    updates: Updates, name: str, f: int, at_least: int, **vectors: Tensor | None
-) -> Rows:
+def check_rows(updates: Updates, name: str, f: int, at_least: int) -> Rows:
     """Return the updates, also separate vectors, as ``Rows`` after the checks of ``require``."""
     if isinstance(updates, Tensor):
-        require(updates, name, f, at_least, **vectors)
-        return Rows.of(updates)
-    if not isinstance(updates, Rows):
+        require(updates, name, f, at_least)
+    elif not isinstance(updates, Rows):
         check_listed(updates)
         _check_counts(name, f, at_least, len(updates))
-        shapes = sorted({tuple(np.shape(row)) for row in updates})
-        if len(shapes) != 1 or len(shapes[0]) != 1 or shapes[0] == (0,):
-            raise AggregationError(f"{name} takes vectors of one length, got the shapes {shapes}")
     rows = Rows.of(updates)
-    if not rows.dtype.is_floating_point:
-        raise AggregationError(f"{name} takes floating point vectors, got {rows.dtype}")
     _check_counts(name, f, at_least, rows.n)
-    _check_vectors(name, rows.d, vectors)
     return rows
-
-
-def whole(name: str, what: str, value: Any) -> int:
-    """Return the value as an int. Raises AggregationError if it is not an integer; 2.0 is not,
-    because it may be a rounded result."""
-    try:
-        return operator.index(value)
-    except TypeError:
-        raise AggregationError(f"{name}: {what} must be a whole number, not {value!r}") from None
-
-
-def number(name: str, what: str, value: Any) -> float:
-    """Return the value as a float. Raises AggregationError if it is not a number; a text with a
-    number is not."""
-    try:
-        if not isinstance(value, str | bytes):
-            return float(value)
-    except (TypeError, ValueError, RuntimeError):  # the last from a tensor of several numbers
-        pass
-    raise AggregationError(f"{name}: {what} must be a number, not {value!r}")
 
 
 def finite(aggregate: Tensor, updates: Updates, name: str) -> Tensor:
@@ -516,19 +470,9 @@ def within_reach(rows: Rows, name: str) -> Rows:
 
 
 def _check_counts(name: str, f: int, at_least: int, n: int) -> None:
-    if whole(name, "f", f) < 0:
-        raise AggregationError(f"{name}: f counts Byzantine peers and cannot be {f}")
+    whole(name, "f", f, least=0)
     if n < max(1, at_least):
         raise TooFewUpdates(name, f, max(1, at_least), n)
-
-
-def _check_vectors(name: str, d: int, vectors: Mapping[str, Tensor | None]) -> None:
-    for what, vector in vectors.items():
-        if vector is not None and tuple(vector.shape) != (d,):
-            raise AggregationError(
-                f"{name}: {what} must have the shape ({d},) of one update, got "
-                f"{tuple(vector.shape)}"
-            )
 
 
 def standing_out(updates: Tensor | Rows, aggregate: Tensor) -> Tensor:

@@ -5,16 +5,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from gossip.errors import AggregationError
-
-from .base import number, whole
 from .gram import Decision, FloatArray, Gram
 from .gram_rules import gram_rule, typical
+from .numbers import RADIUS, number, whole
 
 
 @gram_rule(
     points=("previous",),
-    one_look=lambda steps=1, **_: steps == 1,
     translation=False,
     robust="bounded",
     absolute=("tau",),
@@ -46,17 +43,18 @@ def centered_clipping(
     Source: Karimireddy, He, Jaggi 2021, "Learning from History for Byzantine Robust Optimization",
         arXiv:2012.10333.
     """
-    tau = _checked_radius("centered_clipping", tau)
-    if whole("centered_clipping", "steps", steps) < 1:
-        raise AggregationError(f"centered_clipping takes at least one step, not {steps}")
+    whole("centered_clipping", "steps", steps, least=1)
     weights = gram.only("previous")
-    radius = typical(gram.distances_to(weights), f) if tau is None else tau
+    if tau is None:
+        radius = typical(gram.distances_to(weights), f)
+    else:
+        radius = number("centered_clipping", "tau", tau, RADIUS)
     for _ in range(steps):
         weights = _clipped(gram, weights, radius)
     return Decision(weights)
 
 
-@gram_rule(at_least_centered=lambda f: f + 1, points=("center",), one_look=True, absolute=("tau",))
+@gram_rule(at_least_centered=lambda f: f + 1, points=("center",), absolute=("tau",))
 def self_centered_clipping(gram: Gram, *, f: int, tau: float | None = None) -> Decision:
     """The local update plus the mean of the clipped differences of all updates to it.
 
@@ -76,11 +74,13 @@ def self_centered_clipping(gram: Gram, *, f: int, tau: float | None = None) -> D
     Source: He, Karimireddy, Jaggi 2022, "Byzantine-robust decentralized learning via
         ClippedGossip", arXiv:2202.01545.
     """
-    tau = _checked_radius("self_centered_clipping", tau)
-    if tau is None and f > 0:
+    radius = np.inf
+    if tau is not None:
+        radius = number("self_centered_clipping", "tau", tau, RADIUS)
+    elif f > 0:
         near = np.sort(gram.distances_to("center"))[: gram.n - f]
-        tau = float(np.sqrt(near @ near / f))
-    return Decision(_clipped(gram, gram.only("center"), np.inf if tau is None else tau))
+        radius = float(np.sqrt(near @ near / f))
+    return Decision(_clipped(gram, gram.only("center"), radius))
 
 
 def _clipped(gram: Gram, center: FloatArray, radius: float) -> FloatArray:
@@ -91,9 +91,3 @@ def _clipped(gram: Gram, center: FloatArray, radius: float) -> FloatArray:
     far = apart > radius
     shares[far] = radius / apart[far]
     return np.asarray(gram.full(shares / gram.n) + (1 - shares.mean()) * center)
-
-
-def _checked_radius(name: str, tau: float | None) -> float | None:
-    if tau is not None and not (tau := number(name, "tau", tau)) > 0:
-        raise AggregationError(f"{name}: tau is the radius of a ball and cannot be {tau}")
-    return tau

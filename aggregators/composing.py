@@ -11,7 +11,8 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, overload
+from functools import partial
+from typing import Any, TypedDict, Unpack, overload
 
 import numpy as np
 import torch
@@ -32,13 +33,21 @@ from .base import (
     named,
     plain_bound,
     standing_out,
-    whole,
     within_reach,
 )
 from .columns import Columns
-from .gram import Decision, FloatArray, Gram, in_typical
-from .gram_rules import GIVEN, GramRule, combined, statistics, typical, with_points
+from .gram import GIVEN, Decision, FloatArray, Gram, read_points
+from .gram_rules import (
+    GramRule,
+    combined,
+    outlyingness_about,
+    statistics,
+    surviving_shares,
+    verdict_of,
+    with_points,
+)
 from .kernels import Rows, middle
+from .numbers import whole
 
 
 class PreAggregation:
@@ -48,29 +57,27 @@ class PreAggregation:
     def __init__(
         self,
         function: Callable[..., FloatArray],
-        name: str,
-        at_least: Callable[..., int],
-        inputs: Callable[..., int],
-        points: Sequence[str],
-        translation: bool,
-        scale: bool,
-        symmetric: bool,
-        absolute: Sequence[str],
+        *,
+        name: str | None = None,
+        at_least: Callable[..., int] = plain_bound,
+        inputs: Callable[..., int] = lambda rows: rows,
+        points: Sequence[str] = (),
+        translation: bool = True,
+        scale: bool = True,
+        symmetric: bool = True,
+        absolute: Sequence[str] = (),
         robust: Robust = True,
     ) -> None:
-        self.__doc__, self.__name__, self.__module__ = function.__doc__, name, function.__module__
-        self.function, self.name = function, name
-        self.at_least, self.inputs = at_least, inputs
-        self.points = tuple(point.removesuffix("?") for point in points)
-        self.optional = frozenset(
-            point.removesuffix("?") for point in points if point.endswith("?")
+        self.name = name or str(getattr(function, "__name__", "pre_aggregation"))
+        self.__doc__, self.__name__, self.__module__ = (
+            function.__doc__,
+            self.name,
+            function.__module__,
         )
-        self.translation, self.scale, self.symmetric, self.absolute = (
-            translation,
-            scale,
-            symmetric,
-            frozenset(absolute),
-        )
+        self.function, self.at_least, self.inputs = function, at_least, inputs
+        self.points, self.optional = read_points(points)
+        self.translation, self.scale, self.symmetric = translation, scale, symmetric
+        self.absolute = frozenset(absolute)
         self.robust: Robust = robust
         self.parameters = inspect.signature(function).parameters
         self.needs = frozenset(self.parameters) & AVAILABLE
@@ -102,33 +109,28 @@ class PreAggregation:
         return f"<pre-aggregation {self.name}>"
 
 
+class PreDeclarations(TypedDict, total=False):
+    """Declarations of a pre-aggregation; ``pre_aggregation`` documents them."""
+
+    name: str | None
+    at_least: Callable[..., int]
+    inputs: Callable[..., int]
+    points: Sequence[str]
+    translation: bool
+    scale: bool
+    symmetric: bool
+    absolute: Sequence[str]
+    robust: Robust
+
+
 @overload
 def pre_aggregation(function: Callable[..., FloatArray]) -> PreAggregation: ...
 @overload
 def pre_aggregation(
-    *,
-    name: str | None = None,
-    at_least: Callable[..., int] = plain_bound,
-    inputs: Callable[..., int] = lambda rows: rows,
-    points: Sequence[str] = (),
-    translation: bool = True,
-    scale: bool = True,
-    symmetric: bool = True,
-    absolute: Sequence[str] = (),
-    robust: Robust = True,
+    **declared: Unpack[PreDeclarations],
 ) -> Callable[[Callable[..., FloatArray]], PreAggregation]: ...
 def pre_aggregation(
-    function: Callable[..., FloatArray] | None = None,
-    *,
-    name: str | None = None,
-    at_least: Callable[..., int] = plain_bound,
-    inputs: Callable[..., int] = lambda rows: rows,
-    points: Sequence[str] = (),
-    translation: bool = True,
-    scale: bool = True,
-    symmetric: bool = True,
-    absolute: Sequence[str] = (),
-    robust: Robust = True,
+    function: Callable[..., FloatArray] | None = None, **declared: Unpack[PreDeclarations]
 ) -> Any:
     """Make a pre-aggregation from a function ``(gram, *, f, ...) -> W``.
 
@@ -143,14 +145,8 @@ def pre_aggregation(
             rule tolerates. "bounded" and False as for ``rule``, and also bind the rule that
             follows.
     """
-
-    def decorate(function: Callable[..., FloatArray]) -> PreAggregation:
-        own = name or str(getattr(function, "__name__", "pre_aggregation"))
-        return PreAggregation(
-            function, own, at_least, inputs, points, translation, scale, symmetric, absolute, robust
-        )
-
-    return decorate(function) if function is not None else decorate
+    made = partial(PreAggregation, **declared)
+    return made if function is None else made(function)
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,29 +196,20 @@ def compose(*parts: PreAggregation | Rule | Stage) -> ComposedRule:
                 "functions",
             )
     stages = tuple(part if isinstance(part, Stage) else Stage(part, {}) for part in parts)
-    *before, last = stages or (Stage(_nothing(), {}),)
-    wrong = [stage.part.name for stage in before if not isinstance(stage.part, PreAggregation)]
-    if wrong or not isinstance(last.part, Rule) or not before:
+    kinds = [*[PreAggregation] * (len(stages) - 1), Rule]
+    misplaced = [
+        stage.part.name
+        for stage, kind in zip(stages, kinds, strict=False)
+        if not isinstance(stage.part, kind)
+    ]
+    if misplaced or len(stages) < 2:
+        alone = [*misplaced, *[stage.part.name for stage in stages], "nothing"]
         raise AggregationError(
-            f"{wrong[0] if wrong else last.part.name} is at the wrong position in a composition",
+            f"{alone[0]} is at the wrong position in a composition",
             "pre-aggregations come first, one rule comes last: compose(nnm, trimmed_mean), "
             "nnm+trimmed_mean",
         )
-    return ComposedRule(tuple(before), last)
-
-
-def _nothing() -> PreAggregation:
-    return PreAggregation(
-        lambda gram: np.eye(gram.n),
-        "nothing",
-        plain_bound,
-        lambda rows: rows,
-        (),
-        True,
-        True,
-        True,
-        (),
-    )
+    return ComposedRule(stages[:-1], stages[-1])
 
 
 class ComposedRule(Rule):
@@ -236,52 +223,38 @@ class ComposedRule(Rule):
         self.pre = tuple(
             (stage.part, stage) for stage in before if isinstance(stage.part, PreAggregation)
         )
+        parts: list[PreAggregation | Rule] = [last.part, *[part for part, _ in self.pre]]
+        points: dict[str, str] = {}
+        for part in parts:
+            for point in part.points:
+                points.setdefault(point, f"{point}?" if point in part.optional else point)
+        # The points of all stages, in one Gram matrix. The median needs the earlier stages.
+        points.pop("median", None)
         first = inspect.Parameter("updates", inspect.Parameter.POSITIONAL_OR_KEYWORD)
-        parameters: dict[str, inspect.Parameter] = {"updates": first}
-        points = [*self.final.points] if isinstance(self.final, GramRule) else []
-        optional = set(self.final.optional) if isinstance(self.final, GramRule) else set()
-        for part, _ in self.pre:
-            optional |= part.optional - set(points)
-            points += [point for point in part.points if point not in points]
-        for point in points:
-            if point in GIVEN:
-                default = (
-                    None if point in optional or point == "previous" else inspect.Parameter.empty
-                )
-                parameters[point] = inspect.Parameter(
-                    point, inspect.Parameter.KEYWORD_ONLY, default=default
-                )
+        self._gatherer = gatherer = GramRule(self._decision, points=[*points.values()])
+        parameters = {each.name: each for each in (first, *gatherer.point_parameters)}
         for stage in (*before, last):
             for key, parameter in stage.open.items():
                 parameters.setdefault(key, parameter)
         super().__init__(
             self._call,
-            "+".join(stage.part.name for stage in (*before, last)),
-            self.final.at_least,
-            self.final.discerning,
-            translation=self.final.translation and all(part.translation for part, _ in self.pre),
-            scale=self.final.scale and all(part.scale for part, _ in self.pre),
-            robust=min(
-                (self.final.robust, *(part.robust for part, _ in self.pre)),
-                key=(False, "bounded", True).index,
-            ),
+            name="+".join(stage.part.name for stage in (*before, last)),
+            at_least=self.final.at_least,
+            discerning=self.final.discerning,
+            translation=all(part.translation for part in parts),
+            scale=all(part.scale for part in parts),
+            robust=min((part.robust for part in parts), key=(False, "bounded", True).index),
             parameters=parameters,
         )
+        gatherer.name, gatherer.parameters, gatherer.needs = self.name, parameters, self.needs
         self.fixed_f = min(
             (int(stage.options["f"]) for stage in (*before, last) if "f" in stage.options),
             default=None,
         )
-        self.symmetric = self.final.symmetric and all(part.symmetric for part, _ in self.pre)
+        self.symmetric = all(part.symmetric for part in parts)
         fixed = [stage.options.get(key) for stage in (*before, last) for key in stage.part.absolute]
         if any(value is not None for value in fixed):
             self.scale, self.robust = False, self.robust and "bounded"
-        # The points of all stages, in one Gram matrix.
-        gatherer = GramRule(self._decision, self.name, plain_bound, True, parameters=parameters)
-        gatherer.points, gatherer.optional = (
-            tuple(point for point in points if point != "median"),
-            frozenset(optional),
-        )
-        self._gatherer = gatherer
 
     @property
     def by_sums(self) -> GramRule | None:
@@ -334,9 +307,7 @@ class ComposedRule(Rule):
         if callable(given.get("gradient")):
             given["gradient"] = given["gradient"]()
         # This also detects non-finite updates.
-        gram = self._gatherer.statistics(rows, None, None, **given)
-        if self.by_sums is not None:
-            return self._by_sums(rows, gram, {**options, **given})
+        gram = self._gatherer.statistics(rows, **given)
         matrix = self._mixing(gram, options)
         if isinstance(self.final, GramRule):
             return self._by_weights(rows, gram, matrix, {**options, **given})
@@ -366,23 +337,11 @@ class ComposedRule(Rule):
         decision = self._final_decision(gram, matrix, options)
         if self.final.last_step is None:
             own = self._of_updates(gram, matrix, decision, int(options.get("f", 0)))
-            return _verdict_of(combined(rows, points, own.weights), own)
+            return verdict_of(combined(rows, points, own.weights), own)
         chosen = self.last.chosen(options)
         kept = self.final.finish(rows, points, decision.weights, matrix, chosen, survivors=True)
-        shares = np.asarray(decision.shares)
-        if kept.survived is not None:
-            shares = np.zeros(len(matrix))
-            shares[np.flatnonzero(decision.weights[: len(matrix)])] = (
-                kept.survived / kept.survived.sum()
-            )
+        shares = surviving_shares(decision, kept, len(matrix))
         return self._verdict(rows, kept.aggregate, matrix, shares)
-
-    def _by_sums(self, rows: Rows, gram: Gram, options: Mapping[str, Any]) -> Verdict:
-        """Return the verdict from one Gram matrix and a weighted sum, as for updates that are cut
-        in shards."""
-        decision = self._decision(gram, **options)
-        weights = decision.weights
-        return _verdict_of(combined(rows, self._vectors(rows, options), weights), decision)
 
     def _decision(self, gram: Gram, **options: Any) -> Decision:
         """Return the decision of all stages about the updates behind a Gram matrix."""
@@ -417,10 +376,8 @@ class ComposedRule(Rule):
         k = len(matrix)
         weights = decision.weights[:k] @ matrix
         weights[gram.n :] += decision.weights[k:]
-        distances = gram.distances_to(weights)
-        told = in_typical(distances, gram.resolution, typical(distances, f))
         shares = _shared(np.asarray(decision.shares), matrix, gram.n).numpy()
-        return Decision(weights, told, shares)
+        return Decision(weights, outlyingness_about(gram, weights, f), shares)
 
     def _by_columns(
         self,
@@ -446,11 +403,6 @@ class ComposedRule(Rule):
         ones = torch.ones(rows.n, dtype=torch.float64)
         told = standing_out(rows, aggregate) if self.discerning else ones
         return Verdict(aggregate, _shared(shares, matrix, rows.n), told)
-
-
-def _verdict_of(aggregate: Tensor, decision: Decision) -> Verdict:
-    shares, told = np.asarray(decision.shares), np.asarray(decision.outlyingness)
-    return Verdict(aggregate, torch.from_numpy(shares), torch.from_numpy(told))
 
 
 def _product(made: FloatArray, matrix: FloatArray, n: int) -> FloatArray:

@@ -21,10 +21,11 @@ from torch import Tensor
 from gossip.errors import AggregationError
 
 from . import kernels
-from .base import Verdict, check_rows, number, rule, whole, within_reach
+from .base import Verdict, check_rows, rule, within_reach
 from .gram import OUTLYING_MAX, Decision, FloatArray, Gram, in_typical
 from .gram_rules import gram_rule, typical
 from .kernels import Rows
+from .numbers import NOT_NEGATIVE, POSITIVE, number, whole
 
 Lengths = Literal["gradient", "updates"]
 """Norm of a judged update: that of the judge's gradient, or the typical one of the updates."""
@@ -76,9 +77,9 @@ def zeno(
         )
     if norm not in ("sum", "mean"):
         raise AggregationError(f"zeno: norm is 'sum' or 'mean', not {norm!r}")
-    rho_over_lr = _checked_rho("zeno", rho_over_lr)
+    rho_over_lr = number("zeno", "rho_over_lr", rho_over_lr, NOT_NEGATIVE)
     rows = within_reach(check_rows(updates, "zeno", f, at_least=left_out + 1), "zeno")
-    learning_rate = _checked_rate("zeno", learning_rate)
+    learning_rate = number("zeno", "learning_rate", learning_rate, POSITIVE)
     n, d = rows.n, rows.d
     here = float(evaluate(torch.zeros_like(rows.row(0))))
     if not math.isfinite(here):
@@ -157,12 +158,9 @@ def zeno_pp(
         AggregationError: ``gradient`` is not finite or of another shape; an option is out of range.
     Source: Xie, Koyejo, Gupta 2020, "Zeno++: Robust Fully Asynchronous SGD", arXiv:1903.07020.
     """
-    learning_rate, rho_over_lr = (
-        _checked_rate("zeno_pp", learning_rate),
-        _checked_rho("zeno_pp", rho_over_lr),
-    )
-    if not math.isfinite(epsilon := number("zeno_pp", "epsilon", epsilon)):
-        raise AggregationError(f"zeno_pp: epsilon is the permitted ascent and cannot be {epsilon}")
+    learning_rate = number("zeno_pp", "learning_rate", learning_rate, POSITIVE)
+    rho_over_lr = number("zeno_pp", "rho_over_lr", rho_over_lr, NOT_NEGATIVE)
+    epsilon = number("zeno_pp", "epsilon", epsilon)
     size, norms, cosines = _directions(gram)
     scores = [
         learning_rate * (size * size * cosine - rho_over_lr * size**2)
@@ -331,19 +329,3 @@ def _shortfall(scores: Sequence[float], kept: frozenset[int], floor: float) -> T
         )
     shortfalls = [min(OUTLYING_MAX, 1 + 1.5 * max(0.0, typical - score) / unit) for score in scores]
     return torch.tensor(shortfalls, dtype=torch.float64)
-
-
-def _checked_rho(name: str, rho_over_lr: float) -> float:
-    rho_over_lr = number(name, "rho_over_lr", rho_over_lr)
-    if not (math.isfinite(rho_over_lr) and rho_over_lr >= 0):
-        raise AggregationError(
-            f"{name}: rho_over_lr is a penalty of size and must be at least 0, not {rho_over_lr}"
-        )
-    return rho_over_lr
-
-
-def _checked_rate(name: str, learning_rate: float) -> float:
-    learning_rate = number(name, "learning_rate", learning_rate)
-    if not (math.isfinite(learning_rate) and learning_rate > 0):
-        raise AggregationError(f"{name} needs a learning rate above 0, got {learning_rate}")
-    return learning_rate

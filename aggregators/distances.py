@@ -9,11 +9,11 @@ import numpy as np
 
 from gossip.errors import AggregationError
 
-from .base import whole
 from .columns import Columns, Kept
 from .gram import Decision, FloatArray, Gram, ascending, in_typical
 from .gram_rules import gram_rule
 from .kernels import middle
+from .numbers import whole
 
 COVERS_MAX = 200_000
 """Maximum number of search steps of ``mda``, which take a few seconds. f up to 20 needs far
@@ -68,12 +68,7 @@ def multi_krum(gram: Gram, *, f: int, m: int | None = None) -> Decision:
         AggregationError: m is not a whole number above 0.
     Source: Blanchard, El Mhamdi, Guerraoui, Stainer 2017, as ``krum``.
     """
-    keep = gram.n - f if m is None else whole("multi_krum", "m", m)
-    if keep < 1:
-        raise AggregationError(
-            f"multi_krum: m is the number of updates to average and cannot be {keep}"
-        )
-    return _best(gram, f, keep)
+    return _best(gram, f, gram.n - f if m is None else whole("multi_krum", "m", m, least=1))
 
 
 def krum_scores(squares: FloatArray, f: int) -> FloatArray:

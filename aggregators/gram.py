@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -23,7 +23,19 @@ POINTS = ("origin", "center", "previous", "gradient", "median")
 """Virtual rows that a rule may request: the zero vector; the local update (gossip); the last
 aggregate; the judge's gradient; the median of each coordinate, which costs a further read of the
 updates."""
+GIVEN = ("center", "previous", "gradient")
+"""Points that are passed as arguments."""
 OUTLYING_MAX = float(np.finfo(np.float32).max)
+
+
+def read_points(points: Sequence[str]) -> tuple[tuple[str, ...], frozenset[str]]:
+    """Return the names of points, and those with a ``?`` after them, which are optional. Raises
+    AggregationError: There is no such point."""
+    plain = tuple(point.removesuffix("?") for point in points)
+    for point in plain:
+        if point not in POINTS:
+            raise AggregationError(f"there is no point {point!r}", f"known: {', '.join(POINTS)}")
+    return plain, frozenset(plain).difference(points)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +65,12 @@ class Gram:
             raise AggregationError(
                 f"shards do not fit: {self.n} updates with {self.points}, and {other}"
             )
-        precision = max(self.precision, other.precision)
-        resolution = math.hypot(self.resolution, other.resolution)
-        return Gram(self.products + other.products, self.n, self.points, resolution, precision)
+        return replace(
+            self,
+            products=self.products + other.products,
+            resolution=math.hypot(self.resolution, other.resolution),
+            precision=max(self.precision, other.precision),
+        )
 
     def has(self, point: str) -> bool:
         return point in self.points
@@ -117,13 +132,7 @@ class Gram:
         if np.count_nonzero(equal) == self.n:
             return self
         order = [*equal.argmax(axis=1), *range(self.n, len(self.products))]
-        return Gram(
-            self.products[np.ix_(order, order)],
-            self.n,
-            self.points,
-            self.resolution,
-            self.precision,
-        )
+        return replace(self, products=self.products[np.ix_(order, order)])
 
     def distances_to(self, what: ArrayLike | str) -> FloatArray:
         """Return ``(n,)``: distance of each update to a point, by name, or to a weighted sum of
@@ -183,20 +192,12 @@ class Gram:
         whole = np.zeros((count + beside, len(self.products)))
         whole[:count, : matrix.shape[1]] = matrix
         whole[count:, self.n :] = np.eye(beside)
-        return Gram(
-            whole @ self.products @ whole.T, count, self.points, self.resolution, self.precision
-        )
+        return replace(self, products=whole @ self.products @ whole.T, n=count)
 
     def rows(self, chosen: Sequence[int]) -> Gram:
         """Return the Gram matrix of some of the updates, in this order, with the same points."""
         kept = [*chosen, *range(self.n, len(self.products))]
-        return Gram(
-            self.products[np.ix_(kept, kept)],
-            len(chosen),
-            self.points,
-            self.resolution,
-            self.precision,
-        )
+        return replace(self, products=self.products[np.ix_(kept, kept)], n=len(chosen))
 
 
 @dataclass(frozen=True, slots=True)

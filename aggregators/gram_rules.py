@@ -16,7 +16,9 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, overload
+from dataclasses import replace
+from functools import partial
+from typing import Any, Unpack, overload
 
 import numpy as np
 import torch
@@ -28,7 +30,7 @@ from gossip.errors import AggregationError
 from . import kernels
 from .arithmetic import CUT_SQUARE, HUGE_FACTOR, LARGEST, is_too_large, norm
 from .base import (
-    Robust,
+    Declarations,
     Rule,
     Updates,
     Verdict,
@@ -36,20 +38,27 @@ from .base import (
     check_rows,
     finite,
     named,
-    plain_bound,
-    whole,
     within_reach,
 )
 from .columns import Columns, Kept
-from .gram import POINTS, Decision, FloatArray, Gram, in_typical, middle_of
+from .gram import GIVEN, Decision, FloatArray, Gram, in_typical, middle_of, read_points
 from .kernels import Rows, check_stored, middle, tensor_of
+from .numbers import whole
 
 # Columns sampled to choose the reference: few, so that it costs little beside a pass.
 SAMPLE_COLUMNS = 1024
 SAMPLE_PIECES = 8
 FAR = 4.0  # farther references lose digits (times the best row)
 ATTEMPTS = 3
-GIVEN = ("center", "previous", "gradient")  # points that are passed as arguments
+
+
+class GramDeclarations(Declarations, total=False):
+    """Declarations of a Gram rule; ``gram_rule`` documents them."""
+
+    points: Sequence[str]
+    last_step: Callable[..., Kept] | None
+    absolute: Sequence[str]
+    about_origin: bool
 
 
 class GramRule(Rule):
@@ -57,13 +66,40 @@ class GramRule(Rule):
     one."""
 
     takes_rows = True
-    points: tuple[str, ...] = ()
-    optional: frozenset[str] = frozenset()
-    about_origin = False
-    one_look: Callable[..., bool] | bool = False
-    last_step: Callable[..., Kept] | None = None
-    """Function that computes the aggregate, if it is not a weighted sum: ``(Columns of the chosen
-    updates, *, f, ...) -> Kept``."""
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        *,
+        points: Sequence[str] = (),
+        last_step: Callable[..., Kept] | None = None,
+        absolute: Sequence[str] = (),
+        about_origin: bool = False,
+        parameters: Mapping[str, inspect.Parameter] | None = None,
+        **declared: Unpack[Declarations],
+    ) -> None:
+        self.points, self.optional = read_points(points)
+        self.last_step, self.about_origin = last_step, about_origin
+        self.absolute = frozenset(absolute)
+        if parameters is None:
+            first, *rest = inspect.signature(function).parameters.values()
+            own = (first, *self.point_parameters, *rest)
+            parameters = {parameter.name: parameter for parameter in own}
+        super().__init__(function, parameters=parameters, **declared)
+
+    @property
+    def point_parameters(self) -> list[inspect.Parameter]:
+        """Parameters of the points that are passed as arguments."""
+        may_lack = self.optional | {"previous"}
+        return [
+            inspect.Parameter(
+                point,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=None if point in may_lack else inspect.Parameter.empty,
+            )
+            for point in self.points
+            if point in GIVEN
+        ]
 
     @property
     def by_sums(self) -> GramRule | None:
@@ -82,7 +118,6 @@ class GramRule(Rule):
         self,
         updates: Updates,
         reference: Tensor | None = None,
-        matrix: FloatArray | None = None,
         **points: Tensor | None,
     ) -> Gram:
         """Return the statistics of these columns that ``decide`` needs.
@@ -90,12 +125,10 @@ class GramRule(Rule):
         Args:
             updates: ``(n, d)`` or n vectors: all columns, or those of a shard.
             reference: ``(d,)``, vector to subtract first; by default a row near most others.
-            matrix: Weighted sums of updates from which the point ``median`` is computed; None means
-                the updates.
             points: ``(d,)`` each: the rule's points.
         """
         rows = within_reach(Rows.of(updates), self.name)
-        vectors = self.vectors_of(rows, points, matrix)
+        vectors = self.vectors_of(rows, points)
         return self.gram_of(rows, vectors, reference)
 
     def gram_of(
@@ -123,10 +156,7 @@ class GramRule(Rule):
         decision = self._checked(gram, options)
         weights, outlyingness, shares = decision.weights, decision.outlyingness, decision.shares
         if outlyingness is None:
-            distances = gram.distances_to(weights)
-            outlyingness = in_typical(
-                distances, gram.resolution, typical(distances, int(options.get("f", 0)))
-            )
+            outlyingness = outlyingness_about(gram, weights, int(options.get("f", 0)))
         if shares is None:
             own = weights[: gram.n]
             total = own.sum()
@@ -200,14 +230,7 @@ class GramRule(Rule):
         return self.last_step(picked, **options)
 
     def __call__(self, updates: Updates, **options: Any) -> Tensor:
-        rows, vectors, named = self._prepared(updates, options)
-        if self.one_look is True or (self.one_look and self.one_look(**named)):
-            weights = self._checked(
-                self.finite(distances_alone(rows, vectors), rows), named
-            ).weights
-        else:
-            weights = self._checked(self._twinned(self.gram_of(rows, vectors)), named).weights
-        return finite(self.finish(rows, vectors, weights, None, named).aggregate, rows, self.name)
+        return self.explain(updates, **options).aggregate
 
     def explain(self, updates: Updates, **options: Any) -> Verdict:
         rows, vectors, named = self._prepared(updates, options)
@@ -215,17 +238,8 @@ class GramRule(Rule):
         decision = self.decide(gram, **named)
         kept = self.finish(rows, vectors, decision.weights, None, named, survivors=True)
         finite(kept.aggregate, rows, self.name)
-        shares = decision.shares
-        assert shares is not None
-        assert decision.outlyingness is not None
-        if kept.survived is not None:
-            shares = np.zeros(gram.n)
-            shares[np.flatnonzero(decision.weights[: gram.n])] = kept.survived / kept.survived.sum()
-        return Verdict(
-            kept.aggregate,
-            torch.from_numpy(shares),
-            torch.from_numpy(decision.outlyingness),
-        )
+        shares = surviving_shares(decision, kept, gram.n)
+        return verdict_of(kept.aggregate, replace(decision, shares=shares))
 
     def _prepared(
         self, updates: Updates, options: Mapping[str, Any]
@@ -237,21 +251,13 @@ class GramRule(Rule):
         if "f" in named:
             named["f"] = f
         least = self.least(f, centered=given.get("center") is not None, options=named)
-        rows = check_rows(
-            updates,
-            self.name,
-            f,
-            least,
-            **{key: v for key, v in given.items() if isinstance(v, Tensor)},
-        )
-        rows = within_reach(rows, self.name)
+        rows = within_reach(check_rows(updates, self.name, f, least), self.name)
         return rows, self.vectors_of(rows, given), named
 
     def vectors_of(
         self,
         rows: Rows,
         given: Mapping[str, Any],
-        matrix: FloatArray | None = None,
         wanted: frozenset[str] | None = None,
     ) -> dict[str, Tensor]:
         """Return the points of this rule by name, in its order. ``wanted``: names of the points to
@@ -268,12 +274,32 @@ class GramRule(Rule):
                     rows.d
                 )
             elif point == "median" and vectors.get("center") is None:
-                source, part = (rows, None) if matrix is None else with_points(rows, {}, matrix)
-                count = source.n if part is None else len(part)
-                vectors["median"] = kernels.between(source, *middle(count), matrix=part)[0]
+                vectors["median"] = kernels.between(rows, *middle(rows.n))[0]
             elif point not in self.optional and point in GIVEN and point != "previous":
                 raise AggregationError(f"{self.name} needs {point}, which is not available here")
         return vectors
+
+
+def outlyingness_about(gram: Gram, weights: FloatArray, f: int) -> FloatArray:
+    """Return ``(n,)``: distances to a weighted sum, in units of the typical one."""
+    distances = gram.distances_to(weights)
+    return in_typical(distances, gram.resolution, typical(distances, f))
+
+
+def surviving_shares(decision: Decision, kept: Kept, n: int) -> FloatArray:
+    """Return ``(n,)``: the share of each of n rows, by the coordinates in which it survived if
+    these were counted."""
+    if kept.survived is None:
+        return np.asarray(decision.shares)
+    shares = np.zeros(n)
+    shares[np.flatnonzero(decision.weights[:n])] = kept.survived / kept.survived.sum()
+    return shares
+
+
+def verdict_of(aggregate: Tensor, decision: Decision) -> Verdict:
+    """Return the verdict with a decision that ``GramRule.decide`` has completed."""
+    shares, outlyingness = np.asarray(decision.shares), np.asarray(decision.outlyingness)
+    return Verdict(aggregate, torch.from_numpy(shares), torch.from_numpy(outlyingness))
 
 
 def _points(vectors: Mapping[str, Tensor]) -> list[Tensor | None]:
@@ -399,14 +425,6 @@ def plain_statistics(rows: Rows, vectors: Mapping[str, Tensor]) -> Gram:
     )
 
 
-def distances_alone(rows: Rows, vectors: Mapping[str, Tensor]) -> Gram:
-    """Return a Gram matrix with the squared distances to the only point on the diagonal, and zeros
-    elsewhere. For weights that depend only on these."""
-    ((point, vector),) = vectors.items()
-    squares = kernels.squared_distances_to(rows, None if point == "origin" else vector)
-    return Gram(np.diag([*squares, 0.0]), rows.n, (point,), 0.0, precision_of(rows.dtype))
-
-
 def precision_of(dtype: torch.dtype) -> float:
     """Return the relative rounding of inner products of rows of this dtype."""
     return 4 * float(torch.finfo(torch.float64 if dtype == torch.float64 else torch.float32).eps)
@@ -445,33 +463,10 @@ def _nearer_row(gram: Gram) -> int | None:
 def gram_rule(function: Callable[..., Any]) -> GramRule: ...
 @overload
 def gram_rule(
-    *,
-    name: str | None = None,
-    at_least: Callable[..., int] = plain_bound,
-    at_least_centered: Callable[..., int] | None = None,
-    points: Sequence[str] = (),
-    last_step: Callable[..., Kept] | None = None,
-    translation: bool = True,
-    scale: bool = True,
-    robust: Robust = True,
-    absolute: Sequence[str] = (),
-    about_origin: bool = False,
-    one_look: Callable[..., bool] | bool = False,
+    **declared: Unpack[GramDeclarations],
 ) -> Callable[[Callable[..., Any]], GramRule]: ...
 def gram_rule(
-    function: Callable[..., Any] | None = None,
-    *,
-    name: str | None = None,
-    at_least: Callable[..., int] = plain_bound,
-    at_least_centered: Callable[..., int] | None = None,
-    points: Sequence[str] = (),
-    last_step: Callable[..., Kept] | None = None,
-    translation: bool = True,
-    scale: bool = True,
-    robust: Robust = True,
-    absolute: Sequence[str] = (),
-    about_origin: bool = False,
-    one_look: Callable[..., bool] | bool = False,
+    function: Callable[..., Any] | None = None, **declared: Unpack[GramDeclarations]
 ) -> Any:
     """Make a rule from a function ``(gram: Gram, *, f, ...) -> weights or Decision``.
 
@@ -480,9 +475,6 @@ def gram_rule(
             checked before every call.
         absolute: Options in units of the updates: with one of them, the rule is not scale
             equivariant.
-        one_look: Whether its weights depend only on the distances to its only point; or a function
-            of the options that returns this. Without a verdict, such a rule does not need the inner
-            products.
         about_origin: Whether it uses lengths and directions, not distances. Then no reference is
             subtracted from the updates.
         points: Points in ``POINTS``; ``?`` after one marks it optional (``gram.has``). All except
@@ -490,40 +482,4 @@ def gram_rule(
         last_step: Function of the columns of the updates with a weight, if the aggregate is not
             their weighted sum.
     """
-
-    def decorate(function: Callable[..., Any]) -> GramRule:
-        plain = tuple(point.removesuffix("?") for point in points)
-        unknown = [point for point in plain if point not in POINTS]
-        if unknown:
-            raise AggregationError(
-                f"there is no point {unknown[0]!r}", f"known: {', '.join(POINTS)}"
-            )
-        optional = frozenset(point.removesuffix("?") for point in points if point.endswith("?"))
-        first, *rest = inspect.signature(function).parameters.values()
-        parameters = {first.name: first}
-        for point in plain:
-            if point in GIVEN:
-                default = (
-                    None if point in optional or point == "previous" else inspect.Parameter.empty
-                )
-                parameters[point] = inspect.Parameter(
-                    point, inspect.Parameter.KEYWORD_ONLY, default=default
-                )
-        parameters |= {parameter.name: parameter for parameter in rest}
-        made = GramRule(
-            function,
-            name or str(getattr(function, "__name__", "rule")),
-            at_least,
-            True,
-            at_least_centered=at_least_centered,
-            translation=translation,
-            scale=scale,
-            robust=robust,
-            parameters=parameters,
-        )
-        made.points, made.optional, made.last_step = plain, optional, last_step
-        made.absolute, made.about_origin = frozenset(absolute), about_origin
-        made.one_look = one_look
-        return made
-
-    return decorate(function) if function is not None else decorate
+    return partial(GramRule, **declared) if function is None else GramRule(function, **declared)

@@ -8,10 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .base import Rule, Updates, Verdict, plain_bound, require, whole, within_reach
+from .base import Rule, Updates, Verdict, plain_bound, require, within_reach
 from .gram import OUTLYING_MAX
 from .kernels import Rows
 from .means import mean, mean_of_rows
+from .numbers import whole
 
 LONGER = 3.0
 """Multiple of the usual length beyond which an update is clipped."""
@@ -97,8 +98,6 @@ def _guarded_mean(updates: Tensor, *, f: int = 0, usual: float = 0.0) -> Verdict
     return Verdict(aggregate, given / given.sum(), far_out, length=length)
 
 
-guarded_mean = LengthRule(
-    _guarded_mean, "guarded_mean", plain_bound, True, translation=False, robust="bounded"
-)
+guarded_mean = LengthRule(_guarded_mean, name="guarded_mean", translation=False, robust="bounded")
 guarded_mean.__name__ = guarded_mean.__qualname__ = "guarded_mean"  # type: ignore[attr-defined]
 guarded_mean.absolute = frozenset({"usual"})

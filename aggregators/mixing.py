@@ -9,10 +9,10 @@ import numpy as np
 
 from gossip.errors import AggregationError
 
-from .base import number, whole
 from .composing import pre_aggregation
 from .gram import FloatArray, Gram, ascending
 from .gram_rules import typical
+from .numbers import RADIUS, number, whole
 
 
 @pre_aggregation
@@ -71,10 +71,7 @@ def bucketing(
     Source: Karimireddy, He, Jaggi 2022, "Byzantine-Robust Learning on Heterogeneous Datasets via
         Bucketing", arXiv:2006.09365.
     """
-    if whole("bucketing", "s", s) < 1:
-        raise AggregationError(
-            f"bucketing: s is the number of updates per bucket and cannot be {s}"
-        )
+    whole("bucketing", "s", s, least=1)
     order = list(range(gram.n))
     Random(f"bucketing/{seed}/{round_id}/{gram.n}").shuffle(order)
     buckets = [order[start : start + s] for start in range(0, gram.n, s)]
@@ -101,17 +98,17 @@ def clipping(
         about: "center" needs a center, which only gossip rounds have.
     Raises: AggregationError: The radius is not above 0; or there is no center.
     """
-    if radius is not None and not (radius := number("clipping", "radius", radius)) > 0:
-        raise AggregationError(
-            f"clipping: the radius of a ball cannot be {radius}", "use a radius above 0"
-        )
     if about == "center" and not gram.has("center"):
         raise AggregationError(
             "clipping about a center needs a center, and there is none here",
             "use a gossip topology, or clip about the origin",
         )
     apart = gram.distances_to(about)
-    return _pulled(gram, about, apart, typical(apart, f) if radius is None else radius)
+    if radius is None:
+        radius = typical(apart, f)
+    else:
+        radius = number("clipping", "radius", radius, RADIUS)
+    return _pulled(gram, about, apart, radius)
 
 
 @pre_aggregation(points=("origin",), translation=False)

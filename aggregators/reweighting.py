@@ -9,16 +9,14 @@ the scale, and keeps that scale: a scale that follows the estimate would also fo
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from gossip.errors import AggregationError
-
-from .base import number, plain_bound, whole
+from .base import plain_bound
 from .gram import Decision, FloatArray, Gram, ascending, in_typical
 from .gram_rules import GramRule, gram_rule, typical
+from .numbers import POSITIVE, number, whole
 
 Weight = Callable[[FloatArray, float], FloatArray]
 """``(distances (n,), scale) -> weights (n,)``, not negative; the scale may be 0."""
@@ -38,8 +36,7 @@ def reweighted(
     """
 
     def estimate(gram: Gram, *, f: int, steps: int = 3) -> Decision:
-        if whole(name, "steps", steps) < 1:
-            raise AggregationError(f"{name} takes at least one step, not {steps}")
+        whole(name, "steps", steps, least=1)
         squares, rounding = gram.squares_to("center" if gram.has("center") else "median")
         distances = np.sqrt(squares)
         scale = max(typical(distances, f), gram.resolution)
@@ -172,10 +169,8 @@ def suspicion_literal(gram: Gram, *, f: int, alpha: float = 1.0, steps: int = 1)
         TooFewUpdates: Fewer than f + 1 updates.
         AggregationError: alpha is not above 0 or not finite, or there are no steps.
     """
-    if whole("suspicion_literal", "steps", steps) < 1:
-        raise AggregationError(f"suspicion_literal takes at least one step, not {steps}")
-    if not 0 < (alpha := number("suspicion_literal", "alpha", alpha)) < math.inf:
-        raise AggregationError(f"suspicion_literal: alpha is a distance and cannot be {alpha}")
+    whole("suspicion_literal", "steps", steps, least=1)
+    alpha = number("suspicion_literal", "alpha", alpha, POSITIVE)
     weights = gram.even(range(gram.n))
     raw = distances = np.zeros(gram.n)
     for _ in range(steps):

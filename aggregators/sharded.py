@@ -8,6 +8,7 @@ combines its shard with that decision. The measurements are sent as a flat float
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -41,15 +42,13 @@ class ShardedRule:
         rule = bound.rule.by_sums
         assert isinstance(rule, GramRule), f"{bound.name} does not add up over shards"
         self.bound, self.rule = bound, rule
-        beside = [
-            point for point in self.rule.points if point not in ("origin", "previous", "center")
-        ]
-        self._remembers = "previous" in self.rule.points
-        if self._remembers:
-            beside = ["origin", *beside, "previous"]
-        elif "origin" in self.rule.points:
-            beside = ["origin", *beside]
-        self.points = tuple(beside)
+        self._remembers = "previous" in rule.points
+        ends = ("origin", "previous", "center")
+        self.points = (
+            *["origin"] * (self._remembers or "origin" in rule.points),
+            *[point for point in rule.points if point not in ends],
+            *["previous"] * self._remembers,
+        )
 
     def measure(
         self,
@@ -216,4 +215,4 @@ def _chosen(rows: Rows, chosen: Sequence[int] | None) -> Rows:
 
 
 def _without_last_point(gram: Gram) -> Gram:
-    return Gram(gram.products[:-1, :-1], gram.n, gram.points[:-1], gram.resolution, gram.precision)
+    return replace(gram, products=gram.products[:-1, :-1], points=gram.points[:-1])

@@ -10,15 +10,16 @@ import numpy as np
 
 from gossip.errors import AggregationError
 
-from .base import number, whole
 from .gram import Decision, FloatArray, Gram, ascending
 from .gram_rules import gram_rule, typical
+from .numbers import POSITIVE, number, whole
 
 SUBSETS_MAX = 20_000
 """Maximum number of subsets that ``smea`` tries. There are 4,845 for n = 20, f = 4, and 12,650 for
 n = 25, f = 4."""
 TIE = 1e-9
 """Relative rounding error of eigenvalues even for precise updates, and of a weight of zero."""
+RATIO = ("at least 1 and finite", lambda value: 1 <= value < math.inf)
 _AT_ONCE = 2048
 _POWER_STEPS = 8
 
@@ -145,9 +146,7 @@ def dnc(gram: Gram, *, f: int, c: float = 1.0) -> Decision:
         AggregationError: c is not finite, or fewer than f or all would be left out.
     Source: Shejwalkar, Houmansadr 2021, "Manipulating the Byzantine", NDSS.
     """
-    if not math.isfinite(c := number("dnc", "c", c)):
-        raise AggregationError(f"dnc: c is the multiple of f to leave out and cannot be {c}")
-    leave = round(c * f)
+    leave = round(number("dnc", "c", c) * f)
     if leave < f:
         raise AggregationError(
             f"dnc: c={c} leaves out {leave} updates, but f={f} of them may be Byzantine",
@@ -195,14 +194,9 @@ def spectral_clipping(
         AggregationError: ``radius`` is not above 0, ``gap`` is below 1, or ``every`` is.
     Source: this project, after ``dnc``.
     """
-    if whole("spectral_clipping", "every", every) < 1:
-        raise AggregationError(f"spectral_clipping: every is a number of rounds, not {every}")
-    if not 1 <= (gap := number("spectral_clipping", "gap", gap)) < math.inf:
-        raise AggregationError(
-            f"spectral_clipping: gap is a ratio of eigenvalues, 1 or more, not {gap}"
-        )
-    if not 0 < (radius := number("spectral_clipping", "radius", radius)) < math.inf:
-        raise AggregationError(f"spectral_clipping: radius is above 0, and cannot be {radius}")
+    whole("spectral_clipping", "every", every, least=1)
+    gap = number("spectral_clipping", "gap", gap, RATIO)
+    radius = number("spectral_clipping", "radius", radius, POSITIVE)
     norms = gram.norms()
     kept = list(range(gram.n))
     if (round_id + 1) % every:

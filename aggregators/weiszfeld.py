@@ -3,15 +3,11 @@ distance to the last estimate."""
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
-from gossip.errors import AggregationError
-
-from .base import number, whole
 from .gram import Decision, FloatArray, Gram, ascending, middle_of
 from .gram_rules import gram_rule, typical
+from .numbers import POSITIVE, number, whole
 
 STEPS_MAX = 1000
 STANDSTILL = 1e-10  # in typical distances; iteration ends with a shorter step
@@ -41,11 +37,12 @@ def geometric_median(gram: Gram, *, f: int = 0, nu: float | None = None) -> Deci
     Source: Weiszfeld 1937; Pillutla, Kakade, Harchaoui 2022, "Robust Aggregation for Federated
         Learning", arXiv:1912.13445.
     """
-    nu = None if nu is None else _checked_nu("geometric_median", nu)
     from_central = gram.squared_distances()[int(np.argmin(middle_of(gram.squared_distances())))]
     weights = gram.even(ascending(from_central)[: gram.n // 2 + 1])
     scale = typical(gram.distances_to(weights), 0)
-    smallest = nu if nu is not None else SMOOTHING * scale
+    smallest = SMOOTHING * scale
+    if nu is not None:
+        smallest = number("geometric_median", "nu", nu, POSITIVE)
     smallest = max(smallest, gram.resolution, np.finfo(np.float64).tiny)
     still = max(STANDSTILL * scale, STANDSTILL * smallest)
     return Decision(_until_it_stands_still(gram, weights[: gram.n], smallest, still))
@@ -90,9 +87,8 @@ def rfa(gram: Gram, *, f: int = 0, nu: float = 0.1, steps: int = 8) -> Decision:
     Source: Pillutla, Kakade, Harchaoui 2022, arXiv:1912.13445; settings: Karimireddy, He, Jaggi
         2022, arXiv:2006.09365.
     """
-    nu = _checked_nu("rfa", nu)
-    if whole("rfa", "steps", steps) < 1:
-        raise AggregationError(f"rfa takes at least one step, not {steps}")
+    nu = number("rfa", "nu", nu, POSITIVE)
+    whole("rfa", "steps", steps, least=1)
     weights = gram.only("origin")
     for _ in range(steps):
         weights = _weiszfeld(gram, weights, nu)
@@ -104,10 +100,3 @@ def _weiszfeld(gram: Gram, weights: FloatArray, nu: float) -> FloatArray:
     # At most 1: for equal updates apart is tiny, and 1 / apart would overflow.
     inverse = apart.min() / apart
     return gram.full(inverse / inverse.sum())
-
-
-def _checked_nu(name: str, nu: float) -> float:
-    nu = number(name, "nu", nu)
-    if not 0 < nu < math.inf:
-        raise AggregationError(f"{name}: nu is a distance above 0 and cannot be {nu}")
-    return nu

@@ -180,9 +180,9 @@ def _has_own_weights(bound: BoundRule, case: SyntheticUpdates) -> bool:
 
     own = Rule(
         observed,
-        bound.name,
-        bound.rule.at_least,
-        bound.rule.discerning,
+        name=bound.name,
+        at_least=bound.rule.at_least,
+        discerning=bound.rule.discerning,
         parameters=bound.rule.parameters,
     )
     case.judge(BoundRule(bound.name, own, bound.options))

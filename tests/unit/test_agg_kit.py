@@ -239,7 +239,7 @@ def forgetful() -> GramRule:
 
 WEAK: list[tuple[Any, str]] = [
     (
-        Apart(middle_values, "apart", lambda f: 2 * f + 1, True),
+        Apart(middle_values, name="apart"),
         "makes another aggregate of separate rows",
     ),
     (not_by_coordinates, "not_by_coordinates on 3 shards is .* away"),

@@ -74,18 +74,6 @@ def even_central(gram: Gram, *, f: int) -> Decision:
     return Decision(gram.even([nearest]), shares=gram.even(range(gram.n)))
 
 
-@gram_rule(points=("origin",), one_look=True, translation=False, robust=False)
-def five_steps(gram: Gram, *, f: int) -> np.ndarray:
-    """Clipping in five steps: the later ones need inner products,
-    which a rule of one look is not given."""
-    weights = gram.only("origin")
-    radius = float(np.median(gram.distances_to(weights)))
-    for _ in range(5):
-        shares = np.minimum(1, radius / np.maximum(gram.distances_to(weights), 1e-300))
-        weights = gram.full(shares / gram.n) + (1 - shares.mean()) * weights
-    return weights
-
-
 class Half(Rule):
     def __call__(self, updates: Any, **options: Any) -> Tensor:
         return 0.5 * trimmed_mean(updates, **options)
@@ -93,9 +81,7 @@ class Half(Rule):
 
 half = Half(
     lambda updates, *, f: trimmed_mean(updates, f=f),
-    "half",
-    lambda f: 2 * f + 1,
-    True,
+    name="half",
     translation=False,
     scale=False,
 )
@@ -116,7 +102,6 @@ DISGUISED: list[tuple[Any, str]] = [
         even_central,
         r"even_central reports the weights \[0.0909, .*, but its aggregate is the mean by",
     ),
-    (five_steps, "five_steps returns another aggregate when called than in ``explain``"),
     (half, "half returns another aggregate when called than in ``explain``"),
     (tracked, "tracked makes an aggregate that requires grad"),
 ]

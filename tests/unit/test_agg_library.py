@@ -388,24 +388,24 @@ def test_a_search_that_would_take_too_long_is_refused_with_a_way_out() -> None:
 @pytest.mark.parametrize(
     ("spec", "words"),
     [
-        ("centered_clipping:tau=0", "tau is the radius of a ball and cannot be 0"),
-        ("centered_clipping:steps=0", "at least one step"),
-        ("self_centered_clipping:tau=-1", "cannot be -1"),
-        ("geometric_median:nu=0", "nu is a distance"),
-        ("rfa:nu=-1", "nu is a distance"),
-        ("rfa:steps=0", "at least one step"),
-        ("huber:steps=0", "huber takes at least one step"),
+        ("centered_clipping:tau=0", "tau must be above 0, not 0"),
+        ("centered_clipping:steps=0", "steps must be at least 1, not 0"),
+        ("self_centered_clipping:tau=-1", "tau must be above 0, not -1"),
+        ("geometric_median:nu=0", "nu must be above 0"),
+        ("rfa:nu=-1", "nu must be above 0"),
+        ("rfa:steps=0", "steps must be at least 1, not 0"),
+        ("huber:steps=0", "huber: steps must be at least 1, not 0"),
         ("dnc:c=9", "would leave out 18 of 11"),
         ("dnc:c=-1", "leaves out -2 updates, but f=2"),
         ("dnc:c=0.7", "leaves out 1 updates, but f=2"),
-        ("dnc:c=inf", "cannot be inf"),
-        ("spectral_clipping:gap=0.9", "gap is a ratio of eigenvalues, 1 or more, not 0.9"),
-        ("spectral_clipping:radius=0", "radius is above 0, and cannot be 0"),
-        ("spectral_clipping:every=0", "every is a number of rounds, not 0"),
-        ("bucketing:s=0+mean", "s is the number of updates per bucket"),
-        ("clipping:radius=0+mean", "the radius of a ball"),
+        ("dnc:c=inf", "c must be finite, not inf"),
+        ("spectral_clipping:gap=0.9", "gap must be at least 1 and finite, not 0.9"),
+        ("spectral_clipping:radius=0", "radius must be above 0 and finite, not 0"),
+        ("spectral_clipping:every=0", "every must be at least 1, not 0"),
+        ("bucketing:s=0+mean", "s must be at least 1, not 0"),
+        ("clipping:radius=0+mean", "radius must be above 0, not 0"),
         ("clipping:about=center+mean", "needs a center, and there is none"),
-        ("multi_krum:m=0", "m is the number of updates to average"),
+        ("multi_krum:m=0", "m must be at least 1, not 0"),
     ],
 )
 def test_an_option_out_of_range_is_named(spec: str, words: str) -> None:
@@ -421,3 +421,9 @@ def test_memory_comes_in_as_a_point_and_is_the_origin_at_first() -> None:
     second = rule(x, f=2, previous=first)
     assert 0 < float((second - first).norm()) <= 1 + 1e-6
     assert float(first.norm()) <= 1 + 1e-6
+
+
+def test_clipping_once_around_the_origin_bounds_what_a_liar_adds() -> None:
+    x = torch.ones(5, 100)
+    x[4] *= 1e9
+    torch.testing.assert_close(load("centered_clipping")(x, f=1), x[0])

@@ -186,7 +186,7 @@ def test_misuse_says_what_is_wrong(rule: Rule) -> None:
     with pytest.raises(ConfigError, match="int64"):
         rule(torch.zeros(9, 5, dtype=torch.int64), **f)
     if f:
-        with pytest.raises(ConfigError, match="cannot be -1"):
+        with pytest.raises(ConfigError, match="f must be at least 0, not -1"):
             rule(torch.zeros(9, 5), f=-1)
         need = rule.least(2)
         with pytest.raises(

@@ -102,7 +102,7 @@ def test_scorers_say_when_their_judge_or_their_options_are_no_good() -> None:
         zeno_pp(updates, f=1, gradient=torch.full((D,), math.inf), learning_rate=LR)
     with pytest.raises(AggregationError, match=r"gradient must have the shape \(200,\)"):
         zeno_pp(updates, f=1, gradient=torch.ones(3), learning_rate=LR)
-    with pytest.raises(AggregationError, match="learning rate above 0"):
+    with pytest.raises(AggregationError, match="learning_rate must be above 0 and finite"):
         zeno_pp(updates, f=1, gradient=bowl.gradient, learning_rate=0.0)
     with pytest.raises(AggregationError, match="b=-1"):
         zeno(updates, f=1, b=-1, evaluate=bowl, learning_rate=LR)

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 import gossip
 from gossip import aggregators, errors, testing, topologies
-from gossip.aggregators import attacks
+from gossip.aggregators import attacks, base
 from gossip.training.loader import ShardedLoader
 from gossip.training.stage import Pipeline
 from gossip.training.streaming import ShardedStream
@@ -216,11 +216,18 @@ def test_a_docstring_names_the_parameters_and_the_fields_that_are_there() -> Non
             fields = {f.name for f in dataclasses.fields(value)} if is_data(value) else None
             assert fields in (None, documented(value, "Attributes")), name
             continue
-        known = {*inspect.signature(value).parameters} - {"self"}
+        known = {*named_parameters(value)} - {"self"}
         told = documented(value, "Args")
         assert told <= known, name
         if "Args:" in str(value.__doc__):
             assert told == known - ({"function"} if name.startswith("@") else set()), name
+
+
+def named_parameters(value: Any) -> Iterator[str]:
+    """Its parameters, and those that it takes by ``**`` as a ``TypedDict``."""
+    for name, parameter in inspect.signature(value).parameters.items():
+        declared = re.fullmatch(r"Unpack\[(\w*Declarations)\]", str(parameter.annotation))
+        yield from [name] if declared is None else vars(base)[declared[1]].__annotations__
 
 
 PUBLIC = (gossip, aggregators, topologies, attacks, testing)
