@@ -312,8 +312,8 @@ class FetchOrder:
             self._in_order, self._content = True, None
 
     def _compare(self, _: torch.nn.Module, args: Any, kwargs: Any) -> None:
-        given = list(_leaves((args, kwargs)))
-        passed_over, in_hand = list(_leaves(self._passed_over)), list(_leaves(self._content))
+        given = list(leaves((args, kwargs)))
+        passed_over, in_hand = list(leaves(self._passed_over)), list(leaves(self._content))
         # an attention mask may be part of both
         found = {(_is_in(each, passed_over), _is_in(each, in_hand)) for each in given}
         if (True, False) in found:
@@ -346,13 +346,13 @@ def _called_modules(module: torch.nn.Module) -> Iterator[torch.nn.Module]:
         yield from _called_modules(child)
 
 
-def _leaves(content: object) -> Iterator[object]:
+def leaves(content: object) -> Iterator[object]:
     """Yield all tensors and other objects in a nested batch."""
     if isinstance(content, Mapping):
         content = list(content.values())
     if isinstance(content, list | tuple):
         for each in content:
-            yield from _leaves(each)
+            yield from leaves(each)
     elif content is not None and not isinstance(content, str | bytes | int | float):
         yield content
 

@@ -14,6 +14,8 @@ from gossip.errors import ConfigError, UnsupportedModel
 from gossip.ipc import SHAPES_BYTES_MAX
 from gossip.vectors import WireFormat
 
+from .unprepared import parameters_of
+
 _WRAPPERS = (torch.nn.parallel.DistributedDataParallel, torch.nn.DataParallel)
 _SPARSE = (torch.nn.Embedding, torch.nn.EmbeddingBag)
 
@@ -57,12 +59,7 @@ def check_model(model: object, optimizers: Sequence[torch.optim.Optimizer]) -> N
                 "SparseAdam needs sparse gradients, but only dense ones are exchanged",
                 "use Adam, and make the embedding with sparse=False",
             )
-    trained = {
-        id(parameter)
-        for optimizer in optimizers
-        for group in optimizer.param_groups
-        for parameter in group["params"]
-    }
+    trained = {id(each) for optimizer in optimizers for each in parameters_of(optimizer)}
     for name, module in model.named_modules():
         if isinstance(module, torch.nn.SyncBatchNorm):
             raise UnsupportedModel(

@@ -16,7 +16,6 @@ from typing import Any, TypeAlias
 
 import msgpack
 import numpy as np
-import torch
 from torch import Tensor
 
 from gossip.core import COLLECTED_BYTES_MAX
@@ -354,13 +353,8 @@ def numbers_of(numbers: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _scalar(value: Any) -> Any:
-    if isinstance(value, Tensor | np.ndarray | np.generic) and _elements(value) == 1:
-        return value.item()
-    return value
-
-
-def _elements(value: Tensor | np.ndarray | np.generic) -> int:
-    return value.numel() if isinstance(value, torch.Tensor) else int(np.size(value))
+    has_shape = isinstance(value, Tensor | np.ndarray | np.generic)
+    return value.item() if has_shape and math.prod(value.shape) == 1 else value
 
 
 def _plain(value: Any, depth: int) -> Any:

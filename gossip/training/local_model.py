@@ -132,10 +132,11 @@ class LocalModel:
         trained = self.trained
         self.arena = Arena.create(trained.parts[0].elements, trained.wire.arena_bytes)
         self._compile_watch = CompileWatch(self.arena)
-        self.updates = [torch.from_numpy(vector) for vector in self.arena.updates]
-        self._parameters = [torch.from_numpy(vector) for vector in self.arena.parameters]
-        self._results = [torch.from_numpy(vector) for vector in self.arena.results]
-        self._mixes = [torch.from_numpy(vector) for vector in self.arena.mixes]
+        arena = self.arena
+        self.updates, self._parameters, self._results, self._mixes = [
+            [torch.from_numpy(vector) for vector in vectors]
+            for vectors in (arena.updates, arena.parameters, arena.results, arena.mixes)
+        ]
         for slots in (self.updates, self._parameters, self._results, self._mixes):
             trained.layout.lend_slots(slots)
 

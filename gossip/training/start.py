@@ -7,14 +7,23 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from subprocess import Popen
 from typing import TYPE_CHECKING, Any, Unpack
 
 from gossip.config import resolve
 from gossip.errors import ConfigError, GossipError
-from gossip.run import Task, dump_stacks_on_signal, fitting, meet, torchrun_task
+from gossip.run import (
+    Task,
+    check_trackers,
+    dump_stacks_on_signal,
+    fitting,
+    meet,
+    start_tracker,
+    torchrun_task,
+    trackers_asked_for,
+)
 
 from .node_start import PeerPlace, connect, from_environment, starter
-from .tracking import hand_on, trackers_wanted
 from .voice import open_voice
 from .watch import TerminationHandler
 
@@ -25,6 +34,8 @@ if TYPE_CHECKING:
 _TRAINER = "GOSSIP_TRAINER"
 """Variable with the pid of the peer's process. Child processes inherit it, and have other pids."""
 _open: Session | None = None
+_trackers: list[Popen[bytes]] = []
+"""Processes of trackers, which end when this process ends and their stdin closes."""
 
 
 def init(
@@ -81,9 +92,9 @@ def _start_session(reference: Any, track: Sequence[str], overrides: dict[str, An
             "remove it from the script, and pass the launcher an option: gossip run --help",
         )
     if place is None:
-        names = trackers_wanted(track, os.environ)
+        names = _trackers_wanted(track)
         place = _alone(overrides) if task is None else _among(task, overrides)
-        hand_on(place, names)
+        _start_trackers(place, names)
     termination = TerminationHandler()
     termination.install(launched=place.status_fd is not None)
     start = starter(place)
@@ -163,6 +174,30 @@ def _among(task: Task, overrides: dict[str, Any]) -> PeerPlace:
     return PeerPlace(
         meeting.config, task.peer, meeting.incarnation, meeting.folder, open_voice(task.peer), path
     )
+
+
+def _trackers_wanted(track: Sequence[str]) -> list[str]:
+    """Return the trackers of a script's argument and of ``GOSSIP_TRACK``, each once.
+
+    Raises: ConfigError: There is no such tracker, or it is not installed.
+    """
+    names = [track] if isinstance(track, str) else list(track)
+    check_trackers(names)
+    return list(dict.fromkeys([*names, *trackers_asked_for(os.environ)]))
+
+
+def _start_trackers(place: PeerPlace, names: Sequence[str]) -> None:
+    """Start the trackers of the run on its first peer. If one cannot be started, print a warning
+    and continue."""
+    for name in names if place.peer == 0 else ():
+        why = "a script alone writes nothing down; gossip run -n 1 --track does"
+        if place.run_dir is not None:
+            try:
+                _trackers.append(start_tracker(name, place.run_dir, others=True))
+                continue
+            except OSError as error:
+                why = f"the tracker cannot be started ({error.strerror}); training goes on"
+        print(f"! {name}: {why}", file=sys.stderr, flush=True)
 
 
 def _seed(seed: int) -> None:

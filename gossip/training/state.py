@@ -168,7 +168,7 @@ class StateBundle(dict[str, StateFile]):
             at += part.nbytes
 
     def digest(self) -> bytes:
-        """Return the ``state_digest`` of the packed state without allocating memory for it."""
+        """Return a digest of 16 bytes over the packed state, without memory for it."""
         digest = blake2b(digest_size=DIGEST_BYTES)
         for part in self.values():
             for block in part.blocks():
@@ -408,11 +408,6 @@ def read_some(
             for key, part in document.items()
             if not isinstance(part, dict) or part.get("tensor", "") in known
         }
-
-
-def state_digest(data: bytes | memoryview) -> bytes:
-    """Return a digest of 16 bytes over a packed state."""
-    return blake2b(data, digest_size=DIGEST_BYTES).digest()
 
 
 def unpack_state(

@@ -30,6 +30,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from gossip.topologies import draw
 
+from .batches import leaves
 from .fetching import DatasetProxy, loader_like, start_workers
 from .loops import TrainingLoop
 
@@ -155,19 +156,5 @@ class _Counted:
 def _samples_in(batch: Any) -> int:
     """Return the number of samples in a batch that the data set has made: the first dimension of
     the first tensor in it."""
-    if isinstance(batch, Tensor):
-        return len(batch) if batch.dim() else 1
-    parts: Any = (
-        batch.values()
-        if isinstance(batch, dict)
-        else batch
-        if isinstance(batch, list | tuple)
-        else ()
-    )
-    return (
-        next(
-            (_samples_in(part) for part in parts if isinstance(part, Tensor | dict | list | tuple)),
-            1,
-        )
-        or 1
-    )
+    first = next((each for each in leaves(batch) if isinstance(each, Tensor)), None)
+    return (len(first) or 1) if first is not None and first.dim() else 1
