@@ -64,12 +64,6 @@ Module = Annotated[
 Peers = Annotated[
     int | None, optional("How many peers to start; 4 by default (demo: 8).", "-n", "--peers")
 ]
-Room = Annotated[
-    int | None,
-    optional(
-        "Maximum number of peers, including those that gossip join adds; by default none can join."
-    ),
-]
 Plan = Annotated[
     Path | None,
     optional("Spread a model over the peers by a plan of gossip plan, which determines -n."),
@@ -87,160 +81,6 @@ LostStage = Annotated[
         "With --plan: state of a stage after the loss of all its peers, once one is back: "
         "checkpoint (the default), neighbours, fresh, or stop."
     ),
-]
-Topology = Annotated[
-    str | None,
-    optional("Which peers exchange updates: rolling (the default), random-k:k=3, ring, full."),
-]
-Aggregator = Annotated[
-    str | None,
-    optional(
-        "Aggregation rule: its name, or file.py:rule; guarded_mean by default, "
-        "judged_clipping with --reference, spectral_clipping with -f."
-    ),
-]
-Sender = Annotated[
-    str | None,
-    optional("Transforms of updates before sending: momentum:beta=0.9, clip:10, joined by +."),
-]
-Encoding = Annotated[
-    str | None,
-    optional(
-        "Encoding of updates: float32 (the default), bf16, fp16, int8, int4, topk:0.01, powersgd:4."
-    ),
-]
-LocalSteps = Annotated[
-    int | None,
-    optional(
-        "Local steps of each peer between two rounds, for slow links: 1 (the default), 30, 100."
-    ),
-]
-Outer = Annotated[
-    str | None,
-    optional(
-        "Outer optimizer after a round of local steps: nesterov:lr=0.7,momentum=0.9 (the default), "
-        "heavy_ball, mean."
-    ),
-]
-Fragments = Annotated[
-    int | None,
-    optional(
-        "Parts of the model, of which each round of local steps exchanges one: 1 (the "
-        "default), 4. Steps and bytes of a round are divided by this number."
-    ),
-]
-Overlap = Annotated[
-    int | None,
-    optional(
-        "1: peers compute the next update while a round runs, and apply its result one step "
-        "later. 0 (the default): they wait for it."
-    ),
-]
-Byzantine = Annotated[
-    int | None,
-    optional(
-        "Byzantine peers to tolerate; by default as many as the rule can, up to a quarter of the "
-        "peers (demo: the number of attackers).",
-        "-f",
-        "--byzantine",
-    ),
-]
-Fault = Annotated[
-    list[str] | None, optional("Inject a fault: crash:3@50, sign_flip:5,6*10. Repeatable.")
-]
-Faults = Annotated[Path | None, optional("Inject the faults of a plan file (TOML).")]
-Rounds = Annotated[
-    int | None, optional("Rounds to train; by default the script decides (demo: 400).")
-]
-Seed = Annotated[int | None, optional("Seed of servers, data order and attacks; 0 by default.")]
-RunDir = Annotated[Path | None, optional("Folder of the run; runs/NAME by default.")]
-Name = Annotated[str | None, optional("Name of the run; drawn by default.")]
-Quorum = Annotated[
-    str | None, optional("majority (the default), or available: any number of peers.")
-]
-OnMinority = Annotated[
-    str | None,
-    optional(
-        "pause (the default), or continue: peers without a quorum go on once they have declared "
-        "the others dead."
-    ),
-]
-OnDivergence = Annotated[
-    str | None,
-    optional(
-        "Action of a peer whose replica differs from most: heal copies theirs; stop (the "
-        "default) also copies theirs, but ends the peer if its replica differs again without a "
-        "missed round; warn continues."
-    ),
-]
-Reference = Annotated[
-    int | None,
-    optional(
-        "Samples that the server of a round evaluates, for rules with a judge; 256 by "
-        "default. Without --aggregator, the rule is judged_clipping.",
-        min=1,
-    ),
-]
-Trust = Annotated[
-    bool | None,
-    optional(
-        "Quarantine peers that repeatedly stand out (the default); --no-trust only reports them.",
-        "--trust/--no-trust",
-    ),
-]
-BatchPolicy = Annotated[
-    str | None,
-    optional(
-        "Kept when the number of peers changes: fixed_local (the default), each peer's batch; "
-        "fixed_global, the batch of a round."
-    ),
-]
-Slices = Annotated[
-    str | None,
-    optional(
-        "speed (the default): smaller batches, or fewer local steps, for peers that are much "
-        "slower than most; or equal."
-    ),
-]
-ServerWeights = Annotated[
-    str | None,
-    optional(
-        "How often peers serve rounds: 0:4,2:2 for four times and twice as often as the "
-        "others, at most 10."
-    ),
-]
-StartTimeout = Annotated[
-    float | None, optional("Seconds that peers wait for each other; 60 by default.")
-]
-MinPeers = Annotated[
-    int | None, optional("Start with this many peers after --patience s, without the others.")
-]
-Patience = Annotated[
-    float | None, optional("With --min-peers: seconds to wait for the others; 10 by default.")
-]
-RoundTimeout = Annotated[
-    float | None, optional("Maximum wait of a round, in seconds; 10 by default.")
-]
-Resume = Annotated[
-    str | None,
-    optional(
-        "Resume from a checkpoint: auto (the newest that the script has saved), a run, or a "
-        "folder; with @STEP from that step."
-    ),
-]
-Deterministic = Annotated[
-    bool,
-    typer.Option(
-        "--deterministic",
-        help=(
-            "Two runs with the same seed and peers give the same bits; a round waits for all live "
-            "peers."
-        ),
-    ),
-]
-Drills = Annotated[
-    bool,
-    typer.Option("--drills", help="Let gossip drill kill, stop and cut off peers of this run."),
 ]
 Keys = Annotated[
     bool | None,
@@ -261,20 +101,16 @@ Insecure = Annotated[
     bool,
     typer.Option(
         "--insecure",
-        help=(
-            "Listen beyond loopback without keys: any machine that reaches it can take part, read "
-            "updates and send false ones."
-        ),
+        help="Listen beyond loopback without keys: any machine that reaches it can take part, "
+        "read updates and send false ones.",
     ),
 ]
 TaskOption = Annotated[
     str | None,
-    typer.Option(
+    optional(
+        "Run one peer of a run in --run-dir: task I of N, as I/N, or a peer's name in --plan. "
+        "Not needed under srun and gossip condor.",
         "--task",
-        help=(
-            "Run one peer of a run in --run-dir: task I of N, as I/N, or a peer's name in --plan. "
-            "Not needed under srun and gossip condor."
-        ),
     ),
 ]
 Config = Annotated[
@@ -292,47 +128,129 @@ Restarts = Annotated[
 ]
 
 
+def _setting(kind: Any, help: str, *names: str, **more: Any) -> Any:
+    """Return the type of an option of a run; without the option, its value is None."""
+    return Annotated[kind | None, optional(help, *names, **more)]
+
+
 Settings: TypeAlias = Mapping[str, Any]
 UNSET: Settings = MappingProxyType({})
 DEMO_SETTINGS: dict[str, Any] = {
-    "topology": Topology,
-    "aggregator": Aggregator,
-    "sender": Sender,
-    "encoding": Encoding,
-    "local_steps": LocalSteps,
-    "outer": Outer,
-    "fragments": Fragments,
-    "overlap": Overlap,
-    "byzantine": Byzantine,
-    "fault": Fault,
-    "faults": Faults,
-    "rounds": Rounds,
-    "seed": Seed,
-    "run_dir": RunDir,
-    "name": Name,
-    "quorum": Quorum,
-    "reference": Reference,
-    "trust": Trust,
-    "batch_policy": BatchPolicy,
-    "slices": Slices,
-    "server_weights": ServerWeights,
+    "topology": _setting(
+        str, "Which peers exchange updates: rolling (the default), random-k:k=3, ring, full."
+    ),
+    "aggregator": _setting(
+        str,
+        "Aggregation rule: its name, or file.py:rule; guarded_mean by default, "
+        "judged_clipping with --reference, spectral_clipping with -f.",
+    ),
+    "sender": _setting(
+        str, "Transforms of updates before sending: momentum:beta=0.9, clip:10, joined by +."
+    ),
+    "encoding": _setting(
+        str,
+        "Encoding of updates: float32 (the default), bf16, fp16, int8, int4, topk:0.01, "
+        "powersgd:4.",
+    ),
+    "local_steps": _setting(
+        int,
+        "Local steps of each peer between two rounds, for slow links: 1 (the default), 30, 100.",
+    ),
+    "outer": _setting(
+        str,
+        "Outer optimizer after a round of local steps: nesterov:lr=0.7,momentum=0.9 (the default), "
+        "heavy_ball, mean.",
+    ),
+    "fragments": _setting(
+        int,
+        "Parts of the model, of which each round of local steps exchanges one: 1 (the "
+        "default), 4. Steps and bytes of a round are divided by this number.",
+    ),
+    "overlap": _setting(
+        int,
+        "1: peers compute the next update while a round runs, and apply its result one step "
+        "later. 0 (the default): they wait for it.",
+    ),
+    "byzantine": _setting(
+        int,
+        "Byzantine peers to tolerate; by default as many as the rule can, up to a quarter of the "
+        "peers (demo: the number of attackers).",
+        "-f",
+        "--byzantine",
+    ),
+    "fault": _setting(list[str], "Inject a fault: crash:3@50, sign_flip:5,6*10. Repeatable."),
+    "faults": _setting(Path, "Inject the faults of a plan file (TOML)."),
+    "rounds": _setting(int, "Rounds to train; by default the script decides (demo: 400)."),
+    "seed": _setting(int, "Seed of servers, data order and attacks; 0 by default."),
+    "run_dir": _setting(Path, "Folder of the run; runs/NAME by default."),
+    "name": _setting(str, "Name of the run; drawn by default."),
+    "quorum": _setting(str, "majority (the default), or available: any number of peers."),
+    "reference": _setting(
+        int,
+        "Samples that the server of a round evaluates, for rules with a judge; 256 by "
+        "default. Without --aggregator, the rule is judged_clipping.",
+        min=1,
+    ),
+    "trust": _setting(
+        bool,
+        "Quarantine peers that repeatedly stand out (the default); --no-trust only reports them.",
+        "--trust/--no-trust",
+    ),
+    "batch_policy": _setting(
+        str,
+        "Kept when the number of peers changes: fixed_local (the default), each peer's batch; "
+        "fixed_global, the batch of a round.",
+    ),
+    "slices": _setting(
+        str,
+        "speed (the default): smaller batches, or fewer local steps, for peers that are much "
+        "slower than most; or equal.",
+    ),
+    "server_weights": _setting(
+        str,
+        "How often peers serve rounds: 0:4,2:2 for four times and twice as often as the "
+        "others, at most 10.",
+    ),
 }
 """Options of a run that the demo also has, and their types."""
 SETTINGS = DEMO_SETTINGS | {
-    "room": Room,
-    "min_peers": MinPeers,
-    "patience": Patience,
-    "on_minority": OnMinority,
-    "on_divergence": OnDivergence,
-    "start_timeout": StartTimeout,
-    "round_timeout": RoundTimeout,
-    "resume": Resume,
-    "deterministic": Deterministic,
-    "drills": Drills,
+    "room": _setting(
+        int,
+        "Maximum number of peers, including those that gossip join adds; by default none can join.",
+    ),
+    "min_peers": _setting(
+        int, "Start with this many peers after --patience s, without the others."
+    ),
+    "patience": _setting(float, "With --min-peers: seconds to wait for the others; 10 by default."),
+    "on_minority": _setting(
+        str,
+        "pause (the default), or continue: peers without a quorum go on once they have declared "
+        "the others dead.",
+    ),
+    "on_divergence": _setting(
+        str,
+        "Action of a peer whose replica differs from most: heal copies theirs; stop (the "
+        "default) also copies theirs, but ends the peer if its replica differs again without a "
+        "missed round; warn continues.",
+    ),
+    "start_timeout": _setting(float, "Seconds that peers wait for each other; 60 by default."),
+    "round_timeout": _setting(float, "Maximum wait of a round, in seconds; 10 by default."),
+    "resume": _setting(
+        str,
+        "Resume from a checkpoint: auto (the newest that the script has saved), a run, or a "
+        "folder; with @STEP from that step.",
+    ),
+    "deterministic": _setting(
+        bool,
+        "Two runs with the same seed and peers give the same bits; a round waits for all live "
+        "peers.",
+        "--deterministic",
+    ),
+    "drills": _setting(
+        bool, "Let gossip drill kill, stop and cut off peers of this run.", "--drills"
+    ),
 }
 """Options of a run that launchers of one machine and of many share."""
-FLAGS = ("deterministic", "drills")
-"""Options that are flags."""
 SETTING_OF = {
     "byzantine": "f",
     "patience": "patience_s",
@@ -353,13 +271,11 @@ def with_settings(shared: Mapping[str, Any]) -> Callable[[Command], Command]:
     def decorate(command: Command) -> Command:
         parameters: list[inspect.Parameter] = []
         for name, own in inspect.signature(command, eval_str=True).parameters.items():
-            if name != "settings":
-                parameters.append(own)
-                continue
-            parameters += [
-                own.replace(name=each, annotation=kind, default=False if each in FLAGS else None)
+            added = (
+                own.replace(name=each, annotation=kind, default=None)
                 for each, kind in shared.items()
-            ]
+            )
+            parameters += added if name == "settings" else [own]
 
         @functools.wraps(command)
         def called(**typed: Any) -> None:
@@ -394,5 +310,4 @@ def flags(
         **{SETTING_OF.get(name, name): value for name, value in others.items()},
         "faults": specs,
         "run_dir": str(run_dir) if run_dir is not None else None,
-        **{name: others.get(name) or None for name in FLAGS},
     }

@@ -74,7 +74,7 @@ SATELLITES = {
 }
 """Commands of gossip packages that may not be installed."""
 ANYTHING = {"ignore_unknown_options": True, "allow_extra_args": True}
-ENDS_AT_SCRIPT = {"allow_interspersed_args": False, "ignore_unknown_options": False}
+ENDS_AT_SCRIPT = {"allow_interspersed_args": False}
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 

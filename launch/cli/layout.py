@@ -1,4 +1,4 @@
-"""Layout of ``gossip --help``, and the errors of a command line that cannot be parsed."""
+"""Layout of ``--help``, and the errors of a command line that cannot be parsed."""
 
 from __future__ import annotations
 
@@ -18,6 +18,17 @@ SECTIONS = {
     "Test": "drill simulate play sweep bench",
     "Set up": "doctor keygen",
 }
+OPTIONS = {
+    "Arguments": "script arguments",
+    "Run": "peers room min_peers patience start_timeout restarts resume seed rounds name run_dir",
+    "Training": "local_steps outer fragments overlap batch_policy slices deterministic",
+    "Exchange": "topology aggregator sender encoding server_weights round_timeout",
+    "Failures": "byzantine reference trust quorum on_minority on_divergence fault faults drills",
+    "Pipeline": "plan audit lost_stage",
+    "Network and keys": "advertise port keys key allowed insecure",
+    "Screen and records": "output track as_json quiet",
+}
+"""Options of the commands that train, by purpose."""
 SIMILAR = 0.75
 
 
@@ -62,19 +73,25 @@ class CommandList(TyperGroup):
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         shown = {name: each for name, each in self.commands.items() if not each.hidden}
         width = formatter.width - 6 - max(map(len, shown))
-        placed = {title: names.split() for title, names in SECTIONS.items()}
-        others = shown.keys() - {name for names in placed.values() for name in names}
-        for title, names in {**placed, "More": sorted(others)}.items():
-            rows = [
-                (name, shown[name].get_short_help_str(width)) for name in names if name in shown
-            ]
-            if rows:
-                with formatter.section(title):
-                    formatter.write_dl(rows)
+        rows = {name: (name, each.get_short_help_str(width)) for name, each in shown.items()}
+        _write_sections(formatter, SECTIONS, rows)
+
+
+def _write_sections(formatter: Any, sections: dict[str, str], rows: dict[str, Any]) -> None:
+    """Write the rows by section, and those of no section under "More"."""
+    others = [name for name in rows if name not in " ".join(sections.values()).split()]
+    for title, names in {**sections, "More": " ".join(others)}.items():
+        if found := [row for name in names.split() if (row := rows.get(name))]:
+            with formatter.section(title):
+                formatter.write_dl(found)
 
 
 class ScriptCommand(TyperCommand):
     """Command that takes no options after the user's script."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        rows = {each.name: each.get_help_record(ctx) for each in self.get_params(ctx)}
+        _write_sections(formatter, OPTIONS, rows)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         given = list(args)

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 import zygote
+from typer.main import get_command
 
 from gossip.config import RunConfig, resolve
 from gossip.errors import ConfigError, OutOfMemory, RunExists, TooFewUpdates, UnknownName
@@ -476,6 +477,13 @@ def test_help_has_every_command_in_a_section(gossip: Gossip) -> None:
     assert sections == ["Options", *layout.SECTIONS], "and none is left for the last one"
     listed = re.findall(r"^  (\w+)  ", shown, re.MULTILINE)
     assert set(listed) == {name for names in layout.SECTIONS.values() for name in names.split()}
+
+
+def test_the_options_of_a_run_are_in_sections(gossip: Gossip) -> None:
+    sections = re.findall(r"^(\w[\w ]*):$", gossip("run", "-h").stdout, re.MULTILINE)
+    assert sections == [*layout.OPTIONS, "More"]
+    known = {option.name for option in get_command(cli.app).commands["run"].params}  # type: ignore[attr-defined]
+    assert {name for names in layout.OPTIONS.values() for name in names.split()} <= known
 
 
 def test_a_missing_script_is_the_most_similar_one(gossip: Gossip, tmp_path: Path) -> None:
