@@ -122,7 +122,11 @@ def top(
 
 def logs(
     run: Run,
-    peers: Annotated[str | None, optional("Only these peers: 2, or 0-3,5.", "-p", "--peer")] = None,
+    peers: Annotated[
+        str | None,
+        typer.Argument(help="Only these peers: 2, or 0-3,5; or -p.", show_default=False),
+    ] = None,
+    also: Annotated[str | None, optional("Only these peers.", "-p", "--peer")] = None,
     goes_on: Annotated[
         bool,
         typer.Option("-f", "--follow", help="Print new lines until the run is over."),
@@ -138,7 +142,7 @@ def logs(
     from . import run_logs, run_state
 
     folder = run_state.find(run, runs)
-    wanted = _wanted(peers)
+    wanted = _wanted(",".join(filter(None, (peers, also))) or None)
     there = run_logs.peers_with_logs(folder)
     chosen = [peer for peer in there if wanted is None or peer in wanted]
     if wanted is not None and (missing := sorted(set(wanted) - set(there))) and not goes_on:
@@ -173,7 +177,7 @@ def _wanted(peers: str | None) -> tuple[int, ...] | None:
     try:
         return None if peers is None else peers_of(peers)
     except BadFault as error:
-        raise ConfigError(f"--peer {peers}: no such peers", error.hint) from None
+        raise ConfigError(f"{peers}: no such peers", error.hint) from None
 
 
 def _writer(most: int) -> Write:

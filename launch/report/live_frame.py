@@ -81,11 +81,10 @@ def _lines(view: RunModel, now: float) -> list[PeerLine]:
 
 def _progress(about: About, view: RunModel, now: float, began: float, width: int) -> Text:
     if view.progress.round < 0:
-        rows = own(view)
-        here = len(rows) - len(view.lives.missing)
+        rows, at = own(view), clock(now - began)
         if _all_ended(rows):
-            return Text(f"no round was done  {clock(now - began)}")
-        return Text(f"starting: {here} of {counted(len(rows), 'peer')} here  {clock(now - began)}")
+            return Text(f"no round was done  {at}")
+        return Text(f"starting: {len(view.lives.here)} of {counted(len(rows), 'peer')} here  {at}")
     total = view.progress.steps or about.rounds
     return progress_line(view, now, total, width, "" if total else f"since {clock(now - began)}")
 

@@ -98,6 +98,11 @@ class PeerLine:
     def trains(self) -> bool:
         return self.row.state == "training" and self.state not in ("lost", "silent")
 
+    @property
+    def pid(self) -> int | None:
+        """Process of its trainer. The processes of a run that is over have ended."""
+        return None if self.state == "lost" else self.row.pid
+
     def trained_at(self, now: float) -> float:
         """Return the time for which its speed is shown: ``now``, or when it trained last."""
         last = self.row.pace.last_at
@@ -219,7 +224,7 @@ def _cells(line: PeerLine, view: RunModel, now: float) -> dict[str, str]:
         "trust": f"{row.trust:.2f}",
         "cpu": _percent(known.cpu()),
         "mem": short_bytes(usage.memory) if usage and usage.memory else UNKNOWN,
-        "pid": str(row.pid or UNKNOWN),
+        "pid": str(line.pid or UNKNOWN),
         "sent": short_bytes(usage.sent_bytes) if usage else UNKNOWN,
     }
 

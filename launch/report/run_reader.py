@@ -58,6 +58,7 @@ class RunReader:
             details,
         )
         self.view.machines.environment = self.environment
+        self.view.began = self.environment.started  # as on the launcher's screen
         self.happenings: deque[Happening] = deque(maxlen=HAPPENINGS_KEPT)
         self.happened = 0
         self.notes: list[notes.Note] = []

@@ -92,7 +92,7 @@ class TopView:
 
 
 OF_PEER = (
-    *("peer", "pid", "step", "round", "incarnation", "trust", "suspected", "quarantined"),
+    *("peer", "step", "round", "incarnation", "trust", "suspected", "quarantined"),
     "loss",
 )
 
@@ -104,8 +104,7 @@ def _peer_json(line: PeerLine, view: RunModel, now: float) -> dict[str, Any]:
     return {
         **_pick(row, *OF_PEER),
         "stage": stage.number if stage is not None else None,
-        "state": line.state,
-        "why": line.why,
+        **_pick(line, "pid", "state", "why"),
         "steps_per_s": row.pace.per_s(at),
         "waiting": row.pace.waiting(at),
         "late_share": known.late_share(view.progress.round),

@@ -93,14 +93,13 @@ def _title(reader: RunReader, standing: RunStatus, now: float) -> str:
 
 
 def _progress(reader: RunReader, now: float, over: bool, width: int) -> Text:
-    rows = reader.view.rows
     if reader.view.progress.round < 0:
-        here = len(rows) - len(reader.view.lives.missing)
         if over:
             return Text("no round was done")
-        return Text(f"no round yet: {here} of {counted(len(rows), 'peer')} here")
-    steps = reader.view.progress.steps or reader.settings.rounds
-    return live_frame.progress_line(reader.view, None if over else now, steps, width)
+        here, of = len(reader.view.lives.here), counted(len(reader.view.rows), "peer")
+        return Text(f"no round yet: {here} of {of} here")
+    total = reader.view.progress.steps or reader.settings.rounds
+    return live_frame.progress_line(reader.view, None if over else now, total, width)
 
 
 def _health(reader: RunReader, standing: RunStatus, lines: Sequence[PeerLine]) -> Text:

@@ -257,6 +257,12 @@ def paused(run: RecordedRun) -> None:
     run.event(3.95, 2, "paused", alive=[2], need=3, round=28)
 
 
+def test_time_counts_from_the_start_of_the_launcher_as_on_its_screen(run: RecordedRun) -> None:
+    (run.folder / "environment.json").write_text(json.dumps({"started": BEGAN - 3.0}))
+    run.rounds(0, 12)
+    assert "  0:06  " in drawn(run, RUNNING, 2.6)[0]
+
+
 def test_who_waits_for_a_quorum_is_shown_with_whom_it_has(run: RecordedRun) -> None:
     paused(run)
     lines = drawn(run, RUNNING, 4.0, width=120)
@@ -264,6 +270,7 @@ def test_who_waits_for_a_quorum_is_shown_with_whom_it_has(run: RecordedRun) -> N
     assert "since round 28: alive are 2, a round needs 3" in " ".join(lines)
     lines = drawn(run, OVER, 4.0, width=120)
     assert "lost" in row(lines, 2)
+    assert "102" not in row(lines, 2).split(), "its process has ended"
     assert "it waited for a quorum since round 28: alive are 2" in " ".join(lines)
     run.event(4.0, 2, "resumed", alive=[0, 1, 2, 3])
     assert "training" in row(drawn(run, RUNNING, 4.1), 2)
