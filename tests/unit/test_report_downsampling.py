@@ -72,6 +72,8 @@ def test_a_swarm_is_its_mean_between_the_lowest_and_the_highest_of_those_that_lo
     np.testing.assert_array_equal(line.y, [2.0, 2.0, 5.0, nan])
     np.testing.assert_array_equal(line.low, [1.0, 2.0, 5.0, nan])
     np.testing.assert_array_equal(line.high, [3.0, 2.0, 5.0, nan])
+    assert line.name.startswith("mean of up to 2 peers"), "not all have a value at each time"
+    assert curves.swarm_line({1: line.x, 4: line.x}, line.x).name.startswith("mean of 2 peers")
     alone = curves.swarm_line({3: np.array([7.0])}, np.zeros(1))
     assert (alone.name, alone.low, alone.y.tolist()) == ("peer 3", None, [7.0])
 

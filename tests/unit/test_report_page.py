@@ -210,7 +210,7 @@ def test_every_picture_has_words_in_its_place(parsed: Parsed, report: page.RunRe
         assert len(picture["aria-label"]) > 40
         assert ".." not in picture["aria-label"]
     loss = next(each["aria-label"] for each in pictures if each["aria-label"].startswith("Loss."))
-    words = r"mean of 7 honest peers; .*: from [\d.]+ to [\d.]+, lowest [\d.]+, highest [\d.]+"
+    words = r"mean of up to 7 honest peers; .*: from [\d.]+ to [\d.]+, lowest [\d.]+, highest [\d.]+"
     assert re.search(words, loss)
 
 
@@ -218,7 +218,7 @@ def test_a_value_of_each_curve_is_shown_under_the_pointer(report: page.RunReport
     charts = dict(charts_of(report))
     hovers = [words for words in svg.draw(charts["loss"]).hovers if words]
     assert 20 < len(hovers) <= svg.HOVERS_MAX
-    value = r"mean of 7 honest peers: [\d.]+ \([\d.]+ to [\d.]+\)"
+    value = r"mean of up to 7 honest peers: [\d.]+ \([\d.]+ to [\d.]+\)"
     assert re.fullmatch(rf"0:\d\d\.\d\n{value}", hovers[3])
     by_round = [words for words in svg.draw(charts["loss-by-round"]).hovers if words]
     assert re.fullmatch(rf"round \d+\n{value}", by_round[3])

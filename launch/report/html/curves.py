@@ -46,7 +46,8 @@ def swarm_line(rows: Mapping[int, Floats], x: Floats, who: str = "peer") -> Line
     lowest, mean, highest = found
     if len(rows) == 1:
         return Line(f"peer {next(iter(rows))}", x, mean)
-    name = f"mean of {counted(len(rows), who)}{BAND}"
+    fewer = "up to " * (not np.isfinite(every[:, known]).all())  # some are dead, or joined later
+    name = f"mean of {fewer}{counted(len(rows), who)}{BAND}"
     return Line(name, x, mean, -1, lowest, highest)
 
 
