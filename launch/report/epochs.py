@@ -90,6 +90,6 @@ class Epochs:
         which = f"epoch {new[0][0]}" if len(new) == 1 else f"epochs {new[0][0]} to {new[-1][0]}"
         mark = "!" if twice or given_up else "="
         return [
-            f"{mark} {which}: {once} samples used once, {twice} twice, {more}{left} left over "
-            f"so far, in {counted(rounds, 'round')}"
+            f"{mark} {which}: {once} samples used once, {twice} twice, {more}in "
+            f"{counted(rounds, 'round')}; left over in all epochs so far: {left}"
         ]

@@ -323,20 +323,22 @@ def test_an_epoch_is_told_once_and_short_ones_share_a_line() -> None:
 
     view = RunModel(2)
     assert told(view, ended(0, 1, 1.0), ended(0, 0, 1.1)) == [
-        "= epoch 0: 100 samples used once, 0 twice, 0 left over so far, in 4 rounds"
+        "= epoch 0: 100 samples used once, 0 twice, in 4 rounds; left over in all epochs so far: 0"
     ]
     assert told(view, ended(1, 0, 2.0), ended(2, 0, 3.0), ended(2, 1, 3.0)) == []
     assert told(view, ended(3, 0, 6.0)) == [
-        "= epochs 1 to 3: 300 samples used once, 0 twice, 0 left over so far, in 12 rounds"
+        "= epochs 1 to 3: 300 samples used once, 0 twice, in 12 rounds; left over in all epochs so "
+        "far: 0"
     ]
     assert told(view, ended(4, 0, 6.1)) == []
     # One that has left samples is told at once, and the end of the run tells the rest.
     assert told(view, ended(5, 1, 6.2, left=3)) == [
-        "= epochs 4 to 5: 197 samples used once, 0 twice, 3 left over so far, in 8 rounds"
+        "= epochs 4 to 5: 197 samples used once, 0 twice, in 8 rounds; left over in all epochs so "
+        "far: 3"
     ]
     assert told(view, ended(6, 1, 6.3)) == []
     assert view.epochs.at_end(planned=True) == [
-        "= epoch 6: 100 samples used once, 0 twice, 0 left over so far, in 4 rounds"
+        "= epoch 6: 100 samples used once, 0 twice, in 4 rounds; left over in all epochs so far: 0"
     ]
     assert view.epochs.rest() == []
 
