@@ -48,9 +48,10 @@ def read_event(row: Row) -> Event:
     for name in kind.required:
         if row.get(name) is None:
             kind = Event
+    accuracy = row.get("accuracy", row.get("acc"))  # of Metrics
     if kind.renamed or not row.keys() <= kind.fields.keys():
         row = {name: row[written] for name, written in kind.fields.items() if written in row}
     if kind is events.Metrics:  # The values of a script may have any type.
-        numbers = {name: row.get(name) for name in ("loss", "accuracy")}
+        numbers = {"loss": row.get("loss"), "accuracy": accuracy}
         row |= {name: n if fields.REAL.accepts(n) else None for name, n in numbers.items()}
     return kind.wrap(row)

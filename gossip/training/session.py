@@ -327,7 +327,8 @@ class Session(LoopCalls, CollectiveCalls):
     def log(self, **metrics: Any) -> None:
         """Write a line to this peer's ``metrics.jsonl`` and to the launcher's display.
 
-        A metric named ``loss`` is also sent with the next update.
+        A metric named ``loss`` is also sent with the next update. Screens show it, and the lowest
+        ``accuracy`` or ``acc`` of the peers.
 
         Args:
             metrics: Numbers, tensors with one element, or strings of at most 200 characters.

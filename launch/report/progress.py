@@ -96,18 +96,18 @@ class RoundProgress:
 
     @property
     def accuracy(self) -> float | None:
-        """Mean of the last accuracy of honest running peers."""
-        return self._mean("accuracy")
+        """Lowest of the last accuracies of honest running peers, as in the summary."""
+        return min(self._values("accuracy"), default=None)
 
     @property
     def loss(self) -> float | None:
         """Mean of the last loss of honest running peers, as in the summary."""
-        return self._mean("loss")
-
-    def _mean(self, name: str) -> float | None:
-        rows = [row for row in self._state.rows.values() if not row.lie and row.state != "gone"]
-        values = [value for row in rows if (value := getattr(row, name)) is not None]
+        values = self._values("loss")
         return sum(values) / len(values) if values else None
+
+    def _values(self, name: str) -> list[float]:
+        rows = [row for row in self._state.rows.values() if not row.lie and row.state != "gone"]
+        return [value for row in rows if (value := getattr(row, name)) is not None]
 
     @property
     def rate(self) -> float | None:

@@ -43,7 +43,7 @@ def test_a_row_of_no_known_kind_is_an_event_all_the_same(row: dict[str, Any]) ->
 
 
 def test_a_script_may_log_anything_as_its_loss() -> None:
-    event = read_event({"event": "metrics", "peer": 0, "loss": "nan", "accuracy": 1, "t": None})
+    event = read_event({"event": "metrics", "peer": 0, "loss": "nan", "acc": 1, "t": None})
     assert event == events.Metrics(t=0.0, peer=0, loss=None, accuracy=1)
 
 

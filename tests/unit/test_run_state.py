@@ -134,7 +134,7 @@ def test_progress_is_read_from_the_last_rows(run: Path, monkeypatch: pytest.Monk
         1999,
         0.5,
         2,
-        0.25,
+        0.0,
         None,
     )
 
@@ -162,7 +162,7 @@ def test_the_progress_of_tasks_is_read_from_the_file_of_each(
         401,
         pytest.approx(0.4),
         3,
-        0.25,
+        0.0,
     )
     read: list[int] = []
     last_events = run_state._last_events
