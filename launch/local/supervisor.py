@@ -310,7 +310,9 @@ class Supervisor:
 
     def _explain(self, life: ProcessLife) -> None:
         """Print why a process failed. The first failure is usually the cause of the others, which
-        get one line each."""
+        get one line each. The model has printed a signal."""
+        if life.signal == signal.SIGKILL:  # The process wrote nothing about it.
+            return
         run = self.ongoing
         lines = explain(
             life,
@@ -319,7 +321,7 @@ class Supervisor:
             run.folder / f"peer-{life.peer}",
             self._shadowing(),
         )
-        for line in lines[:1] if self._explained else lines:
+        for line in lines[life.signal is not None : 1 if self._explained else None]:
             run.screen.print_line(line)
         self._explained = True
 

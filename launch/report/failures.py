@@ -133,7 +133,12 @@ class Failures:
                 blow.noticed(notice, by)
         self.blows.append(blow)
         if kind == "killed":
-            return [f"x peer {row.peer} {row.exit} {at_round(row.round)}: not in the fault plan"]
+            blow.told_skip = True  # The line about the death counts the peers that skipped it.
+            others = sum(each.pid is not None for each in self._state.rows.values())
+            return [
+                f"x peer {row.peer} {row.exit} {at_round(row.round)}: not in the fault plan; still "
+                f"running: {counted(others, 'peer')}"
+            ]
         halted = self._state.halted.get(row.peer)
         if halted is not None and halted.reason == "raised":
             blow.raised = halted

@@ -99,14 +99,18 @@ def test_a_death_that_nobody_planned_counts_from_when_the_launcher_saw_it() -> N
     view = RunModel(3)
     lines = told(
         view,
-        event("started", 1, 1.0, incarnation=0),
+        *(event("started", peer, 1.0, incarnation=0, trainer_pid=7 + peer) for peer in range(3)),
         event("round", 1, 9.0, round=7, loss=1.0),
         event("exited", 1, 10.0, code=None, signal=9, how="killed by SIGKILL", incarnation=0),
         event("skip", 0, 10.05, subject=1, reason="disconnected"),
+        event("dead", 0, 11.0, subject=1, by=0),
     )
     (blow,) = view.failures.blows
     assert (blow.kind, blow.planned, blow.round) == ("killed", False, 7)
-    assert "x peer 1 killed by SIGKILL at round 7: not in the fault plan" in lines
+    assert lines == [
+        "x peer 1 killed by SIGKILL at round 7: not in the fault plan; still running: 2 peers",
+        "x peer 1 declared dead by peer 0 after 1.0 s; 1 peer skipped it within 50 ms",
+    ]
 
 
 def test_a_peer_that_has_come_to_the_end_has_begun_though_its_process_is_still_there() -> None:
