@@ -91,10 +91,7 @@ class TopView:
         return self._reader, self._standing, now
 
 
-OF_PEER = (
-    *("peer", "step", "round", "incarnation", "trust", "suspected", "quarantined"),
-    "loss",
-)
+OF_PEER = ("peer", "step", "round", "incarnation", "trust", "suspected", "quarantined", "loss")
 
 
 def _peer_json(line: PeerLine, view: RunModel, now: float) -> dict[str, Any]:
