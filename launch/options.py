@@ -15,11 +15,9 @@ import typer
 from .optional import optional
 
 Json = Annotated[
-    bool, typer.Option("--json", help="Print the summary as JSON, and nothing else, to stdout.")
+    bool, optional("Print the summary as JSON, and nothing else, to stdout.", "--json")
 ]
-Quiet = Annotated[
-    bool, typer.Option("--quiet", "-q", help="Print only peers' output, and problems.")
-]
+Quiet = Annotated[bool, optional("Print only peers' output, and problems.", "--quiet", "-q")]
 
 
 Output = Annotated[
@@ -59,7 +57,7 @@ Port = Annotated[
     typer.Option(min=0, max=65535, help="Port of this launcher's join server; 0: a free one."),
 ]
 Module = Annotated[
-    bool, typer.Option("-m", "--module", help="SCRIPT is the name of a module, as for python -m.")
+    bool, optional("SCRIPT is the name of a module, as for python -m.", "-m", "--module")
 ]
 Peers = Annotated[
     int | None, optional("How many peers to start; 4 by default (demo: 8).", "-n", "--peers")
@@ -99,10 +97,10 @@ Allowed = Annotated[
 ]
 Insecure = Annotated[
     bool,
-    typer.Option(
+    optional(
+        "Listen beyond loopback without keys: any machine that reaches it can take part, read "
+        "updates and send false ones.",
         "--insecure",
-        help="Listen beyond loopback without keys: any machine that reaches it can take part, "
-        "read updates and send false ones.",
     ),
 ]
 TaskOption = Annotated[
@@ -118,7 +116,7 @@ Config = Annotated[
 ]
 ShowConfig = Annotated[
     bool,
-    typer.Option("--show-config", help="Print every option with its source, and start nothing."),
+    optional("Print every option with its source, and start nothing.", "--show-config"),
 ]
 
 

@@ -27,7 +27,7 @@ EXIT_CODE_MAX = 255
 
 def ls(
     runs: Dir = Path("runs"),
-    as_json: Annotated[bool, typer.Option("--json", help="Print them as JSON.")] = False,
+    as_json: Annotated[bool, optional("Print them as JSON.", "--json")] = False,
 ) -> None:
     """List runs, the latest first, with state, progress and exit code."""
     from gossip.run import shown
@@ -101,13 +101,11 @@ def top(
             show_default=False,
         ),
     ] = None,
-    once: Annotated[
-        bool, typer.Option("--once", help="Print the state once, with all peers.")
-    ] = False,
+    once: Annotated[bool, optional("Print the state once, with all peers.", "--once")] = False,
     every: Annotated[
         float, typer.Option(min=0.1, help="Seconds between two updates of the screen.")
     ] = 1.0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the state once, as JSON.")] = False,
+    as_json: Annotated[bool, optional("Print the state once, as JSON.", "--json")] = False,
     runs: Dir = Path("runs"),
 ) -> None:
     """Show the state of a run and its peers, while it trains or afterwards: gossip top RUN"""
@@ -129,7 +127,7 @@ def logs(
     also: Annotated[str | None, optional("Only these peers.", "-p", "--peer")] = None,
     goes_on: Annotated[
         bool,
-        typer.Option("-f", "--follow", help="Print new lines until the run is over."),
+        optional("Print new lines until the run is over.", "-f", "--follow"),
     ] = False,
     lines: Annotated[
         int | None, optional("Number of last lines of each peer.", "-n", "--lines", min=0)
@@ -201,7 +199,7 @@ def stop(
     run: Run,
     now: Annotated[
         bool,
-        typer.Option("--now", help="Kill its peers; otherwise each finishes its round and leaves."),
+        optional("Kill its peers; otherwise each finishes its round and leaves.", "--now"),
     ] = False,
     timeout: Annotated[float, typer.Option(min=0.0, help="Seconds to wait for the end.")] = 60.0,
     runs: Dir = Path("runs"),
@@ -263,9 +261,9 @@ def _explain_codes(code: str | None) -> None:
 def rm(
     run: Run,
     with_checkpoints: Annotated[
-        bool, typer.Option("--checkpoints", help="Remove its checkpoints, too.")
+        bool, optional("Remove its checkpoints, too.", "--checkpoints")
     ] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, optional("Do not ask.", "--yes", "-y")] = False,
     runs: Dir = Path("runs"),
 ) -> None:
     """Remove the files of a run that has ended; checkpoints stay: gossip rm RUN"""

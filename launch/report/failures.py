@@ -133,7 +133,8 @@ class Failures:
                 blow.noticed(notice, by)
         self.blows.append(blow)
         if kind == "killed":
-            blow.told_skip = True  # The line about the death counts the peers that skipped it.
+            # Peers that had noticed it have their line; that of later ones counts those that skip.
+            blow.told_skip, blow.told_dead = True, bool(blow.noticed_by)
             others = sum(each.pid is not None for each in self._state.rows.values())
             return [
                 f"x peer {row.peer} {row.exit} {at_round(row.round)}: not in the fault plan; still "
@@ -179,7 +180,8 @@ class Failures:
         if blow is not None and not blow.told_skip:
             blow.told_skip = True
             return [f"{line} after {(event.t - blow.at) * 1000:.0f} ms: {event.reason}"]
-        if blow is not None or self._state.is_ending(event.t) or self._is_through(row, event):
+        is_known = blow is not None or event.reason == "dead" or self._state.is_ending(event.t)
+        if is_known or self._is_through(row, event):
             return []
         return self._state.speaker.once(event, subject.peer, f"{line}: {event.reason}")
 
@@ -200,9 +202,9 @@ class Failures:
         """Return the lines about a peer that declares another dead. ``blow``: the fault that
         explains it."""
         accuser = row.peer if event.by is None else event.by
-        is_own = accuser == subject.peer
-        what = "reported its own end" if is_own else f"declared dead by peer {accuser}"
-        declared = f"x peer {subject.peer} {what}"
+        if accuser == subject.peer and subject.state != "elsewhere":
+            return []  # Its own node has reported why.
+        declared = f"x peer {subject.peer} declared dead by peer {accuser}"
         if blow is not None and not blow.told_dead:
             blow.told_dead = True
             skip = (

@@ -125,9 +125,9 @@ class RunModel:
                 row.state = "starting"
         lines = self.apply(event)
         if isinstance(event, events.Halted) and event.exit_code:
-            # With a launcher, the launcher's own event reports the same later.
+            # With a launcher, the launcher's own event reports how the process ended.
             row = self.rows[event.peer]
-            row.state, row.exit = "gone", text_of(event.reason) or ""
+            row.state, row.exit = "gone", row.exit or text_of(event.reason) or ""
         return lines
 
     def apply_commit(self, commit: CommitRow) -> bool:

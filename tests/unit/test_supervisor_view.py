@@ -113,6 +113,24 @@ def test_a_death_that_nobody_planned_counts_from_when_the_launcher_saw_it() -> N
     ]
 
 
+def test_a_killed_trainer_has_two_lines_though_its_node_and_the_others_report_it_first() -> None:
+    view, gone = RunModel(3), "the trainer is gone: the other side has closed the channel"
+    noticed = [
+        event(kind, by, 10.0, subject=2, by=2, reason=reason)
+        for by in (0, 1)
+        for kind, reason in (("skip", "dead"), ("dead", "announced by the peer"))
+    ]
+    exited = event("exited", 2, 10.0, code=None, signal=9, how="killed by SIGKILL")
+    late = event("dead", 0, 10.9, subject=2, by=1)
+    assert told(view, event("error", 2, 10.0, message=gone), *noticed, exited, late) == [
+        f"! peer 2: {gone}",
+        "x peer 2 killed by SIGKILL before its first round: not in the fault plan; still running: "
+        "0 peers",
+    ]
+    view.apply_recorded(event("halted", 2, 10.0, reason=gone, exit_code=1))
+    assert view.rows[2].exit == "killed by SIGKILL", "as the launcher saw it"
+
+
 def test_a_peer_that_has_come_to_the_end_has_begun_though_its_process_is_still_there() -> None:
     view = RunModel(2)
     told(view, event("spawned", 1, 1.0, pid=5, incarnation=0))
