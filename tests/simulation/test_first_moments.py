@@ -4,6 +4,7 @@ begun begins anew."""
 from __future__ import annotations
 
 from dataclasses import replace
+from random import Random
 from typing import Any, Literal
 
 import pytest
@@ -85,6 +86,22 @@ def test_where_nothing_goes_wrong_each_takes_one_state_and_nobody_sees_a_branch(
     recovered = [len(swarm.reports(peer, "recovering")) for peer in range(n)]
     assert sorted(recovered) == [0, *[1] * (n - 1)]
     assert not any(swarm.reports(peer, "no_state_found") for peer in range(n))
+
+
+@pytest.mark.parametrize("seed", [2, 5, 7, *range(8, effort(8, 40))])
+@pytest.mark.parametrize(("n", "f"), [(4, 1), (7, 1)])
+def test_a_slow_copy_of_the_first_weights_costs_no_round_timeout(n: int, f: int, seed: int) -> None:
+    """A receiver named a later round for the attestations, to which the others, still without a
+    quorum in the first, could not come: the run stood until the round timeout, 3 s here."""
+    swarm, draw = swarm_of(n, seed, f), Random(f"{n}/{f}/{seed}")
+    prepared_s = 0.0
+    for host in swarm.hosts.values():
+        assert isinstance(host.trainer, ToyTrainer)
+        pace = host.trainer.pace
+        pace.prepare_s = draw.choice([0.001, draw.uniform(0.0, 1.0)])
+        pace.snapshot_s = draw.choice([0.001, 0.05, 0.3])
+        prepared_s = max(prepared_s, pace.prepare_s)
+    swarm.run_until(lambda: min(rounds_of(swarm)) >= 2, limit_s=prepared_s + 2.5)
 
 
 @pytest.mark.parametrize("cut_off", [False, True], ids=["it hangs", "it is cut off"])

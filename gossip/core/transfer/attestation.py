@@ -120,9 +120,9 @@ class Poll:
         self.votes = {peer: vote for peer, vote in self.votes.items() if vote.reason != NO_STATE}
 
     @property
-    def empty(self) -> int:
-        """Number of replies without an attestation."""
-        return sum([not attestation.digest for attestation in self.votes.values()])
+    def able(self) -> set[PeerId]:
+        """Peers that have replied with an attestation."""
+        return {peer for peer, attestation in self.votes.items() if attestation.digest}
 
     def unanswered(self, donors: Collection[PeerId]) -> list[PeerId]:
         return [peer for peer in self.asked if peer not in self.votes and peer in donors]

@@ -402,9 +402,9 @@ class Recovery:
         )
 
     def _may_name(self) -> bool:
-        """Whether enough peers report their rounds, so that no Byzantine peer can choose the named
-        round."""
-        return len(self.swarm.donors()) >= self.need
+        """Whether enough peers have attested a state in the last poll, so that no Byzantine peer
+        can choose the named round. Peers without the initial weights may wait for them."""
+        return len(self.poll.able.intersection(self.swarm.donors())) >= self.need
 
     def _widen(self, now: float) -> list[Effect]:
         """Send requests to more peers. The first poll uses the smallest number of peers that can
@@ -412,7 +412,8 @@ class Recovery:
         replaced by another, because all peers of the local branch may be in recovery."""
         fresh = [peer for peer in self.swarm.donors() if peer not in self.poll.asked]
         if self._tries == 1:
-            fresh = fresh[: max(0, 2 * self.need - 1 - len(self.poll.asked) + self.poll.empty)]
+            lacking = len(self.poll.votes) - len(self.poll.able)
+            fresh = fresh[: max(0, 2 * self.need - 1 - len(self.poll.asked) + lacking)]
         if fresh and not self.poll.asked:
             self.poll.set_deadline(now + self.settings.rounds.round_timeout_s)
         self.poll.ask(fresh)
@@ -456,9 +457,9 @@ class Recovery:
         donors = self.swarm.donors()
         if all(peer in self.poll.votes or peer not in donors for peer in self.poll.asked):
             return self._conclude(now)
-        attested = sum([bool(attestation.digest) for attestation in self.poll.votes.values()])
         if not self.poll.hurried and (
-            attested >= self.need or len(self.poll.votes) > max(0, len(self.poll.asked) - self.need)
+            len(self.poll.able) >= self.need
+            or len(self.poll.votes) > max(0, len(self.poll.asked) - self.need)
         ):
             self.poll.hurry()
             return self._set_timer(now + CHECK_INTERVAL_S)
