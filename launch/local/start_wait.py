@@ -84,8 +84,8 @@ class StartWait:
         }
         if early:
             run.print_line(
-                f"! stopping {numbers(early)}: peers {numbers(failed)} have failed before the "
-                f"first round, and {self._need} of {of} are needed"
+                f"! stopping {numbers(early)}, as {self._need} of {of} peers are needed; failed "
+                f"before the first round: {numbers(failed)}"
             )
         run.outcome.dismissed.update(early)
         for process in early.values():

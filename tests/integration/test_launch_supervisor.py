@@ -289,7 +289,7 @@ async def test_who_waits_for_peers_that_have_failed_is_stopped(tmp_path: Path, w
     watched, heard = supervisor(tmp_path, f"raise-{when}-all-but-1")
     outcome = await run(watched)
     assert (outcome.exit_code, outcome.stopped, outcome.finished) == (1, "", [])
-    said = "! stopping 1: peers 0,2 have failed before the first round, and 2 of 3 are needed"
+    said = "! stopping 1, as 2 of 3 peers are needed; failed before the first round: 0,2"
     assert said in heard.said
 
 
@@ -297,7 +297,7 @@ async def test_who_waits_for_peers_of_whom_one_has_failed_is_not_stopped(tmp_pat
     watched, heard = supervisor(tmp_path, "raise-early@2")
     outcome = await run(watched)
     assert outcome.finished == [0, 1]
-    assert not any("have failed before the first round" in line for line in heard.said)
+    assert not any("failed before the first round" in line for line in heard.said)
 
 
 async def test_nobody_is_started_after_the_run_was_stopped(
