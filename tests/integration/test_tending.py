@@ -82,7 +82,7 @@ def test_a_run_is_listed_read_and_stopped_from_another_terminal(folder: Path, st
         (run["name"], run["state"], run["round"])
         for run in json.loads(gossip("ls", "--json", cwd=home).stdout)
     ] == [("one", "running", 1)]
-    assert sorted(gossip("logs", "one", "1", "-p", "1", cwd=home).stdout.splitlines()) == [
+    assert sorted(gossip("logs", "one", "1", cwd=home).stdout.splitlines()) == [
         "1| hello from 1.0",
         "1| to stderr",
     ]
