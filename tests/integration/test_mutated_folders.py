@@ -38,9 +38,7 @@ def test_no_tampered_folder_hurts_who_reads_it(run: Path) -> None:
 
 
 def test_html_of_a_folder_is_escaped_in_the_page(run: Path) -> None:
-    last = json.loads((run / "events.jsonl").read_bytes().splitlines()[-1])
-    row = {**last, "event": "notice", "peer": 0, "message": mutate.HTML, "hint": "none"}
-    with (run / "events.jsonl").open("a") as file:
-        file.write(json.dumps(row) + "\n")
+    settings = json.loads((run / "config.json").read_text())
+    (run / "config.json").write_text(json.dumps({**settings, "name": mutate.HTML}))
     mutate.report_on(run)
     assert html.escape(mutate.HTML) in (run.parent / "report.html").read_text()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,8 @@ from event_rows import event_row
 from gossip.config import resolve
 from gossip.launch.report import explain
 from gossip.launch.report.html import (
-    happened,
     impact,
     incidents,
-    kept,
     learning,
     membership,
     overview,
@@ -30,6 +29,7 @@ from gossip.launch.report.html import (
 from gossip.launch.report.html.charts import Line, LineChart, TextTable
 from gossip.launch.report.html.incidents import Incident
 from gossip.launch.report.html.recorded import RecordedRun
+from gossip.run import checkpoints
 from gossip.run.telemetry import JsonLines, write_json
 
 BEGAN = 1_760_000_000.0
@@ -464,12 +464,18 @@ def test_who_is_suspected_once_more_at_the_end_is_not_trusted_again(tmp_path: Pa
     assert one(made(tmp_path, rows), "was suspected").back == "suspected at the end"
 
 
-def test_a_killed_launcher_is_the_last_incident_and_says_what_is_lost(tmp_path: Path) -> None:
+def test_a_killed_launcher_is_the_last_incident_and_says_what_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     launcher(tmp_path, ended=0.0)
     run = made(tmp_path, [event_row("round", 0, 9.0, round=469, step=470)])
     assert run.state.state in ("killed", "elsewhere")
     run.state = dataclasses.replace(run.state, state="killed")
-    run.saved = [recorded.SavedState(450, BEGAN + 8.0, 1, "")]
+    checkpoints.note_folder(tmp_path, tmp_path / "ckpt")
+    for step, at in ((440, 7.0), (450, 8.0), (460, 8.5), (480, 99.0)):
+        monkeypatch.setattr(time, "time", lambda at=at: BEGAN + at)
+        checkpoints.write(tmp_path / "ckpt", step, {"model.bin": b"weights"}, {}, keep=9)
+    next((tmp_path / "ckpt").glob("*460/manifest.json")).write_text("{")
     found = incidents.of(run)[-1]
     assert found.who == (0, 1, 2, 3)
     assert found.effect == (
@@ -704,49 +710,6 @@ def test_from_when_the_times_of_a_plan_count_is_told_where_it_has_any(tmp_path: 
 
 
 SOME = Incident("x", (0,), BEGAN, 1, None, "", "", "")
-
-
-def test_the_time_line_has_begin_lies_lives_checkpoints_and_the_end(tmp_path: Path) -> None:
-    again = event_row("started", 2, 4.0, incarnation=1)
-    hint = event_row("cannot_write", 0, 5.0, path="x", why="no room")
-    run = killed(tmp_path, [again, hint, {"t": 9.0, "event": "end"}], faults=["sign_flip:3"])
-    run.saved = [
-        recorded.SavedState(100, BEGAN + 2.0, 1, ""),
-        recorded.SavedState(200, BEGAN + 99.0, 1, ""),
-    ]
-    (table,) = happened.section(run, incidents.of(run)).parts
-    assert isinstance(table, TextTable)
-    told = [row[2] for row in table.rows if "cannot write" not in row[2]]
-    assert [text.partition(" (")[0] for text in told] == [
-        "peer 3: false updates: sign_flip",
-        "training begins",
-        "checkpoint of step 100",
-        "2 is restarted, life 2",
-        "peers 0-3: the launcher and all its peers were killed: no end was recorded",
-    ], "and no hint on what to do"
-
-
-def test_samples_that_wait_are_counted_and_the_checkpoint_that_stays_is_marked(
-    tmp_path: Path,
-) -> None:
-    left = {17: 384, 18: 1984, 19: 3584, 20: 0}
-    ended = [event_row("epoch", 0, epoch=at, once=9, left=left[at], rounds=4) for at in left]
-    run = made(tmp_path, ended[:3])
-    rows = "('17', '9', '0', '-', '4'), ('18', '9', '0', '1,600', '4'), ('19', '9', '0', '1,600',"
-    assert rows in str(kept.samples(run).parts)
-    assert "After epoch 19, 3,584 samples of all epochs together" in str(kept.samples(run).text)
-    extended = kept.samples(made(tmp_path / "extended", ended))
-    assert ("-3,584" in str(extended.parts), len(extended.text)) == (True, 2)
-    run.saves_to = tmp_path
-    run.saved = [
-        recorded.SavedState(100, BEGAN, 1, "", spared=True),
-        recorded.SavedState(200, BEGAN + 99, 1, ""),
-        recorded.SavedState(300, None, None, "torn"),
-    ]
-    found = kept.saved_states(run)
-    told = " ".join(found.text)
-    assert f"after this run: {tmp_path}/step-000000200. gossip checkpoints export" in told
-    assert "complete; no earlier round lacked an update" in str(found.parts)
 
 
 def test_what_was_sent_is_a_figure_of_a_run_without_a_summary(tmp_path: Path) -> None:

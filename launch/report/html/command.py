@@ -76,7 +76,7 @@ def note(
     text: Annotated[list[str], typer.Argument(metavar="TEXT", help="Text of the note.")],
     runs_dir: Dir = Path("runs"),
 ) -> None:
-    """Add a note to the time line of a run: gossip note RUN "lowered the learning rate" """
+    """Add a note to a run: gossip note RUN "lowered the learning rate" """
     from gossip.launch.report import notes, run_state
     from gossip.run import shown
 

@@ -9,7 +9,7 @@ from gossip.run import shown
 
 from . import incidents
 from .figures import NONE
-from .overview import nothing_noticed, times_of_faults
+from .overview import note_time, nothing_noticed, times_of_faults
 from .recorded import RecordedRun
 
 INDENT = 13

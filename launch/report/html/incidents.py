@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import numpy as np
 
+from gossip.errors import ConfigError
 from gossip.faults import (
     LINK_KINDS,
     ActivationFault,
@@ -25,6 +27,7 @@ from gossip.launch.report.sentences import WARNINGS
 from gossip.launch.report.stages import describe_rebuilt_stage
 from gossip.launch.report.words import counted, lasted
 from gossip.observe import documents, events
+from gossip.run import checkpoints, real
 
 from . import membership
 from .charts import Span
@@ -60,23 +63,19 @@ class Incident:
             incidents of that kind in this row.
         who: Affected peers.
         t: Time of its beginning; None if it never took place.
-        until: Time of its end, for its effect; None if it lasts.
         noticed, back, effect: Detection, return and effect, as text.
         grave: Severity, to choose the marks of charts.
-        untold: Whether no event of the run reports it.
     """
 
     what: str
     who: tuple[int, ...]
     t: float | None
     round: int | None
-    until: float | None = None
     noticed: str = NONE
     back: str = NONE
     effect: str = ""
     grave: int = 1
     number: int = 0
-    untold: bool = False
     fault: str = ""
     kind: str = ""
     count: int = 1
@@ -130,12 +129,10 @@ def _liars(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
             who=who,
             t=told.at if told else run.began,
             round=told.round if told else 0,
-            until=run.ended,
             noticed=_suspected(run, who),
             back=_trusted(run, who),
             effect=_weight(run, who),
             grave=3,
-            untold=True,
         )
 
 
@@ -220,7 +217,6 @@ def _other_suspects(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
             who=(peer,),
             t=t,
             round=at_round,
-            until=run.ended,
             noticed=_suspected(run, (peer,)),
             back=_trusted(run, (peer,)),
             effect=_weight(run, (peer,)) or f"lowest trust {number(why.trust)}",
@@ -236,7 +232,6 @@ def _divergences(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
             who=(event.peer,),
             t=event.t,
             round=event.round,
-            until=event.t,
             noticed="by the digests in updates",
             back="copied the state of the majority" if event.replaced else NONE,
             effect=impact.effect(event.t, None),
@@ -274,7 +269,6 @@ def _blows(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
             who=(blow.peer,),
             t=t,
             round=max(0, at_round),
-            until=back_at or t,
             noticed="; ".join(told) or "no peer reported it",
             back=back,
             effect=impact.effect(t, back_at if blow.kind == "hang" else None),
@@ -298,7 +292,6 @@ def _lost_stages(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
             who=tuple(sorted(peer for peer in stages if stages[peer].number == loss.stage)),
             t=loss.at,
             round=loss.round,
-            until=until,
             noticed=NONE if until == loss.at else "by the other stages, which waited",
             back=back,
             effect=impact.effect(loss.at, until),
@@ -364,7 +357,6 @@ def _absences(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
             who=(peer,),
             t=begin,
             round=first.round,
-            until=back_at,
             noticed=f"{noticed}declared dead by {_by(dead)}{after}: {dead.reason or 'no answer'}",
             back="never" if back_at is None else f"alive again after {lasted(back_at - begin)}",
             effect=impact.effect(begin, back_at),
@@ -462,7 +454,6 @@ def _injection(run: RecordedRun, impact: Impact, fault: str, began: Injection | 
         who=who,
         t=run.began if began is None else began.at,
         round=0 if began is None else began.round,
-        until=run.ended if over_at is None else over_at,
         noticed=_smaller(run, who) if is_slow else _suspected(run, who),
         back=f"over after {lasted(over_at - began.at)}" if over_at and began else back,
         effect=effect,
@@ -518,7 +509,6 @@ def _outages(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
             who=apart or tuple(sorted(outage.skipped)),
             t=outage.at,
             round=outage.round,
-            until=over,
             noticed=f"first peer skipped after {lasted(first - outage.at)}" if first else NONE,
             back=_mended(outage),
             effect="; ".join(each for each in effects if each),
@@ -565,7 +555,6 @@ def _lost_rounds(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
             who=(),
             t=first.t,
             round=group[0],
-            until=lost[group[-1]].t,
             noticed="at once",
             back=f"after round {group[-1]}",
             effect=first.reason or "",
@@ -615,7 +604,6 @@ def _end(run: RecordedRun) -> list[Incident]:
             noticed="by no peer, as none was left",
             effect=_steps_lost(run),
             grave=5,
-            untold=True,
         )
     ]
 
@@ -624,12 +612,27 @@ def _steps_lost(run: RecordedRun) -> str:
     """Describe the steps that were lost since the newest checkpoint before the end."""
     steps = int(run.series.steps.highest)
     text = f"the last record is of step {steps}"
-    before = [one for one in run.saved if one.wall is not None and one.wall <= run.ended]
-    saved = max((one.step for one in before if not one.problem), default=None)
+    saved = _last_saved(run)
     if saved is None:
         return text
     lost = max(0, steps - saved)
     return f"{text}; the newest earlier checkpoint is of step {saved}, so {lost} are lost"
+
+
+def _last_saved(run: RecordedRun) -> int | None:
+    """Return the step of the newest complete checkpoint from before the end of the run."""
+    try:
+        folder = checkpoints.folder_of(run.folder)
+        found = checkpoints.listed(folder) if folder is not None else []
+    except ConfigError as error:
+        run.unreadable.append(str(error))
+        return None
+    for step, path in reversed(found):
+        with suppress(ConfigError):  # A damaged checkpoint does not count.
+            wall = real(checkpoints.open_at(path).manifest.get("wall_time_s"))
+            if wall is not None and wall <= run.ended:
+                return step
+    return None
 
 
 def _never(run: RecordedRun) -> Iterator[Incident]:

@@ -9,9 +9,7 @@ from pathlib import Path
 
 from . import (
     comparing,
-    happened,
     incidents,
-    kept,
     learning,
     overview,
     participation,
@@ -80,10 +78,7 @@ def _part(run: RecordedRun, found: list[incidents.Incident], prefix: str) -> Run
         trusting.section(run, marks),
         rounds.section(run, marks),
         participation.section(run, marks, found),
-        kept.samples(run),
-        kept.saved_states(run),
         comparing.configuration(run),
-        happened.section(run, found),
     )
     facts = tuple(overview.facts(run))
     headline, verdict = overview.headline(run, found), overview.verdict(run, found)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gossip.errors import ConfigError
@@ -13,7 +12,7 @@ from gossip.launch.report.machines import LOAD_HIGH
 from gossip.launch.report.run_reader import RunReader
 from gossip.launch.report.words import clock, counted
 from gossip.observe import Event, documents, events
-from gossip.run import checkpoints, open_in, read_object, real, shown
+from gossip.run import open_in, read_object, shown
 
 from .charts import Span
 from .columns import CommitColumns, Series
@@ -23,22 +22,6 @@ TEXT_BYTES_MAX = 2**20
 LOAD_AFTER_S = 15.0
 """Time after a moment in which a report of the load counts, in seconds. Nodes report every few
 seconds."""
-
-
-@dataclass(frozen=True, slots=True)
-class SavedState:
-    """A checkpoint on disk.
-
-    Attributes:
-        spared: Whether it is the newest before which no round lacked the update of a peer. It is
-            never removed in favour of later ones.
-    """
-
-    step: int
-    wall: float | None
-    nbytes: int | None
-    problem: str
-    spared: bool = False
 
 
 class RecordedRun(RunReader):
@@ -66,8 +49,6 @@ class RecordedRun(RunReader):
         self.presence = Presence(self.view)
         self.lines: list[tuple[Event, str]] = []
         self.commits, self.series = CommitColumns(), Series()
-        self.saves_to: Path | None = None
-        self.saved: list[SavedState] = []
         self.read_events(self._record)
         for commit in self.files.commits():
             self.commits.add(commit)
@@ -76,7 +57,6 @@ class RecordedRun(RunReader):
         for row in self.files.metrics():
             self.series.logged.add(row)
         self.notes.sort(key=lambda note: note.wall)
-        self._list_checkpoints()
         self._set_times()
 
     def _record(self, event: Event, lines: list[str]) -> None:
@@ -86,26 +66,6 @@ class RecordedRun(RunReader):
         self.series.record(event, self.view.local_steps)
         if not isinstance(event, events.Epoch):
             self.lines += [(event, shown(line)) for line in lines]
-
-    def _list_checkpoints(self) -> None:
-        try:
-            self.saves_to = checkpoints.folder_of(self.folder)
-            there = checkpoints.listed(self.saves_to) if self.saves_to is not None else []
-        except ConfigError as error:
-            self.unreadable.append(str(error))
-            return
-        lacks_none: int | None = None  # the newest one before which no round lacked an update
-        for step, path in there:
-            try:
-                found = checkpoints.open_at(path)
-            except ConfigError as error:
-                self.saved.append(SavedState(step, None, None, str(error)))
-            else:
-                wall = real(found.manifest.get("wall_time_s"))
-                self.saved.append(SavedState(step, wall, found.nbytes, ""))
-                lacks_none = len(self.saved) - 1 if found.everybody else lacks_none
-        if lacks_none is not None and lacks_none < len(self.saved) - 1:
-            self.saved[lacks_none] = replace(self.saved[lacks_none], spared=True)
 
     def _set_times(self) -> None:
         """Set start and end of the run: the time at which its launcher started, or that of the
