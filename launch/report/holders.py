@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Literal, TypeAlias
+
 from gossip.observe import events
+
+Holding: TypeAlias = Literal["new", "lacks", "receives", "has"]
+"""Relation of a peer to the state of the run. ``new``: a first incarnation, which may begin with a
+state of its own. ``has``: also a peer that finished with the state."""
 
 
 class StateHolders:
@@ -12,55 +18,45 @@ class StateHolders:
     def __init__(self) -> None:
         self.round = -1
         self.metrics: dict[str, float] = {}
-        self._alive: set[int] = set()
-        self._hold: set[int] = set()  # peers that have the state, or finished with it
-        self._take: set[int] = set()  # peers that are receiving it
-        self._new: set[int] = set()  # first incarnations that have not begun yet
+        self._peers: dict[int, Holding] = {}  # those that run or have finished
 
     @property
     def anybody(self) -> bool:
         """Whether a peer has the state of this run, is receiving it, or has yet to begin."""
-        return bool(self._hold or self._take or self._new)
+        return any(each != "lacks" for each in self._peers.values())
 
     @property
     def in_vain(self) -> bool:
         """Whether a peer is alive while no peer has the state that it needs."""
-        return bool(self._alive) and not self.anybody
+        return bool(self._peers) and not self.anybody
 
     def _on_progress(self, event: events.Round | events.Fault | events.Halted) -> None:
         if event.round is not None:
             self.round = max(self.round, event.round)  # rows of rounds are thinned out
             if isinstance(event, events.Round) and event.round > 0:
-                self._hold.add(event.peer)
-                self._take.discard(event.peer)
+                self._peers[event.peer] = "has"
 
     def _on_has_state(self, event: events.Restored | events.Ready | events.StageRebuilt) -> None:
-        self._hold.add(event.peer)
-        self._take.discard(event.peer)
-        self._new.discard(event.peer)
+        self._peers[event.peer] = "has"
 
     def _on_recovering(self, event: events.Recovering) -> None:
-        self._take.add(event.peer)
+        if self._peers.get(event.peer, "lacks") == "lacks":
+            self._peers[event.peer] = "receives"
 
     def _on_found_none(self, event: events.NoStateFound) -> None:
-        self._take.discard(event.peer)
+        if self._peers.get(event.peer) == "receives":
+            self._peers[event.peer] = "lacks"
 
     def _on_spawned(self, event: events.Spawned) -> None:
-        self._gone(event.peer)
-        self._alive.add(event.peer)
-        if not event.incarnation:
-            self._new.add(event.peer)
+        self._peers[event.peer] = "lacks" if event.incarnation else "new"
 
     def _on_exited(self, event: events.Exited) -> None:
-        self._gone(event.peer, finished=event.code == 0)
+        if event.code != 0 or self._peers.get(event.peer) != "has":
+            self._peers.pop(event.peer, None)
 
     def _on_metrics(self, event: events.Metrics) -> None:
         logged = {"accuracy": event.accuracy, "loss": event.loss}
         self.metrics |= {name: n for name, n in logged.items() if n is not None}
-
-    def _gone(self, peer: int, finished: bool = False) -> None:
-        for who in (self._take, self._alive, self._new, *([] if finished else [self._hold])):
-            who.discard(peer)
 
     def in_words(self) -> str:
         """Describe the progress of the run."""
