@@ -99,7 +99,7 @@ def _times(run: RecordedRun) -> list[str]:
         return ["There are no commits, so the time of its rounds cannot be explained."]
     usual, longest = float(np.median(took[known])), float(took[known].max())
     lines = [f"A round took {lasted(usual)} in the median, {lasted(longest)} at most."]
-    who, slowest, _ = run.commits.slowest()
+    who, slowest = run.commits.slowest()
     if run.view.stages or not (who >= 0).any():
         return lines
     compute, rule = float(np.nanmedian(slowest)), run.commits.rule_s

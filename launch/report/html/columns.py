@@ -9,7 +9,6 @@ from __future__ import annotations
 from array import array
 from collections import defaultdict
 from collections.abc import Iterator
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -25,6 +24,7 @@ NAMES_MAX = 6
 """Maximum number of names of logged values that are drawn. Names in ``FIRST`` are always drawn."""
 NOT_LOGGED = ("t", "wall", "peer", "round", "step", "event", "epoch")
 FIRST = ("loss", "accuracy")
+OF_COMMIT = ("t", "round", "server", "shard", "stage", "made_at", "chain", "parent", "rule_ms")
 
 
 class Points:
@@ -57,15 +57,13 @@ class Points:
         """Return the x values of all peers, grouped by peer."""
         return np.concatenate([np.empty(0), *map(self.x, self.peers)])
 
-    @cached_property
     def foremost(self) -> tuple[Floats, Floats]:
-        """The x of all values, ascending, and the largest values up to each, ``(2, n)``: of all,
-        and without those from which a peer went back later."""
-        each = [self.y(peer) for peer in self.peers]
-        kept = [np.minimum.accumulate(y[::-1])[::-1] for y in each]
-        x, order = self.all_x(), np.argsort(self.all_x())
-        both = np.stack([np.concatenate(each), np.concatenate(kept)])
-        return x[order], np.maximum.accumulate(both[:, order], axis=1)
+        """Return the x of all values, ascending, and the largest value up to each, without those
+        from which a peer went back later."""
+        kept = [np.minimum.accumulate(self.y(peer)[::-1])[::-1] for peer in self.peers]
+        x, y = self.all_x(), np.concatenate([np.empty(0), *kept])
+        order = np.argsort(x)
+        return x[order], np.maximum.accumulate(y[order])
 
 
 class Metric:
@@ -161,104 +159,67 @@ class Series:
 class CommitColumns:
     """Commits of all branches; after ``settle``, only those of the history that counts.
 
-    Each commit is one row of ``t``, ``round``, ``server`` and so on. Each contributor of a commit
-    is one row of ``who``, ``took_s`` and so on, which belongs to commit ``of``. In a pipeline the
-    rows are the commits of the last stage, with the contributors of all stages to the same round.
-    ``makers``: the maker of each commit, of any stage.
+    Each commit is one row of ``t``, ``round`` and so on. Each contributor of a commit is one row of
+    ``who``, ``took_s`` and so on, which belongs to commit ``of``. In a pipeline the rows are the
+    commits of the last stage, with the contributors of all stages to the same round. ``makers``:
+    the maker of each commit, of any stage.
     """
 
     def __init__(self) -> None:
         self._commits: list[CommitRow] = []  # with only the fields that their history needs
+        self._updates: list[Floats] = []  # of each commit: peer, time, weight, outlyingness
         self._groups: dict[tuple[int, ...], tuple[ContributionRow, ...]] = {}
-        self._columns: dict[str, array[Any]] = {
-            **{name: array("d") for name in ("t", "rule_s", "took_s", "weight", "outlyingness")},
-            **{name: array("q") for name in ("round", "server", "attempt", "who", "of")},
-        }
         self.trust = Points()
         self._trust: Any = None
         self.given_up: tuple[history.Branch, ...] = ()
 
     def add(self, commit: CommitRow) -> None:
-        who = tuple([each.peer for each in commit.contributors])
+        updates = [
+            (each.peer, each.took_us or None, each.weight, each.outlyingness)
+            for each in commit.contributors
+        ]
+        who = tuple([peer for peer, *_ in updates])
         if who not in self._groups:
             self._groups[who] = tuple([ContributionRow(peer=peer) for peer in who])
-        self._commits.append(
-            CommitRow(
-                t=commit.t,
-                round=commit.round,
-                server=commit.server,
-                shard=commit.shard,
-                stage=commit.stage,
-                made_at=commit.made_at,
-                chain=commit.chain,
-                parent=commit.parent,
-                contributors=self._groups[who],
-            )
-        )
-        columns = self._columns
-        at = len(columns["t"])
-        columns["t"].append(commit.t)
-        columns["round"].append(commit.round)
-        columns["server"].append(commit.server)
-        columns["attempt"].append(commit.made_at)
-        columns["rule_s"].append(np.nan if commit.rule_s is None else commit.rule_s)
-        for each in commit.contributors:
-            columns["of"].append(at)
-            columns["who"].append(each.peer)
-            columns["took_s"].append((each.took_us or np.nan) / 1e6)
-            columns["weight"].append(np.nan if each.weight is None else each.weight)
-            columns["outlyingness"].append(each.outlyingness)
-        self._note_trust(commit)
-
-    def _note_trust(self, commit: CommitRow) -> None:
-        """Record the trust of a commit if it has changed: usually all peers are trusted."""
-        if commit.trust and commit.trust != self._trust:
+        known = {name: getattr(commit, name) for name in OF_COMMIT}
+        self._commits.append(CommitRow.wrap({**known, "contributors": self._groups[who]}))
+        self._updates.append(np.array(updates, np.float64).reshape(-1, 4))
+        if commit.trust and commit.trust != self._trust:  # Usually all peers are trusted.
             self._trust = commit.trust
             for peer, score in commit.scores.items():
                 self.trust.add(peer, commit.t, score)
 
     def settle(self) -> None:
         """Drop abandoned branches, and shards beyond the first."""
-        at = {id(commit): place for place, commit in enumerate(self._commits)}
-        pasts = [history.read(commits) for commits in self._by_stage()]
+        stages = sorted({commit.stage for commit in self._commits}) or [0]
+        pasts = [
+            history.read(commit for commit in self._commits if commit.stage == stage)
+            for stage in stages
+        ]
         self.given_up = tuple(branch for past in pasts for branch in past.given_up)
-        kept = [[commit for commit in past.true if not commit.shard] for past in pasts]
-        keep = np.array([at[id(commit)] for commit in kept[-1]], np.int64)
-        at_round = {commit.round: number for number, commit in enumerate(kept[-1])}
-        place = np.full(len(self._commits), -1, np.int64)
-        for commit in (commit for commits in kept for commit in commits):
-            place[at[id(commit)]] = at_round.get(commit.round, -1)
-        of_all = np.array([at[id(each)] for commits in kept for each in commits], np.int64)
-        self.makers = self._whole("server")[of_all]
-        of = place[self._whole("of")] if len(self._columns["of"]) else np.empty(0, np.int64)
-        inside = of >= 0
-        self.t, self.round = self._real("t")[keep], self._whole("round")[keep]
-        self.server, self.attempt = self._whole("server")[keep], self._whole("attempt")[keep]
-        self.rule_s = self._real("rule_s")[keep]
-        self.of, self.who = of[inside], self._whole("who")[inside]
-        self.outlyingness = self._real("outlyingness")[inside]
-        self.took_s, self.weight = self._real("took_s")[inside], self._real("weight")[inside]
-        self._commits, self._columns = [], {}
-
-    def _by_stage(self) -> list[list[CommitRow]]:
-        found: dict[int, list[CommitRow]] = {0: []}
-        for commit in self._commits:
-            found.setdefault(commit.stage, []).append(commit)
-        return [found[stage] for stage in sorted(found)]
-
-    def _real(self, name: str) -> Floats:
-        return np.array(self._columns[name], np.float64)
-
-    def _whole(self, name: str) -> NDArray[np.int64]:
-        return np.array(self._columns[name], np.int64)
+        kept = [commit for past in pasts for commit in past.true if not commit.shard]
+        last = [commit for commit in kept if commit.stage == stages[-1]]
+        self.t = np.array([commit.t for commit in last], np.float64)
+        self.rule_s = np.array([commit.rule_s for commit in last], np.float64)
+        self.round = np.array([commit.round for commit in last], np.int64)
+        self.attempt = np.array([commit.made_at for commit in last], np.int64)
+        self.makers = np.array([commit.server for commit in kept], np.int64)
+        place = {commit.round: number for number, commit in enumerate(last)}
+        at = {id(commit): number for number, commit in enumerate(self._commits)}
+        found = [
+            (place[commit.round], self._updates[at[id(commit)]])
+            for commit in kept
+            if commit.round in place
+        ]
+        counts = [len(updates) for _, updates in found]
+        self.of = np.repeat(np.array([number for number, _ in found], np.int64), counts)
+        rows = np.concatenate([np.empty((0, 4)), *(updates for _, updates in found)])
+        self.who, self.took_s = rows[:, 0].astype(np.int64), rows[:, 1] / 1e6
+        self.weight, self.outlyingness = rows[:, 2], rows[:, 3]
+        self._commits, self._updates = [], []
 
     def __len__(self) -> int:
         return len(self.t)
-
-    @property
-    def peers(self) -> list[int]:
-        """Peers that contributed to any round."""
-        return [int(peer) for peer in np.unique(self.who)]
 
     def lasted_s(self) -> Floats:
         """Return the time of each round since the commit before, ``(rounds,)``, in seconds; NaN for
@@ -274,19 +235,11 @@ class CommitColumns:
         """Return the number of updates in each result, ``(rounds,)``."""
         return np.bincount(self.of, minlength=len(self)).astype(np.float64)
 
-    def slowest(self) -> tuple[NDArray[np.int64], Floats, Floats]:
-        """Return for each round the peer with the longest time for its update (-1: not known), this
-        time, and the median of all peers, in seconds."""
-        who = np.full(len(self), -1, np.int64)
-        longest, median = np.full(len(self), np.nan), np.full(len(self), np.nan)
-        known = np.isfinite(self.took_s)
-        of, took, peers = self.of[known], self.took_s[known], self.who[known]
-        if not len(of):
-            return who, longest, median
-        order = np.lexsort((took, of))
-        of, took, peers = of[order], took[order], peers[order]
-        last = np.append(np.flatnonzero(np.diff(of)), len(of) - 1)
-        first = np.concatenate([[0], last[:-1] + 1])
-        who[of[last]], longest[of[last]] = peers[last], took[last]
-        median[of[last]] = (took[(first + last) // 2] + took[(first + last + 1) // 2]) / 2
-        return who, longest, median
+    def slowest(self) -> tuple[NDArray[np.int64], Floats]:
+        """Return for each round the peer with the longest time for its update (-1: not known), and
+        this time in seconds."""
+        who, longest = np.full(len(self), -1, np.int64), np.full(len(self), np.nan)
+        np.fmax.at(longest, self.of, self.took_s)
+        is_slowest = self.took_s == longest[self.of]
+        who[self.of[is_slowest]] = self.who[is_slowest]
+        return who, longest

@@ -13,15 +13,12 @@ from gossip.launch.report.words import counted, lasted
 from . import curves
 from .charts import Line, LineChart, Mark, Section
 from .columns import Points
-from .downsampling import BUCKETS, Buckets, Floats
+from .downsampling import BUCKETS, Buckets
 from .figures import number
 from .recorded import RecordedRun
 
 SPREAD_LOG = 20.0
 """Minimum ratio of the 95th to the 5th percentile of the values for a logarithmic axis."""
-JUMP, LEAP = 2.0, 3
-"""Factor of the progress of the foremost peer meanwhile, and number of further rounds. A peer that
-advances more has received rounds of others, not computed them."""
 TITLES = {"loss": "Loss", "accuracy": "Accuracy"}
 ROUNDS_EACH = 3
 """Minimum mean number of rounds of a point."""
@@ -116,34 +113,18 @@ def wants_log(lines: tuple[Line, ...]) -> bool:
 
 
 def _speed(run: RecordedRun, marks: tuple[Mark, ...]) -> LineChart | None:
+    """Draw the speed of the foremost peer. Thus steps that a peer receives do not count."""
     buckets, steps = curves.buckets_for(run, rounds_each=6, most=160), run.series.steps
     edges = np.linspace(0.0, run.duration_s, buckets.count + 1)
-    peers = [peer for peer in steps.peers if len(steps.x(peer)) > 1]
-    if not peers:
+    x, foremost = steps.foremost()
+    if len(x) < 2:
         return None
-    rows = {peer: _rate(run, peer, edges) for peer in peers}
-    ends = [float(np.nanmax(steps.y(p))) for p in peers]
-    about = (
-        f"Means of {lasted(buckets.width)}. If a peer was absent and then received the steps that "
-        "it had missed, these do not count."
-    )
+    done = np.interp(edges, x - run.began, foremost, left=np.nan, right=np.nan)
+    line = Line("foremost peer", buckets.centers, np.diff(done) / np.diff(edges))
+    about = f"Means of {lasted(buckets.width)}, of the peer with the most steps."
+    ends = [float(np.nanmax(steps.y(peer))) for peer in steps.peers]
     if max(ends) - min(ends) > run.view.local_steps:
-        about += f" They ended between step {number(min(ends))} and step {number(max(ends))}."
-    lines = (curves.swarm_line(rows, buckets.centers),)
+        about += f" The peers ended between step {number(min(ends))} and step {number(max(ends))}."
     return LineChart(
-        "chart-speed", "Speed, steps per second", about, lines, run.duration_s, marks, bottom=0.0
+        "chart-speed", "Speed, steps per second", about, (line,), run.duration_s, marks, bottom=0.0
     )
-
-
-def _rate(run: RecordedRun, peer: int, edges: Floats) -> Floats:
-    """Return steps a second between edges. Steps back to an earlier step, and steps received from
-    others, do not count. A report may cover many rounds."""
-    taken = [event.t for event in run.view.lives.restored if event.peer == peer]
-    x, (times, foremost) = run.series.steps.x(peer), run.series.steps.foremost
-    done = np.diff(np.maximum.accumulate(run.series.steps.y(peer)))
-    meanwhile = np.diff(foremost[:, np.searchsorted(times, x, "right") - 1]).max(0)
-    meanwhile[np.isin(np.arange(1, len(x)), np.searchsorted(x, taken))] = 0.0
-    done[done > JUMP * meanwhile + LEAP * run.view.local_steps] = 0.0
-    total = np.concatenate([[0.0], np.cumsum(done)])
-    until = np.interp(edges, x - run.began, total, left=np.nan, right=np.nan)
-    return np.asarray(np.diff(until) / np.diff(edges), np.float64)

@@ -26,15 +26,16 @@ def section(run: RecordedRun, marks: tuple[Mark, ...]) -> Section:
     if known.sum() < 2:
         found.text.append("This run has no commits, so the durations of rounds are not known.")
         return found
-    who, longest, median = commits.slowest()
+    who, longest = commits.slowest()
     found.parts.append(_chart(run, duration, longest, marks))
     if (who >= 0).any():
-        slow = _slow_peers(run, who, float(np.nanmedian(median)))
+        usual_s = float(np.nanmedian(commits.took_s))
+        slow = _slow_peers(run, who, usual_s)
         found.text += slow[:SLOW_MAX]
-        if not slow and len(commits.peers) > 1:
+        if not slow and len(np.unique(commits.who)) > 1:
             found.text.append(
                 "No peer was slower to compute than the others by 30 % or more: a step takes "
-                f"{lasted(float(np.nanmedian(median)))} (median)."
+                f"{lasted(usual_s)} (median)."
             )
     found.parts.append(_longest(run, duration, who, longest))
     if handed := len(run.handed_on):
