@@ -255,7 +255,7 @@ def test_fast_rounds_of_one_report_count_but_none_that_a_peer_received(tmp_path:
     line = speed(tmp_path, [(3, 3.0, 11), (2, 0.01, 900), (2, 0.02, 1), *told])
     y, x = line.y, line.x
     assert y[(x > 5.5) & (x < 5.9)].tolist() == pytest.approx([70.0])
-    assert y[(x > 1.5) & (x < 4.5)].max() == pytest.approx(10.0)
+    assert y[(x > 1.5) & (x < 4.5)].max() == pytest.approx(10.0, rel=0.05)
 
 
 def test_what_befell_most_peers_hides_none_that_had_trouble_of_its_own(tmp_path: Path) -> None:
@@ -707,7 +707,7 @@ def test_from_when_the_times_of_a_plan_count_is_told_where_it_has_any(tmp_path: 
     assert overview.times_of_faults(run, [of_round]) == ""
 
 
-SOME = Incident("x", (0,), BEGAN, 1, None, "", "", "")
+SOME = Incident("x", (0,), BEGAN, 1, "", "", "")
 
 
 def test_what_was_sent_is_a_figure_of_a_run_without_a_summary(tmp_path: Path) -> None:
