@@ -28,7 +28,6 @@ class Lives:
         leaves: Peer that left on request before the end -> its last round.
         own_restarts: Restarts after unplanned deaths.
         halted: Last report of each peer about its end.
-        restored: Reports of peers that have loaded the state of another peer.
         unconfirmed: Peers that ended without confirmation that others have the same parameters.
         unannounced: Peer without an address on record -> reason.
         launcher_ends: Ends of launchers.
@@ -47,7 +46,6 @@ class Lives:
         self.leaves: dict[int, int] = {}
         self.own_restarts: list[RestartRecord] = []
         self.halted = state.halted
-        self.restored: list[events.Restored] = []
         self.unconfirmed: set[int] = set()
         self.unannounced: dict[int, str] = {}
         self.launcher_ends: list[events.LauncherEnded] = []
@@ -184,8 +182,6 @@ class Lives:
 
     def _on_restored(self, event: events.Restored, row: PeerRow) -> list[str] | None:
         self.unconfirmed.discard(row.peer)
-        if self._state.details:
-            self.restored.append(event)
         self.met.add(row.peer)
         row.state, row.receiving, row.figures.trained_at = "training", False, event.t
         if event.round != 0:

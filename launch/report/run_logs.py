@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import errno
 import os
-import re
 from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
 from pathlib import Path
 from time import sleep
 from typing import BinaryIO
@@ -18,8 +17,6 @@ LOOK_EVERY_S = 0.1
 BLOCK_BYTES = 64 * 1024
 LINE_BYTES_MAX = 16 * 1024
 """Maximum bytes of a line that is shown. A longer line is shown in parts."""
-NULS_LEAST = 16
-_NULS = re.compile(rb"\0{%d,}" % NULS_LEAST)
 
 Write = Callable[[int, str], None]
 """Function that receives a peer and a line of its output."""
@@ -79,8 +76,7 @@ class Tail:
         self._folder, self._name = folder, name
         self.why_not = ""
         self._at = 0
-        self._rest = b""  # an incomplete line, without trailing NUL bytes
-        self._nuls = 0  # number of its trailing NUL bytes
+        self._rest = b""  # an incomplete line
         if lines is not None and (file := self._open()) is not None:
             with file:
                 self._at = _begin_of_last(file, lines)
@@ -106,47 +102,13 @@ class Tail:
             file.seek(self._at)
             while block := file.read(BLOCK_BYTES):
                 self._at += len(block)
-                yield from self._split_block(block)
-                if self._nuls >= BLOCK_BYTES:
-                    self._skip_hole(file)
-        if not whole and (rest := self._rest + _in_words(self._nuls)):
-            yield _text(rest)
-            self._rest, self._nuls = b"", 0
-
-    def _split_block(self, block: bytes) -> Iterator[str]:
-        """Yield the lines that end in a block, and the parts of an incomplete line that exceed
-        ``LINE_BYTES_MAX``."""
-        body = block.lstrip(b"\0")
-        self._nuls += len(block) - len(body)
-        if not body:
-            return
-        said = body.rstrip(b"\0")
-        text = (
-            self._rest + _in_words(self._nuls) + _NULS.sub(lambda run: _in_words(len(run[0])), said)
-        )
-        self._nuls = len(body) - len(said)
-        *done, rest = text.split(b"\n")
-        for line in done:
-            yield from map(_text, _parts(line))
-        *parts, self._rest = _parts(rest)
-        yield from map(_text, parts)
-
-    def _skip_hole(self, file: BinaryIO) -> None:
-        """Skip a hole in the file: its bytes were never written. It appears if the file is
-        truncated under its writer, or enlarged."""
-        end = os.fstat(file.fileno()).st_size
-        try:
-            begin = file.seek(self._at, os.SEEK_DATA)
-        except OSError as error:
-            # Only the hole is left, or the file system does not report holes.
-            begin = file.seek(max(self._at, end) if error.errno == errno.ENXIO else self._at)
-        self._nuls += begin - self._at
-        self._at = begin
-
-
-def _in_words(nuls: int) -> bytes:
-    """Return the text for a sequence of NUL bytes; a short one stays as it is."""
-    return b"\0" * nuls if nuls < NULS_LEAST else b"(%d NUL bytes)" % nuls
+                *done, rest = (self._rest + block).split(b"\n")
+                # Of an incomplete line, the parts that exceed the maximum are shown.
+                *parts, self._rest = _parts(rest)
+                yield from map(_text, [*chain.from_iterable(map(_parts, done)), *parts])
+        if not whole and self._rest:
+            yield _text(self._rest)
+            self._rest = b""
 
 
 def _parts(line: bytes) -> list[bytes]:

@@ -1,8 +1,5 @@
 from __future__ import annotations
 
-import errno
-import io
-import os
 from pathlib import Path
 
 import pytest
@@ -106,51 +103,6 @@ def test_a_line_without_end_does_not_fill_the_memory(run: LoggedRun) -> None:
 
 def _lines(run: LoggedRun, lines: int | None = None) -> list[str]:
     return list(Tail(run.folder, f"peer-0/{run_logs.LOG}", lines).read())
-
-
-@pytest.mark.parametrize("block", [1, 7, 40, 1 << 16])
-def test_a_run_of_nul_bytes_is_counted_and_not_shown(
-    run: LoggedRun, block: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(run_logs, "BLOCK_BYTES", block)
-    run.write(0, b"one\0two\n" + b"\0" * 100 + b"three\nfour" + b"\0" * 20 + b"\nfive" + b"\0" * 50)
-    expected = ["one\0two", "(100 NUL bytes)three", "four(20 NUL bytes)", "five(50 NUL bytes)"]
-    assert _lines(run) == expected
-
-
-def test_of_a_log_of_a_terabyte_without_a_byte_on_the_disk_its_text_is_read(run: LoggedRun) -> None:
-    """As one that was truncated under its writer."""
-    run.write(0, b"first\n")
-    path = run.folder / "peer-0" / run_logs.LOG
-    os.truncate(path, 2**40)
-    run.write(0, b"last\n")
-    hole = 2**40 - len(b"first\n")
-    assert _lines(run) == ["first", f"({hole} NUL bytes)last"]
-    os.truncate(path, 2**41)
-    assert _lines(run)[2:] == [f"({2**40 - len(b'last' + bytes(1))} NUL bytes)"]
-    assert len("".join(_lines(run, 3))) < 100
-
-
-def test_where_a_disk_knows_no_holes_all_is_read(
-    run: LoggedRun, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Old(io.BufferedReader):
-        def seek(self, at: int, whence: int = os.SEEK_SET) -> int:
-            if whence == os.SEEK_DATA:
-                raise OSError(errno.EINVAL, "invalid argument")
-            return super().seek(at, whence)
-
-    monkeypatch.setattr(run_logs, "open_in", lambda folder, name: Old(io.FileIO(folder / name)))
-    run.write(0, b"\0" * 200_000 + b"text\n")
-    assert _lines(run) == ["(200000 NUL bytes)text"]
-
-
-def test_following_a_log_that_was_truncated_under_its_writer_goes_on(run: LoggedRun) -> None:
-    run.write(0, b"\0" * 100_000)
-    tail = Tail(run.folder, f"peer-0/{run_logs.LOG}", None)
-    assert list(tail.read(whole=True)) == [], "its line has no end yet"
-    run.write(0, b"\0" * 5 + b"text\n")
-    assert list(tail.read(whole=True)) == ["(100005 NUL bytes)text"]
 
 
 def test_the_last_lines_are_few_bytes_whatever_is_in_them(run: LoggedRun) -> None:
