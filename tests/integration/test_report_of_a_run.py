@@ -44,7 +44,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_the_report_of_a_real_run_has_its_faults_its_note_and_its_checkpoints(folder: Path) -> None:
+def test_the_report_of_a_real_run_has_its_faults_and_its_note(folder: Path) -> None:
     gossip(folder, "note", "one", "a", "first", "try")
     assert "note by" in (folder / "runs" / "one" / "logbook.md").read_text().splitlines()[-1]
 
@@ -61,7 +61,6 @@ def test_the_report_of_a_real_run_has_its_faults_its_note_and_its_checkpoints(fo
     assert "skipped by all after" in killed[5]
     assert re.match(r"in round \d+, [\d.]+ m?s after its death", killed[6])
     assert "a first try" in text
-    assert "Checkpoints on disk" in text
 
 
 def test_a_report_goes_where_it_is_told_to_and_a_run_that_is_not_there_has_none(
