@@ -186,4 +186,3 @@ NAMED: dict[str, FieldType] = {
 """Types of fields, by their names in declarations."""
 METRICS: Mapping[str, FieldType] = {"t": TIME, "wall": TIME, "peer": PEER, "round": ROUND}
 """Types of the fields in a row that a script has logged. Other names are the script's own."""
-NOTES: Mapping[str, FieldType] = {"t": TIME, "wall": TIME, "text": TEXT}

@@ -15,7 +15,7 @@ EVENTS: dict[str, type[Event]] = {
     if isinstance(kind, type) and issubclass(kind, Event) and kind.__module__ == events.__name__
 }
 """Kinds of events, by name."""
-TYPES = {"commits": CommitRow.types, "notes": fields.NOTES, "metrics": fields.METRICS}
+TYPES = {"commits": CommitRow.types, "metrics": fields.METRICS}
 """Types of the fields in files without events, by name of the file."""
 
 

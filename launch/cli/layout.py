@@ -14,7 +14,7 @@ from gossip.errors import ConfigError
 
 SECTIONS = {
     "Train": "run hosts join slurm ray kubernetes condor demo checkpoints plan",
-    "Observe": "ls top logs explain report note track stop rm",
+    "Observe": "ls top logs explain report track stop rm",
     "Test": "drill simulate play sweep bench",
     "Set up": "doctor keygen",
 }

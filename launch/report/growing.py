@@ -260,10 +260,6 @@ class RunFiles:
         """Yield new rows that scripts have logged, by time."""
         return self._by_time(self._files_of("metrics"))
 
-    def notes(self) -> Iterator[Row]:
-        """Yield new rows of ``gossip note``, in the order of the file."""
-        return map(_on_wall_clock, self._file("notes.jsonl").rows())
-
     def _event_files(self) -> list[GrowingFile]:
         names = ["events.jsonl"]
         names += sorted(path.name for path in self.folder.glob("events-*.jsonl"))

@@ -13,7 +13,6 @@ from gossip.faults import FaultPlan, parse
 from gossip.observe import PEERS_MAX, CommitRow, Event, documents
 from gossip.run import shown, text_of
 
-from . import notes
 from .growing import RunFiles
 from .run_model import RunModel
 from .run_state import read_known
@@ -39,7 +38,6 @@ class RunReader:
         plan: Planned faults; none if the plan is of another version.
         view: Model of the run. Its times are seconds since 1970.
         happenings: Last lines of the model; ``happened``: number of all lines.
-        notes: Notes of users, in the order of the file.
         broken: A line about each file that cannot be read.
     """
 
@@ -61,7 +59,6 @@ class RunReader:
         self.view.began = self.environment.started  # as on the launcher's screen
         self.happenings: deque[Happening] = deque(maxlen=HAPPENINGS_KEPT)
         self.happened = 0
-        self.notes: list[notes.Note] = []
 
     @property
     def name(self) -> str:
@@ -93,10 +90,7 @@ class RunReader:
                 commit_taken(commit)
 
     def read_events(self, event_taken: Callable[[Event, list[str]], None] | None = None) -> None:
-        """Read new notes and events, as ``update`` does, but no commits."""
-        for row in self.files.notes():
-            if len(self.notes) < notes.NOTES_MAX and (note := notes.note_of(row)) is not None:
-                self.notes.append(note)
+        """Read new events, as ``update`` does, but no commits."""
         for event in self.files.events():
             lines = self.view.apply_recorded(event)
             self.happenings.extend(Happening(event.t, line) for line in lines)

@@ -158,8 +158,7 @@ def _events(reader: RunReader, width: int, room: int) -> tuple[list[Text], int]:
     """Return the last events in at most ``room`` lines, and the number of earlier events. Repeated
     events have one line, with a count."""
     found, drawn = list[Text](), 0
-    happened = _happened(reader)
-    for happening, count in reversed(folded(happened, room)):
+    for happening, count in reversed(folded(reader.happenings, room)):
         stamp = clock(happening.at - (reader.view.began or happening.at))
         times = f"{count}x" if count > 1 else ""
         words = shown(happening.text.replace(f"{reader.folder}/", ""))
@@ -171,12 +170,4 @@ def _events(reader: RunReader, width: int, room: int) -> tuple[list[Text], int]:
         others = [Text(" " * EVENT_BEGIN + line, mark) for line in lines[1:]]
         found[:0] = [first, *others]
         drawn += count
-    return found[:room], reader.happened + len(reader.notes) - drawn
-
-
-def _happened(reader: RunReader) -> list[Happening]:
-    """Return the events and the notes of users, by time."""
-    noted = [Happening(note.wall, f"# {note.text} ({note.by})") for note in reader.notes]
-    if not noted:
-        return list(reader.happenings)
-    return sorted([*reader.happenings, *noted], key=lambda each: each.at)
+    return found[:room], reader.happened - drawn

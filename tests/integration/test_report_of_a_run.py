@@ -1,4 +1,4 @@
-"""``gossip report`` and ``gossip note`` on the folder of a run that has trained, with a liar and a
+"""``gossip report`` on the folder of a run that has trained, with a liar and a
 peer that is killed and comes back."""
 
 from __future__ import annotations
@@ -44,10 +44,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_the_report_of_a_real_run_has_its_faults_and_its_note(folder: Path) -> None:
-    gossip(folder, "note", "one", "a", "first", "try")
-    assert "note by" in (folder / "runs" / "one" / "logbook.md").read_text().splitlines()[-1]
-
+def test_the_report_of_a_real_run_has_its_faults(folder: Path) -> None:
     gossip(folder, "report", "one")
 
     text = (folder / "runs" / "one" / "report.html").read_text()
@@ -60,7 +57,6 @@ def test_the_report_of_a_real_run_has_its_faults_and_its_note(folder: Path) -> N
     assert killed[2:4] == ["40", "1"]
     assert "skipped by all after" in killed[5]
     assert re.match(r"in round \d+, [\d.]+ m?s after its death", killed[6])
-    assert "a first try" in text
 
 
 def test_a_report_goes_where_it_is_told_to_and_a_run_that_is_not_there_has_none(

@@ -66,7 +66,7 @@ def test_the_end_of_a_line_is_checked_as_its_event_and_under_no_second_name() ->
     assert parser.parse(json.dumps({"event": "x", "loss": "high"}).encode(), "events.jsonl")
 
 
-@pytest.mark.parametrize("file", ["commits.jsonl", "metrics.jsonl", "notes.jsonl"])
+@pytest.mark.parametrize("file", ["commits.jsonl", "metrics.jsonl"])
 def test_a_file_without_events_may_have_anything_as_its_event(file: str) -> None:
     row = {"event": [1], "round": 1, "contributors": []}
     assert RowParser().parse(json.dumps(row, separators=(",", ":")).encode(), file) == row

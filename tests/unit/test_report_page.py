@@ -18,7 +18,6 @@ from made_up_run import MadeUp, write
 from recorded_run import RecordedRun
 
 from gossip.errors import ConfigError
-from gossip.launch.report import notes
 from gossip.launch.report.html import curves, learning, page, participation, recorded, svg
 from gossip.launch.report.html.charts import Chart, LaneChart, Line, LineChart, TextTable
 
@@ -177,15 +176,6 @@ def test_without_commits_there_are_no_contributors_to_draw(tmp_path: Path) -> No
     assert "contributors" not in dict(charts_of(page.make([folder])))
 
 
-def test_a_note_stands_on_the_page(folder: Path) -> None:
-    try:
-        notes.write(folder, "the room was warm")
-        made = page.make([folder])
-    finally:
-        (folder / notes.FILE).unlink()
-    assert "the room was warm" in " ".join(made.parts[0].sections[0].text)
-
-
 # --- for everybody --------------------------------------------------------------------------------
 
 
@@ -312,7 +302,6 @@ def test_what_somebody_has_written_into_a_run_is_text_on_the_page(tmp_path: Path
     with metrics.open("a") as file:
         row = {"t": 1.0, "wall": 1_760_000_002.0, "peer": 0, "round": 1, evil: 1.0}
         file.write(json.dumps(row) + "\n")
-    notes.write(folder, evil)
 
     text = page.render(page.make([folder]))
 

@@ -198,25 +198,10 @@ def test_lines_of_peers_are_those_of_the_view(run: RecordedRun) -> None:
     assert [line.trouble for line in lines] == [0, 9, 1, 6]
 
 
-def test_what_was_noted_stands_among_the_events_where_it_belongs(run: RecordedRun) -> None:
-    run.rounds(0, 12)
-    note = {"wall": BEGAN + 2.0, "by": "ann@lab", "text": "the fan is loud"}
-    (run.folder / "notes.jsonl").write_text('{"schema":"gossip.notes/1"}\n' + json.dumps(note))
-    assert not any("the fan" in line for line in drawn(run, RUNNING, 2.5)), "its line has no end"
-    with (run.folder / "notes.jsonl").open("a") as file:
-        file.write("\n")
-    lines = drawn(run, RUNNING, 2.5)
-    noted = next(at for at, line in enumerate(lines) if "# the fan is loud (ann@lab)" in line)
-    assert lines[noted].split()[0] == "0:02"
-    assert any("3 suspected" in line for line in lines[:noted]), "which came before"
-
-
 def test_printed_after_the_end_it_tells_every_fault_its_time_and_its_effect(
     run: RecordedRun, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run.whole()
-    note = {"wall": BEGAN + 1.0, "by": "ann@lab", "text": "the fan is loud"}
-    (run.folder / "notes.jsonl").write_text(json.dumps(note) + "\n")
     monkeypatch.setattr(top, "PLAIN_WIDTH", 80)
     top.show(run.folder, once=True, every_s=1.0)
     out = capsys.readouterr().out
@@ -225,7 +210,6 @@ def test_printed_after_the_end_it_tells_every_fault_its_time_and_its_effect(
     assert "0:00.0 round 0, peer 3: false updates: sign_flip" in told
     assert "0:03.1 round 19, peer 1: killed, not in the fault plan noticed:" in told
     assert "back: in round 30, 1.0 s after its death effect: rounds continued as before" in told
-    assert "Notes: 0:01.0 the fan is loud (ann@lab)" in told
 
 
 def test_a_run_that_is_over_has_no_time_left(run: RecordedRun) -> None:

@@ -1,4 +1,4 @@
-"""``gossip report`` and ``gossip note``."""
+"""``gossip report``."""
 
 from __future__ import annotations
 
@@ -69,20 +69,4 @@ def _write(made: RunReport, path: Path) -> None:
     print(f"{shown(path)}: {len(text.encode()) / 1e6:.2f} MB, {incidents}")
 
 
-def note(
-    run: Annotated[
-        str, typer.Argument(help="Folder of the run, or its name under runs/.", show_default=False)
-    ],
-    text: Annotated[list[str], typer.Argument(metavar="TEXT", help="Text of the note.")],
-    runs_dir: Dir = Path("runs"),
-) -> None:
-    """Add a note to a run: gossip note RUN "lowered the learning rate" """
-    from gossip.launch.report import notes, run_state
-    from gossip.run import shown
-
-    folder = run_state.find(run, runs_dir)
-    written = notes.write(folder, " ".join(text))
-    print(f"noted in {shown(folder / notes.LOGBOOK)}: {shown(written.text)}")
-
-
-COMMANDS = (report, note)
+COMMANDS = (report,)

@@ -9,7 +9,7 @@ from gossip.run import shown
 
 from . import incidents
 from .figures import NONE
-from .overview import note_time, nothing_noticed, times_of_faults
+from .overview import nothing_noticed, times_of_faults
 from .recorded import RecordedRun
 
 INDENT = 13
@@ -18,8 +18,7 @@ LISTED_MAX = 60
 
 
 def lines_of(run: RecordedRun, width: int) -> list[str]:
-    """Return lines about all incidents of a run by time, or a line that there are none, and its
-    notes."""
+    """Return lines about all incidents of a run by time, or a line that there are none."""
     found = incidents.of(run)
     lines: list[str] = []
     if run.origin:
@@ -36,10 +35,6 @@ def lines_of(run: RecordedRun, width: int) -> list[str]:
         lines.append(
             f"{len(found) - LISTED_MAX} more: gossip report {run_state.word_for(run.folder)}"
         )
-    if run.notes:
-        lines += ["", "Notes:"]
-        for note in run.notes:
-            lines += _under(run.clock(note.wall), f"{note.text} ({note.by})", width)
     return lines
 
 

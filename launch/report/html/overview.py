@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gossip.launch.report.notes import Note
 from gossip.launch.report.participation import WINDOW
 from gossip.launch.report.words import bytes_word, clock, counted, lasted
 
@@ -174,9 +173,6 @@ def _last(run: RecordedRun, name: str) -> tuple[str, str] | None:
 
 def incidents_section(run: RecordedRun, incidents: list[Incident], prefix: str) -> Section:
     found = Section("incidents", "What went wrong")
-    found.text += [
-        f"Note ({note_time(note, run.began)}): {note.text} ({note.by})" for note in run.notes
-    ]
     if not incidents:
         found.text.append("No fault was injected, and no peer noticed any.")
         return found
@@ -192,11 +188,6 @@ def incidents_section(run: RecordedRun, incidents: list[Incident], prefix: str) 
     if origin := times_of_faults(run, incidents):
         found.text.append(origin)
     return found
-
-
-def note_time(note: Note, began: float) -> str:
-    """Return the time of a note since the beginning of the run."""
-    return "before" if note.wall < began else clock(note.wall - began, exact=True)
 
 
 def times_of_faults(run: RecordedRun, incidents: list[Incident]) -> str:

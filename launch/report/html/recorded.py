@@ -56,7 +56,6 @@ class RecordedRun(RunReader):
         self.handed_on = self.view.turns.reasons_of(self.commits.handed_on())
         for row in self.files.metrics():
             self.series.logged.add(row)
-        self.notes.sort(key=lambda note: note.wall)
         self._set_times()
 
     def _record(self, event: Event, lines: list[str]) -> None:
