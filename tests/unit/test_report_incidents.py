@@ -689,11 +689,11 @@ def test_a_headline_has_the_result_and_the_gravest_incidents(tmp_path: Path) -> 
 
 def test_injected_faults_and_others_have_a_table_each(tmp_path: Path) -> None:
     rows = [dataclasses.replace(SOME, fault=fault, number=n) for n, fault in enumerate("ab", 1)]
-    section = overview.incidents_section(made(tmp_path, []), [*rows, SOME], "run1-")
+    section = overview.incidents_section(made(tmp_path, []), [*rows, SOME])
     injected, others = [part for part in section.parts if isinstance(part, TextTable)]
     assert (injected.caption, injected.anchors) == (
         "Injected faults",
-        ("run1-incident-1", "run1-incident-2"),
+        ("incident-1", "incident-2"),
     )
     assert (others.caption, len(others.rows)) == ("Not injected", 1)
 

@@ -60,7 +60,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def report(folder: Path) -> page.RunReport:
-    return page.make([folder])
+    return page.make(folder)
 
 
 @pytest.fixture(scope="module")
@@ -75,8 +75,7 @@ def parsed(text: str) -> Parsed:
 
 def rows(report: page.RunReport, name: str) -> list[tuple[str, ...]]:
     """Of the first table of a section."""
-    (part,) = report.parts
-    (section,) = [each for each in part.sections if each.name == name]
+    (section,) = [each for each in report.sections if each.name == name]
     tables = [each for each in section.parts if isinstance(each, TextTable)]
     return list(tables[0].rows)
 
@@ -111,8 +110,7 @@ def test_every_fault_of_the_run_is_a_row_with_its_time_and_its_effect(
 def charts_of(report: page.RunReport) -> list[tuple[str, Chart]]:
     return [
         (chart.name.removeprefix("chart-"), chart)
-        for part in report.parts
-        for section in part.sections
+        for section in report.sections
         for chart in section.parts
         if not isinstance(chart, TextTable)
     ]
@@ -134,15 +132,14 @@ def test_a_run_of_which_only_the_commits_can_be_read_has_a_page(tmp_path: Path) 
     write(MadeUp(rounds=20, peers=4, pace=25.0), folder)
     (folder / "config.json").write_text("{}")
     (folder / "events.jsonl").write_text('{"schema": "gossip.events/2"}\n')
-    made = page.make([folder])
+    made = page.make(folder)
     assert page.render(made)
 
 
 def test_what_is_asked_for_is_on_the_page(report: page.RunReport) -> None:
     names = {name for name, _ in charts_of(report)}
     assert names >= {"loss", "speed", "lanes", "trust", "rounds", "contributors"}
-    (part,) = report.parts
-    sections = [each.name for each in part.sections]
+    sections = [each.name for each in report.sections]
     assert (sections[0], sections[-1]) == ("incidents", "configuration")
 
 
@@ -166,14 +163,14 @@ def test_each_round_has_as_many_contributors_as_were_there(report: page.RunRepor
     assert line.low is not None
     assert line.high is not None
     assert (line.low.min(), line.high.max()) == (6.0, 8.0)
-    assert (chart.bottom, chart.x_max) == (0.0, report.parts[0].run.duration_s)
+    assert (chart.bottom, chart.x_max) == (0.0, report.run.duration_s)
 
 
 def test_without_commits_there_are_no_contributors_to_draw(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     write(MadeUp(rounds=20, peers=4, pace=25.0), folder)
     (folder / "commits.jsonl").write_text('{"schema": "gossip.commits/2"}\n')
-    assert "contributors" not in dict(charts_of(page.make([folder])))
+    assert "contributors" not in dict(charts_of(page.make(folder)))
 
 
 # --- for everybody --------------------------------------------------------------------------------
@@ -303,7 +300,7 @@ def test_what_somebody_has_written_into_a_run_is_text_on_the_page(tmp_path: Path
         row = {"t": 1.0, "wall": 1_760_000_002.0, "peer": 0, "round": 1, evil: 1.0}
         file.write(json.dumps(row) + "\n")
 
-    text = page.render(page.make([folder]))
+    text = page.render(page.make(folder))
 
     tags = Counter(tag for tag, _ in Parsed(text).elements)
     assert tags["script"] == tags["img"] == 0
@@ -318,7 +315,7 @@ def test_a_page_of_a_hundred_peers_is_no_larger_than_one_of_twelve(tmp_path: Pat
     for peers in (12, 100):
         folder = tmp_path / f"of-{peers}"
         write(MadeUp(rounds=20, peers=peers, pace=10.0), folder)
-        made = page.make([folder])
+        made = page.make(folder)
         sizes[peers] = len(page.render(made))
         for _, chart in charts_of(made):
             match chart:
@@ -334,28 +331,7 @@ def test_a_page_of_a_hundred_peers_is_no_larger_than_one_of_twelve(tmp_path: Pat
 def test_three_times_as_many_rounds_make_no_larger_page(text: str, tmp_path: Path) -> None:
     folder = tmp_path / "long"
     write(MadeUp(rounds=1800, peers=8, pace=25.0), folder)
-    assert len(page.render(page.make([folder]))) < 2 * len(text)
-
-
-# --- several runs ---------------------------------------------------------------------------------
-
-
-def test_several_runs_stand_side_by_side_with_what_differs(folder: Path, tmp_path: Path) -> None:
-    other = tmp_path / "other"
-    write(MadeUp(rounds=300, peers=8, pace=25.0, seed=5), other)
-    config = json.loads((other / "config.json").read_text())
-    (other / "config.json").write_text(json.dumps({**config, "aggregator": "mean"}))
-    made = page.make([folder, other])
-    assert made.comparison is not None
-    tables = [each for each in made.comparison.parts if isinstance(each, TextTable)]
-    assert tables[0].head == ("Figure", "made-up", "other")
-    assert ("Steps", "599", "299") in tables[0].rows
-    differing = {row[0]: row[1:] for row in tables[1].rows}
-    assert differing["aggregator"] == ('"spectral_clipping"', '"mean"')
-    assert "quorum" not in differing
-    parsed = Parsed(page.render(made))
-    ids = [each["id"] for _, each in parsed.elements if "id" in each]
-    assert len(ids) == len(set(ids))
+    assert len(page.render(page.make(folder))) < 2 * len(text)
 
 
 def test_without_jinja2_it_says_what_to_install(

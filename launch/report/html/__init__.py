@@ -15,6 +15,6 @@ if TYPE_CHECKING:
     from .overview import Fact
     from .recorded import RecordedRun
     from .rounds import reasons_of_turns
-    from .templates import render_sections
+    from .templates import render_page
 else:
     __getattr__, __dir__ = lazy(__name__)

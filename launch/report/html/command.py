@@ -15,30 +15,24 @@ NAME = "report.html"
 
 
 def report(
-    runs: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="RUN...",
-            help="Folders of runs, or their names under runs/.",
-            show_default=False,
-        ),
+    run: Annotated[
+        str, typer.Argument(help="Folder of the run, or its name under runs/.", show_default=False)
     ],
     out: Annotated[
         Path | None,
         typer.Option(
-            "--out", "-o", help="The page's file; report.html in the first run's folder by default."
+            "--out", "-o", help="The page's file; report.html in the run's folder by default."
         ),
     ] = None,
     runs_dir: Dir = Path("runs"),
 ) -> None:
-    """Make one HTML file of a run: incidents, curves, members, trust, rounds; for several runs also
-    their differences: gossip report RUN"""
+    """Make one HTML file of a run: incidents, curves, members, trust, rounds: gossip report RUN"""
     from gossip.launch.report import run_state
 
     from . import page
 
-    folders = [run_state.find(run, runs_dir) for run in runs]
-    _write(page.make(folders), out or folders[0] / NAME)
+    folder = run_state.find(run, runs_dir)
+    _write(page.make(folder), out or folder / NAME)
 
 
 def _write(made: RunReport, path: Path) -> None:
@@ -63,8 +57,8 @@ def _write(made: RunReport, path: Path) -> None:
         raise ConfigError(
             f"cannot write {shown(path)}: {error.strerror}", "--out names another file"
         ) from error
-    incidents = counted(sum(len(part.incidents) for part in made.parts), "incident")
-    for line in [line for part in made.parts for line in part.run.broken]:
+    incidents = counted(len(made.incidents), "incident")
+    for line in made.run.broken:
         print(f"! {shown(line)}", file=sys.stderr)
     print(f"{shown(path)}: {len(text.encode()) / 1e6:.2f} MB, {incidents}")
 

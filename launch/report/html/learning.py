@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -30,7 +29,7 @@ def section(run: RecordedRun, marks: tuple[Mark, ...]) -> Section:
         lost = run.series.logged.lost.get(name, 0)
         about = f"Left out: {counted(lost, 'value')}, not finite." if lost else ""
         found.parts.append(_by_time(run, name, metric.by_time, about, marks))
-        if by_round := compare_by_round([run], name):
+        if by_round := _by_round(run, name, metric.by_round):
             found.parts.append(by_round)
     if not run.series.metrics:
         found.text.append(
@@ -70,30 +69,21 @@ def _by_time(
     )
 
 
-def compare_by_round(runs: Sequence[RecordedRun], name: str) -> LineChart | None:
-    """Draw a metric of each run against rounds, which makes runs of different speed comparable.
-    Return None if no run logged it by round."""
-    logged = [(run, metric.by_round) for run in runs if (metric := run.series.metrics.get(name))]
-    found = [(run, points) for run, points in logged if points.peers]
-    last = max([float(points.all_x().max()) for _, points in found], default=0.0)
+def _by_round(run: RecordedRun, name: str, points: Points) -> LineChart | None:
+    """Draw a metric against rounds. Return None if it was not logged by round."""
+    last = float(points.all_x().max(initial=0.0))
     if last <= 0:
         return None
     buckets = Buckets(0.0, last, int(max(curves.LEAST, min(BUCKETS, last // ROUNDS_EACH))))
-    lines = []
-    for style, (run, points) in enumerate(found):
-        line = curves.honest_line(run, points, 0.0, buckets)
-        if len(runs) > 1:
-            line = replace(line, name=run.name, style=style, low=None, high=None)
-        lines.append(line)
+    lines = (curves.honest_line(run, points, 0.0, buckets),)
     return LineChart(
         f"chart-{_anchor(name)}-by-round",
         f"{TITLES.get(name, f'Logged: {name}')} by round",
-        "The mean of the honest peers of each run. " * (len(runs) > 1)
-        + f"Each point is the mean of {counted(math.ceil(buckets.width), 'round')}.",
-        tuple(lines),
+        f"Each point is the mean of {counted(math.ceil(buckets.width), 'round')}.",
+        lines,
         last,
         over="round",
-        logarithmic=wants_log(tuple(lines)),
+        logarithmic=wants_log(lines),
     )
 
 

@@ -171,7 +171,7 @@ def _last(run: RecordedRun, name: str) -> tuple[str, str] | None:
     return number(float(last)), f"{number(float(first))} at the start"
 
 
-def incidents_section(run: RecordedRun, incidents: list[Incident], prefix: str) -> Section:
+def incidents_section(run: RecordedRun, incidents: list[Incident]) -> Section:
     found = Section("incidents", "What went wrong")
     if not incidents:
         found.text.append("No fault was injected, and no peer noticed any.")
@@ -181,7 +181,7 @@ def incidents_section(run: RecordedRun, incidents: list[Incident], prefix: str) 
         if len(group) > LISTED_MAX:
             caption += f": the first {LISTED_MAX} of {len(group)}"
         rows = tuple(_row(run, one) for one in group[:LISTED_MAX])
-        anchors = tuple(f"{prefix}incident-{one.number}" for one in group[:LISTED_MAX])
+        anchors = tuple(f"incident-{one.number}" for one in group[:LISTED_MAX])
         if rows:
             found.parts.append(TextTable(caption, HEAD, rows, frozenset({0, 1, 2}), anchors))
     found.text.append("The pictures below show these numbers. Times count from the start.")

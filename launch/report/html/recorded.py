@@ -34,14 +34,13 @@ class RecordedRun(RunReader):
         presence: States of its peers over time.
         lines: Lines of the model, each with its event.
         handed_on: Round that another server than the first committed -> the reason.
-        label: Name on a page with other runs of the same name; "" means its own name.
     Raises: ConfigError: There is no such folder, or its settings cannot be read.
     """
 
     def __init__(self, folder: Path) -> None:
         self.config = read_object(folder, "config.json") or {}
         super().__init__(folder, details=True)
-        self.state, self.label = run_state.read_state(folder), ""
+        self.state = run_state.read_state(folder)
         self.sources = tuple(_sources(folder))
         # Otherwise the summary may be that of one of several launchers, or of an earlier end.
         summary = self.object("summary.json") if self.state.state == "ended" else None
@@ -80,7 +79,7 @@ class RecordedRun(RunReader):
 
     @property
     def name(self) -> str:
-        return self.label or self.state.name
+        return self.state.name
 
     @property
     def broken(self) -> list[str]:

@@ -13,25 +13,17 @@ from .charts import Section, TextTable
 from .overview import Fact
 
 
-def fill(template: str, **values: Any) -> str:
-    """Return the page of a template, with its time.
+def render_page(
+    title: str, facts: Sequence[Fact], sections: Sequence[Section], footer: str, **more: Any
+) -> str:
+    """Return a page of sections, with its time. ``more``: further values for the template.
 
     Raises: ConfigError: jinja2 is not installed.
     """
     made = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
-    page: str = _environment().get_template(template).render(made=made, **values)
+    values = {"title": title, "facts": facts, "sections": sections, "footer": footer, "made": made}
+    page: str = _environment().get_template("page.html.j2").render(values | {"report": None} | more)
     return page
-
-
-def render_sections(
-    title: str, facts: Sequence[Fact], sections: Sequence[Section], footer: str
-) -> str:
-    """Return a page of sections alone.
-
-    Raises: ConfigError: jinja2 is not installed.
-    """
-    values = {"title": title, "facts": facts, "sections": sections, "footer": footer}
-    return fill("sections.html.j2", **values)
 
 
 def _environment() -> Any:

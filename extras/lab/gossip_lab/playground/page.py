@@ -51,7 +51,7 @@ def page_of_run(world: World, run: PlayedRun, task: Task) -> str:
         _world([world], ()),
     ]
     title = f"{world.peers} peers, {world.topology}, {world.aggregator}"
-    return html.render_sections(title, _facts(run), sections, FOOTER)
+    return html.render_page(title, _facts(run), sections, FOOTER)
 
 
 def page_of_sweep(sweep: Sweep) -> str:
@@ -76,7 +76,7 @@ def page_of_sweep(sweep: Sweep) -> str:
     ]
     title = f"Sweep over {', '.join(sweep.grid.varied) or 'one world'}"
     are_runs = any(isinstance(cell.world, RunCommand) for cell in sweep.grid.cells)
-    return html.render_sections(title, facts, sections, FOOTER_OF_RUNS if are_runs else FOOTER)
+    return html.render_page(title, facts, sections, FOOTER_OF_RUNS if are_runs else FOOTER)
 
 
 def write_page(path: Path, page: str) -> None:
