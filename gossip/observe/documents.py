@@ -6,7 +6,20 @@ The folder may come from another user or version, so ``pick`` drops values of a 
 from __future__ import annotations
 
 from .event import Declared
-from .fields import Count, Counts, Flag, Json, Object, Real, Text, Texts
+from .fields import Count, Counts, Flag, Json, Object, Peers, Real, Text, Texts
+
+
+class LauncherRecord(Declared):
+    """Record of a launcher, from the folder ``launchers``."""
+
+    pid: Count = None
+    started: Count = None
+    user: Count = None
+    machine: Text = None
+    host: Text = None
+    since: Real = None
+    peers: Peers = None
+    ended: Real = 0.0
 
 
 class RunSettings(Declared):

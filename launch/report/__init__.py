@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from .growing import RunFiles
     from .happenings import EXIT_ASKED, Injection
     from .live_frame import About
-    from .loopback import LoopbackServer
     from .participation import low_influence
     from .run_model import RunModel
     from .run_reader import RunReader

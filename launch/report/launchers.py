@@ -8,22 +8,20 @@ import os
 import socket
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from gossip.errors import ConfigError
 from gossip.launch import hold
 from gossip.launch.guardian import stat
+from gossip.observe import documents
 from gossip.run import (
     RECORD_BYTES_MAX,
     object_in,
     open_in,
     read_at_most,
-    real,
     shown,
     this_machine,
-    whole,
     write_json,
 )
 
@@ -96,11 +94,7 @@ def present(folder: Path, peers: Iterable[int]) -> Iterator[None]:
     launcher = Launcher(
         os.getpid(), own.started, this_machine(), host, os.getuid(), began, tuple(peers)
     )
-    said = {
-        field: value
-        for field, value in asdict(launcher).items()
-        if field not in ("owner", "folder")
-    }
+    said = {field: getattr(launcher, field) for field in documents.LauncherRecord.fields}
     held = hold.mark_leader(folder)  # before the record appears, and until its end is recorded
     write_json(path, said)
     try:
@@ -147,28 +141,16 @@ def _read(folder: Path, name: str) -> Launcher:
     owners: set[int] = set()
     with open_in(folder, name, owners) as file:
         said = object_in(read_at_most(file, RECORD_BYTES_MAX, folder / name), folder / name)
-    numbers = [whole(said.get(field)) for field in ("pid", "started", "user")]
-    times = [real(said.get("since")), real(said.get("ended", 0.0))]
-    words = [said.get(field) for field in ("machine", "host")]
-    peers = said.get("peers")
-    pid, started, user = numbers
-    fit = (
-        None not in (*numbers, *times)
-        and all(isinstance(word, str) for word in words)
-        and isinstance(peers, list)
-    )
-    if not (
-        fit and pid and pid <= PID_MAX and all(whole(peer) is not None for peer in peers or ())
-    ):
+    record = documents.LauncherRecord.pick(said)
+    fields = {field: getattr(record, field) for field in documents.LauncherRecord.fields}
+    if None in fields.values() or not 0 < fields["pid"] <= PID_MAX:
         raise ConfigError(
             f"{shown(folder / name)} is not a launcher's record: a value is missing, or has "
             "another type"
         )
-    (since, ended), (machine, host) = times, words
+    fields |= {"host": shown(fields["host"]), "peers": tuple(fields["peers"])}
     owner = next((each for each in owners if each != os.geteuid()), os.geteuid())
-    led = tuple(peers or ())
-    fields: Any = pid, started, machine, shown(host), user, since, led, ended, owner, folder
-    return Launcher(*fields)
+    return Launcher(**fields, owner=owner, folder=folder)
 
 
 def command_of(pid: int) -> str:

@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from gossip.errors import ConfigError
-from gossip.launch.report import LoopbackServer
 from gossip.run import shown
 
 from .base import Point, RunDescription, Told
+from .loopback import LoopbackServer
 
 PORT = 9464
 """Default port. If it is taken, for example by a second run, any free port is used."""

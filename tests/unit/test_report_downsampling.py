@@ -27,7 +27,6 @@ def test_each_part_of_the_time_has_the_mean_of_its_values_and_a_gap_has_none() -
     buckets = Buckets(0.0, 4.0, 4)
     x, y = np.array([0.1, 0.2, 1.5, 3.9]), np.array([1.0, 3.0, 5.0, 7.0])
     np.testing.assert_array_equal(buckets.means(x, y), [2.0, 5.0, np.nan, 7.0])
-    np.testing.assert_array_equal(buckets.counts(x), [2, 1, 0, 1])
     np.testing.assert_array_equal(buckets.centers, [0.5, 1.5, 2.5, 3.5])
 
 
@@ -55,8 +54,8 @@ def test_a_spike_of_one_round_in_a_hundred_thousand_is_the_longest_of_its_part()
 
 def test_what_lies_outside_is_in_the_nearest_part_and_a_run_without_duration_has_one() -> None:
     buckets = Buckets(0.0, 2.0, 2)
-    np.testing.assert_array_equal(buckets.counts(np.array([-1.0, 5.0])), [1, 1])
-    np.testing.assert_array_equal(Buckets(3.0, 3.0, 2).counts(np.array([3.0])), [1, 0])
+    np.testing.assert_array_equal(buckets.of(np.array([-1.0, 5.0])), [0, 1])
+    np.testing.assert_array_equal(Buckets(3.0, 3.0, 2).of(np.array([3.0])), [0])
 
 
 def test_trust_holds_until_it_changes_and_its_lowest_value_is_not_lost() -> None:

@@ -46,19 +46,12 @@ class Buckets:
         at = (x - self.start) * (self.count / (self.stop - self.start))
         return np.clip(at, 0, self.count - 1).astype(np.int64)
 
-    def sums(self, x: Floats, y: Floats) -> Floats:
-        """Return the sum of the values of ``y`` in each part, ``(count,)``."""
-        return np.bincount(self.of(x), weights=y, minlength=self.count).astype(np.float64)
-
-    def counts(self, x: Floats) -> Floats:
-        """Return the number of values in each part, ``(count,)``."""
-        return np.bincount(self.of(x), minlength=self.count).astype(np.float64)
-
     def means(self, x: Floats, y: Floats) -> Floats:
         """Return the mean of each part, ``(count,)``; NaN without values."""
-        counts = self.counts(x)
+        at = self.of(x)
+        sums, counts = (np.bincount(at, each, self.count) for each in (y, np.ones(len(at))))
         with np.errstate(invalid="ignore"):
-            return np.where(counts > 0, self.sums(x, y) / np.maximum(counts, 1), np.nan)
+            return np.asarray(sums / counts, np.float64)
 
     def curve(self, x: Floats, y: Floats) -> Floats:
         """Return the mean of each part, ``(count,)``. Parts without values are interpolated; NaN in
