@@ -6,7 +6,6 @@ longer than ``HOLD_S``.
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -31,33 +30,48 @@ class SharedLine:
     since: float
 
 
-class OutputMerger:
-    """Joins equal lines of different peers."""
+class PeerOutput:
+    """Filter of the peers' output by the option ``--output``.
 
-    def __init__(self) -> None:
+    Args:
+        choice: ``merged``: the lines of all peers, equal ones once; ``all``: each line as it comes.
+    """
+
+    def __init__(self, choice: Choice = "merged") -> None:
+        self._choice = choice
         self._pending: list[SharedLine] = []
+        self._running: set[int] = set()  # peers that may still write the same line
+        self._members: set[int] = set()
 
-    def wrote(self, line: SharedLine, running: Collection[int], now: float) -> list[SharedLine]:
-        """Add a line of a peer. Return the lines to show now. ``running``: peers that may still
-        write the same line."""
-        (peer,) = line.peers
+    def poll_lines(self, view: RunModel, now: float) -> list[SharedLine]:
+        """Update the peers that run. Return the lines that wait for no further peer."""
+        rows = view.rows.values()
+        self._running = {row.peer for row in rows if row.state not in OVER}
+        self._members = {row.peer for row in rows if row.state not in ("gone", "elsewhere")}
+        return self._due(now)
+
+    def wrote(self, peer: int, text: str, err: bool, now: float) -> list[SharedLine]:
+        """Add a line of a peer. Return the lines to show now."""
+        line = SharedLine(text, err, [peer], now)
+        if self._choice == "all":
+            return [line]
         after = next(
             (at for at in range(len(self._pending), 0, -1) if peer in self._pending[at - 1].peers),
             0,
         )
         for other in self._pending[after:]:
-            if other.text == line.text and other.err == line.err:
+            if other.text == text and other.err == err:
                 other.peers.append(peer)
                 break
         else:
             self._pending.append(line)
-        return self.due(running, now)
+        return self._due(now)
 
-    def due(self, running: Collection[int], now: float) -> list[SharedLine]:
+    def _due(self, now: float) -> list[SharedLine]:
         """Return the lines that wait for no further peer, and all lines before them."""
-        ready, awaited = len(self._pending) - PENDING_MAX, set(running)
+        ready = len(self._pending) - PENDING_MAX
         for at, line in enumerate(self._pending):
-            if now - line.since >= HOLD_S or not awaited.difference(line.peers):
+            if now - line.since >= HOLD_S or not self._running.difference(line.peers):
                 ready = max(ready, at + 1)
         return self._pop_lines(max(ready, 0))
 
@@ -68,37 +82,6 @@ class OutputMerger:
     def _pop_lines(self, count: int) -> list[SharedLine]:
         taken, self._pending = self._pending[:count], self._pending[count:]
         return taken
-
-
-class PeerOutput:
-    """Filter of the peers' output by the option ``--output``.
-
-    Args:
-        choice: ``merged``: the lines of all peers, equal ones once; ``all``: each line as it comes.
-    """
-
-    def __init__(self, choice: Choice = "merged") -> None:
-        self._choice = choice
-        self._merger = OutputMerger()
-        self._running: set[int] = set()
-        self._members: set[int] = set()
-
-    def poll_lines(self, view: RunModel, now: float) -> list[SharedLine]:
-        """Update the peers that run. Return the lines that wait for no further peer."""
-        rows = view.rows.values()
-        self._running = {row.peer for row in rows if row.state not in OVER}
-        self._members = {row.peer for row in rows if row.state not in ("gone", "elsewhere")}
-        return self._merger.due(self._running, now)
-
-    def wrote(self, peer: int, text: str, err: bool, now: float) -> list[SharedLine]:
-        """Add a line of a peer. Return the lines to show now."""
-        line = SharedLine(text, err, [peer], now)
-        merges = self._choice == "merged"
-        return self._merger.wrote(line, self._running, now) if merges else [line]
-
-    def rest(self) -> list[SharedLine]:
-        """Return the lines that still wait, when the run is over."""
-        return self._merger.rest()
 
     def everybody(self, line: SharedLine) -> bool:
         """Whether all live peers wrote the line."""

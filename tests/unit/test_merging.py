@@ -10,16 +10,11 @@ import pytest
 from gossip.launch.report.merging import (
     HOLD_S,
     PENDING_MAX,
-    OutputMerger,
     PeerOutput,
     SharedLine,
     label,
 )
 from gossip.launch.report.run_model import RunModel
-
-
-def line(peer: int, text: str, now: float = 0.0, err: bool = False) -> SharedLine:
-    return SharedLine(text, err, [peer], now)
 
 
 def told(lines: list[SharedLine]) -> list[tuple[str, list[int]]]:
@@ -33,66 +28,76 @@ def view_of(**states: str) -> RunModel:
     return view
 
 
+def output_of(peers: int) -> PeerOutput:
+    """Of a run whose peers all train."""
+    output = PeerOutput()
+    output.poll_lines(view_of(**dict.fromkeys("abcd"[:peers], "training")), 0.0)
+    return output
+
+
 def test_a_line_is_shown_when_the_last_peer_has_written_it() -> None:
-    merger, all_three = OutputMerger(), [0, 1, 2]
-    assert merger.wrote(line(1, "accuracy 0.93"), all_three, 0.0) == []
-    assert merger.wrote(line(0, "accuracy 0.93"), all_three, 0.1) == []
-    assert told(merger.wrote(line(2, "accuracy 0.93"), all_three, 0.2)) == [
-        ("accuracy 0.93", [0, 1, 2])
-    ]
+    merger = output_of(3)
+    assert merger.wrote(1, "accuracy 0.93", False, 0.0) == []
+    assert merger.wrote(0, "accuracy 0.93", False, 0.1) == []
+    assert told(merger.wrote(2, "accuracy 0.93", False, 0.2)) == [("accuracy 0.93", [0, 1, 2])]
 
 
 def test_lines_that_differ_come_with_their_peers_and_none_waits_longer_than_it_may() -> None:
-    merger = OutputMerger()
-    assert merger.wrote(line(0, "a"), [0, 1], 0.0) == []
-    assert merger.wrote(line(1, "b", 0.5), [0, 1], 0.5) == []
-    assert merger.due([0, 1], HOLD_S - 0.01) == []
-    assert told(merger.due([0, 1], HOLD_S)) == [("a", [0])]
-    assert told(merger.due([0, 1], HOLD_S + 0.5)) == [("b", [1])]
+    merger = output_of(2)
+    assert merger.wrote(0, "a", False, 0.0) == []
+    assert merger.wrote(1, "b", False, 0.5) == []
+    assert merger.poll_lines(view_of(a="training", b="training"), HOLD_S - 0.01) == []
+    assert told(merger.poll_lines(view_of(a="training", b="training"), HOLD_S)) == [("a", [0])]
+    assert told(merger.poll_lines(view_of(a="training", b="training"), HOLD_S + 0.5)) == [
+        ("b", [1])
+    ]
 
 
 def test_what_came_before_a_line_that_is_due_is_shown_before_it() -> None:
-    merger = OutputMerger()
-    merger.wrote(line(0, "own"), [0, 1], 0.0)
-    merger.wrote(line(0, "alike"), [0, 1], 0.0)
-    assert told(merger.wrote(line(1, "alike"), [0, 1], 0.1)) == [("own", [0]), ("alike", [0, 1])]
+    merger = output_of(2)
+    merger.wrote(0, "own", False, 0.0)
+    merger.wrote(0, "alike", False, 0.0)
+    assert told(merger.wrote(1, "alike", False, 0.1)) == [("own", [0]), ("alike", [0, 1])]
 
 
 def test_an_equal_line_before_ones_own_last_is_another_line() -> None:
-    merger = OutputMerger()
-    merger.wrote(line(0, "a"), [0, 1, 2], 0.0)
-    merger.wrote(line(1, "b"), [0, 1, 2], 0.0)
-    merger.wrote(line(1, "a"), [0, 1, 2], 0.0)
+    merger = output_of(3)
+    merger.wrote(0, "a", False, 0.0)
+    merger.wrote(1, "b", False, 0.0)
+    merger.wrote(1, "a", False, 0.0)
     assert told(merger.rest()) == [("a", [0]), ("b", [1]), ("a", [1])]
 
 
 def test_stdout_and_stderr_are_not_joined() -> None:
-    merger = OutputMerger()
-    merger.wrote(line(0, "a"), [0, 1], 0.0)
-    assert told(merger.wrote(line(1, "a", err=True), [0, 1], 0.0)) == []
+    merger = output_of(2)
+    merger.wrote(0, "a", False, 0.0)
+    assert told(merger.wrote(1, "a", True, 0.0)) == []
     assert len(merger.rest()) == 2
 
 
 def test_no_more_lines_wait_than_are_allowed() -> None:
-    merger, shown = OutputMerger(), list[SharedLine]()
+    merger, shown = output_of(2), list[SharedLine]()
     for number in range(PENDING_MAX + 10):
-        shown += merger.wrote(line(0, f"{number}"), [0, 1], 0.0)
+        shown += merger.wrote(0, f"{number}", False, 0.0)
     assert [each.text for each in shown] == [f"{number}" for number in range(10)]
 
 
 @pytest.mark.parametrize("seed", range(30))
 def test_whatever_peers_write_each_ones_lines_are_all_shown_in_their_order(seed: int) -> None:
-    draw, now, merger = Random(seed), 0.0, OutputMerger()
+    draw, now, merger = Random(seed), 0.0, output_of(4)
+    view = view_of(**dict.fromkeys("abcd", "training"))
     running, shown = set(range(4)), list[SharedLine]()
     wrote: dict[int, list[str]] = {peer: [] for peer in running}
     for _ in range(400):
         now += draw.random() * 0.1
         if len(running) > 1 and draw.random() < 0.005:
-            running.discard(draw.choice(sorted(running)))
+            running.discard(ended := draw.choice(sorted(running)))
+            view.rows[ended].state = "gone"
+            shown += merger.poll_lines(view, now)
         peer, text = draw.choice(sorted(running)), draw.choice("abc")
         wrote[peer].append(text)
-        shown += merger.wrote(line(peer, text, now), running, now)
-        for each in (found := merger.due(running, now)):
+        shown += merger.wrote(peer, text, False, now)
+        for each in (found := merger.poll_lines(view, now)):
             assert now - each.since < HOLD_S + 0.1
         shown += found
     shown += merger.rest()
@@ -122,7 +127,7 @@ def test_who_is_done_before_the_others_write_is_one_of_all() -> None:
 def test_a_label_names_who_wrote_it() -> None:
     output = PeerOutput()
     output.poll_lines(view_of(a="training", b="training", c="training", d="training"), 0.0)
-    some, one = SharedLine("", False, [1, 3, 2], 0.0), line(2, "")
+    some, one = SharedLine("", False, [1, 3, 2], 0.0), SharedLine("", False, [2], 0.0)
     assert label(some, output.everybody(some)) == "1-3|"
     assert label(one, output.everybody(one)) == "2|"
 
