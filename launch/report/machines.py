@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from gossip.observe import documents, events
 from gossip.run import text_of
@@ -23,35 +22,29 @@ LOAD_HIGH = 2.0
 """Load for each core above which processes wait for processors most of the time."""
 
 
-class Extremes(NamedTuple):
-    """Last, lowest and highest reported value of a figure."""
-
-    last: float
-    lowest: float
-    highest: float
-
-
 class Figures:
-    """Figures of a machine or a GPU, by name."""
+    """Figures of a machine or a GPU, by name: the last value of each, and its worst."""
 
     def __init__(self) -> None:
-        self._found: dict[str, Extremes] = {}
+        self._last: dict[str, float] = {}
+        self._worst: dict[str, float] = {}
 
     def record(self, names: Iterable[str], source: object) -> None:
         """Record the attributes of ``source`` with these names that are not None."""
         for name in names:
             if (value := getattr(source, name)) is not None:
-                _, lowest, highest = self._found.get(name, (value, value, value))
-                self._found[name] = Extremes(value, min(lowest, value), max(highest, value))
+                worst = min if name in LOW_IS_BAD else max
+                self._last[name] = value
+                self._worst[name] = worst(value, self._worst.get(name, value))
 
-    def find(self, name: str, over: bool, worst: str = "highest") -> float | None:
-        """Return the last value of a figure or, if the run is ``over``, its ``worst``; None if it
-        is not known."""
-        found: float | None = getattr(self._found.get(name), worst if over else "last", None)
-        return found
+    def find(self, name: str, over: bool) -> float | None:
+        """Return the last value of a figure or, if the run is ``over``, its worst; None if it is
+        not known."""
+        return (self._worst if over else self._last).get(name)
 
 
 OF_MACHINE = ("load", "machine_memory_free", "disk_free")
+LOW_IS_BAD = ("machine_memory_free", "disk_free", "busy")
 OF_GPU = ("busy", "memory", "memory_total", "celsius")
 
 
@@ -83,7 +76,7 @@ class MachineHealth:
         """Return figures of the machine, the worst ones if the run is ``over``. Each has its
         problem; "" means none."""
         load = self.seen.find("load", over)
-        free, disk = (self.seen.find(name, over, "lowest") for name in OF_MACHINE[1:])
+        free, disk = (self.seen.find(name, over) for name in OF_MACHINE[1:])
         found = []
         if load is not None:
             cores = f" on {counted(self.cores, 'core')}" if self.cores else ""
@@ -101,7 +94,7 @@ class MachineHealth:
         """Return figures of all GPUs together: their mean busy share, or the mean of their lowest
         values, the memory of the fullest GPU, and the temperature of the hottest."""
         gpus = list(self.gpus.values())
-        busy = [each for gpu in gpus if (each := gpu.find("busy", over, "lowest")) is not None]
+        busy = [each for gpu in gpus if (each := gpu.find("busy", over)) is not None]
         full = [
             (used, total)
             for gpu in gpus
