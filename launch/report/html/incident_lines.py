@@ -19,18 +19,14 @@ LISTED_MAX = 60
 
 def lines_of(run: RecordedRun, width: int) -> list[str]:
     """Return lines about all incidents of a run by time, or a line that there are none."""
-    found = incidents.of(run)
-    lines: list[str] = []
-    if run.origin:
-        lines.append(f"It continued at {run.origin}.")
-    if found:
-        lines.append("Failures and injected faults (times count from the start of the run):")
-        if origin := times_of_faults(run, found):
-            lines += textwrap.wrap(origin, max(width, 2 * INDENT))
-        for incident in found[:LISTED_MAX]:
-            lines += _lines(run, incident, width)
-    else:
-        lines += textwrap.wrap(nothing_noticed(run), max(width, 2 * INDENT))
+    found, width = incidents.of(run), max(width, 2 * INDENT)
+    lines = [f"It continued at {run.origin}."] if run.origin else []
+    if not found:
+        return lines + textwrap.wrap(nothing_noticed(run), width)
+    lines.append("Failures and injected faults (times count from the start of the run):")
+    lines += textwrap.wrap(times_of_faults(run, found), width)
+    for incident in found[:LISTED_MAX]:
+        lines += _lines(run, incident, width)
     if len(found) > LISTED_MAX:
         lines.append(
             f"{len(found) - LISTED_MAX} more: gossip report {run_state.word_for(run.folder)}"
@@ -39,27 +35,25 @@ def lines_of(run: RecordedRun, width: int) -> list[str]:
 
 
 def _lines(run: RecordedRun, one: incidents.Incident, width: int) -> list[str]:
-    when = NONE if one.t is None else run.clock(one.t)
-    at = (
-        f"round {one.round}"
-        if one.round is not None and one.round >= 0 and one.t is not None
-        else ""
-    )
+    when, at = NONE if one.t is None else run.clock(one.t), ""
+    if one.round is not None and one.round >= 0 and one.t is not None:
+        at = f"round {one.round}"
     text = ", ".join(filter(None, (at, incidents.who(run, one))))
-    described = ": ".join(filter(None, (text, one.described)))
-    lines = _under(f"{one.number:>3}  {when}", described, width)
+    begin = f"{f'{one.number:>3}  {when}':<{INDENT - 1}} "
+    lines = _wrap(": ".join(filter(None, (text, one.described))), width, begin)
     for name, said in (("noticed", one.noticed), ("back", one.back), ("effect", one.effect)):
         if said and said != NONE:
-            lines += _under("", f"{name}: {said}", width)
+            lines += _wrap(f"{name}: {said}", width, " " * INDENT, 2)
     return lines
 
 
-def _under(begin: str, text: str, width: int) -> list[str]:
-    """Return ``text`` in a column to the right of ``begin``."""
+def _wrap(text: str, width: int, begin: str, more: int = 0) -> list[str]:
+    """Return ``text`` in a column to the right of ``begin``. Further lines have ``more`` blanks
+    before it."""
     return textwrap.wrap(
         shown(text),
-        max(width, 2 * INDENT),
-        initial_indent=f"{begin:<{INDENT - 1}} ",
-        subsequent_indent=" " * INDENT,
+        width,
+        initial_indent=begin,
+        subsequent_indent=" " * (INDENT + more),
         break_on_hyphens=False,
     )
