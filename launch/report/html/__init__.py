@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from .incident_lines import lines_of
     from .incidents import slowness
     from .overview import Fact
+    from .page import render_page
     from .recorded import RecordedRun
     from .rounds import reasons_of_turns
-    from .templates import render_page
 else:
     __getattr__, __dir__ = lazy(__name__)

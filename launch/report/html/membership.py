@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-
-import numpy as np
+from collections.abc import Iterable
 
 from gossip.launch.report.peer_row import PeerRow
 from gossip.launch.report.run_model import RunModel
 from gossip.observe import Event, SubjectEvent
 
-from .charts import STATES, Span
-from .downsampling import Buckets, Floats
+from .charts import Span
 
 PRESENT = ("training", "quarantined", "done")
 
@@ -75,17 +72,6 @@ class Presence:
                 if stop > max(start, began)
             )
         return found
-
-
-def counts(found: Mapping[int, tuple[Span, ...]], buckets: Buckets) -> dict[str, Floats]:
-    """Return for each state the number of peers in it at the center of each bucket,
-    ``(buckets,)``."""
-    at = buckets.centers
-    sums = {state: np.zeros(buckets.count) for state in STATES}
-    for each in found.values():
-        for span in each:
-            sums[span.state] += (span.start <= at) & (at < span.stop)
-    return sums
 
 
 def away_s(each: Iterable[Span]) -> float:

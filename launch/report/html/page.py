@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import datetime
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+from gossip.errors import ConfigError
 
 from . import (
     configuration,
@@ -12,11 +17,10 @@ from . import (
     overview,
     participation,
     rounds,
-    templates,
-    timeline,
+    svg,
     trusting,
 )
-from .charts import Section
+from .charts import Section, TextTable
 from .recorded import RecordedRun
 
 FOOTER = "Made from the files of the run alone: events.jsonl, commits.jsonl, metrics.jsonl."
@@ -45,7 +49,7 @@ def make(folder: Path) -> RunReport:
     sections = (
         overview.incidents_section(run, found),
         learning.section(run, marks),
-        timeline.section(run, marks, found),
+        participation.presence(run, marks, found),
         trusting.section(run, marks),
         rounds.section(run, marks),
         participation.section(run, marks, found),
@@ -58,6 +62,40 @@ def make(folder: Path) -> RunReport:
 
 def render(report: RunReport) -> str:
     """Return the page. Raises: ConfigError: jinja2 is not installed."""
-    return templates.render_page(
-        report.run.name, report.facts, report.sections, FOOTER, report=report
+    return render_page(report.run.name, report.facts, report.sections, FOOTER, report=report)
+
+
+def render_page(
+    title: str,
+    facts: Sequence[overview.Fact],
+    sections: Sequence[Section],
+    footer: str,
+    **more: Any,
+) -> str:
+    """Return a page of sections, with its time. ``more``: further values for the template.
+
+    Raises: ConfigError: jinja2 is not installed.
+    """
+    made = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
+    values = {"title": title, "facts": facts, "sections": sections, "footer": footer, "made": made}
+    page: str = _environment().get_template("page.html.j2").render(values | {"report": None} | more)
+    return page
+
+
+def _environment() -> Any:
+    try:
+        from jinja2 import Environment, FileSystemLoader, StrictUndefined
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            "a report needs jinja2, which is not installed", "pip install 'gossip-train[report]'"
+        ) from error
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
+    environment.globals["draw"] = svg.draw
+    environment.tests["table"] = lambda part: isinstance(part, TextTable)
+    return environment

@@ -1,4 +1,4 @@
-"""Participation of peers in rounds, and their traffic."""
+"""Presence of peers over time, their participation in rounds, and their traffic."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from gossip.launch.report.words import bytes_word, counted, lasted
 
 from . import curves, membership
-from .charts import BAND, Line, LineChart, Mark, Section, TextTable
+from .charts import BAND, LaneChart, Line, LineChart, Mark, Section, Span, TextTable
 from .figures import NONE, share
 from .incidents import Incident, in_trouble
 from .learning import named
@@ -28,7 +28,6 @@ HEAD = (
     "Quarantine",
 )
 BYTES = ("Sent", "Received")
-MACHINES_MAX = 20
 
 
 def section(run: RecordedRun, marks: tuple[Mark, ...], incidents: list[Incident]) -> Section:
@@ -51,7 +50,6 @@ def section(run: RecordedRun, marks: tuple[Mark, ...], incidents: list[Incident]
             f"Sent in all: {bytes_word(sent)}, {bytes_word(sent / rounds)} a round."
             + (f" It is unknown for {counted(silent, 'peer')}." if silent else "")
         )
-    found.parts += _machines(run)
     return found
 
 
@@ -76,24 +74,6 @@ def _contributors(run: RecordedRun, marks: tuple[Mark, ...]) -> LineChart:
         marks,
         bottom=0.0,
     )
-
-
-def _machines(run: RecordedRun) -> list[TextTable]:
-    """Return the table of the machines with their worst reported figures."""
-    known = [each for each in run.view.machines.found.values() if each.in_words(over=True)]
-    if not known:
-        return []
-    rows = tuple(
-        (
-            machine.host or NONE,
-            ", ".join(text for text, _ in machine.figures(over=True)),
-            ", ".join(f"{text}: {bad}" for text, bad in machine.figures(over=True) if bad) or NONE,
-        )
-        for machine in sorted(known, key=lambda each: (not each.is_ill(over=True), each.host))
-    )
-    more = f", {MACHINES_MAX} of {len(rows)}" if len(rows) > MACHINES_MAX else ""
-    head = ("Host", "At worst", "Trouble")
-    return [TextTable(f"Machines{more}", head, rows[:MACHINES_MAX])]
 
 
 def sent_in_all(run: RecordedRun) -> int:
@@ -138,3 +118,35 @@ def _row(run: RecordedRun, peer: int, spans: Mapping[int, tuple[Any, ...]]) -> t
         bytes_word(sent) if sent else NONE,
         bytes_word(received) if received else NONE,
     )
+
+
+def presence(run: RecordedRun, marks: tuple[Mark, ...], incidents: list[Incident]) -> Section:
+    spans = run.spans
+    shown = in_trouble(spans, incidents, curves.LISTED_MAX)
+    about = "If a peer has several states, the most serious is drawn."
+    if len(spans) > len(shown):
+        rest = [membership.away_s(spans[peer]) for peer in spans if peer not in shown]
+        about = (
+            f"The {len(shown)} of {len(spans)} peers with the most trouble. No other peer was away "
+            f"for more than {lasted(max(rest, default=0.0))} in all."
+        )
+    chart = LaneChart(
+        "chart-lanes",
+        "What each peer did",
+        about,
+        tuple((named(run, peer), _joined(spans[peer])) for peer in shown),
+        run.duration_s,
+        marks,
+    )
+    return Section("membership", "Membership", parts=[chart])
+
+
+SPANS_MAX = 150
+"""Maximum number of spans that are drawn for a peer: the longest ones."""
+
+
+def _joined(spans: tuple[Span, ...]) -> tuple[Span, ...]:
+    if len(spans) <= SPANS_MAX:
+        return spans
+    longest = sorted(spans, key=lambda span: span.stop - span.start, reverse=True)[:SPANS_MAX]
+    return tuple(sorted(longest, key=lambda span: span.start))
