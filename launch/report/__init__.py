@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from .participation import low_influence
     from .run_model import RunModel
     from .run_reader import RunReader
-    from .run_state import RUNS, find, word_for
+    from .run_state import RUNS, find, standing_of, word_for
     from .screens import (
         LiveScreen,
         PlainScreen,
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
         screen_for,
     )
     from .stages import stages_of
-    from .top import standing_of
     from .words import (
         at_round,
         bytes_word,

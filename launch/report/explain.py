@@ -16,7 +16,8 @@ from gossip.run import text_of
 from . import run_state
 from .growing import RunFiles
 from .html import RecordedRun, lines_of, reasons_of_turns, slowness
-from .top import PLAIN_WIDTH, standing_of
+from .run_state import standing_of
+from .top import PLAIN_WIDTH
 from .words import bytes_word, clock, counted, lasted, named, numbers
 
 LINES_MAX = 40

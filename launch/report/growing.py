@@ -13,6 +13,7 @@ import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -36,44 +37,29 @@ _DECODER = json.JSONDecoder()
 _PEER = re.compile(r"peer-(0|[1-9]\d{0,3})")
 
 
-class RowParser:
-    """Parser of lines with JSON objects. The common part of the lines of all peers about
-    a round is parsed and checked once, and the rows share its values. With hundreds of peers that
-    is most of the line."""
+def parse_line(line: bytes, file: str) -> Row:
+    """Parse a line of a file of that name. The part that is the same in the lines of all peers
+    about a round is parsed and checked once, and the rows share its values. With hundreds of peers
+    that is most of the line. Raises: ValueError: It is not a row."""
+    at = line.find(TAIL_BEGIN)
+    if at < 0:
+        return check_row(_parsed(str(line, "utf-8")), file)
+    try:
+        row = check_row(_parsed(str(line[:at], "utf-8") + "}"), file)
+        # In files without events the field ``event`` may be any text.
+        row.update(_parse_tail(line[at:], str(row.get("event")), file))
+    except ValueError:
+        return check_row(parse_json(line), file)  # The tail began inside a nested object.
+    return row
 
-    def __init__(self) -> None:
-        self._tails: dict[tuple[str, bytes], Row] = {}
-        self._last: tuple[str, bytes, Row] = "", b"\n", {}  # no line ends like this
 
-    def parse(self, line: bytes, file: str) -> Row:
-        """Parse a line of a file of that name. Raises: ValueError: It is not a row."""
-        event, text, tail = self._last  # Comparing with this string is faster than hashing it.
-        alike = line.endswith(text)
-        at = len(line) - len(text) if alike else line.find(TAIL_BEGIN)
-        if at < 0:
-            return check_row(_parsed(str(line, "utf-8")), file)
-        try:
-            row = check_row(_parsed(str(line[:at], "utf-8") + "}"), file)
-            kind = str(row.get("event"))  # In files without events this field may be any text.
-            if not alike or event != kind:
-                tail = self._tail(line[at:], kind, file)
-        except ValueError:
-            return check_row(parse_json(line), file)  # The tail began inside a nested object.
-        row.update(tail)
-        return row
-
-    def _tail(self, text: bytes, event: str, file: str) -> Row:
-        """Return the fields at the end of a line of an event of that name."""
-        found = self._tails.get((event, text))
-        if found is None:
-            found = check_row({"event": event, **parse_json(b"{" + text[1:])}, file)
-            if found.pop("event") != event:
-                raise ValueError("the line has two hard links")
-            if len(self._tails) >= TAILS_KEPT:
-                del self._tails[next(iter(self._tails))]
-            self._tails[event, text] = found
-        self._last = event, text, found
-        return found
+@lru_cache(TAILS_KEPT)
+def _parse_tail(text: bytes, event: str, file: str) -> Row:
+    """Return the fields at the end of a line of an event of that name."""
+    found = check_row({"event": event, **parse_json(b"{" + text[1:])}, file)
+    if found.pop("event") != event:
+        raise ValueError("the line has two hard links")
+    return found
 
 
 def _parsed(text: str) -> Any:
@@ -98,9 +84,9 @@ class GrowingFile:
         replaced: Whether another file has replaced it. The other file is not read.
     """
 
-    def __init__(self, folder: Path, name: str, parser: RowParser | None = None) -> None:
+    def __init__(self, folder: Path, name: str) -> None:
         self.path = folder / name
-        self._folder, self._name, self._parser = folder, name, parser or RowParser()
+        self._folder, self._name = folder, name
         self.why_not = ""
         self.refused, self.why_refused = 0, ""
         self._refused_bytes = 0
@@ -193,7 +179,7 @@ class GrowingFile:
         try:
             if len(line) > LINE_BYTES_MAX:
                 raise ValueError(f"it has more than {LINE_BYTES_MAX} bytes")
-            row = self._parser.parse(line, self.path.name)
+            row = parse_line(line, self.path.name)
         except ValueError as error:
             self.why_refused = self.why_refused or f"line {self._lines}: {error}"
             self.refused += 1
@@ -219,7 +205,6 @@ class RunFiles:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._files: dict[str, GrowingFile] = {}
-        self._parser = RowParser()
 
     @property
     def broken(self) -> list[str]:
@@ -261,10 +246,7 @@ class RunFiles:
         return self._by_time(self._files_of("metrics"))
 
     def _event_files(self) -> list[GrowingFile]:
-        names = ["events.jsonl"]
-        names += sorted(path.name for path in self.folder.glob("events-*.jsonl"))
-        launchers = [name for name in names if os.path.lexists(self.folder / name)]
-        return [self._file(name) for name in launchers] or self._files_of("events")
+        return [*map(self._file, event_files(self.folder))] or self._files_of("events")
 
     def _files_of(self, kind: str) -> list[GrowingFile]:
         """Return the files of the peers; if the folder has none, the file that merges them."""
@@ -273,7 +255,7 @@ class RunFiles:
         return [self._file(name) for name in there or [f"{kind}.jsonl"]]
 
     def _file(self, name: str) -> GrowingFile:
-        return self._files.setdefault(name, GrowingFile(self.folder, name, self._parser))
+        return self._files.setdefault(name, GrowingFile(self.folder, name))
 
     def _by_time(
         self,
@@ -282,6 +264,13 @@ class RunFiles:
     ) -> Iterator[Row]:
         rows = (of_each(map(_on_wall_clock, file.rows())) for file in files)
         return heapq.merge(*rows, key=_time_of)
+
+
+def event_files(folder: Path) -> list[str]:
+    """Return the names of the event files that launchers of the run append to: one, or one for each
+    task of a scheduler."""
+    names = ["events.jsonl", *sorted(path.name for path in folder.glob("events-*.jsonl"))]
+    return [name for name in names if os.path.lexists(folder / name)]
 
 
 def in_order(rows: Iterable[Row]) -> Iterator[Row]:

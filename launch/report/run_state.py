@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import os
 import shlex
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,12 +23,12 @@ from gossip.run import (
     peers_in,
     read_object,
     read_seed,
-    segments,
     shown,
     text_of,
 )
 
 from .exit_codes import status_of
+from .growing import event_files
 from .launchers import Launcher, of as launchers_of
 from .run_model import RunModel
 from .stages import stages_in
@@ -34,6 +36,8 @@ from .words import near
 
 RUNS = "runs"
 NODES_MAX = 10_000
+BEGIN_S = 300.0
+"""Time after which a run without any start counts as over, in seconds."""
 TAIL_BYTES = 256 * 1024  # end of events.jsonl: more rows than all peers write in a second
 TAIL_BYTES_MIN = 16 * 1024  # end of each file, if every peer has its own
 State = Literal["running", "elsewhere", "copy", "ended", "killed", "not begun"]
@@ -94,13 +98,28 @@ class RunState:
         }
 
 
+@dataclass(frozen=True)
+class RunStatus:
+    """State of the run as a whole.
+
+    Attributes:
+        state: State in a few words, as in ``gossip ls``.
+        over: Whether the run is over.
+        where: Hosts of its launchers.
+    """
+
+    state: str
+    over: bool
+    where: str = ""
+
+
 def find(run: str, runs: Path = Path(RUNS)) -> Path:
     """Return the folder of a run, which ``run`` names by path, or by name under ``runs``.
 
     Raises: ConfigError: There is no run of that name, or its settings cannot be read.
     """
     for folder in (Path(run), runs / run):
-        if _is_run(folder):
+        if written_at(folder) is not None:
             open_in(folder, "config.json").close()
             return folder.resolve()
     suggestion = suggest_name(Path(run).name, [folder.name for folder in folders(runs)])
@@ -123,8 +142,8 @@ def word_for(folder: Path) -> str:
 
 def folders(runs: Path) -> list[Path]:
     """Return the folders of all runs, the latest first."""
-    found = [folder for folder in _folders_in(runs) if _is_run(folder)]
-    return sorted(found, key=written_at, reverse=True)
+    found = [(at, folder) for folder in _folders_in(runs) if (at := written_at(folder)) is not None]
+    return [folder for _, folder in sorted(found, key=itemgetter(0), reverse=True)]
 
 
 def _folders_in(runs: Path) -> list[Path]:
@@ -138,21 +157,14 @@ def _folders_in(runs: Path) -> list[Path]:
         ) from error
 
 
-def _is_run(folder: Path) -> bool:
-    """Whether the folder has an entry with the name of a run's settings. If the entry is not a
-    file, reading it raises."""
-    try:
-        return bool((folder / "config.json").stat(follow_symlinks=False))
-    except (OSError, ValueError):  # It does not exist, or the name is invalid.
-        return False
-
-
-def written_at(folder: Path) -> float:
-    """Return the time at which the settings of a run were written, in seconds since 1970."""
+def written_at(folder: Path) -> float | None:
+    """Return the time at which the settings of a run were written, in seconds since 1970; None if
+    the folder is not that of a run. If its entry for the settings is not a file, reading it
+    raises."""
     try:
         return (folder / "config.json").stat(follow_symlinks=False).st_mtime
-    except OSError:  # It was just removed.
-        return 0.0
+    except (OSError, ValueError):  # It does not exist, or the name is invalid.
+        return None
 
 
 def read_state(folder: Path) -> RunState:
@@ -191,14 +203,18 @@ def read_state(folder: Path) -> RunState:
     )
 
 
-def standing(folder: Path) -> tuple[State, list[str], documents.Outcome]:
-    """Return the state of a run, its hosts, and its outcome if known. It is cheaper
-    than ``read_state``."""
+def standing_of(folder: Path) -> RunStatus:
+    """Return the state of the run in a folder. It is cheaper than ``read_state``."""
     broken: list[str] = []
     summary = read_known(folder, "summary.json", broken)
     launchers, nodes, state = _state_of(folder, broken, summary is not None)
-    hosts = sorted({one.host for one in launchers or nodes})
-    return state, hosts, _outcome(summary, nodes, state)
+    hosts = ", ".join(sorted({one.host for one in launchers or nodes}))
+    has_waited = time.time() - (written_at(folder) or 0.0) > BEGIN_S
+    over = state in ("ended", "killed", "copy") or (state == "not begun" and has_waited)
+    if state == "elsewhere":
+        return RunStatus(f"on {hosts}", over)
+    status = text_of(_outcome(summary, nodes, state).status) if state == "ended" else None
+    return RunStatus(f"ended: {status}" if status else state, over, hosts)
 
 
 def _state_of(
@@ -280,32 +296,19 @@ def still_here(folder: Path) -> list[int]:
 
 def _read_progress(view: RunModel, folder: Path, broken: list[str]) -> None:
     """Apply the last events of a run to its model."""
-    files = event_files(folder) or sorted(folder.glob("peer-*/events.jsonl"))[:NODES_MAX]
+    files = [*map(folder.joinpath, event_files(folder))] or sorted(
+        folder.glob("peer-*/events.jsonl")
+    )[:NODES_MAX]
     each_bytes = max(TAIL_BYTES // max(1, len(files)), TAIL_BYTES_MIN)
     for path in files:
         for event in _last_events(path, each_bytes, broken):
             view.apply_recorded(event)
 
 
-def event_files(folder: Path) -> list[Path]:
-    """Return the event files that launchers of the run append to: one, or one for each task of a
-    scheduler."""
-    return [
-        path
-        for path in (folder / "events.jsonl", *sorted(folder.glob("events-*.jsonl")))
-        if os.path.lexists(path)
-    ]
-
-
 def _last_events(path: Path, tail_bytes: int, broken: list[str]) -> list[Event]:
-    before: list[Event] = []
     try:
         with open_file(path) as file:
-            found = last_events(file, tail_bytes)
-            if file.tell() < TAIL_BYTES_MIN and (cut := segments(path)) and cut[-1].suffix != ".gz":
-                with open_file(cut[-1]) as rotated:  # The file was just rotated.
-                    before = last_events(rotated, tail_bytes)
-            return before + found
+            return last_events(file, tail_bytes)
     except FileNotFoundError:
         return []
     except ConfigError as error:

@@ -17,22 +17,21 @@ from rich.live import Live
 from rich.text import Text
 
 from gossip.errors import ConfigError
-from gossip.run import shown, text_of
+from gossip.run import shown
 
 from . import run_state
 from .peer_table import PeerLine, Size, peer_lines
 from .run_model import RunModel
 from .run_reader import RunReader
+from .run_state import RunStatus, standing_of
 from .screens import is_terminal
-from .top_frame import RunStatus, frame
+from .top_frame import frame
 
 PLAIN_WIDTH = 120
 """Width of output into a file or a pipe, in columns."""
 ROWS_ALL = 100_000
 """Height of output that is printed once, in rows: all rows fit."""
 STATE_EVERY_S = 1.0
-BEGIN_S = 300.0
-"""Time after which a run without any start counts as over, in seconds."""
 
 
 class TopView:
@@ -114,18 +113,6 @@ def _peer_json(line: PeerLine, view: RunModel, now: float) -> dict[str, Any]:
 
 def _pick(source: object, *names: str) -> dict[str, Any]:
     return {name: getattr(source, name) for name in names}
-
-
-def standing_of(folder: Path) -> RunStatus:
-    """Return the state of the run in a folder."""
-    state, hosts, outcome = run_state.standing(folder)
-    over = state in ("ended", "killed", "copy") or (
-        state == "not begun" and time.time() - run_state.written_at(folder) > BEGIN_S
-    )
-    word = f"on {', '.join(hosts)}" if state == "elsewhere" else state
-    if state == "ended" and outcome.status:
-        word = f"ended: {text_of(outcome.status)}"
-    return RunStatus(word, over, "" if state == "elsewhere" else ", ".join(hosts))
 
 
 def choose(run: str | None, runs: Path) -> Path:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from rich.cells import cell_len
 from rich.text import Text
@@ -17,7 +16,8 @@ from . import live_frame, peer_table, run_state
 from .folding import folded
 from .live_frame import NO_LOSS
 from .peer_table import PeerLine, Size, peer_lines
-from .run_reader import Happening, RunReader
+from .run_reader import RunReader
+from .run_state import RunStatus
 from .screens import MARKS, lacks_loss
 from .words import clock, counted, named, near
 
@@ -25,21 +25,6 @@ EVENTS_LEAST, EVENTS_MOST = 4, 16
 MACHINE_LINES = 2
 EVENT_BEGIN = 13  # width of time and count, in columns
 SERVED_ROUNDS = 100
-
-
-@dataclass(frozen=True)
-class RunStatus:
-    """State of the run as a whole.
-
-    Attributes:
-        state: State in a few words, as in ``gossip ls``.
-        over: Whether the run is over.
-        where: Hosts of its launchers.
-    """
-
-    state: str
-    over: bool
-    where: str = ""
 
 
 def frame(reader: RunReader, standing: RunStatus, now: float, size: Size) -> list[Text]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gossip.launch.report.growing import RowParser
+from gossip.launch.report.growing import parse_line
 from gossip.observe import (
     EVENTS,
     ContributionRow,
@@ -55,21 +55,20 @@ def test_the_names_of_fields_leave_the_methods_alone() -> None:
 
 
 def test_the_end_of_a_line_is_checked_as_its_event_and_under_no_second_name() -> None:
-    parser = RowParser()
     end = ',"contributors":[0],"reasons":7}'
-    parser.parse(f'{{"event":"round","round":1{end}'.encode(), "events.jsonl")
+    parse_line(f'{{"event":"round","round":1{end}'.encode(), "events.jsonl")
     with pytest.raises(ValueError, match="reasons"):
-        parser.parse(f'{{"event":"suspected","round":1{end}'.encode(), "events.jsonl")
+        parse_line(f'{{"event":"suspected","round":1{end}'.encode(), "events.jsonl")
     twice = b'{"event":"x","loss":"high","contributors":[0],"event":"round"}'
     with pytest.raises(ValueError, match="loss"):
-        parser.parse(twice, "events.jsonl")
-    assert parser.parse(json.dumps({"event": "x", "loss": "high"}).encode(), "events.jsonl")
+        parse_line(twice, "events.jsonl")
+    assert parse_line(json.dumps({"event": "x", "loss": "high"}).encode(), "events.jsonl")
 
 
 @pytest.mark.parametrize("file", ["commits.jsonl", "metrics.jsonl"])
 def test_a_file_without_events_may_have_anything_as_its_event(file: str) -> None:
     row = {"event": [1], "round": 1, "contributors": []}
-    assert RowParser().parse(json.dumps(row, separators=(",", ":")).encode(), file) == row
+    assert parse_line(json.dumps(row, separators=(",", ":")).encode(), file) == row
 
 
 def test_a_commit_has_the_fields_of_its_row_and_defaults_in_place_of_the_others() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gossip.launch.report import growing
-from gossip.launch.report.growing import TAILS_KEPT, GrowingFile, RowParser
+from gossip.launch.report.growing import TAILS_KEPT, GrowingFile, parse_line
 
 
 def row(peer: int, number: int, **more: Any) -> bytes:
@@ -17,9 +17,8 @@ def row(peer: int, number: int, **more: Any) -> bytes:
 
 
 def test_the_rows_are_those_of_the_lines() -> None:
-    parser = RowParser()
     lines = [row(peer, number) for number in range(3 * TAILS_KEPT) for peer in range(3)]
-    assert [parser.parse(line, "events.jsonl") for line in lines] == [
+    assert [parse_line(line, "events.jsonl") for line in lines] == [
         json.loads(line) for line in lines
     ]
 
@@ -32,9 +31,9 @@ def test_what_peers_tell_alike_is_parsed_once(monkeypatch: pytest.MonkeyPatch) -
         return json.loads(data)
 
     monkeypatch.setattr(growing, "parse_json", parse)
-    parser = RowParser()
+    growing._parse_tail.cache_clear()
     for peer in range(200):
-        parser.parse(row(peer, 7), "events.jsonl")
+        parse_line(row(peer, 7), "events.jsonl")
     assert sum("trust" in str(each) for each in parsed) == 1
 
 
@@ -47,7 +46,7 @@ def test_what_peers_tell_alike_is_parsed_once(monkeypatch: pytest.MonkeyPatch) -
     ],
 )
 def test_where_the_name_stands_elsewhere_the_line_is_parsed_as_a_whole(line: bytes) -> None:
-    assert RowParser().parse(line, "events.jsonl") == json.loads(line)
+    assert parse_line(line, "events.jsonl") == json.loads(line)
 
 
 def test_a_line_that_is_no_json_is_torn(tmp_path: Path) -> None:
@@ -65,6 +64,6 @@ def test_a_line_without_the_name_is_parsed_or_refused_as_by_json(line: bytes) ->
         expected = growing.parse_json(str(line, "utf-8"))
     except ValueError:
         with pytest.raises(ValueError):
-            RowParser().parse(line, "events.jsonl")
+            parse_line(line, "events.jsonl")
     else:
-        assert RowParser().parse(line, "events.jsonl") == expected
+        assert parse_line(line, "events.jsonl") == expected
