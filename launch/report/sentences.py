@@ -115,7 +115,7 @@ class Speaker:
     @staticmethod
     def format(text: str, event: Event) -> str:
         """Return a template with the fields of an event."""
-        return _FORMAT.vformat(text, (), _Fields(event)).rstrip()
+        return _FORMAT.format(text, event=event).rstrip()
 
     def once(self, event: Event, about: object, *lines: str) -> list[str]:
         """Return the lines if they are due."""
@@ -129,17 +129,12 @@ class Speaker:
         return last is None or event.t - last >= quiet_s
 
 
-class _Fields(dict[str, Any]):
-    """Fields of an event, with their defaults."""
-
-    def __init__(self, event: Event) -> None:
-        self._event = event
-
-    def __missing__(self, name: str) -> Any:
-        return getattr(self._event, name)
-
-
 class _Format(string.Formatter):
+    """Format with the fields of the event ``event``, also those with their defaults."""
+
+    def get_value(self, key: Any, args: Any, kwargs: Any) -> Any:
+        return getattr(kwargs["event"], key)
+
     def format_field(self, value: Any, spec: str) -> str:
         if isinstance(value, list):
             return named(value) if spec else numbers(value) or "none"
