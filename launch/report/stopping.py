@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -79,7 +78,7 @@ def stop(run: RunState, now: bool, timeout_s: float, say: Callable[[str], None])
             f"pid {', '.join(str(one.pid) for one in own)})"
         )
         patience_s = NOW_S if now else timeout_s
-        if not _wait(run, handles, began, patience_s, say):
+        if not _wait(run, own, began, patience_s, say):
             if not now:
                 raise StillRunning(
                     run.name, [one.pid for one in own if one.alive], time.monotonic() - began
@@ -87,7 +86,7 @@ def stop(run: RunState, now: bool, timeout_s: float, say: Callable[[str], None])
             say("the launcher does not respond: it is killed, and its guardian ends the peers")
             for handle in handles:
                 _send(handle, signal.SIGKILL)
-            _wait(run, handles, began, NOW_S + GUARDIAN_S, say)
+            _wait(run, own, began, NOW_S + GUARDIAN_S, say)
     left = _wait_for_processes(run.folder)
     if left:
         raise StillRunning(run.name, left, time.monotonic() - began)
@@ -251,15 +250,14 @@ def _send(handle: int, number: int) -> None:
 
 def _wait(
     run: RunState,
-    handles: Sequence[int],
+    own: Sequence[Launcher],
     began: float,
     timeout_s: float,
     say: Callable[[str], None],
 ) -> bool:
-    """Whether all launchers have ended, at the latest ``timeout_s`` after ``began``."""
+    """Whether all of these launchers have ended, at the latest ``timeout_s`` after ``began``."""
     reported = began
-    left = [handle for handle in handles if handle >= 0]
-    while left:
+    while any(one.alive for one in own):
         now = time.monotonic()
         if now - began >= timeout_s:
             return False
@@ -272,12 +270,7 @@ def _wait(
                 else "its launcher writes the summary"
             )
             say(f"{now - began:5.1f} s  {what} (at most {timeout_s:.0f} s)")
-        poll = select.poll()
-        for handle in left:
-            poll.register(handle, select.POLLIN)
-        due = min(reported + PROGRESS_EVERY_S, began + timeout_s) - now
-        gone = {handle for handle, _ in poll.poll(max(1.0, due * 1000))}
-        left = [handle for handle in left if handle not in gone]
+        time.sleep(POLL_S)
     return True
 
 
