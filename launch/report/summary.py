@@ -38,6 +38,7 @@ from .run_reader import RunReader
 
 SCHEMA = "gossip.summary/2"
 EPOCHS_MAX = 1000
+OF_SETTINGS = ("run", "name", "peers", "topology", "aggregator", "f", "peers_for_one")
 RETURN = ("peer", "incarnation", "round", "after_ms")
 """Fields of a row about a peer that joined or returned."""
 
@@ -231,13 +232,7 @@ def _rows(records: Iterable[object], *names: str) -> list[dict[str, Any]]:
 def _settings(config: RunConfig) -> dict[str, Any]:
     """Return the settings that the run was started with."""
     return {
-        "run": config.run,
-        "name": config.name,
-        "peers": config.peers,
-        "topology": config.topology,
-        "aggregator": config.aggregator,
-        "f": config.f,
-        "peers_for_one": config.peers_for_one,
+        **{name: getattr(config, name) for name in OF_SETTINGS},
         **({} if config.pipeline is None else {"stages": _stages(config.pipeline)}),
         "tolerance": tolerance.describe(config),
         "faults": list(config.faults),
