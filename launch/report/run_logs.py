@@ -1,18 +1,26 @@
-"""``gossip logs``: output of a run's peers, each line with its peer in front."""
+"""``gossip logs``: output of a run's peers, each line with its peer in front; and the error that
+ended a script."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
-from pathlib import Path
+from pathlib import Path, PurePath
 from time import sleep
 from typing import BinaryIO
 
 from gossip.errors import ConfigError
-from gossip.run import open_in, shown
+from gossip.observe import documents
+from gossip.run import open_in, read_object, shown, text_of
+
+from .growing import RunFiles
 
 LOG = "out.log"
+ERROR = "error.json"
+ERROR_CHARS_MAX = 240
+ERROR_LINES = 20
+"""Number of last lines of output in which the error of a script is looked for."""
 LOOK_EVERY_S = 0.1
 BLOCK_BYTES = 64 * 1024
 LINE_BYTES_MAX = 16 * 1024
@@ -24,14 +32,8 @@ Write = Callable[[int, str], None]
 
 def peers_with_logs(folder: Path) -> list[int]:
     """Return the peers that have a log, ascending."""
-    try:
-        names = [
-            name.removeprefix("peer-") for name in os.listdir(folder) if name.startswith("peer-")
-        ]
-    except OSError:
-        return []  # It was removed, or is no longer readable.
-    own = [name for name in names if name.isdecimal() and name == str(int(name))]
-    return sorted(int(name) for name in own if os.path.lexists(folder / f"peer-{name}" / LOG))
+    peers = RunFiles(folder).peers()
+    return [peer for peer in peers if os.path.lexists(folder / f"peer-{peer}" / LOG)]
 
 
 def show(folder: Path, peers: Iterable[int], lines: int | None, write: Write) -> dict[int, Tail]:
@@ -142,3 +144,31 @@ def _begin_of_last(file: BinaryIO, lines: int) -> int:
             place = block.rfind(b"\n", 0, place)
         return at + place + 1
     return first
+
+
+def script_error(folder: Path, peer: int) -> str:
+    """Return type, message and line: ``NameError: name 'x' is not defined (train.py:24)``. If the
+    script died before ``gossip.init()``, return its last line of output; "" if there is none.
+
+    Args:
+        folder: Folder of the run.
+    """
+    try:
+        written = read_object(folder, f"peer-{peer}/{ERROR}") or {}
+    except ConfigError:
+        written = {}  # The file is invalid. The log also has the error.
+    said = _message_of(documents.ScriptError.pick(written)) if written else _last_line(folder, peer)
+    return said if len(said) <= ERROR_CHARS_MAX else f"{said[: ERROR_CHARS_MAX - 3]}..."
+
+
+def _message_of(error: documents.ScriptError) -> str:
+    first = error.message.strip().splitlines()[:1]
+    last = documents.ScriptFrame.pick(error.frames[-1] if error.frames else None)
+    name = text_of(last.file)
+    where = f" ({PurePath(name).name}:{last.line})" if name else ""
+    return shown(": ".join([text_of(error.type) or "error", *first])) + where
+
+
+def _last_line(folder: Path, peer: int) -> str:
+    lines = list(Tail(folder, f"peer-{peer}/{LOG}", ERROR_LINES).read())
+    return shown(next((each.strip() for each in reversed(lines) if each.strip()), ""))

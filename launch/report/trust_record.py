@@ -31,7 +31,6 @@ class TrustRecord:
             deviations beyond chance; None if not reported.
         verdicts: (peer, standing, round) -> time of the first report. ``standing``: last standing
             of each judged peer.
-        shares: Peer -> first report of another share of the samples.
         low_influence: Peer -> mean weight of 20 updates in multiples of an equal weight, if it was
             below half.
     """
@@ -43,7 +42,6 @@ class TrustRecord:
         self.low_influence: dict[int, float] = {}
         self.verdicts: dict[tuple[int, str, int | None], float] = {}
         self.standing: dict[int, str] = {}
-        self.shares: dict[int, events.Share] = {}
         self._shares: dict[int, int] = {}  # peer -> round in which its share changed last
 
     def _on_judged(self, event: Judgement, row: PeerRow, subject: PeerRow) -> None:
@@ -102,7 +100,6 @@ class TrustRecord:
     def _on_share(self, event: events.Share, row: PeerRow, subject: PeerRow) -> list[str]:
         """Record the peer's share of the batch; only its first report counts."""
         peer = subject.peer
-        self.shares.setdefault(peer, event)
         if self._shares.get(peer, 0) >= (event.round or 0):
             return []
         share = event.share or 1.0

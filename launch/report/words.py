@@ -26,14 +26,20 @@ def at_round(number: int) -> str:
     return f"at round {number}" if number >= 0 else "before its first round"
 
 
+def ranges_of(found: Iterable[int]) -> list[list[int]]:
+    """Return the numbers in lists of consecutive ones, ascending."""
+    parts: list[list[int]] = []
+    for number in sorted(set(found)):
+        if parts and parts[-1][-1] == number - 1:
+            parts[-1].append(number)
+        else:
+            parts.append([number])
+    return parts
+
+
 def numbers(peers: Iterable[int], most: int | None = None) -> str:
     """Return numbers as ``0-3,5``; beyond ``most`` parts, only the first and a count."""
-    found, parts = sorted(set(peers)), list[list[int]]()
-    for peer in found:
-        if parts and parts[-1][-1] == peer - 1:
-            parts[-1].append(peer)
-        else:
-            parts.append([peer])
+    parts = ranges_of(peers)
     shown = ",".join(
         f"{part[0]}-{part[-1]}" if len(part) > 2 else ",".join(map(str, part))
         for part in parts[:most]

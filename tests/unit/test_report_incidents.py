@@ -24,7 +24,6 @@ from gossip.launch.report.html import (
     participation,
     recorded,
     rounds,
-    trusting,
 )
 from gossip.launch.report.html.charts import Line, LineChart, TextTable
 from gossip.launch.report.html.incidents import Incident
@@ -596,7 +595,7 @@ def test_liars_whom_nobody_suspected_are_named_where_all_seems_well(tmp_path: Pa
     assert told.endswith("Peers 1,3 were Byzantine and never suspected.")
     seen = event_row("suspected", 0, 2.0, subject=3, trust=0.4, round=9)
     run = made(tmp_path / "seen", [seen], rounds=30, faults=["sign_flip:1,3"])
-    assert trusting.unseen_liars(run) == [1]
+    assert learning.unseen_liars(run) == [1]
 
 
 @pytest.mark.parametrize(

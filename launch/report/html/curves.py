@@ -16,13 +16,15 @@ from .recorded import RecordedRun
 LISTED_MAX = 12
 """Maximum number of peers with a row each in a table or a chart."""
 LEAST = 24
+ROUNDS_EACH = 4
+"""Mean number of rounds of a point, in a short run."""
 
 
-def buckets_for(run: RecordedRun, rounds_each: int = 2, most: int = BUCKETS) -> Buckets:
-    """Return buckets of the time of a run. In a short run each has ``rounds_each`` rounds."""
+def buckets_for(run: RecordedRun) -> Buckets:
+    """Return buckets of the time of a run. In a short run each has ``ROUNDS_EACH`` rounds."""
     longest = max((len(run.series.steps.x(peer)) for peer in run.series.steps.peers), default=0)
     rounds = max(len(run.commits), longest)
-    return Buckets(0.0, run.duration_s, max(LEAST, min(most, rounds // rounds_each)))
+    return Buckets(run.duration_s, max(LEAST, min(BUCKETS, rounds // ROUNDS_EACH)))
 
 
 def honest_line(run: RecordedRun, points: Points, since: float, buckets: Buckets) -> Line:

@@ -18,33 +18,25 @@ GAP = 3.0
 
 @dataclass(frozen=True, slots=True)
 class Buckets:
-    """Equal parts of a time axis.
+    """Equal parts of an axis from 0 to ``stop``. ``count``: number of parts."""
 
-    Attributes:
-        start, stop: Ends of the axis.
-        count: Number of parts.
-    """
-
-    start: float
     stop: float
     count: int = BUCKETS
 
     @property
     def centers(self) -> Floats:
         """Centers of the parts, ``(count,)``."""
-        width = (self.stop - self.start) / self.count
-        return np.asarray(self.start + width * (np.arange(self.count) + 0.5), np.float64)
+        return np.asarray(self.width * (np.arange(self.count) + 0.5), np.float64)
 
     @property
     def width(self) -> float:
-        return (self.stop - self.start) / self.count
+        return self.stop / self.count
 
     def of(self, x: Floats) -> NDArray[np.int64]:
         """Return the part of each value of ``x``; the nearest for a value outside."""
-        if not self.stop > self.start:
+        if self.stop <= 0:
             return np.zeros(len(x), np.int64)
-        at = (x - self.start) * (self.count / (self.stop - self.start))
-        return np.clip(at, 0, self.count - 1).astype(np.int64)
+        return np.clip(x / self.width, 0, self.count - 1).astype(np.int64)
 
     def means(self, x: Floats, y: Floats) -> Floats:
         """Return the mean of each part, ``(count,)``; NaN without values."""
@@ -85,7 +77,7 @@ class Buckets:
         one; NaN before the first. ``x`` ascends."""
         if not len(x):
             return np.full(self.count, np.nan)
-        ends = self.start + self.width * (np.arange(self.count) + 1)
+        ends = self.width * (np.arange(self.count) + 1)
         last = np.searchsorted(x, ends, side="right") - 1
         found = np.where(last >= 0, y[np.maximum(last, 0)], np.nan)
         np.fmin.at(found, self.of(x), y)

@@ -22,11 +22,11 @@ from gossip.faults import (
 )
 from gossip.launch.report import divergence
 from gossip.launch.report.happenings import AFTER_S, Blow, Injection, PartitionRecord, fault_of
-from gossip.launch.report.script_errors import script_error
+from gossip.launch.report.run_logs import script_error
 from gossip.launch.report.sentences import WARNINGS
 from gossip.launch.report.stages import describe_rebuilt_stage
-from gossip.launch.report.words import counted, lasted
-from gossip.observe import documents, events
+from gossip.launch.report.words import counted, lasted, ranges_of
+from gossip.observe import documents
 from gossip.run import checkpoints, real
 
 from . import membership
@@ -343,8 +343,9 @@ def _absences(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
             continue
         begin, noticed = first.t, ""
         if first is not dead:
-            noticed = f"first skipped by {_by(first)}; "
+            noticed = f"first skipped by {peers([first.by or 0])}; "
         after = f" after {lasted(dead.t - begin)}" if noticed else ""
+        why = dead.reason or "no answer"
         stood = _stood_still(run, peer, dead.round or 0)
         cause = "it was paused like a stopped process" if stood else ""
         cause = "; ".join(filter(None, (cause, run.overload(peer, begin))))
@@ -357,16 +358,11 @@ def _absences(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
             who=(peer,),
             t=begin,
             round=first.round,
-            noticed=f"{noticed}declared dead by {_by(dead)}{after}: {dead.reason or 'no answer'}",
+            noticed=f"{noticed}declared dead by {peers([dead.by or 0])}{after}: {why}",
             back="never" if back_at is None else f"alive again after {lasted(back_at - begin)}",
             effect=impact.effect(begin, back_at),
             grave=2,
         )
-
-
-def _by(event: events.Dead | events.Skip) -> str:
-    """Return the name of the peer that reports it."""
-    return peers([event.by or 0])
 
 
 def _stood_still(run: RecordedRun, peer: int, around: int) -> bool:
@@ -454,7 +450,7 @@ def _injection(run: RecordedRun, impact: Impact, fault: str, began: Injection | 
         who=who,
         t=run.began if began is None else began.at,
         round=0 if began is None else began.round,
-        noticed=_smaller(run, who) if is_slow else _suspected(run, who),
+        noticed=NONE if is_slow else _suspected(run, who),
         back=f"over after {lasted(over_at - began.at)}" if over_at and began else back,
         effect=effect,
         grave=2 if is_slow else 3,
@@ -475,15 +471,6 @@ def _victims(fault: str) -> tuple[int, ...]:
     """Return the peers that a fault in the syntax of a plan names."""
     parsed = fault_of(fault)
     return tuple(peer for peer in parsed.victims if isinstance(peer, int)) if parsed else ()
-
-
-def _smaller(run: RecordedRun, who: tuple[int, ...]) -> str:
-    shares = run.view.trust.shares
-    first = next((shares[peer] for peer in who if peer in shares), None)
-    if first is None:
-        return NONE
-    at = _moment(run, first.t, first.round)
-    return f"smaller batches from {at} on (share {number(first.share)})"
 
 
 # --- the network, and rounds ----------------------------------------------------------------------
@@ -540,13 +527,9 @@ def _mended(outage: PartitionRecord) -> str:
 
 def _lost_rounds(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
     """Yield lost rounds that no outage explains. Consecutive rounds are one incident."""
-    lost, groups = run.view.progress.lost, list[list[int]]()
-    for at in sorted(at for at, event in lost.items() if not _cut(run, event.t)):
-        if groups and at == groups[-1][-1] + 1:
-            groups[-1].append(at)
-        else:
-            groups.append([at])
-    for group in groups:
+    lost = run.view.progress.lost
+    unexplained = [at for at, event in lost.items() if not _cut(run, event.t)]
+    for group in ranges_of(unexplained):
         first = lost[group[0]]
         yield Incident(
             what=f"{counted(len(group), 'round')} lost: there was no aggregate",
@@ -680,7 +663,7 @@ def in_trouble(
                 gravest[peer] = max(gravest[peer], one.grave)
 
     def rank(peer: int) -> tuple[int, float, int]:
-        out_s = membership.away_s(spans[peer]) + membership.quarantined_s(spans[peer])
+        out_s = membership.away_s(spans[peer]) + membership.time_in(spans[peer], ["quarantined"])
         return -gravest[peer], -out_s, peer
 
     return sorted(sorted(spans, key=rank)[:count])

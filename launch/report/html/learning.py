@@ -1,4 +1,4 @@
-"""Progress of training: logged values, speed, consensus distance."""
+"""Curves of training: logged values, speed, consensus distance, trust."""
 
 from __future__ import annotations
 
@@ -7,20 +7,21 @@ from dataclasses import replace
 
 import numpy as np
 
+from gossip.core import TrustSettings
 from gossip.launch.report.words import counted, lasted
 
 from . import curves
 from .charts import Line, LineChart, Mark, Section
 from .columns import Points
 from .downsampling import BUCKETS, Buckets
-from .figures import number
+from .figures import number, peers
 from .recorded import RecordedRun
 
 SPREAD_LOG = 20.0
 """Minimum ratio of the 95th to the 5th percentile of the values for a logarithmic axis."""
+CURVES_MAX = 8
+LEVELS = TrustSettings()
 TITLES = {"loss": "Loss", "accuracy": "Accuracy"}
-ROUNDS_EACH = 3
-"""Minimum mean number of rounds of a point."""
 
 
 def section(run: RecordedRun, marks: tuple[Mark, ...]) -> Section:
@@ -55,7 +56,7 @@ def named(run: RecordedRun, peer: int) -> str:
 def _by_time(
     run: RecordedRun, name: str, points: Points, about: str, marks: tuple[Mark, ...]
 ) -> LineChart:
-    buckets = curves.buckets_for(run, rounds_each=4)
+    buckets = curves.buckets_for(run)
     lines = (curves.honest_line(run, points, run.began, buckets),)
     each = f"Each point is the mean of {lasted(buckets.width)}."
     return LineChart(
@@ -74,7 +75,7 @@ def _by_round(run: RecordedRun, name: str, points: Points) -> LineChart | None:
     last = float(points.all_x().max(initial=0.0))
     if last <= 0:
         return None
-    buckets = Buckets(0.0, last, int(max(curves.LEAST, min(BUCKETS, last // ROUNDS_EACH))))
+    buckets = Buckets(last, int(max(curves.LEAST, min(BUCKETS, last // curves.ROUNDS_EACH))))
     lines = (curves.honest_line(run, points, 0.0, buckets),)
     return LineChart(
         f"chart-{_anchor(name)}-by-round",
@@ -104,7 +105,7 @@ def wants_log(lines: tuple[Line, ...]) -> bool:
 
 def _speed(run: RecordedRun, marks: tuple[Mark, ...]) -> LineChart | None:
     """Draw the speed of the foremost peer. Thus steps that a peer receives do not count."""
-    buckets, steps = curves.buckets_for(run, rounds_each=6, most=160), run.series.steps
+    buckets, steps = curves.buckets_for(run), run.series.steps
     edges = np.linspace(0.0, run.duration_s, buckets.count + 1)
     x, foremost = steps.foremost()
     if len(x) < 2:
@@ -117,4 +118,51 @@ def _speed(run: RecordedRun, marks: tuple[Mark, ...]) -> LineChart | None:
         about += f" The peers ended between step {number(min(ends))} and step {number(max(ends))}."
     return LineChart(
         "chart-speed", "Speed, steps per second", about, (line,), run.duration_s, marks, bottom=0.0
+    )
+
+
+def trust(run: RecordedRun, marks: tuple[Mark, ...]) -> Section:
+    found = Section("trust", "Trust")
+    points = run.commits.trust if run.commits.trust.peers else run.series.trust
+    if not points.peers:
+        found.text.append("This run recorded no trust.")
+        return found
+    found.parts.append(_trust_chart(run, points, marks))
+    found.text.append(f"Suspected: {peers(run.view.trust.suspicions)}.")
+    return found
+
+
+def unseen_liars(run: RecordedRun) -> list[int]:
+    """Return the Byzantine peers of the plan that were never suspected."""
+    return sorted(set(run.plan.byzantine) - run.view.trust.suspicions.keys())
+
+
+def _trust_chart(run: RecordedRun, trust: Points, marks: tuple[Mark, ...]) -> LineChart:
+    """Return a chart with a curve for each of the least trusted suspects, and one for the lowest
+    trust of the other peers."""
+    about = (
+        f"1 is full trust. A peer is suspected below {number(LEVELS.suspect_below)}, and "
+        f"quarantined below {number(LEVELS.quarantine_below)}."
+    )
+    buckets = curves.buckets_for(run)
+    held = {p: buckets.held(trust.x(p) - run.began, trust.y(p)) for p in trust.peers}
+    doubted = [peer for peer in trust.peers if peer in run.view.trust.suspicions]
+    doubted = sorted(doubted, key=lambda peer: float(trust.y(peer).min()))[:CURVES_MAX]
+    lines = [
+        Line(named(run, peer), buckets.centers, held.pop(peer), style)
+        for style, peer in enumerate(sorted(doubted))
+    ]
+    if held:
+        others = counted(len(held), "other peer" if lines else "peer")
+        lowest = np.fmin.reduce(list(held.values()))
+        lines.append(Line(f"lowest of {others}", buckets.centers, lowest))
+    return LineChart(
+        "chart-trust",
+        "Trust over time",
+        about,
+        tuple(lines),
+        run.duration_s,
+        marks,
+        bottom=0.0,
+        top=1.05,
     )

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from gossip.launch.report.peer_row import PeerRow
 from gossip.launch.report.run_model import RunModel
 from gossip.observe import Event, SubjectEvent
 
-from .charts import Span
+from .charts import STATES, Span
 
-PRESENT = ("training", "quarantined", "done")
+PRESENT = {"training", "quarantined", "done"}
 
 
 class Presence:
@@ -78,9 +78,9 @@ def away_s(each: Iterable[Span]) -> float:
     """Return the time in which a peer that had begun was absent or unable to train, in seconds."""
     known = list(each)
     begun = known[1:] if known and known[0].state == "starting" else known
-    return sum(span.stop - span.start for span in begun if span.state not in PRESENT)
+    return time_in(begun, STATES.keys() - PRESENT)
 
 
-def quarantined_s(each: Iterable[Span]) -> float:
-    """Return the total time of a peer in quarantine, in seconds."""
-    return sum(span.stop - span.start for span in each if span.state == "quarantined")
+def time_in(each: Iterable[Span], states: Collection[str]) -> float:
+    """Return the total time of a peer in these states, in seconds."""
+    return sum(span.stop - span.start for span in each if span.state in states)

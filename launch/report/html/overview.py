@@ -16,9 +16,9 @@ from . import curves
 from .charts import Mark, Section, TextTable
 from .figures import NONE, number, peers
 from .incidents import Incident, who
+from .learning import unseen_liars
 from .participation import sent_in_all
 from .recorded import RecordedRun
-from .trusting import unseen_liars
 
 HEAD = ("No.", "Time", "Round", "Peers", "What", "Noticed", "Back", "Effect")
 LISTED_MAX = 40

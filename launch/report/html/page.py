@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import datetime
+import os
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from gossip.errors import ConfigError
+from gossip.launch.report.words import counted
+from gossip.run import shown
 
 from . import (
     configuration,
@@ -18,7 +22,6 @@ from . import (
     participation,
     rounds,
     svg,
-    trusting,
 )
 from .charts import Section, TextTable
 from .recorded import RecordedRun
@@ -50,7 +53,7 @@ def make(folder: Path) -> RunReport:
         overview.incidents_section(run, found),
         learning.section(run, marks),
         participation.presence(run, marks, found),
-        trusting.section(run, marks),
+        learning.trust(run, marks),
         rounds.section(run, marks),
         participation.section(run, marks, found),
         configuration.section(run),
@@ -63,6 +66,25 @@ def make(folder: Path) -> RunReport:
 def render(report: RunReport) -> str:
     """Return the page. Raises: ConfigError: jinja2 is not installed."""
     return render_page(report.run.name, report.facts, report.sections, FOOTER, report=report)
+
+
+def write(report: RunReport, path: Path) -> None:
+    """Write the page to a file, atomically. Raises: ConfigError: It cannot be written."""
+    text = render(report)
+    scratch = path.with_name(f".{path.name}.{os.getpid()}.new")
+    try:
+        with scratch.open("x", encoding="utf-8", errors="backslashreplace") as file:
+            file.write(text)
+        scratch.replace(path)
+    except OSError as error:
+        scratch.unlink(missing_ok=True)
+        raise ConfigError(
+            f"cannot write {shown(path)}: {error.strerror}", "--out names another file"
+        ) from error
+    for line in report.run.broken:
+        print(f"! {shown(line)}", file=sys.stderr)
+    count = counted(len(report.incidents), "incident")
+    print(f"{shown(path)}: {len(text.encode()) / 1e6:.2f} MB, {count}")
 
 
 def render_page(

@@ -26,8 +26,9 @@ HEAD = (
     "Refused by others",
     "Away",
     "Quarantine",
+    "Sent",
+    "Received",
 )
-BYTES = ("Sent", "Received")
 
 
 def section(run: RecordedRun, marks: tuple[Mark, ...], incidents: list[Incident]) -> Section:
@@ -55,7 +56,7 @@ def section(run: RecordedRun, marks: tuple[Mark, ...], incidents: list[Incident]
 
 def _contributors(run: RecordedRun, marks: tuple[Mark, ...]) -> LineChart:
     """Return the chart of the number of contributors to each round."""
-    buckets = curves.buckets_for(run, rounds_each=4)
+    buckets = curves.buckets_for(run)
     x, y = run.commits.t - run.began, run.commits.contributors()
     lowest, highest = (buckets.quantile(x, y, q) for q in (0.0, 1.0))
     line = Line(
@@ -89,9 +90,7 @@ def _table(run: RecordedRun, incidents: list[Incident]) -> TextTable:
     caption = "Each peer"
     if len(shown) < len(run.peers):
         caption = f"The {len(shown)} of {len(run.peers)} peers with the most trouble"
-    head = (*HEAD, *BYTES) if sent_in_all(run) else HEAD
-    cut = tuple(row[: len(head)] for row in rows)
-    return TextTable(caption, head, cut, frozenset(range(2, len(head))))
+    return TextTable(caption, HEAD, tuple(rows), frozenset(range(2, len(HEAD))))
 
 
 def _row(run: RecordedRun, peer: int, spans: Mapping[int, tuple[Any, ...]]) -> tuple[str, ...]:
@@ -114,7 +113,7 @@ def _row(run: RecordedRun, peer: int, spans: Mapping[int, tuple[Any, ...]]) -> t
         f"{int((commits.makers == peer).sum()):,}",
         f"{run.view.turns.refused.get(peer, 0):,}",
         lasted(membership.away_s(spans.get(peer, ()))),
-        lasted(membership.quarantined_s(spans.get(peer, ()))),
+        lasted(membership.time_in(spans.get(peer, ()), ["quarantined"])),
         bytes_word(sent) if sent else NONE,
         bytes_word(received) if received else NONE,
     )

@@ -69,9 +69,6 @@ class RecordedRun(RunReader):
         """Set start and end of the run: the time at which its launcher started, or that of the
         first row of a launcher or peer, and the time of the last row."""
         times = [t for t in (self.view.began, self.view.last_at) if t]
-        for metric in self.series.logged.found.values():
-            for peer in metric.by_time.peers:
-                times += metric.by_time.x(peer)[[0, -1]].tolist()
         if len(self.commits):
             times += [float(self.commits.t.min()), float(self.commits.t.max())]
         self.began = min(times, default=time.time())

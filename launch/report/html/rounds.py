@@ -63,7 +63,7 @@ def _kind(reason: str) -> str:
 def _chart(
     run: RecordedRun, duration: np.ndarray, longest: np.ndarray, marks: tuple[Mark, ...]
 ) -> LineChart:
-    buckets = curves.buckets_for(run, rounds_each=4)
+    buckets = curves.buckets_for(run)
     x = run.commits.t - run.began
     known, computed = np.isfinite(duration), np.isfinite(longest)
     ms = duration * 1000

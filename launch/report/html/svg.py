@@ -4,7 +4,7 @@ SVG, so that letters keep their size on any screen."""
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -37,6 +37,11 @@ NARROW_PX, BADGE_PX = 270, 20
 """Width of a plot on the narrowest supported screen, and of a badge, in pixels."""
 LANES_MAX = 4
 HEAT_TICKS = 10
+TICK_TEXT: Mapping[Axis, Callable[[float], str]] = {
+    "bytes": short_bytes,
+    "time": clock,
+    "round": number,
+}
 HOVERS_MAX = 120
 """Maximum number of places of a picture that show their values under a pointer."""
 
@@ -221,13 +226,7 @@ def _x_ticks(x_max: float, over: Axis = "time") -> tuple[Tick, ...]:
     if x_max <= 0:
         return ()
     ticks = time_ticks(x_max) if over == "time" else value_ticks(0, x_max, 6)
-    return tuple(Tick(round(100 * at / x_max, 2), _tick_text(at, over)) for at in ticks)
-
-
-def _tick_text(at: float, over: Axis) -> str:
-    if over == "bytes":
-        return short_bytes(at)
-    return clock(at) if over == "time" else number(at)
+    return tuple(Tick(round(100 * at / x_max, 2), TICK_TEXT[over](at)) for at in ticks)
 
 
 def _place_words(x: float, over: Axis) -> str:
