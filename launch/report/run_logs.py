@@ -86,10 +86,17 @@ class Tail:
     def _open(self) -> BinaryIO | None:
         if self.why_not:
             return None
+        path = shown(self._folder / self._name)
         try:
-            return open_in(self._folder, self._name)
+            file = open_in(self._folder, self._name)
+            size = os.fstat(file.fileno()).st_size
+            if self._at >= size or file.seek(self._at, os.SEEK_HOLE) == size:
+                return file
+            # A launcher appends. In a tampered folder, a hole may claim any number of bytes.
+            file.close()
+            self.why_not = f"{path} has a hole, which no launcher has written"
         except FileNotFoundError:
-            self.why_not = f"{shown(self._folder / self._name)} is gone"
+            self.why_not = f"{path} is gone"
         except ConfigError as error:
             self.why_not = str(error)
         return None

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -103,6 +104,16 @@ def test_a_line_without_end_does_not_fill_the_memory(run: LoggedRun) -> None:
 
 def _lines(run: LoggedRun, lines: int | None = None) -> list[str]:
     return list(Tail(run.folder, f"peer-0/{run_logs.LOG}", lines).read())
+
+
+@pytest.mark.parametrize("lines", [None, 3])
+def test_a_log_with_a_hole_is_not_read(run: LoggedRun, lines: int | None) -> None:
+    run.write(0, b"first\n")
+    os.truncate(run.folder / "peer-0" / run_logs.LOG, 2**40)
+    run.write(0, b"last\n")
+    tail = Tail(run.folder, f"peer-0/{run_logs.LOG}", lines)
+    assert list(tail.read()) == []
+    assert "out.log has a hole" in tail.why_not
 
 
 def test_the_last_lines_are_few_bytes_whatever_is_in_them(run: LoggedRun) -> None:
