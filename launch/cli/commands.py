@@ -44,7 +44,7 @@ from gossip.launch.options import (
     TaskOption,
     Track,
 )
-from gossip.launch.report import command as tend, counted, html as pages, print_error
+from gossip.launch.report import command as tend, counted, print_error
 from gossip.launch.schedulers import ray, slurm
 from gossip.launch.ssh import command as hosts_cli
 from gossip.launch.track import command as tracking
@@ -246,7 +246,6 @@ for command in (
     doctor,
     keygen.keygen,
     *tend.COMMANDS,
-    *pages.command.COMMANDS,
     tracking.track,
 ):
     app.command()(command)

@@ -1,4 +1,5 @@
-"""Commands for existing runs: ``gossip ls``, ``top``, ``logs``, ``stop``, ``explain``, ``rm``."""
+"""Commands for existing runs: ``gossip ls``, ``top``, ``logs``, ``stop``, ``explain``, ``rm``,
+``report``."""
 
 from __future__ import annotations
 
@@ -293,4 +294,20 @@ def rm(
     print(f"removed {what}")
 
 
-COMMANDS = (ls, top, logs, stop, explain, rm)
+def report(
+    run: Run,
+    out: Annotated[
+        Path | None,
+        optional("The page's file; report.html in the run's folder by default.", "--out", "-o"),
+    ] = None,
+    runs: Dir = Path("runs"),
+) -> None:
+    """Make one HTML file of a run: incidents, curves, members, trust, rounds: gossip report RUN"""
+    from . import run_state
+    from .html import page
+
+    folder = run_state.find(run, runs)
+    page.write(page.make(folder), out or folder / "report.html")
+
+
+COMMANDS = (ls, top, logs, stop, explain, rm, report)

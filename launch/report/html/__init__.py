@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from gossip.lazy import lazy
 
 if TYPE_CHECKING:
-    from . import command, page
+    from . import page
     from .charts import BAND, Axis, Chart, HeatChart, Line, LineChart, Section, TextTable
     from .figures import number
     from .incident_lines import lines_of

@@ -39,18 +39,16 @@ def honest_line(run: RecordedRun, points: Points, since: float, buckets: Buckets
 
 def swarm_line(rows: Mapping[int, Floats], x: Floats, who: str = "peer") -> Line:
     """Return the mean of the peers' curves, with a band from the lowest to the highest."""
-    every = np.array(list(rows.values())).reshape(len(rows), len(x))
-    known = np.isfinite(every).any(axis=0)
-    found = np.full((3, len(x)), np.nan)
-    if known.any():
-        each = every[:, known]
-        found[:, known] = np.nanmin(each, 0), np.nanmean(each, 0), np.nanmax(each, 0)
-    lowest, mean, highest = found
+    every = list(rows.values())
+    present = np.isfinite(every).sum(0)
+    with np.errstate(invalid="ignore"):
+        mean = np.nansum(every, 0) / present
     if len(rows) == 1:
         return Line(f"peer {next(iter(rows))}", x, mean)
-    fewer = "up to " * (not np.isfinite(every[:, known]).all())  # some are dead, or joined later
+    # some are dead, or joined later
+    fewer = "up to " * bool((present[present > 0] < len(rows)).any())
     name = f"mean of {fewer}{counted(len(rows), who)}{BAND}"
-    return Line(name, x, mean, -1, lowest, highest)
+    return Line(name, x, mean, -1, np.fmin.reduce(every), np.fmax.reduce(every))
 
 
 def honest(run: RecordedRun, peers: list[int]) -> list[int]:
