@@ -153,7 +153,7 @@ def _pages(runs: list[Path], scratch: Path, into: Path) -> list[Path]:
     made = []
     for folder in folders:
         path = into.resolve() / f"{folder.name}.html"
-        path.write_text(page.render(page.make([folder])))
+        path.write_text(page.render(page.make(folder)))
         made.append(path)
     return made
 
