@@ -62,6 +62,7 @@ from gossip_lab.simulation.checkers import (
     Panel,
     RunConditions,
     Violation,
+    blamed,
     every_checker,
 )
 from gossip_lab.simulation.checkers.liveness.crashes import LOST_BY_A_BYZANTINE_SERVER
@@ -811,8 +812,7 @@ def test_s13_an_old_update_is_not_blamed_for_what_a_peer_hands_on_that_stood_sti
 
 
 def test_s14_an_exception_out_of_a_core_is_a_violation_that_names_the_event() -> None:
-    panel = only("S14")
-    swarm = checked_swarm(panel)
+    swarm = checked_swarm()
     swarm.run_for(1.0)
 
     def chokes(event: Event, effects: list[Effect]) -> None:
@@ -822,11 +822,11 @@ def test_s14_an_exception_out_of_a_core_is_a_violation_that_names_the_event() ->
     tamper(swarm, 2, chokes)
     with pytest.raises(KeyError) as raised:
         swarm.run_for(2.0)
-    blamed = panel.blame(swarm, raised.value)
-    assert (blamed.invariant, blamed.peer) == ("S14", 2)
-    assert "KeyError: 'nonce'" in blamed.text
-    assert "Ping" in blamed.text
-    assert panel.blame(swarm, blamed) is blamed
+    found = blamed(swarm, raised.value)
+    assert (found.invariant, found.peer) == ("S14", 2)
+    assert "KeyError: 'nonce'" in found.text
+    assert "Ping" in found.text
+    assert blamed(swarm, found) is found
 
 
 def test_s14_a_peer_that_halts_at_a_liars_word_is_caught() -> None:

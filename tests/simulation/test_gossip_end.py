@@ -10,8 +10,8 @@ from gossip.core import QUORUM_LOST
 from gossip.core.events import Apply, Halt, Restored, StateConfirmed
 from gossip.core.peer import Peer
 from gossip.core.settings import RoundSettings
-from gossip_lab.simulation.campaign import last_gossip_round
-from gossip_lab.simulation.campaign.last_gossip_round import play_gossip_end
+from gossip_lab.simulation.campaign import endings
+from gossip_lab.simulation.campaign.endings import play_gossip_end
 from gossip_lab.simulation.checkers import EverybodyEnds, RunConditions, Violation
 from gossip_lab.simulation.world.driver import Swarm
 from gossip_lab.simulation.world.toy_trainer import ToyTrainer
@@ -46,7 +46,7 @@ def test_those_who_wait_for_a_state_that_none_of_them_has_give_up(topology: str)
 
 @pytest.mark.parametrize("lost", [StateConfirmed, Apply])
 def test_one_that_waits_for_ever_is_caught(lost: type, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(last_gossip_round, "DISTURBED", 0.0)
+    monkeypatch.setattr(endings, "DISTURBED", 0.0)
     swarm = gossip_swarm(3, 1, "full")
     run_to(swarm, 5)
     tamper(swarm, 1, each(lost, lambda effect: []))

@@ -39,7 +39,7 @@ from gossip.core.transfer.donor import attested_digest, parts_of
 from gossip.faults.kinds import Restart
 from gossip.faults.world import NodeAttack
 from gossip.inject.byzantine import OutMessage
-from gossip_lab.simulation.campaign.last_round import FinalRoundAttack
+from gossip_lab.simulation.campaign.endings import FinalRoundAttack
 from gossip_lab.simulation.campaign.play import run
 from gossip_lab.simulation.checkers import Violation
 from gossip_lab.simulation.checkers.safety.concluding import EndsAlike

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from checked_swarm import assert_sound, checked_swarm
+from checked_swarm import OnEffect, assert_sound, checked_swarm
 from effort import effort
 
 from gossip.core.events import Send
@@ -112,7 +112,9 @@ def test_a_donor_that_dies_at_any_effect_while_it_is_asked_is_replaced(donor: Pe
     for effect in effort(range(0, 12, 3), range(24)):
         swarm = returning(7, 2, 0.05, {0: ("wrong_states",), 3: ("wrong_states",)})
         swarm.run_until(lambda swarm=swarm: swarm.cores[1].recovery.stage == "polling", 2.0)
-        swarm.hosts[donor].effects_left = effect
+        left = iter(range(effect, -1, -1))
+        crash = lambda at, _: at == donor and next(left, 1) == 0 and swarm.crash(donor)  # noqa: B023, E731
+        swarm.hooks.append(OnEffect(crash))
         swarm.run_until(lambda swarm=swarm: is_back(swarm), 10.0)
         delivered += swarm.hosts[donor].state == "crashed"
         assert not swarm.reports(1, "unattested_state"), f"effect {effect}"

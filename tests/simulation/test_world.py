@@ -204,21 +204,6 @@ def test_a_short_stop_goes_unnoticed_as_in_a_node() -> None:
 # --- moments --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("index", [0, 1, 2])
-def test_a_peer_can_be_crashed_at_any_of_its_effects(index: int) -> None:
-    swarm = echo_swarm(3)
-    swarm.run_for(0.5)
-    swarm.cores[0].extra = [events.Report(f"number {i}") for i in range(3)]
-    swarm.hosts[0].effects_left = index
-    swarm.run_for(0.1)
-    assert [report.event for report in swarm.reports(0)] == [f"number {i}" for i in range(index)]
-    assert swarm.hosts[0].state == "crashed"
-    assert swarm.counts["crashed_midway"] == 1
-    swarm.restart(0)
-    swarm.run_for(1.0)
-    assert swarm.hosts[0].state == "up", "the next life is not cursed"
-
-
 class Diary(Observer):
     def __init__(self) -> None:
         self.lines: list[str] = []

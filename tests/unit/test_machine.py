@@ -8,6 +8,7 @@ import random
 import pytest
 
 from gossip_lab.simulation.world.machine import NS, Machine, to_ns
+from gossip_lab.simulation.world.network import Network
 from gossip_lab.simulation.world.timeline import SimulationStuck, Timeline
 
 
@@ -44,7 +45,7 @@ def test_late_timers_are_late_by_just_that() -> None:
 
 
 def test_what_is_asked_for_first_happens_first_at_one_time() -> None:
-    line, done = Timeline(), list[str]()
+    line, done = Timeline(Network()), list[str]()
     line.at(2.0, lambda: done.append("c"))
     line.at(1.0, lambda: done.append("a"))
     line.at(1.0, lambda: (done.append("b"), line.at(0.5, lambda: done.append("past")))[0])
@@ -56,7 +57,7 @@ def test_what_is_asked_for_first_happens_first_at_one_time() -> None:
 
 
 def test_many_small_steps_do_not_add_up_to_an_error() -> None:
-    line, at = Timeline(), list[int]()
+    line, at = Timeline(Network()), list[int]()
 
     def again() -> None:
         at.append(line.now_ns)
@@ -68,7 +69,7 @@ def test_many_small_steps_do_not_add_up_to_an_error() -> None:
 
 
 def test_waiting_for_what_does_not_come_ends() -> None:
-    line = Timeline()
+    line = Timeline(Network())
     line.at(5.0, lambda: None)
     with pytest.raises(SimulationStuck, match="not met after 1 s"):
         line.run_until(lambda: False, 1)

@@ -82,7 +82,6 @@ class ExactEngine:
             for host in swarm.hosts.values():  # A long run would fill the memory with them.
                 host.reports.clear()
                 host.commits.clear()
-                host.used_tokens.clear()
             swarm.past.clear()
 
 

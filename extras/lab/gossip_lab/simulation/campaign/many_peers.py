@@ -20,29 +20,33 @@ from gossip.core import (
     STASH_ROUNDS,
     CoreSettings,
     Effect,
+    Envelope,
     Hello,
+    Payload,
     Peer,
     PeerId,
     RoundSettings,
     events,
 )
+from gossip.inject import OutMessage
+from gossip.transport import decode, encode
 from gossip_lab.simulation.checkers import consensus_distance
 from gossip_lab.simulation.world import (
     SharedLedgers,
+    SimulationStuck,
     Swarm,
     ToyPace,
     ToyTrainer,
     address,
 )
 
-from .last_round import toys_of
-from .measuring import TrafficMeter, advance
+from .endings import toys_of
 from .play import CachedTopology
 
 COMPUTE_S = (0.35, 0.5)
 START_TIMEOUT_S = 60.0
 ROUND_TIMEOUT_S = 10.0
-PATIENCE_S = 120.0
+STEP_S, PATIENCE_S = 0.1, 120.0
 KILLED_AFTER, JOINS_AFTER, BACK_AFTER = 5, 7, 10  # rounds
 SAMPLES = 100_003
 
@@ -102,6 +106,39 @@ class SwarmSpeed:
     peer_rounds_per_s: float
     events_per_peer_round: float
     mib_per_peer: float
+
+
+@dataclass(slots=True)
+class TrafficMeter:
+    """Value of ``Swarm.outgoing`` that encodes sent messages, and decodes the largest of each kind
+    as its receiver would. Bytes are those of encoded messages, without payloads, and without the
+    framing of ZeroMQ, TCP and IP.
+
+    Attributes:
+        by_peer: Bytes that each peer has sent.
+        largest: Bytes of the largest message of each type, by its name.
+        sent: Number of messages of each type.
+    """
+
+    by_peer: Counter[PeerId] = field(default_factory=Counter)
+    largest: dict[str, int] = field(default_factory=dict)
+    sent: Counter[str] = field(default_factory=Counter)
+    _last: Envelope | None = None  # one object for several receivers, which is encoded once
+    _length: int = 0
+
+    def __call__(
+        self, sender: PeerId, to: PeerId, said: Envelope, payload: Payload | None
+    ) -> tuple[OutMessage, ...]:
+        name = type(said.message).__name__
+        if said is not self._last:
+            data = encode(said)
+            self._last, self._length = said, len(data)
+            if len(data) > self.largest.get(name, 0):
+                assert decode(data) == said
+                self.largest[name] = len(data)
+        self.sent[name] += 1
+        self.by_peer[sender] += self._length
+        return ((to, said, payload),)
 
 
 @dataclass(slots=True)
@@ -304,5 +341,13 @@ def _are_together(swarm: Swarm[Peer]) -> bool:
 def _advance(
     swarm: Swarm[Peer], predicate: Callable[[], bool], what: str, tell: Callable[[str], None]
 ) -> None:
-    advance(swarm, predicate, lambda: what, PATIENCE_S)
+    """Run until the predicate holds, and test it every ``STEP_S``: a test of a thousand tables
+    takes a second."""
+    until_s = swarm.now + PATIENCE_S
+    while not predicate():
+        if swarm.now >= until_s:
+            raise SimulationStuck(
+                f"not met after {PATIENCE_S:g} s: {what}\n{swarm.summary()[:2000]}"
+            )
+        swarm.run_for(STEP_S)
     tell(f"{swarm.now:.1f} s: {what}")

@@ -37,25 +37,18 @@ from gossip.errors import ConfigError
 from gossip.faults import (
     STATE_ATTACKS,
     ActivationFault,
-    Corrupt,
     CrashBroadcast,
     CrashMidway,
-    Delay,
+    Duplicate,
+    Fault,
     FaultPlan,
-    Flap,
     Hang,
     HangTrainer,
     LateTrainer,
-    Loss,
-    Narrow,
+    NetworkFault,
     NodeAttack,
-    Partition,
-    Reorder,
-    Reset,
     Restart,
     Rewritten,
-    Ring,
-    Spike,
     Trickle,
     Unreadable,
 )
@@ -73,6 +66,7 @@ from gossip_lab.simulation.checkers import (
     StaysForTakers,
     TaintedStates,
     Violation,
+    blamed,
     every_checker,
     rule_has_enough,
     stage_panels,
@@ -101,8 +95,7 @@ from gossip_lab.simulation.world import (
 )
 from gossip_pipelines.protocol import StagePeer
 
-from .last_gossip_round import play_gossip_end
-from .last_round import play_end, toys_of
+from .endings import play_end, play_gossip_end, toys_of
 
 HEARTBEAT_S = 0.1  # until a link beyond its timeout is detected
 LONGER = 2.0  # maximum time to reach the rounds of a schedule, as a multiple of its duration
@@ -125,21 +118,6 @@ AT_THE_END = (
 )
 """Checkers that also hold during an attack in the last round, and an onlooker that they read."""
 
-FORKING = (
-    Partition
-    | Flap
-    | Ring
-    | Loss
-    | Corrupt
-    | Reset
-    | Reorder
-    | Spike
-    | Delay
-    | Narrow
-    | Trickle
-    | Unreadable
-)
-"""Faults by which a commit may reach some peers and not others."""
 FORGETTING = Restart | CrashMidway | CrashBroadcast | HangTrainer
 
 
@@ -285,13 +263,14 @@ def run(schedule: Schedule, observers: Iterable[Observer] = ()) -> SimulationRes
             swarm.hooks.remove(panel)  # the coming attack forks the history
             at_the_end = [each for each in panel.checkers if isinstance(each, AT_THE_END)]
             swarm.hooks.extend(at_the_end)
-            ends, everybody = panel.find(EndsAlike), panel.find(EverybodyEnds)
-            lied_to = play_end(swarm, ends.circumstances.attackers, ends)
-            play_gossip_end(swarm, everybody)
+            lied_to = play_end(swarm, panel.find(EndsAlike))
+            play_gossip_end(swarm, panel.find(EverybodyEnds))
     except Exception as error:  # noqa: BLE001
         # An exception of a core is a finding, and must not end the search.
-        blamed = panel.blame(swarm, error)
-        violation = ViolationRecord(blamed.invariant, blamed.peer, blamed.now_s, blamed.text)
+        found_by = blamed(swarm, error)
+        violation = ViolationRecord(
+            found_by.invariant, found_by.peer, found_by.now_s, found_by.text
+        )
     now = _reached(swarm, schedule.compute_s[0]), swarm.now, _left(swarm), _reports(swarm)
     rounds, simulated_s, left, reports = found or now
     return SimulationResult(
@@ -389,6 +368,11 @@ def _trickling(schedule: Schedule) -> tuple[PeerId, ...]:
     return tuple(peers) if alone and 2 * len(peers) < schedule.peers else ()
 
 
+def _may_fork(fault: Fault) -> bool:
+    """Whether a commit may reach some peers and not others. A duplicate has arrived."""
+    return isinstance(fault, NetworkFault) and not isinstance(fault, Duplicate)
+
+
 def _may_part(schedule: Schedule) -> bool:
     """Whether one of two peers may continue alone while a result of the other, which pauses, is in
     transit. A link may end before it has carried a large result, and two peers need no majority."""
@@ -405,7 +389,7 @@ def circumstances(schedule: Schedule) -> RunConditions:
     rewriting = [peer for fault in plan.of_kind(Rewritten) for peer in fault.peers]
     return RunConditions.of(
         (*plan.attackers, *equivocating, *rewriting),
-        forks=_may_part(schedule) or any(isinstance(fault, FORKING) for fault in plan),
+        forks=_may_part(schedule) or any(map(_may_fork, plan)),
         equivocating=equivocating,
         lies=[fault.lie for fault in attacks],
         forgetting=any(isinstance(fault, FORGETTING) for fault in plan),

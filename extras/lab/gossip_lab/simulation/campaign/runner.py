@@ -236,11 +236,8 @@ class CampaignTally:
             self.kinds[len(outcome.struck)] += 1
             self.drawn.update({name_of(fault): 1 for fault in outcome.schedule.faults}.keys())
         self.occurred.update(outcome.struck.keys())
-        self.struck.update(outcome.struck)
-        self.counts.update(outcome.counts)
-        self.reports.update(outcome.reports)
-        self.judged.update(outcome.judged)
-        self.judged_by.update(outcome.judged_by)
+        for name in ("struck", "counts", "reports", "judged", "judged_by"):
+            getattr(self, name).update(getattr(outcome, name))
         self.topologies[outcome.schedule.topology.split(":")[0]] += 1
         self.aggregators[outcome.schedule.aggregator] += 1
         self.pipelines += bool(outcome.schedule.stages)

@@ -39,12 +39,13 @@ from .safety import (
     StageChecker,
     TheAccusedHear,
     TimersAndHalt,
+    blamed,
     rule_has_enough,
 )
 from .stages import StagePanel, StagePanels
 from .traffic import AsksInMeasure, FallsSilent, NewsGrowOld, SpeaksInMeasure
 from .transfer import RemindsTheSilent, SaysThatNoRoundComes, StaysForTakers
-from .transitions import TableChecker, TableWatch, watch_life
+from .transitions import TableChecker
 from .watching import Watching
 
 __all__ = [
@@ -58,13 +59,13 @@ __all__ = [
     "SaysThatNoRoundComes",
     "StagePanels",
     "StaysForTakers",
-    "TableWatch",
     "TaintedStates",
     "Violation",
+    "blamed",
     "consensus_distance",
     "every_checker",
+    "of_membership",
     "rule_has_enough",
-    "watch_life",
 ]
 
 
@@ -101,6 +102,18 @@ NOT_OF_STAGES = (OverWhenAllIsThere,)
 committed."""
 
 
+def of_membership(
+    circumstances: RunConditions | None = None, onlookers: Onlookers | None = None
+) -> list[Watching]:
+    """Return the observers and the checkers of membership. Swarms without rounds use them alone."""
+    every = every_checker(circumstances, onlookers)
+    return [each for each in every if isinstance(each, OF_MEMBERSHIP) or _is_onlooker(each)]
+
+
+def _is_onlooker(each: Watching) -> bool:
+    return not isinstance(each, Checker)
+
+
 def stage_panels(
     stages: tuple[tuple[PeerId, ...], ...],
     micro_batches: int,
@@ -109,14 +122,13 @@ def stage_panels(
     """Return the panels of all checkers of a pipeline: those of a swarm for each stage, those of
     membership for all stages together, and those of micro-batches."""
     onlookers = Onlookers.create(circumstances)
-    elsewhere = (*OF_MEMBERSHIP, *map(type, onlookers))
-    unfit = (*elsewhere, *NOT_OF_STAGES)
+    unfit = (*OF_MEMBERSHIP, *NOT_OF_STAGES)
 
     def of_stage() -> list[Watching]:
-        each = every_checker(circumstances, onlookers)
-        return [checker for checker in each if not isinstance(checker, unfit)]
+        every = every_checker(circumstances, onlookers)
+        return [c for c in every if not isinstance(c, unfit) and not _is_onlooker(c)]
 
-    of_all = [c for c in every_checker(circumstances, onlookers) if isinstance(c, elsewhere)]
+    of_all = of_membership(circumstances, onlookers)
     computed = ComputesAlike(stages, circumstances)
     counted = CountsOnce(computed, micro_batches, circumstances)
     others = [

@@ -9,9 +9,8 @@ from typing import TypeVar
 from gossip.core import Event, PeerId
 from gossip_lab.simulation.world import AnySwarm, Observer, Watcher
 
-from .base import Checker, Violation
+from .base import Checker
 from .liveness import Liveness
-from .safety import NothingRaises
 from .transitions import TableChecker, TableWatch, watch_life
 from .watching import Watching
 
@@ -37,7 +36,6 @@ class Panel(Observer):
         self._judges = [checker for checker in self.checkers if isinstance(checker, Checker)]
         self._watches: dict[PeerId, TableWatch] = {}
         self.observers: tuple[Observer, ...] = (self,)
-        self._raises = [checker for checker in self.checkers if isinstance(checker, NothingRaises)]
 
     def find(self, kind: type[C]) -> C:
         return next(each for each in self.checkers if isinstance(each, kind))
@@ -107,13 +105,6 @@ class Panel(Observer):
             elif (shortcoming := checker.lacks()) is not None:
                 peer, text = shortcoming
                 raise checker.violated(f"{text}, although the swarm had settled", peer)
-
-    def blame(self, swarm: AnySwarm, error: Exception) -> Violation:
-        """Return the violation of an exception that left ``swarm``: itself if it is a violation,
-        else one of S14."""
-        if isinstance(error, Violation):
-            return error
-        return (self._raises or [NothingRaises()])[0].blame(swarm, error)
 
     def judged(self) -> dict[str, int]:
         """Return the number of judgements of each invariant. An invariant without a judgement is

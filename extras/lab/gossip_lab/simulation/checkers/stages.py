@@ -6,10 +6,9 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from gossip.core import Event, PeerId
+from gossip.core import PeerId
 from gossip_lab.simulation.world import AnySwarm, Observer, Watcher
 
-from .base import Violation
 from .panel import Panel, settle
 from .watching import Watching
 
@@ -60,6 +59,8 @@ class StagePanel(Panel):
         super().__init__(checkers, has_onlookers=False)
         self.members = frozenset(members)
         self._seen: tuple[AnySwarm, Any] | None = None
+        for moment in ("on_start", "on_flood", "on_resume", "on_crash"):
+            setattr(self, moment, self._for_members(getattr(self, moment)))
 
     def world(self, swarm: AnySwarm) -> Any:
         """Return the view of the swarm for the stage's checkers."""
@@ -79,18 +80,6 @@ class StagePanel(Panel):
                     watcher(world, peer, *what)
 
         return see
-
-    def on_start(self, swarm: AnySwarm, peer: PeerId) -> None:
-        self._for_members(super().on_start)(swarm, peer)
-
-    def on_flood(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
-        self._for_members(super().on_flood)(swarm, peer, event)
-
-    def on_resume(self, swarm: AnySwarm, peer: PeerId) -> None:
-        self._for_members(super().on_resume)(swarm, peer)
-
-    def on_crash(self, swarm: AnySwarm, peer: PeerId) -> None:
-        self._for_members(super().on_crash)(swarm, peer)
 
 
 class StagePanels:
@@ -115,10 +104,6 @@ class StagePanels:
         """Let the checkers of all stages judge once more, as ``Panel.close`` does."""
         for panel in self._panels:
             panel.close()
-
-    def blame(self, swarm: AnySwarm, error: Exception) -> Violation:
-        """Return the violation of an exception, as ``Panel.blame`` does."""
-        return self.together.blame(swarm, error)
 
     def judged(self) -> Counter[str]:
         return _added(panel.judged() for panel in self._panels)

@@ -69,7 +69,7 @@ class FaultGenerator:
 
 def _crash(lots: FaultSampler) -> list[Fault]:
     server, at_s = lots.random.random() < 0.5, lots.when()
-    victim = lots.peers()[0]
+    victim = lots.peer()
     return [Crash("server" if server else victim, at_s=at_s)]
 
 
@@ -85,7 +85,7 @@ def _restart(lots: FaultSampler) -> list[Fault]:
 def _restart_loop(lots: FaultSampler) -> list[Fault]:
     """Restart one peer repeatedly, before any peer detects it."""
     victim, began, every_s, after_s = (
-        lots.peers()[0],
+        lots.peer(),
         lots.ms(1.0, 6.0),
         lots.long(0.2, 1.5),
         lots.long(0.01, 0.2),
@@ -119,7 +119,7 @@ def _hang(lots: FaultSampler) -> list[Fault]:
 
 def _attacker(lots: FaultSampler) -> list[Fault]:
     attack, strength = lots.random.choice(LIES)
-    return [ByzantineFault(attack, (lots.peers()[0],), strength)]
+    return [ByzantineFault(attack, (lots.peer(),), strength)]
 
 
 def _node_lie(lots: FaultSampler) -> list[Fault]:
@@ -184,6 +184,13 @@ def _near(lots: FaultSampler) -> tuple[int, ...]:
     return () if everybody else tuple(sorted(order[:count]))
 
 
+def _weather(
+    lots: FaultSampler, most_s: float, least_s: float = 0.5
+) -> tuple[float, float, tuple[int, ...]]:
+    """Draw the start, the duration and the peers of a fault of the network."""
+    return lots.when(0.2), lots.long(least_s, most_s), _near(lots)
+
+
 def _share_of_messages(
     lots: FaultSampler,
     kind: type[Loss | Duplicate | Corrupt | Reset],
@@ -192,7 +199,7 @@ def _share_of_messages(
     digits: int,
     most_s: float,
 ) -> list[Fault]:
-    return [kind(lots.share(*share, digits), lots.when(0.2), lots.long(0.5, most_s), _near(lots))]
+    return [kind(lots.share(*share, digits), *_weather(lots, most_s))]
 
 
 def _narrow(
@@ -201,18 +208,18 @@ def _narrow(
     """Draw a narrow link. At a low speed and with a short queue, an update is still in transit when
     the next one arrives, and that one is dropped."""
     speed, queue_bytes = lots.long(*speeds), float(lots.random.choice(queues))
-    return [Narrow(speed, queue_bytes, lots.when(0.2), lots.long(least_s, 8.0), _near(lots))]
+    return [Narrow(speed, queue_bytes, *_weather(lots, 8.0, least_s))]
 
 
 def _drift(lots: FaultSampler) -> list[Fault]:
     rate = round(1.0 + lots.random.uniform(-0.1, 0.1), 4)
-    return [Drift(lots.peers()[0], rate, lots.when(0.2), lots.long(1.0, 10.0))]
+    return [Drift(lots.peer(), rate, lots.when(0.2), lots.long(1.0, 10.0))]
 
 
 def _kill_trainer(lots: FaultSampler) -> list[Fault]:
     """Kill a trainer once, or repeatedly soon after each start. Then its peer announces its
     end while others still spread the news of its start."""
-    victim, at_s, after_s = lots.peers()[0], lots.when(), lots.long(0.02, 3.0)
+    victim, at_s, after_s = lots.peer(), lots.when(), lots.long(0.02, 3.0)
     looping, every_s, soon_s = lots.random.random() < 0.5, lots.long(0.1, 1.0), lots.long(0.01, 0.2)
     if not looping:
         return [KillTrainer(victim, at_s, after_s)]
@@ -227,7 +234,7 @@ KINDS: tuple[FaultGenerator, ...] = (
     FaultGenerator("crash_midway", 2.0, _crash_midway),
     FaultGenerator("hang", 2.0, _hang),
     FaultGenerator(
-        "slow", 0.7, lambda lots: [Slow(lots.peers()[0], lots.random.choice((1.5, 2.0, 3.0)))]
+        "slow", 0.7, lambda lots: [Slow(lots.peer(), lots.random.choice((1.5, 2.0, 3.0)))]
     ),
     FaultGenerator("liar", 0.6, _attacker),
     FaultGenerator("lie", 2.0, _node_lie),
@@ -249,9 +256,7 @@ KINDS: tuple[FaultGenerator, ...] = (
     FaultGenerator(
         "delay",
         1.0,
-        lambda lots: [
-            Delay(lots.long(0.005, 0.5), lots.when(0.2), lots.long(0.5, 8.0), _near(lots))
-        ],
+        lambda lots: [Delay(lots.long(0.005, 0.5), *_weather(lots, 8.0))],
     ),
     FaultGenerator(
         "reorder",
@@ -260,9 +265,7 @@ KINDS: tuple[FaultGenerator, ...] = (
             Reorder(
                 lots.share(0.05, 0.5),
                 lots.long(0.002, 0.2),
-                lots.when(0.2),
-                lots.long(0.5, 10.0),
-                _near(lots),
+                *_weather(lots, 10.0),
             )
         ],
     ),
@@ -273,9 +276,7 @@ KINDS: tuple[FaultGenerator, ...] = (
             Spike(
                 lots.share(0.002, 0.05, 4),
                 lots.long(0.05, 2.0),
-                lots.when(0.2),
-                lots.long(0.5, 8.0),
-                _near(lots),
+                *_weather(lots, 8.0),
             )
         ],
     ),
@@ -296,23 +297,23 @@ KINDS: tuple[FaultGenerator, ...] = (
         "late_timers",
         0.7,
         lambda lots: [
-            LateTimers(lots.peers()[0], lots.long(0.005, 0.5), lots.when(), lots.long(0.5, 6.0))
+            LateTimers(lots.peer(), lots.long(0.005, 0.5), lots.when(), lots.long(0.5, 6.0))
         ],
     ),
     FaultGenerator(
         "slow_node",
         0.8,
         lambda lots: [
-            SlowNode(lots.peers()[0], lots.long(0.0005, 0.03), lots.when(0.2), lots.long(0.5, 6.0))
+            SlowNode(lots.peer(), lots.long(0.0005, 0.03), lots.when(0.2), lots.long(0.5, 6.0))
         ],
     ),
     FaultGenerator(
         "hang_trainer",
         0.8,
-        lambda lots: [HangTrainer(lots.peers()[0], lots.when(), lots.long(0.2, 6.0))],
+        lambda lots: [HangTrainer(lots.peer(), lots.when(), lots.long(0.2, 6.0))],
     ),
     FaultGenerator("kill_trainer", 0.8, _kill_trainer),
-    FaultGenerator("leave", 0.5, lambda lots: [Leave(lots.peers()[0], lots.when())]),
+    FaultGenerator("leave", 0.5, lambda lots: [Leave(lots.peer(), lots.when())]),
     FaultGenerator(
         "crash_broadcast",
         1.5,

@@ -192,10 +192,10 @@ def _with_rule(base: Schedule, rule: str, shards: tuple[int, ...], together: Ran
     # each permanent loss.
     spare = max(1, sum(isinstance(fault, Crash | Leave) for fault in base.faults))
     robust = Random(f"schedule/{base.seed}/robust").random() < ROBUST
-    n, rolling = base.peers, topologies.load(base.topology).rolling
+    n = base.peers
     if RULES[rule] < n and (robust or any(map(is_counted, base.faults))):
         base = replace(base, aggregator=rule if RULES[rule] + spare <= n else "median")
-    if rolling and n >= PEERS_TOGETHER and together.random() < TOGETHER:
+    if base.rolling and n >= PEERS_TOGETHER and together.random() < TOGETHER:
         able = [rule for rule, need in CROSS_SHARD.items() if need + spare <= n]
         chosen = together.choice(able)
         several = shards if len(shards) > 1 else together.choice(SHARDS[2:])
@@ -231,7 +231,7 @@ def _draw_faults(
         )
         for kind in KINDS
     ]
-    if not topologies.load(base.topology).rolling:
+    if not base.rolling:
         # In gossip rounds no peer serves.
         made = [[fault for fault in faults if not needs_a_server(fault)] for faults in made]
     bearable: tuple[Fault, ...] = ()
@@ -251,8 +251,7 @@ def _draw_attacker_of_pieces(base: Schedule) -> list[Fault]:
     """Return, in some schedules, an attack of a peer on pieces, or its repeated requests for
     pieces, with restarts of peers that request pieces. Otherwise return no faults."""
     n, lot = base.peers, Random(f"schedule/{base.seed}/liar of pieces")
-    rolling = topologies.load(base.topology).rolling
-    if not rolling or n < PIECES_PEERS or lot.random() >= PIECE_ATTACKER:
+    if not base.rolling or n < PIECES_PEERS or lot.random() >= PIECE_ATTACKER:
         return []
     attacker, *others = lot.sample(range(n), n)
     times = [
@@ -297,7 +296,7 @@ def _weighted(drawn: Schedule) -> Schedule:
     """Let some peers serve more often than others, in some schedules with servers."""
     lot = Random(f"schedule/{drawn.seed}/weights")
     weights = [lot.choice(WEIGHTS) for _ in range(PEERS_MAX)][: drawn.peers]
-    if lot.random() >= WEIGHTED or not topologies.load(drawn.topology).rolling:
+    if lot.random() >= WEIGHTED or not drawn.rolling:
         return drawn
     return replace(drawn, server_weights=write_weights(dict(enumerate(weights))))
 
@@ -313,7 +312,7 @@ def _with_local_steps(drawn: Schedule) -> Schedule:
 def _with_overlap(drawn: Schedule) -> Schedule:
     """Let trainers compute during rounds, in some schedules with servers."""
     lot = Random(f"schedule/{drawn.seed}/overlap")
-    if lot.random() >= OVERLAP or not topologies.load(drawn.topology).rolling:
+    if lot.random() >= OVERLAP or not drawn.rolling:
         return drawn
     return replace(drawn, overlap=1)
 
@@ -327,7 +326,7 @@ def _with_fragments(drawn: Schedule) -> Schedule:
     if lot.random() >= FRAGMENTED or not cuts:
         return drawn
     trickles = any(isinstance(fault, Trickle | Unreadable) for fault in drawn.faults)
-    if trickles or not topologies.load(drawn.topology).rolling:
+    if trickles or not drawn.rolling:
         return drawn
     return replace(drawn, fragments=lot.choice(cuts))
 
@@ -336,8 +335,7 @@ def _with_further(drawn: Schedule) -> Schedule:
     """Use two optimizers, in some schedules with plain rounds and servers."""
     lot = Random(f"schedule/{drawn.seed}/further")
     plain = drawn.overlap == 0 and drawn.local_steps == 1 and not drawn.stages
-    rolling = topologies.load(drawn.topology).rolling
-    if lot.random() >= FURTHER or not (plain and rolling):
+    if lot.random() >= FURTHER or not (plain and drawn.rolling):
         return drawn
     return replace(drawn, further_every=lot.choice(FURTHER_EVERY))
 
@@ -349,7 +347,7 @@ def _guarded(drawn: Schedule) -> Schedule:
     gone = sum(isinstance(fault, Crash | Leave) for fault in drawn.faults)
     lies = ByzantineFault | NodeAttack | Rewritten | Unreadable
     lying = any(isinstance(fault, lies) for fault in drawn.faults)
-    plain = drawn.aggregator == "mean" and topologies.load(drawn.topology).rolling
+    plain = drawn.aggregator == "mean" and drawn.rolling
     few = (drawn.min_peers or drawn.peers) < 3 + max(1, gone)
     if lot.random() >= GUARDED or lying or not plain or few:
         return drawn

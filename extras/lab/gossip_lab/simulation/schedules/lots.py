@@ -25,6 +25,9 @@ class FaultSampler:
         lots = [self.random.random() for _ in range(PEERS_MAX)]
         return sorted(range(self.n), key=lambda peer: lots[peer])
 
+    def peer(self) -> int:
+        return self.peers()[0]
+
     def when(self, least_s: float = BEGIN_S) -> float:
         return self.ms(least_s, max(least_s, self.active_s - 0.5))
 

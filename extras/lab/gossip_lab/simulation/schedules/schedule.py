@@ -154,6 +154,11 @@ class Schedule:
         )
 
     @property
+    def rolling(self) -> bool:
+        """Whether its rounds have servers."""
+        return topologies.load(self.weighted_topology).rolling
+
+    @property
     def plan(self) -> FaultPlan:
         """The faults with the world in a ``[simulate]`` table: its TOML replays exactly this
         schedule."""
@@ -177,9 +182,8 @@ class Schedule:
         for holds, *text in self._demands():
             if not holds:
                 raise ConfigError(*text)
-        rolling = topologies.load(self.weighted_topology).rolling
         plan = FaultPlan(self.faults).checked(self.everybody)
-        plan.fits(self.topology, rolling, self.aggregator, idle=True)
+        plan.fits(self.topology, self.rolling, self.aggregator, idle=True)
         plan.fits_stages(bool(self.stages), "stages = [3, 3], in the table [simulate]")
         return self
 
@@ -245,9 +249,10 @@ class Schedule:
             1 <= self.micro_batches <= MICRO_BATCHES_MAX,
             f"micro_batches = {self.micro_batches}: 1 to {MICRO_BATCHES_MAX}",
         )
+        rolling = self.rolling
         yield 0.0 <= self.audit <= 1.0, f"audit = {self.audit:g}: a probability, 0 to 1"
         yield (
-            not self.stages or (topologies.load(self.topology).rolling and len(self.shards) == 1),
+            not self.stages or (rolling and len(self.shards) == 1),
             "stages need a topology with servers, and one shard",
         )
         yield self.local_steps >= 1, f"local_steps = {self.local_steps}: at least 1"
@@ -257,11 +262,10 @@ class Schedule:
             f"shards = {list(self.shards)}: at least one, each with at least one element",
         )
         yield (
-            topologies.load(self.topology).rolling or len(self.shards) <= 1,
+            rolling or len(self.shards) <= 1,
             f"shards = {list(self.shards)}: {self.topology} exchanges whole vectors",
             "shards = [8]",
         )
-        rolling = topologies.load(self.weighted_topology).rolling
         yield (
             self.fragments == 1
             or (

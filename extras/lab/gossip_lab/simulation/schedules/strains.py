@@ -177,7 +177,7 @@ def _slow_newcomers(lots: FaultSampler, drawn: Schedule) -> Schedule:
 def _trickle(lots: FaultSampler, drawn: Schedule) -> Schedule:
     """Let the payloads of one peer trickle for some time; all its other messages arrive."""
     peer, rate, at_s, for_s = (
-        lots.peers()[0],
+        lots.peer(),
         lots.long(1.0, 40.0),
         lots.ms(3.0, 6.0),
         lots.long(4.0, 10.0),

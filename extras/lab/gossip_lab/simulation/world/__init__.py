@@ -13,13 +13,9 @@ if TYPE_CHECKING:
         Swarm,
         address,
     )
+    from .host import SimProcess
     from .links import HANDSHAKE_WAYS
     from .machine import NS
-    from .membership_only import (
-        MemberCore,
-        all_fine,
-        member_swarm,
-    )
     from .nemesis import Nemesis, name_of
     from .network import Link, LinkModel, Network
     from .observer import MANY, Observer, Watcher
@@ -36,6 +32,6 @@ if TYPE_CHECKING:
     )
     from .toy_rule import Reducer, RuleRefusal, RuleResult, Step, ToyRule
     from .toy_trainer import PREPARE_S, MadeOf, OptimizerTurns, Said, ToyPace, ToyTrainer
-    from .wire import Outgoing
+    from .wire import Outgoing, send_unchanged
 else:
     __getattr__, __dir__ = lazy(__name__)

@@ -147,8 +147,7 @@ class Swarm(Timeline, Generic[C]):
         traced: bool = True,
         absent: Sequence[PeerId] = (),
     ) -> None:
-        self.network = network or Network()
-        super().__init__(self.network)
+        super().__init__(network or Network())
         self.make_core, self.make_trainer = make_core, make_trainer
         self.seed, self.run, self.encoded = seed, run, encoded
         self.progress_s, self.stable_addresses = progress_s, stable_addresses
@@ -399,7 +398,7 @@ class Swarm(Timeline, Generic[C]):
         self.at_ns(self.now_ns + to_ns(after_s), self._start, host)
 
     def _start(self, host: SimProcess[C]) -> None:
-        host.state = "up"
+        host.state, host.started_at = "up", self.now
         host.machine.free_at_ns = self.now_ns
         for see in self.hooks.start:
             see(self, host.peer)
@@ -474,11 +473,6 @@ class Swarm(Timeline, Generic[C]):
                 kind = type(effect.message)  # type: ignore[union-attr]
             for see in seeing[kind]:
                 see(self, peer, effect)
-            if host.effects_left is not None:
-                host.effects_left -= 1
-                if host.effects_left < 0 and not host.killed:
-                    self.counts["crashed_midway"] += 1
-                    self.crash(peer)
             if host.state != "up":
                 assert host.halt is None, f"peer {peer} asks for {effect} after it halted"
                 if host.state == CRASHED:
@@ -487,12 +481,6 @@ class Swarm(Timeline, Generic[C]):
         return True
 
     def _set_timer(self, host: SimProcess[C], effect: events.SetTimer) -> None:
-        # If two timers of an incarnation share a token, stale timers kill healthy peers
-        # (docs/design_notes.md N7).
-        assert effect.token not in host.used_tokens, (
-            f"peer {host.peer} used timer token {effect.token} twice"
-        )
-        host.used_tokens.add(effect.token)
         self._set_alarm(host, effect.token, effect.at)
 
     def _set_alarm(self, host: SimProcess[C], token: Token, at_s: float) -> None:

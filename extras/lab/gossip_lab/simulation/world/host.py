@@ -97,10 +97,10 @@ class SimProcess(Generic[C]):
     machine: Machine
     dice: random.Random  # decides the effects of the network on its messages
     state: Literal["starting", "up", "paused", "crashed", "halted"] = "starting"
+    started_at: float = 0.0  # seconds
     lanes: dict[PeerId, Lane] = field(default_factory=dict)
     # pending: time due (ns), and time requested (s)
     timers: dict[Token, tuple[int, float]] = field(default_factory=dict)
-    used_tokens: set[Token] = field(default_factory=set)
     # events that arrived while it was paused
     inbox: deque[tuple[Event, bytes | None]] = field(default_factory=deque)
     # events that a slow node has not handled yet
@@ -108,7 +108,6 @@ class SimProcess(Generic[C]):
     settling: deque[Event] = field(default_factory=deque)  # events that the node itself caused
     late_timers: list[tuple[int, Token]] = field(default_factory=list)
     paused_at_ns: int = 0
-    effects_left: int | None = None  # until it crashes
     trainer_stopped: bool = False
     trainer_inbox: list[Said] = field(default_factory=list)
     asked: list[Effect] = field(default_factory=list)  # effects for a stopped trainer
@@ -133,7 +132,3 @@ class SimProcess(Generic[C]):
     @property
     def running(self) -> bool:
         return self.state in ("up", "paused")
-
-    @property
-    def killed(self) -> bool:
-        return self.state == "crashed"

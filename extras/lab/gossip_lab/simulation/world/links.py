@@ -17,7 +17,6 @@ FIRST_TRY_S, HANDSHAKE_WAYS = 0.001, 4
 
 
 AnyProcess = SimProcess[Any]
-LaneAct = Callable[[AnyProcess, PeerId, Lane], None]
 
 
 class Links:

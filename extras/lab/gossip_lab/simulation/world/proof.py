@@ -81,6 +81,3 @@ class FaultEffects(Observer):
             if what == wanted and (peer, to) in links:
                 self.proven[number] = True
                 del self._watched[number]
-
-
-__all__ = ["FaultEffects", "drops"]

@@ -5,37 +5,27 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from heapq import heappop, heappush
-from typing import Any, Protocol
+from typing import Any
 
 from .machine import NS, to_ns
+from .network import Network
 
 
 class SimulationStuck(AssertionError):
     """``run_until`` reached its limit. The message has the time and the state of all peers."""
 
 
-class ChangeCounter(Protocol):
-    """An object that is changed from outside, and counts its changes."""
-
-    @property
-    def changed(self) -> int: ...
-
-
-class _Still:
-    changed = 0
-
-
 class Timeline:
     """The queue of all future calls, and the clock that runs along it.
 
     Args:
-        stirring: If this has changed, ``_tend`` is called before the next call.
+        network: If this has changed, ``_tend`` is called before the next call.
     """
 
-    def __init__(self, stirring: ChangeCounter | None = None) -> None:
+    def __init__(self, network: Network) -> None:
         self.now_ns = 0
-        self._stirring = stirring or _Still()
-        self._seen = self._stirring.changed
+        self.network = network
+        self._seen = network.changed
         self._heap: list[tuple[int, int, Callable[..., None], tuple[Any, ...]]] = []
         self._seq = 0
 
@@ -65,12 +55,12 @@ class Timeline:
 
     def run_for(self, duration_s: float) -> None:
         end_ns = self.now_ns + to_ns(duration_s)
-        heap, pop, stirring = self._heap, heappop, self._stirring
+        heap, pop, network = self._heap, heappop, self.network
         self._tend_if_changed()
         while heap and heap[0][0] <= end_ns:
             self.now_ns, _, act, arguments = pop(heap)
             act(*arguments)
-            if stirring.changed != self._seen:
+            if network.changed != self._seen:
                 self._tend_if_changed()
         self.now_ns = end_ns
 
@@ -92,9 +82,9 @@ class Timeline:
         return f"{len(self._heap)} pending calls"
 
     def _tend_if_changed(self) -> None:
-        if self._seen != self._stirring.changed:
-            self._seen = self._stirring.changed
+        if self._seen != self.network.changed:
+            self._seen = self.network.changed
             self._tend()
 
     def _tend(self) -> None:
-        """Update the timeline after a change of ``stirring``."""
+        """Update the timeline after a change of the network."""

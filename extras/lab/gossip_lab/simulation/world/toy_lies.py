@@ -19,7 +19,7 @@ from gossip.inject import OutMessage
 
 from .toy_model import NOISE, STEP_SIZE
 from .toy_payloads import Vector, noise_of, payload_of
-from .wire import Outgoing
+from .wire import Outgoing, send_unchanged
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -155,7 +155,7 @@ class PerReceiverAttack:
     the last pushes of all honest peers."""
 
     def __init__(self, lies: Mapping[PeerId, ToyAttack], then: Outgoing | None) -> None:
-        self._lies, self._then = lies, then
+        self._lies, self._then = lies, then or send_unchanged
         self._said: dict[tuple[str, PeerId], Any] = {}
 
     def __call__(
@@ -175,8 +175,4 @@ class PerReceiverAttack:
                 payload = payload_of(lie)
             else:
                 self._said[message.what, sender] = payload.data
-        return (
-            [(to, envelope, payload)]
-            if self._then is None
-            else self._then(sender, to, envelope, payload)
-        )
+        return self._then(sender, to, envelope, payload)

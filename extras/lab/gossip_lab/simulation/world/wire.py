@@ -35,6 +35,13 @@ Outgoing = Callable[[PeerId, PeerId, Envelope, Payload | None], Iterable[OutMess
 """``(sender, to, envelope, payload) -> messages to send instead``."""
 
 
+def send_unchanged(
+    sender: PeerId, to: PeerId, envelope: Envelope, payload: Payload | None
+) -> Iterable[OutMessage]:
+    """Return the message itself, as an honest peer sends it."""
+    return [(to, envelope, payload)]
+
+
 class Wire:
     """Carries messages over the lanes that ``Links`` opened."""
 
@@ -86,34 +93,45 @@ class Wire:
             self._note("no_link", sender, to, said)
             return
         bulk = type(said.message) in _BULK if type(said) is Envelope else payload is not None
-        sending = _Sending(sender, to, said, payload, lane, bulk, model, fate, lot, roll)
-        parcel = self._parcel(sending)
+        life = lane.to_incarnation, lane.breaks
+        sending = _Sending(
+            sender,
+            to,
+            said,
+            self._parcel(said, fate, lot),
+            payload,
+            lane,
+            life,
+            bulk,
+            model,
+            fate,
+            lot,
+            roll,
+        )
+        if fate.damaged:
+            self._note_on("corrupted", sending)
         if fate.broken:
-            self._note("reset", sender, to, said)
+            self._note_on("reset", sending)
             self.links.reset(host, to, lane)
         elif model.unreadable and payload is not None:
-            self._note("unreadable", sender, to, said)
+            self._note_on("unreadable", sending)
         elif fate.lost or (sender, to) in swarm.network.cuts:
-            self._note("lost" if fate.lost else "cut", sender, to, said)
+            self._note_on("lost" if fate.lost else "cut", sending)
         else:
             leaves_ns = self._leaves_ns(sending) if sending.needs_bandwidth else swarm.now_ns
             if leaves_ns is not None:
-                self._put_on_the_way(sending, parcel, leaves_ns)
+                self._put_on_the_way(sending, leaves_ns)
 
-    def _parcel(self, sending: _Sending) -> Envelope | bytes:
+    def _parcel(self, said: Envelope | bytes, fate: _Fate, lot: int) -> Envelope | bytes:
         """Return the message as it travels on the link. A damaged message always travels as
         bytes."""
-        said, damaged = sending.said, sending.fate.damaged
-        if not self.swarm.encoded and not damaged:
+        if not self.swarm.encoded and not fate.damaged:
             return said
         if isinstance(said, Envelope):
             if said is not self._said:
                 self._said, self._encoded = said, encode(said)
             said = self._encoded
-        if not damaged:
-            return said
-        self._note("corrupted", sending.sender, sending.to, sending.said)
-        return flipped_bit(said, _chance(sending.lot, 8))
+        return flipped_bit(said, _chance(lot, 8)) if fate.damaged else said
 
     def _leaves_ns(self, sending: _Sending) -> int | None:
         """Return when the sender's end of the link has sent the message; None if its queue is
@@ -122,21 +140,20 @@ class Wire:
         leaves_ns, network = swarm.now_ns, swarm.network
         assert payload is not None
         assert model.bytes_per_s is not None
-        sender, to, said = sending.sender, sending.to, sending.said
+        said = sending.said
         waiting_s = max(0, lane.free_at_ns - leaves_ns) / 1e9
         if model.queue_bytes is not None and waiting_s * model.bytes_per_s > model.queue_bytes:
-            self._note("queue_full", sender, to, said)
+            self._note_on("queue_full", sending)
             return None
         if waiting_s > 0.0:
-            self._note("queued", sender, to, said)
+            self._note_on("queued", sending)
         begins_ns = max(leaves_ns, lane.free_at_ns)
         leaves_ns = lane.free_at_ns = begins_ns + to_ns(payload.nbytes / model.bytes_per_s)
         if model.queue_s:
             network.loaded_until_ns = max(network.loaded_until_ns, leaves_ns)
         if leaves_ns - begins_ns > TOLD_EVERY_NS and type(said) is Envelope:
-            life = (lane.to_incarnation, lane.breaks, lane.let_go)
-            under_way = _InFlight(said, payload.nbytes, begins_ns, leaves_ns, lane, life)
-            swarm.at_ns(begins_ns + TOLD_EVERY_NS, self._deliver_progress, under_way, to)
+            under_way = _InFlight(sending, said, begins_ns, leaves_ns, lane.let_go)
+            swarm.at_ns(begins_ns + TOLD_EVERY_NS, self._deliver_progress, under_way)
         return leaves_ns
 
     def _delay_s(self, sending: _Sending) -> float:
@@ -148,74 +165,78 @@ class Wire:
         if queues and swarm.now_ns < network.loaded_until_ns:
             delay_s += _chance(sending.lot, 12) * model.queue_s
         if delay_s > network.default.delay_s[1]:
-            self._note("delayed", sending.sender, sending.to, sending.said)
+            self._note_on("delayed", sending)
         if sending.fate.spiked:
-            self._note("spiked", sending.sender, sending.to, sending.said)
+            self._note_on("spiked", sending)
             delay_s += _chance(sending.lot, 10) * model.spike_s
         return delay_s
 
-    def _put_on_the_way(self, sending: _Sending, parcel: Envelope | bytes, leaves_ns: int) -> None:
-        sender, to, said, payload, lane, bulk, model, fate, lot, _ = sending
+    def _put_on_the_way(self, sending: _Sending, leaves_ns: int) -> None:
+        payload, lane, bulk = sending.payload, sending.lane, sending.bulk
+        model, fate, lot = sending.model, sending.fate, sending.lot
         swarm, fifo = self.swarm, self.swarm.network.fifo
         arrives_ns = leaves_ns + round(self._delay_s(sending) * NS)
         if fate.spoiled and payload is not None:
-            self._note("spoiled", sender, to, said)
+            self._note_on("spoiled", sending)
             return  # The transport detects damage and drops the payload.
         if fate.held_up:
-            self._note("reordered", sender, to, said)
+            self._note_on("reordered", sending)
             arrives_ns += to_ns(_chance(lot, 9) * model.reorder_s)
         elif fifo:
             arrives_ns = lane.in_order(arrives_ns, bulk)
-        trip = _Trip(sending, lane.to_incarnation, lane.breaks, parcel, payload)
         if model.slowed and bulk and payload is not None:
-            self._note("slowed", sender, to, said)
-            lane.slowed.append(trip)
-            swarm.at_ns(arrives_ns, self._got_through, trip)
+            self._note_on("slowed", sending)
+            lane.slowed.append(sending)
+            swarm.at_ns(arrives_ns, self._got_through, sending)
             return
-        swarm.at_ns(arrives_ns, self._arrive, trip)
+        swarm.at_ns(arrives_ns, self._arrive, sending)
         if fate.doubled:
-            self._note("duplicated", sender, to, said)
+            self._note_on("duplicated", sending)
             least, most = model.delay_s
             arrives_ns = leaves_ns + to_ns(least + (most - least) * _chance(lot, 11))
-            swarm.at_ns(lane.in_order(arrives_ns, bulk) if fifo else arrives_ns, self._arrive, trip)
+            arrives_ns = lane.in_order(arrives_ns, bulk) if fifo else arrives_ns
+            swarm.at_ns(arrives_ns, self._arrive, sending)
 
-    def _got_through(self, trip: _Trip) -> None:
+    def _got_through(self, sending: _Sending) -> None:
         """Deliver a payload that a fault has delayed, unless it was delivered earlier."""
-        lane = trip.sending.lane
-        if any(waiting is trip for waiting in lane.slowed):
-            lane.slowed = [waiting for waiting in lane.slowed if waiting is not trip]
-            self._arrive(trip)
+        lane = sending.lane
+        if any(waiting is sending for waiting in lane.slowed):
+            lane.slowed = [waiting for waiting in lane.slowed if waiting is not sending]
+            self._arrive(sending)
 
     def let_go(self, sender: PeerId, to: PeerId) -> None:
         """Restore the speed of the link, and deliver messages in transit."""
         lane = self.swarm.hosts[sender].lanes.get(to) if sender in self.swarm.hosts else None
         if lane is not None and lane.slowed:
-            trips, lane.slowed, lane.free_at_ns = lane.slowed, [], self.swarm.now_ns
+            waiting, lane.slowed, lane.free_at_ns = lane.slowed, [], self.swarm.now_ns
             lane.let_go, lane.arrives_ns[True] = lane.let_go + 1, self.swarm.now_ns
-            for trip in trips:
-                self.swarm.at_ns(self.swarm.now_ns, self._arrive, trip)
+            for sending in waiting:
+                self.swarm.at_ns(self.swarm.now_ns, self._arrive, sending)
 
-    def _deliver_progress(self, under_way: _InFlight, to: PeerId) -> None:
+    def _deliver_progress(self, under_way: _InFlight) -> None:
         """Deliver, at intervals, the receiver's report of the received part of a payload."""
-        swarm, said, lane = self.swarm, under_way.said, under_way.lane
+        sending, said, begins_ns, ends_ns, let_go = under_way
+        swarm, lane, to, payload = self.swarm, sending.lane, sending.to, sending.payload
         host, now_ns = swarm.hosts[to], swarm.now_ns
-        if (
-            now_ns >= under_way.ends_ns
-            or (host.incarnation, lane.breaks, lane.let_go) != under_way.life
-        ):
+        assert payload is not None
+        if now_ns >= ends_ns or (host.incarnation, lane.breaks) != sending.life:
+            return
+        if lane.let_go != let_go:
             return
         if (
             host.state == "up"
             and (said.sender, to) not in swarm.network.cuts
-            and _expects(host, said, under_way.nbytes)
+            and _expects(host, said, payload.nbytes)
         ):
-            share = (now_ns - under_way.begins_ns) / (under_way.ends_ns - under_way.begins_ns)
-            received = int(share * under_way.nbytes)
+            received = int((now_ns - begins_ns) / (ends_ns - begins_ns) * payload.nbytes)
             swarm.deliver(
                 host,
-                Arriving(said.sender, said.incarnation, said.message, received, under_way.nbytes),
+                Arriving(said.sender, said.incarnation, said.message, received, payload.nbytes),
             )
-        swarm.at_ns(now_ns + TOLD_EVERY_NS, self._deliver_progress, under_way, to)
+        swarm.at_ns(now_ns + TOLD_EVERY_NS, self._deliver_progress, under_way)
+
+    def _note_on(self, what: str, sending: _Sending) -> None:
+        self._note(what, sending.sender, sending.to, sending.said)
 
     def _note(self, what: str, sender: PeerId, to: PeerId, said: Envelope | bytes) -> None:
         """Count an effect on a message, and call the observers."""
@@ -224,38 +245,35 @@ class Wire:
         for see in swarm.hooks.mishap:
             see(swarm, sender, to, what, said.message if type(said) is Envelope else None)
 
-    def _arrive(self, trip: _Trip) -> None:
-        sending, incarnation, breaks, parcel, payload = trip
-        swarm, source, to, sent = self.swarm, sending.sender, sending.to, sending.said
-        lane = sending.lane
-        host = swarm.hosts[to]
+    def _arrive(self, sending: _Sending) -> None:
+        swarm, to, payload = self.swarm, sending.to, sending.payload
+        host, (incarnation, breaks) = swarm.hosts[to], sending.life
         if host.incarnation != incarnation or host.state not in _RUNNING:
-            self._note("gone", source, to, sent)
+            self._note_on("gone", sending)
             return
-        if lane.breaks != breaks:
-            self._note("lost_by_reset", source, to, sent)
+        if sending.lane.breaks != breaks:
+            self._note_on("lost_by_reset", sending)
             return
+        parcel = sending.parcel
         said: bytes | None = None
         envelope: Envelope | None
         if type(parcel) is bytes:
             # Equal bytes are parsed only once.
-            said, envelope = parcel, self._known.get(parcel)
-            if envelope is None:
-                envelope = self._read(parcel)
+            said, envelope = parcel, self._known.get(parcel) or self._read(parcel)
         else:
             envelope = parcel  # type: ignore[assignment]
         if envelope is None:
-            self._note("malformed", source, to, sent)
+            self._note_on("malformed", sending)
             return
         sender = envelope.sender
         if envelope.run != swarm.run:
-            self._note("foreign_run", source, to, sent)
+            self._note_on("foreign_run", sending)
             return
         if sender == to:
-            self._note("own_name", source, to, sent)
+            self._note_on("own_name", sending)
             return
         if payload is not None and not _expects(host, envelope, payload.nbytes):
-            self._note("unwanted_payload", source, to, sent)
+            self._note_on("unwanted_payload", sending)
             return
         event = Received(sender, envelope.incarnation, envelope.message, payload)
         if swarm.copies_per_s and payload is not None:
@@ -263,7 +281,7 @@ class Wire:
             machine.copied_ns = max(swarm.now_ns, machine.copied_ns) + to_ns(
                 payload.nbytes / swarm.copies_per_s
             )
-            swarm.at_ns(machine.copied_ns, self._copied, host, event, said, (lane, breaks))
+            swarm.at_ns(machine.copied_ns, self._copied, host, event, said, sending)
             return
         swarm.deliver(host, event, said)
 
@@ -272,11 +290,11 @@ class Wire:
         host: SimProcess[Any],
         event: Received,
         said: bytes | None,
-        connection: tuple[Lane, int],
+        sending: _Sending,
     ) -> None:
         """Deliver a message once its payload is copied and hashed: the node does this chunk by
         chunk between other work."""
-        if connection[0].breaks == connection[1] and host.state in _RUNNING:
+        if sending.lane.breaks == sending.life[1] and host.state in _RUNNING:
             self.swarm.deliver(host, event, said)
 
     def _read(self, data: bytes) -> Envelope | None:
@@ -301,13 +319,20 @@ def _chance(lot: int, number: int) -> float:
 
 
 class _Sending(NamedTuple):
-    """A message on a link, and the data that determine its fate."""
+    """A message on a link, and the data that determine its fate.
+
+    Attributes:
+        parcel: The message as it travels.
+        life: Incarnation of the receiver, and number of resets of the lane, when it was sent.
+    """
 
     sender: PeerId
     to: PeerId
     said: Envelope | bytes
+    parcel: Envelope | bytes
     payload: Payload | None
     lane: Lane
+    life: tuple[int, int]
     bulk: bool
     model: LinkModel
     fate: _Fate
@@ -319,25 +344,14 @@ class _Sending(NamedTuple):
         return self.model.bytes_per_s is not None and self.bulk and self.payload is not None
 
 
-class _Trip(NamedTuple):
-    """A message in transit: its content, and the state of the lane when it was sent."""
-
-    sending: _Sending
-    incarnation: int
-    breaks: int
-    parcel: Envelope | bytes
-    payload: Payload | None
-
-
 class _InFlight(NamedTuple):
     """A payload in transfer on a link with limited bandwidth."""
 
+    sending: _Sending
     said: Envelope
-    nbytes: int
     begins_ns: int
     ends_ns: int
-    lane: Lane
-    life: tuple[int, int, int]  # of the receiver, and the resets of the lane
+    let_go: int  # of its lane
 
 
 class _Fate(NamedTuple):

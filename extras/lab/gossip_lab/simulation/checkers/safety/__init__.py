@@ -18,7 +18,7 @@ from .evidence import (
     TheAccusedHear,
 )
 from .exchange import is_worth_waiting, members_of, targets_of
-from .hygiene import Bounded, NothingRaises, TimersAndHalt
+from .hygiene import Bounded, NothingRaises, TimersAndHalt, blamed
 from .membership import memory_s
 from .micro_batches import ComputesAlike, CountsOnce, StageChecker
 from .rounds import rule_has_enough

@@ -39,8 +39,8 @@ PER_TICK = 16
 class NothingRaises(Checker):
     """S14: no input makes a core raise, send a flood, or halt because of a single peer's message.
 
-    An exception leaves ``Swarm.step`` by itself; ``blame`` turns it into a violation that names the
-    event.
+    An exception leaves ``Swarm.step`` by itself; ``blamed`` turns it into a violation that names
+    the event.
     """
 
     invariant = "S14"
@@ -77,11 +77,14 @@ class NothingRaises(Checker):
                 f"halts ({halt.reason}) because of a Byzantine peer's message: {_words(event)}"
             )
 
-    def blame(self, swarm: AnySwarm, error: Exception) -> Violation:
-        """Return the violation for an exception of a run, with the last event that a core
-        received."""
-        text = f"{type(error).__name__}: {error}; the last event was {_words(swarm.handling)}"
-        return Violation(self.invariant, swarm.handler, swarm.now, text)
+
+def blamed(swarm: AnySwarm, error: Exception) -> Violation:
+    """Return the violation of an exception that left ``swarm``: itself if it is a violation, else
+    one of S14, with the last event that a core received."""
+    if isinstance(error, Violation):
+        return error
+    text = f"{type(error).__name__}: {error}; the last event was {_words(swarm.handling)}"
+    return Violation(NothingRaises.invariant, swarm.handler, swarm.now, text)
 
 
 def _words(event: Event | None) -> str:
@@ -212,8 +215,9 @@ def _gossip_bounds(core: Inspection, n: int) -> dict[str, int]:
 
 
 class TimersAndHalt(Checker):
-    """S17: a timer's token is used once, fires at most once and not after it was cancelled. A
-    halted core returns no more effects."""
+    """S17: a timer's token is used once, fires at most once and not after it was cancelled: if two
+    timers of an incarnation shared a token, stale timers would kill healthy peers
+    (docs/design_notes.md N7). A halted core returns no more effects."""
 
     invariant = "S17"
     needs = ""

@@ -1,0 +1,318 @@
+"""The end of a simulated training: all scripts reach their last round.
+
+In rolling rounds the server of that round attacks: in any other round the hashes of the next one
+would reveal the attack. The false result is 1 % longer than the true one, so no peer rejects it. In
+some runs one peer is killed shortly before the last round, and returns when the others have
+finished, or are about to.
+
+In gossip rounds each peer reaches the last round in its own time. In most ends some peers are slow
+for a while, pause, hang or are killed and restarted. They are present again when the others are
+about to leave, or have left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, replace
+from functools import partial
+from random import Random
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gossip.core import (
+    Commit,
+    Envelope,
+    GossipRounds,
+    Payload,
+    Peer,
+    PeerId,
+    RollingRounds,
+    StateAttestation,
+    StateRequest,
+)
+from gossip.inject import FAR_ROUNDS, OutMessage
+from gossip_lab.simulation.checkers import EndsAlike, EverybodyEnds
+from gossip_lab.simulation.world import Outgoing, ToyTrainer, payload_of, send_unchanged
+
+if TYPE_CHECKING:
+    from gossip_lab.simulation.world import Swarm
+
+
+def toys_of(swarm: Swarm[Peer]) -> dict[PeerId, ToyTrainer]:
+    trainers = {peer: host.trainer for peer, host in swarm.hosts.items()}
+    return {peer: it for peer, it in trainers.items() if isinstance(it, ToyTrainer)}
+
+
+def running_cores(swarm: Swarm[Peer], kind: type) -> dict[PeerId, Peer]:
+    """Return the cores of the running peers; none unless all have this kind of rounds."""
+    cores = {peer: host.core for peer, host in swarm.hosts.items() if host.running}
+    return cores if all(isinstance(core.rounds, kind) for core in cores.values()) else {}
+
+
+def slow_copies(trainer: ToyTrainer, copy_s: float) -> None:
+    """Let copying or restoring a state take at least this long."""
+    trainer.pace.snapshot_s = max(copy_s, trainer.pace.snapshot_s)
+
+
+def restart(swarm: Swarm[Peer], peer: PeerId, after_s: float, last: int) -> float:
+    """Restart a peer with a script of ``last`` rounds. Return the seconds until it has a model."""
+    swarm.restart(peer, after_s)
+    if (trainer := toys_of(swarm).get(peer)) is None:
+        return after_s
+    trainer.rounds = last
+    return after_s + trainer.pace.prepare_s
+
+
+# --- rolling rounds -------------------------------------------------------------------------------
+
+ROUNDS = 3  # minimum number of rounds from the present round to the last one
+LOOKED_AT = 12
+LONGER = np.float32(1.01)
+SLICE_S = 0.25
+LATE_SHARE = 0.6  # share of the ends with a late peer, if enough other peers are present
+LATE_S = (0.05, 3.0)
+COPY_SHARES = (0.0, 0.1, 0.2, 0.3)
+"""Shares of a round timeout that copying or restoring a state may take. A peer that waits longer
+requests the state from another peer."""
+# consecutive messages about states between the late peer and another
+LOST_MOST = 3
+
+
+@dataclass(slots=True)
+class FinalRoundAttack:
+    """The first server that sends its result of ``round_id`` sends some peers a different one. It
+    replaces ``Swarm.outgoing``.
+
+    Attributes:
+        victims: Peers that get the different result. If the attacker is the only one, another peer
+            gets it.
+        able: Peers that may be that server; None means any.
+        then: Handles all other messages.
+        beside: Changes the attacker's other messages after the attack, and drops those for which it
+            returns None; None if they stay.
+        attacker: That server; -1 if there is none yet.
+        told: Number of different results.
+    """
+
+    round_id: int
+    victims: Collection[PeerId]
+    able: Collection[PeerId] | None = None
+    then: Outgoing = send_unchanged
+    beside: Callable[[PeerId, Envelope], Envelope | None] | None = None
+    attacker: PeerId = -1
+    told: int = 0
+
+    def __call__(
+        self, sender: PeerId, to: PeerId, envelope: Envelope, payload: Payload | None
+    ) -> Iterable[OutMessage]:
+        commit = envelope.message
+        if (
+            isinstance(commit, Commit)
+            and commit.round_id == self.round_id
+            and commit.server == sender
+            and payload is not None
+        ):
+            if self.attacker < 0 and (self.able is None or sender in self.able):
+                self.attacker = sender
+            if (
+                sender == self.attacker
+                and commit.shard == 0
+                and to in ({*self.victims} - {sender} or {int(sender == 0)})
+            ):
+                self.told += 1
+                lie = payload_of((payload.data * LONGER).astype(np.float32), digest=True)
+                return [(to, replace(envelope, message=replace(commit, digest=lie.digest)), lie)]
+        elif sender == self.attacker and self.beside is not None:
+            said = self.beside(to, envelope)
+            return [] if said is None else [(to, said, payload)]
+        return self.then(sender, to, envelope, payload)
+
+
+class LateRejoin:
+    """A peer that is killed in its last rounds, and returns. Its first messages about states, to it
+    and from it, may be lost. Sets ``Swarm.outgoing``."""
+
+    def __init__(self, swarm: Swarm[Peer], peer: PeerId, last: int, rng: Random) -> None:
+        self.peer, self._then = peer, swarm.outgoing or send_unchanged
+        away_s, copy_s = (
+            rng.uniform(*LATE_S),
+            rng.choice(COPY_SHARES) * swarm.hosts[peer].core.settings.rounds.round_timeout_s,
+        )
+        self._lost = {
+            (other, asks): rng.randint(0, LOST_MOST)
+            for other in swarm.hosts
+            for asks in (True, False)
+        }
+        self.takes_s = away_s + LOST_MOST + 4 * copy_s
+        restart(swarm, peer, away_s, last)
+        for trainer in toys_of(swarm).values():
+            slow_copies(trainer, copy_s)
+        swarm.outgoing = self
+
+    def __call__(
+        self, sender: PeerId, to: PeerId, envelope: Envelope, payload: Payload | None
+    ) -> Iterable[OutMessage]:
+        asks = isinstance(envelope.message, StateRequest)
+        if self.peer in (sender, to) and (asks or isinstance(envelope.message, StateAttestation)):
+            words = to if sender == self.peer else sender, asks
+            # No message of a peer that joins at the end is lost.
+            if (left := self._lost.get(words, 0)) > 0:
+                self._lost[words] = left - 1
+                return []
+        return self._then(sender, to, envelope, payload)
+
+
+def play_end(swarm: Swarm[Peer], checker: EndsAlike) -> int:
+    """Let all peers reach their last round, and judge it. Does nothing if f is 0, and in gossip
+    rounds. One of the run's attackers is the attacking server, if there are any.
+
+    Returns: Number of peers that got a false result.
+    """
+    cores, attackers = running_cores(swarm, RollingRounds), checker.circumstances.attackers
+    settings = next((core.settings for core in cores.values()), None)
+    if settings is None or not settings.f:
+        return 0
+    last = _last_of(max(cores.values(), key=lambda core: core.rounds.round_id), attackers)
+    rng = Random(f"last round/{swarm.seed}")
+    victims = rng.sample(sorted(cores), rng.randint(1, max(1, len(cores) - 1)))
+    lies = swarm.outgoing = FinalRoundAttack(
+        last - 1, victims, attackers or None, swarm.outgoing or send_unchanged
+    )
+    for trainer in toys_of(swarm).values():
+        trainer.rounds = last
+    late = _latecomer(swarm, cores, attackers, last, rng)
+    rounds = settings.rounds
+    until = (
+        swarm.now
+        + 2 * (rounds.drain_timeout_s + rounds.round_timeout_s)
+        + (late.takes_s if late is not None else 0.0)
+    )
+    while swarm.now < until and any(_trains(swarm, peer) for peer in cores):
+        swarm.run_for(SLICE_S)
+    checker.judge_end([peer for peer in cores if peer not in attackers])
+    return lies.told
+
+
+def _latecomer(
+    swarm: Swarm[Peer],
+    cores: dict[PeerId, Peer],
+    attackers: frozenset[PeerId],
+    last: int,
+    rng: Random,
+) -> LateRejoin | None:
+    """Return a late rejoin in some ends, if the other peers are enough for the remaining rounds and
+    to attest their state to the latecomer."""
+    lot, honest = rng.random(), [peer for peer in sorted(cores) if peer not in attackers]
+    settings, roster = (
+        next(iter(cores.values())).settings,
+        max(len(core.rounds.roster) for core in cores.values()),
+    )
+    enough = max(2 * settings.f, roster // 2, settings.updates_min - 1) < len(cores) - 1
+    return (
+        LateRejoin(swarm, rng.choice(honest), last, rng)
+        if honest and enough and lot < LATE_SHARE
+        else None
+    )
+
+
+def _last_of(core: Peer, attackers: frozenset[PeerId]) -> int:
+    """Return the number of all rounds: a few more, such that an attacker may serve the last one, if
+    there are any."""
+    rounds, settings = core.rounds, core.settings
+    assert isinstance(rounds, RollingRounds)
+    for last in range(rounds.round_id + ROUNDS, rounds.round_id + ROUNDS + LOOKED_AT):
+        plan = rounds.topology(
+            rounds.replicated.serving_roster(),
+            last - 1,
+            settings.seed,
+            shards=len(rounds.shard_bytes),
+        )
+        if plan.servers[0][0] in attackers:
+            return last
+    return rounds.round_id + ROUNDS
+
+
+def _trains(swarm: Swarm[Peer], peer: PeerId) -> bool:
+    """Whether the peer has not reached its end yet."""
+    host = swarm.hosts[peer]
+    comes = host.running or host.state == "starting"
+    return comes and isinstance(host.trainer, ToyTrainer) and host.trainer.confirmed is None
+
+
+# --- gossip rounds --------------------------------------------------------------------------------
+
+GOSSIP_ROUNDS = (1, 12)  # bounds of the number of rounds that are still trained
+DISTURBED = 0.7  # share of the ends with disturbances
+KINDS = ("slow", "hang", "trainer", "restart", "crash")
+AWAY_S = (0.1, 12.0)
+TOGETHER, APART_S = 0.5, 1.5
+SLOWNESS = (3.0, 40.0)
+GOSSIP_COPY_SHARES = (0.0, 0.1, 0.3)
+HANDLING_S = (0.0, 0.005)
+GOSSIP_SLICE_S = 0.5
+FETCHES = 3
+"""Number of round timeouts within which a peer that is behind gets another's state."""
+
+
+def play_gossip_end(swarm: Swarm[Peer], checker: EverybodyEnds) -> None:
+    """Let all peers that train in gossip rounds reach their end, and judge it."""
+    cores, began = running_cores(swarm, GossipRounds), swarm.now
+    at = [core.rounds.round_id for core in cores.values()]
+    # A peer that restored an attacker's state is so far that the others would need days.
+    if not at or max(at) >= FAR_ROUNDS:
+        return
+    checker.swarm, rng = swarm, Random(f"last gossip round/{swarm.seed}")
+    left = rng.randint(*GOSSIP_ROUNDS)
+    last, compute_s = max(at) + left, 0.0
+    for trainer in toys_of(swarm).values():
+        trainer.rounds = last
+        compute_s = max(compute_s, trainer.pace.compute_s[1] * trainer.pace.slowness)
+    over_s = _disturb(swarm, sorted(cores), last, rng)
+    settings = next(iter(cores.values())).settings.rounds
+    # A peer that is further behind reaches the end alone, or restores the state of a peer that has
+    alone_s = (last - min(at)) * compute_s
+    rounds_s = (left + FETCHES) * (settings.round_timeout_s + compute_s)
+    leaves_s = settings.drain_timeout_s + settings.linger_s
+    # The others wait for the last peer to return, which then waits for others, or gives up if no
+    # other peer has a state
+    until = began + over_s + alone_s + rounds_s + 2 * leaves_s + settings.quorum_timeout_s
+    while swarm.now < until and checker.remaining():
+        swarm.run_for(GOSSIP_SLICE_S)
+    checker.judge_end(began)
+
+
+def _disturb(swarm: Swarm[Peer], peers: list[PeerId], last: int, rng: Random) -> float:
+    """Disturb some of the peers for a while. Return the longest duration, in seconds."""
+    if rng.random() >= DISTURBED:
+        return 0.0
+    timeout_s = swarm.hosts[peers[0]].core.settings.rounds.round_timeout_s
+    for trainer in toys_of(swarm).values():
+        slow_copies(trainer, rng.choice(GOSSIP_COPY_SHARES) * timeout_s)
+    together_s = rng.uniform(*AWAY_S) if rng.random() < TOGETHER else None
+    most_s = 0.0
+    for peer in rng.sample(peers, rng.randint(1, len(peers))):
+        # Some peers crash while others restore their states.
+        alone_s, apart_s = rng.uniform(*AWAY_S), rng.uniform(0.0, APART_S)
+        for_s = alone_s if together_s is None else together_s + apart_s
+        most_s = max(most_s, _disturb_one(swarm, peer, for_s, last, rng))
+    return most_s
+
+
+def _disturb_one(swarm: Swarm[Peer], peer: PeerId, for_s: float, last: int, rng: Random) -> float:
+    """Disturb one peer by a drawn kind. Return the duration, in seconds."""
+    over = swarm.now + for_s
+    match rng.choice(KINDS):
+        case "slow":
+            swarm.slow_down(peer, rng.uniform(*SLOWNESS), rng.choice(HANDLING_S))
+            swarm.at(over, partial(swarm.slow_down, peer, 1.0))
+        case "hang":
+            swarm.pause_for(peer, for_s)
+        case "crash":
+            swarm.at(over, lambda: swarm.crash(peer) if swarm.hosts[peer].running else None)
+        case "trainer":
+            swarm.stop_trainer(peer)
+            swarm.at(over, partial(swarm.resume_trainer, peer))
+        case _:
+            return restart(swarm, peer, for_s, last)
+    return for_s
