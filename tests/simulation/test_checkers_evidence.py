@@ -115,11 +115,15 @@ def test_s6_the_accusation_of_one_that_others_reach_is_caught() -> None:
     "disturbed",
     [
         lambda swarm: swarm.network.partition({1}, {0, 2, 3}),
-        lambda swarm: swarm.network.shape([(0, 1), (1, 2), (3, 0)], loss=0.01),
+        lambda swarm: (setattr(swarm.network, "default", LinkModel(loss=0.2)), swarm.run_for(0.3)),
         lambda swarm: setattr(swarm.network, "default", LinkModel(delay_s=(0.0, 0.1))),
         lambda swarm: swarm.make_timers_late(0, 0.01),
         lambda swarm: swarm.pause_for(1, 0.03),
-        lambda swarm: (swarm.network.partition({1}, {0, 2, 3}), swarm.network.heal()),
+        lambda swarm: (
+            swarm.network.partition({1}, {0, 2, 3}),
+            swarm.run_for(0.25),
+            swarm.network.heal(),
+        ),
     ],
 )
 def test_s6_who_was_disturbed_may_be_accused(disturbed: Callable[[Swarm[Peer]], Any]) -> None:

@@ -6,11 +6,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
-from gossip.core import Event, PeerId
+from gossip.core import Event, Message, PeerId
 from gossip_lab.simulation.world import AnySwarm, Observer, Watcher
 
 from .base import Checker
 from .liveness import Liveness
+from .reach import Reach
 from .transitions import TableChecker, TableWatch, watch_life
 from .watching import Watching
 
@@ -36,6 +37,7 @@ class Panel(Observer):
         self._judges = [checker for checker in self.checkers if isinstance(checker, Checker)]
         self._watches: dict[PeerId, TableWatch] = {}
         self.observers: tuple[Observer, ...] = (self,)
+        self._reach = [each for each in self.checkers if isinstance(each, Reach)]
 
     def find(self, kind: type[C]) -> C:
         return next(each for each in self.checkers if isinstance(each, kind))
@@ -59,6 +61,12 @@ class Panel(Observer):
     def on_flood(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
         for checker in self.checkers:
             checker.on_flood(swarm, peer, event)
+
+    def on_mishap(
+        self, swarm: AnySwarm, peer: PeerId, to: PeerId, what: str, message: Message | None
+    ) -> None:
+        for reach in self._reach:
+            reach.on_mishap(swarm, peer, to, what, message)
 
     def on_resume(self, swarm: AnySwarm, peer: PeerId) -> None:
         for checker in self.checkers:
