@@ -673,7 +673,7 @@ def of_updates(change: Callable[[Send], list[Effect]]) -> Change:
     [
         ("S8", each(Apply, lambda apply: [apply, apply]), "is next"),
         ("S8", each(Apply, lambda apply: [apply] if apply.round_id % 3 else []), "is next"),
-        ("S8", each(Committed, lambda done: []), "without a commit"),
+        ("S8", each(Committed, lambda done: []), "; next is round"),
         ("S8", swapped(Committed, chain=lambda done: flipped(done.chain)), "does not hash to"),
         ("S8", recommitted(parent=b"x" * 16), "next is round"),
         ("S10", ANOTHER_DIGEST, "at peer"),

@@ -242,6 +242,10 @@ def test_replicas_that_are_far_apart_in_the_calm_are_caught() -> None:
 # --- what is committed ----------------------------------------------------------------------------
 
 
+def reweighted(contributors: Any) -> tuple[Any, ...]:
+    return tuple(replace(each, weight=0.5) for each in contributors)
+
+
 def when_made(**fields: Any) -> Change:
     change = recommitted(**fields)
     return each(Committed, lambda done: change(None, [done]) if done.made else [done])
@@ -251,7 +255,8 @@ def when_made(**fields: Any) -> Change:
     ("change", "words"),
     [
         (when_made(digest=b"another digest!!"), "with the digest"),
-        (when_made(contributors=lambda it: it.contributors[:1]), "with the verdicts"),
+        (when_made(contributors=lambda it: it.contributors[:1]), "and averaged"),
+        (when_made(contributors=lambda it: reweighted(it.contributors)), "with the verdicts"),
         (
             swapped(
                 Aggregate,

@@ -32,7 +32,7 @@ def apart(swarm: Swarm[Peer]) -> float:
 
 
 def run_to(swarm: Swarm[Peer], round_id: int) -> None:
-    there = [host for host in swarm.hosts.values() if not host.killed]
+    there = [host for host in swarm.hosts.values() if host.state != "crashed"]
     swarm.run_until(
         lambda: all(host.core.rounds.round_id >= round_id for host in there), limit_s=60
     )

@@ -8,14 +8,14 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
-from gossip.core import Apply, Committed, CoreSettings, PeerId, Report, Restore
+from gossip.core import Committed, CoreSettings, PeerId, Report, Restore
 from gossip.faults import CLAIM_ATTACKS, STATE_ATTACKS
-from gossip_lab.simulation.world import AnySwarm
+from gossip_lab.simulation.world import AnySwarm, SimProcess
 
 from .disturbances import Disturbances
 from .hearing import Hearing
 from .reach import Reach
-from .watching import Watching, on_effect, on_report
+from .watching import Watching, on_effect
 
 Record = TypeVar("Record")
 
@@ -238,54 +238,19 @@ class TaintedStates(Watching):
 
 class Refusals(Watching):
     """Results that each peer has rejected in its present incarnation, since it last restored a
-    state."""
-
-    needs = "rolling"
-
-    def __init__(self) -> None:
-        # peer, round, shard -> peers that sent the rejected result, with the reports of it
-        self._known: dict[PeerId, dict[tuple[int, int], set[tuple[PeerId, str]]]] = {}
-
-    def begin_life(self) -> None:
-        self._known[self.peer] = {}
-
-    @on_report("recovering")
-    def forget(self, report: Report) -> None:
-        # a peer that returns to its round has no record of them
-        self._known[self.peer].clear()
-
-    @on_report(*REFUSALS)
-    def record(self, report: Report) -> None:
-        known = self._known[self.peer]
-        known.setdefault(place_of(report), set()).add((report.fields["from"], report.event))
-        keep_latest(known, ROUNDS_KEPT)
+    state, by its reports."""
 
     def senders(
         self, peer: PeerId, place: tuple[int, int], kinds: Collection[str] = REFUSALS
     ) -> set[PeerId]:
         """Return the peers with a result of a round and shard that ``peer`` has rejected."""
-        found = self._known[peer].get(place, ())
-        return {sender for sender, kind in found if kind in kinds}
-
-
-class RoundCommits(Watching):
-    """Commits of the round that each peer applies: those since the round that it applied before."""
-
-    def __init__(self) -> None:
-        self.of: dict[PeerId, list[Committed]] = {}
-        self._is_applied: dict[PeerId, bool] = {}
-
-    def begin_life(self) -> None:
-        self.of[self.peer] = []
-
-    @on_effect
-    def record(self, effect: Committed | Apply) -> None:
-        is_apply = isinstance(effect, Apply)
-        if self._is_applied.get(self.peer):
-            self.of[self.peer] = []
-        if isinstance(effect, Committed):
-            self.of[self.peer].append(effect)
-        self._is_applied[self.peer] = is_apply
+        found: set[PeerId] = set()
+        for _, report in reversed(self.swarm.hosts[peer].reports):
+            if report.event == "recovering":
+                break  # a peer that returns to its round has no record of them
+            if report.event in kinds and place_of(report) == place:
+                found.add(report.fields["from"])
+        return found
 
 
 class Onlookers(NamedTuple):
@@ -296,12 +261,11 @@ class Onlookers(NamedTuple):
     reach: Reach
     misled: TaintedStates
     refusals: Refusals
-    commits: RoundCommits
 
     @staticmethod
     def create(circumstances: RunConditions | None = None) -> Onlookers:
         misled = TaintedStates(circumstances or RunConditions())
-        return Onlookers(Disturbances(), Hearing(), Reach(), misled, Refusals(), RoundCommits())
+        return Onlookers(Disturbances(), Hearing(), Reach(), misled, Refusals())
 
 
 class PerLife(Generic[Record]):
@@ -346,7 +310,7 @@ class Checker(Watching):
         self.circumstances = circumstances or RunConditions()
         self.onlookers = onlookers or Onlookers.create(self.circumstances)
         self.disturbances, self.hearing, self.reach = self.onlookers[:3]
-        self.misled, self.refusals, self._commits = self.onlookers[3:]
+        self.misled, self.refusals = self.onlookers[3:]
         self.judged = 0
         self.of_lives: dict[PeerId, dict[PerLife[Any], Any]] = defaultdict(dict)
         self._of_lives: list[tuple[dict[PeerId, Any], Callable[[], Any] | None]] = []
@@ -382,8 +346,9 @@ class Checker(Watching):
 
     @property
     def commits(self) -> list[Committed]:
-        """Commits of the round that the peer applies."""
-        return self._commits.of[self.peer]
+        """Commits of the round that the peer applies, one of each shard."""
+        shards = max(1, len(self.core.rounds.shard_bytes))
+        return [committed for _, committed in self.host.commits[-shards:]]
 
     @property
     def life(self) -> Life:
@@ -410,6 +375,12 @@ def keep_latest(records: dict[Any, Any], most: int) -> None:
 def place_of(report: Report) -> tuple[int, int]:
     """Return the round and shard that a report is about."""
     return report.fields["round"], report.fields["shard"]
+
+
+def last_report_at(host: SimProcess[Any], *events: str) -> float:
+    """Return when a process made its last report of these events, or when it started."""
+    times = (at for at, report in reversed(host.reports) if report.event in events)
+    return next(times, host.started_at)
 
 
 def updates_needed(

@@ -65,8 +65,7 @@ class Disturbances(Watching):
 
     @on_event
     def record(self, event: TimerFired | Applied | ClockJumped) -> None:
-        if self.swarm.network.changed != self._changed:
-            self._on_cuts(self.swarm)
+        self._record_cuts(self.swarm)
         if self.now >= self._look_at:
             self._look_at = self.now + LOOK_EVERY_S
             self._record_conditions(self.swarm)
@@ -82,8 +81,7 @@ class Disturbances(Watching):
     def undisturbed_s(self, swarm: AnySwarm, peer: PeerId) -> float:
         """Return the seconds since the running ``peer`` was last disturbed: paused, at either end
         of a cut, behind, or in an intolerable network."""
-        if swarm.network.changed != self._changed:
-            self._on_cuts(swarm)
+        self._record_cuts(swarm)
         self._record_conditions(swarm)
         if peer in self._cut or (
             swarm.hosts[peer].state == "paused" and stands_s(swarm, peer) > STILL_S
@@ -111,8 +109,7 @@ class Disturbances(Watching):
     def calm_since(self, swarm: AnySwarm) -> float:
         """Return the time since when the network is as configured (except for cuts, which have not
         changed) and no peer was paused or overloaded."""
-        if swarm.network.changed != self._changed:
-            self._on_cuts(swarm)
+        self._record_cuts(swarm)
         self._record_conditions(swarm)
         return max(
             self.weather_until,
@@ -122,7 +119,9 @@ class Disturbances(Watching):
             NEVER,
         )
 
-    def _on_cuts(self, swarm: AnySwarm) -> None:
+    def _record_cuts(self, swarm: AnySwarm) -> None:
+        if swarm.network.changed == self._changed:
+            return
         self._changed = swarm.network.changed
         for peer in self._cut:
             self._cut_until[peer] = swarm.now

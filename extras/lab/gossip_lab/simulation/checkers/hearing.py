@@ -14,6 +14,7 @@ from gossip.core import (
     Gossip,
     LinkDown,
     LinkUp,
+    Message,
     Nack,
     PeerId,
     Ping,
@@ -104,12 +105,15 @@ class Hearing(Watching):
                 self._fails(contact)
 
     @on_event
-    def record_rumors(self, event: Received, message: Ping | PingRequest | Ack | Gossip) -> None:
-        self._record_accusers(message.rumors)
-
-    @on_event
-    def record_table(self, event: Received, table: PushPull) -> None:
-        self._record_accusers(table.members)
+    def record_accusers(
+        self, event: Received, message: Ping | PingRequest | Ack | Gossip | PushPull
+    ) -> None:
+        for rumor in rumors_of(message):
+            if rumor.status not in ("alive", "left") and rumor.peer != self.peer:
+                accusers = self.of(self.peer, rumor.peer).accusers
+                if rumor.incarnation not in accusers and len(accusers) >= STANDINGS_KEPT:
+                    del accusers[next(iter(accusers))]
+                accusers.setdefault(rumor.incarnation, {})[rumor.origin] = None
 
     @on_effect
     def record_probe(self, send: Send, message: Ping | PingRequest) -> None:
@@ -130,10 +134,13 @@ class Hearing(Watching):
     def _fails(self, contact: PeerContact) -> None:
         contact.failed, contact.answered_since = True, -1
 
-    def _record_accusers(self, rumors: tuple[Rumor, ...]) -> None:
-        for rumor in rumors:
-            if rumor.status not in ("alive", "left") and rumor.peer != self.peer:
-                accusers = self.of(self.peer, rumor.peer).accusers
-                if rumor.incarnation not in accusers and len(accusers) >= STANDINGS_KEPT:
-                    del accusers[next(iter(accusers))]
-                accusers.setdefault(rumor.incarnation, {})[rumor.origin] = None
+
+def rumors_of(message: Message | None) -> tuple[Rumor, ...]:
+    """Return the claims about peers that a message carries."""
+    match message:
+        case Ping() | PingRequest() | Ack() | Gossip():
+            return message.rumors
+        case PushPull():
+            return message.members
+        case _:
+            return ()

@@ -37,13 +37,9 @@ class Reach(Watching):
     needs = ""
 
     def __init__(self) -> None:
-        self._started_at: dict[PeerId, float] = {}
         self._bad_until: dict[Link, float] = {}
         self._unwell_until: dict[PeerId, float] = {}
         self._look_at = -inf
-
-    def begin_life(self) -> None:
-        self._started_at[self.peer] = self.now
 
     def resume_life(self) -> None:
         self._unwell_until[self.peer] = self.now
@@ -97,7 +93,7 @@ class Reach(Watching):
 
     def _well(self, swarm: AnySwarm, peer: PeerId, since_s: float) -> bool:
         host = swarm.hosts[peer]
-        since = max(self._started_at[peer], self._unwell_until.get(peer, -inf))
+        since = max(host.started_at, self._unwell_until.get(peer, -inf))
         return host.state == "up" and since < since_s
 
     def _record_machines(self, swarm: AnySwarm) -> None:

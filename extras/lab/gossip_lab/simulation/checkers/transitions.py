@@ -120,6 +120,16 @@ class TableChecker(Checker):
             return False
         return not self.membership.members[subject].spoken
 
+    def lives_of(self, subject: PeerId) -> dict[int, MembershipInspection]:
+        """Return the memberships of a peer, by incarnation. A folder of addresses may name the last
+        one before it runs."""
+        lives = (*self.swarm.past, self.swarm.hosts[subject])
+        return {
+            host.incarnation: host.membership
+            for host in lives
+            if host.peer == subject and host.membership is not None
+        }
+
     def is_alive(self, subject: PeerId, incarnation: int) -> bool:
         """Whether exactly this incarnation of a peer runs, and takes part."""
         host = self.swarm.hosts[subject]

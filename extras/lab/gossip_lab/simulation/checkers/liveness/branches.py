@@ -3,8 +3,8 @@ branch."""
 
 from __future__ import annotations
 
-from gossip.core import NotServing, PeerId, Received, Report, Update
-from gossip_lab.simulation.checkers.base import Checker, PerLife
+from gossip.core import NotServing, Received, Report, Update
+from gossip_lab.simulation.checkers.base import Checker, PerLife, last_report_at
 from gossip_lab.simulation.checkers.watching import after_event, on_report
 
 AT_ONCE_S = 0.1  # for effects in the same moment
@@ -25,23 +25,17 @@ class JoinsTheLarger(Checker):
     needs = "rolling"
     _left = PerLife[bytes | None]()  # the branch that it left last
 
-    def make_records(self) -> None:
-        self._back_at: dict[PeerId, float] = {}
-
     @on_report("recovering")
     def record_left(self, report: Report) -> None:
         self._left = self.rolling.chain
-
-    @on_report("kept_own_state", "restored")
-    def record_back(self, report: Report) -> None:
-        self._back_at[self.peer] = self.now
 
     @after_event
     def judge(self, event: Received, message: Update | NotServing) -> None:
         core, rounds, seen = self.core, self.rolling, self.rolling.branches
         if core.phase != "running" or rounds.mode != "active" or rounds.may_differ:
             return
-        until_s = self._back_at.get(self.peer, 0.0) + core.settings.rounds.round_timeout_s
+        back_at = last_report_at(self.host, "kept_own_state", "restored")
+        until_s = back_at + core.settings.rounds.round_timeout_s
         if self._left == rounds.chain and self.now <= until_s + AT_ONCE_S:
             return
         asked = message.asked_round if isinstance(message, NotServing) else message.round_id

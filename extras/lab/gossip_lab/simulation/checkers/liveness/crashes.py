@@ -8,7 +8,6 @@ from functools import partial
 
 from gossip.core import Inspection, PeerId, Report
 from gossip_lab.simulation.checkers.base import Checker, updates_needed
-from gossip_lab.simulation.checkers.disturbances import NEVER
 from gossip_lab.simulation.checkers.watching import on_report
 
 ROUND_S = 1.0  # for the round itself
@@ -48,10 +47,6 @@ class CrashCostsLittle(Checker):
     def make_records(self) -> None:
         # rounds that changed nothing, although the rule had enough updates
         self._lost: dict[int, None] = {}
-        self._started_at = NEVER
-
-    def begin_life(self) -> None:
-        self._started_at = self.now
 
     @on_report("lost_round")
     def record_lost(self, report: Report) -> None:
@@ -82,7 +77,8 @@ class CrashCostsLittle(Checker):
 
     def _judge(self, crash: _Crash) -> None:
         victim, since_s, disturbances = crash.victim, crash.at_s - BEFORE_S, self.disturbances
-        if self._started_at > since_s or not disturbances.all_undisturbed_since(
+        started_at = max(host.started_at for host in self.swarm.hosts.values())
+        if started_at > since_s or not disturbances.all_undisturbed_since(
             self.swarm, since_s, but=victim
         ):
             return

@@ -48,14 +48,6 @@ class Liveness(Checker):
 
     def make_records(self) -> None:
         self.calm_at: float | None = None
-        self._last_life_at = NEVER
-
-    def begin_life(self) -> None:
-        super().begin_life()
-        self._last_life_at = self.now
-
-    def end_life(self) -> None:
-        self._last_life_at = self.now
 
     def begin_calm(self) -> None:
         self.calm_at = self.now
@@ -83,7 +75,12 @@ class Liveness(Checker):
         """Return the time at which the checker must be satisfied: counted from the beginning of the
         calm phase, or from the last start or crash in it."""
         assert self.calm_at is not None, "begin_calm comes first"
-        return max(self.calm_at, self._last_life_at) + self.time_limit_s()
+        return max(self.calm_at, self.last_life_at()) + self.time_limit_s()
+
+    def last_life_at(self) -> float:
+        """Return when a peer started or crashed last."""
+        started = [host.started_at for host in self.swarm.hosts.values()]
+        return max(*started, *self.disturbances.crashed_at.values(), NEVER)
 
     @abstractmethod
     def time_limit_s(self) -> float:
@@ -189,7 +186,7 @@ class RoundsGoOn(RoundLiveness):
         self._applied[self.peer] += 1
         if before is None or self._settled_at is None:
             return
-        if before < max(self._settled_at, self._last_life_at):
+        if before < max(self._settled_at, self.last_life_at()):
             return
         waited_s, most_s = self.now - before, self._most_s(self.core)
         self.demand(
@@ -209,7 +206,7 @@ class RoundsGoOn(RoundLiveness):
                     peer,
                     f"it has applied {self._applied[peer]} rounds in the calm, and is {where}",
                 )
-            since_s = max(self._applied_at[peer], self._settled_at or 0.0, self._last_life_at)
+            since_s = max(self._applied_at[peer], self._settled_at or 0.0, self.last_life_at())
             if self._settled_at is not None and self.now - since_s > self._most_s(core):
                 text = f"it has applied nothing for {self.now - since_s:.2f} s"
                 return peer, f"{text}, and is in round {core.rounds.round_id}"
@@ -220,22 +217,6 @@ class EverybodyContributes(RoundLiveness):
     """L4: all peers that run, returned or joined soon contribute to commits again."""
 
     invariant = "L4"
-
-    def make_records(self) -> None:
-        super().make_records()
-        self._contributes: dict[PeerId, bool] = (
-            self.per_life()
-        )  # in its present incarnation, in the calm
-
-    def begin_calm(self) -> None:
-        super().begin_calm()
-        self._contributes.clear()
-
-    @on_effect
-    def record(self, committed: Committed) -> None:
-        if self.calm_at is not None:
-            for contribution in committed.commit.contributors:
-                self._contributes[contribution.peer] = True
 
     def lacks(self) -> Shortcoming:
         participants = self.participants()
@@ -252,10 +233,23 @@ class EverybodyContributes(RoundLiveness):
                 # with this few updates the rule has no result while one of them may be an
                 # undetected attacker's
                 continue
-            if peer not in self._contributes and peer not in trust.quarantined():
+            if not self._contributes(peer) and peer not in trust.quarantined():
                 where = f"{core.phase}, {rounds.mode} in round {rounds.round_id}"
                 return peer, f"no commit of the calm phase has its update; it is {where}"
         return None
+
+    def _contributes(self, peer: PeerId) -> bool:
+        """Whether a commit of the calm phase has an update of its present incarnation."""
+        assert self.calm_at is not None, "begin_calm comes first"
+        hosts = self.swarm.hosts
+        since = max(self.calm_at, hosts[peer].started_at)
+        return any(
+            contribution.peer == peer
+            for host in hosts.values()
+            for at, committed in reversed(host.commits)
+            if at >= since
+            for contribution in committed.commit.contributors
+        )
 
 
 class OneLineage(RoundLiveness):
@@ -341,12 +335,7 @@ class NobodyStarves(Checker):
         self._waits: dict[PeerId, tuple[int, float]] = self.per_life()
         # consecutive rounds in which it could have had one
         self._able: dict[PeerId, int] = self.per_life()
-        self._born_at: dict[PeerId, float] = {}
         self._latest = -1
-
-    def begin_life(self) -> None:
-        super().begin_life()
-        self._born_at[self.peer] = self.now
 
     @on_effect
     def judge(self, committed: Committed) -> None:
@@ -374,7 +363,7 @@ class NobodyStarves(Checker):
             # while.
             quiet_s = min(
                 self.disturbances.undisturbed_s(self.swarm, candidate),
-                self.now - self._born_at[candidate],
+                self.now - self.swarm.hosts[candidate].started_at,
             )
             after_s = memory_s(self.core.settings.membership, len(self.swarm.hosts))
             if quiet_s >= self.now - since_s + after_s:

@@ -15,6 +15,7 @@ from gossip.core import (
     quorum_of,
 )
 from gossip_lab.simulation.checkers.base import Checker, PerLife
+from gossip_lab.simulation.checkers.disturbances import NEVER
 from gossip_lab.simulation.checkers.watching import on_effect, on_event, on_report
 
 SLACK = 2
@@ -66,11 +67,7 @@ class WaitsForThoseWhoCome(Checker):
     def make_records(self) -> None:
         # roster of which each peer lacks a quorum
         self._waits_for: dict[PeerId, tuple[PeerId, ...]] = {}
-        self._crashed_at = float("-inf")
         self._coming: dict[PeerId, set[PeerId]] = {}  # newcomer -> peers that were notified of it
-
-    def end_life(self) -> None:
-        self._crashed_at = self.now
 
     @on_event
     def record_expected(self, event: PeerExpected) -> None:
@@ -102,7 +99,8 @@ class WaitsForThoseWhoCome(Checker):
             if self.peer in notified and (p not in hosts or hosts[p].running)
         }
         newcomers = (running | expected).difference(rounds.roster)
-        in_time = self.now - self._crashed_at < core.settings.rounds.quorum_timeout_s
+        crashed_at = max(self.disturbances.crashed_at.values(), default=NEVER)
+        in_time = self.now - crashed_at < core.settings.rounds.quorum_timeout_s
         enough = len(here) == len(left) and len(left) + len(newcomers) >= quorum_of(
             core.settings, len(rounds.roster)
         )

@@ -29,7 +29,7 @@ from gossip.core import (
     Update,
     UpdateRequest,
 )
-from gossip_lab.simulation.checkers.base import Checker, PerLife, keep_latest
+from gossip_lab.simulation.checkers.base import Checker, PerLife, keep_latest, last_report_at
 from gossip_lab.simulation.checkers.disturbances import NEVER, STILL_S, stands_s
 from gossip_lab.simulation.checkers.safety import rule_has_enough
 from gossip_lab.simulation.checkers.watching import (
@@ -140,23 +140,11 @@ class OverWhenAllIsThere(Checker):
         self._offers: dict[PeerId, _Offer] = self.per_life()
         self._over: dict[tuple[int, bytes], None] = {}
         self._calm = False
-        self._changed_at = NEVER
         # end and duration of each pause
         self._paused: deque[tuple[float, float]] = deque(maxlen=PAUSES_KNOWN)
 
     def resume_life(self) -> None:
         self._paused.append((self.now, stands_s(self.swarm, self.peer)))
-
-    def begin_life(self) -> None:
-        super().begin_life()
-        self._changed_at = self.now
-
-    def end_life(self) -> None:
-        self._changed_at = self.now
-
-    @on_report(*CHANGES)
-    def record_change(self, report: Report) -> None:
-        self._changed_at = self.now
 
     def begin_calm(self) -> None:
         self._calm = True
@@ -202,7 +190,11 @@ class OverWhenAllIsThere(Checker):
                 return  # its update was late, or missing
             first = offer if offer.at < first.at else first
             last = offer if offer.at > last.at else last
-        changed_at = max(self._changed_at, self.disturbances.calm_since(self.swarm))
+        changed_at = max(
+            self.disturbances.calm_since(self.swarm),
+            *self.disturbances.crashed_at.values(),
+            *[last_report_at(host, *CHANGES) for host in self.swarm.hosts.values()],
+        )
         if changed_at > first.at - QUIET_S or not self._is_settled(roster):
             return
         waited_s = self.now - last.at

@@ -25,7 +25,6 @@ from gossip.core import (
     Restore,
     Restored,
     RollingInspection,
-    Row,
     Send,
     SnapshotTaken,
     StartRound,
@@ -38,7 +37,7 @@ from gossip.core import (
     parts_of,
 )
 from gossip.vectors import described, payload_digest, to_bytes
-from gossip_lab.simulation.checkers.base import Checker, PerLife, keep_latest
+from gossip_lab.simulation.checkers.base import Checker, PerLife
 from gossip_lab.simulation.checkers.watching import (
     after_event,
     around_event,
@@ -48,7 +47,6 @@ from gossip_lab.simulation.checkers.watching import (
 )
 from gossip_lab.simulation.world import OWN_BYTES, bytes_of_state, digest_of
 
-ROWS_KEPT = 64
 _Usable = Update | UpdateRequest | Commit | StateOffer
 
 
@@ -64,12 +62,11 @@ class _Branch:
 
 
 class Conserved(Checker):
-    """S11: a commit averages exactly the updates in its header: the updates that its contributors,
-    members of the roster, have sent, each once. Along a history no sample is used twice, none is
-    omitted, and every epoch has as many rounds as planned."""
+    """S11: the header of a commit names updates that its contributors, members of the roster, have
+    sent, each once. Along a history no sample is used twice, none is omitted, and every epoch has
+    as many rounds as planned."""
 
     invariant = "S11"
-    _rows = PerLife(dict[tuple[int, int], tuple[Row, ...] | None])
     # last aggregate that each peer applied, by kind of step, since it restored a state
     _previous = PerLife(dict[int, tuple[Payload, ...]])
 
@@ -104,17 +101,6 @@ class Conserved(Checker):
             self._read[self.peer, start.round_id, rounds.chain] = start.samples.ranges
 
     @on_effect
-    def judge_commit(self, committed: Committed) -> None:
-        commit = committed.commit
-        rows = self._rows.get((commit.round_id, commit.shard), ())
-        if committed.made and rows is not None:
-            averaged = tuple((row.peer, row.samples) for row in rows) if commit.digest else ()
-            named = tuple((c.peer, c.samples) for c in commit.contributors)
-            self.demand(
-                named == averaged, f"round {commit.round_id} names {named} and averaged {averaged}"
-            )
-
-    @on_effect
     def judge_apply(self, apply: Apply) -> None:
         done = self.commits
         if apply.payloads:
@@ -144,13 +130,6 @@ class Conserved(Checker):
             raise self.violated(
                 f"{what}: the rule does not receive the aggregate that was applied last"
             )
-        counted: tuple[Row, ...] | None = ask.rows
-        if ask.step == "decide":
-            counted = tuple([row for row in ask.rows if row.peer in ask.peers])
-        elif ask.step == "combine":
-            counted = None  # it names contributors decided elsewhere: ``DecidesTogether``
-        self._rows[ask.round_id, ask.shard] = counted
-        keep_latest(self._rows, ROWS_KEPT)
 
     def _follow(self, done: list[Committed]) -> _Branch:
         """Judge a round that no peer has applied before, by its history."""

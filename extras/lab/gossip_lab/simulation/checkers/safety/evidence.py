@@ -10,16 +10,11 @@ from __future__ import annotations
 from gossip.core import (
     Ack,
     Event,
-    Gossip,
     LinkDown,
     Nack,
     NotServing,
     PeerId,
-    Ping,
-    PingRequest,
-    PushPull,
     Received,
-    Rumor,
     Send,
     StateAttestation,
     StateOffer,
@@ -27,6 +22,7 @@ from gossip.core import (
     TimerFired,
 )
 from gossip_lab.simulation.checkers.base import Checker
+from gossip_lab.simulation.checkers.hearing import rumors_of
 from gossip_lab.simulation.checkers.transitions import TableChecker, TableTransition
 from gossip_lab.simulation.checkers.watching import after_event, on_effect
 
@@ -220,13 +216,5 @@ def _ends_a_probe(event: Event | None) -> bool:
 
 def _own_word(event: Event | None, subject: PeerId) -> bool:
     """Whether the event carries the last message of ``subject`` itself."""
-    message = event.message if type(event) is Received else None
-    rumors: tuple[Rumor, ...] = ()
-    match message:
-        case Ping() | PingRequest() | Ack() | Gossip():
-            rumors = message.rumors
-        case PushPull():
-            rumors = message.members
-        case _:
-            pass
+    rumors = rumors_of(event.message if type(event) is Received else None)
     return any(rumor.peer == subject == rumor.origin and rumor.status == "dead" for rumor in rumors)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-
 from gossip.core import (
     MembershipSettings,
     PeerId,
@@ -26,34 +24,17 @@ class StandingNeverFalls(TableChecker):
     fields = ("standing", "enlisted")
     _seen = PerLife(dict[PeerId, int])
 
-    def make_records(self) -> None:
-        # highest standing of a peer in its own table, in all its incarnations
-        self._highest: dict[PeerId, int] = {}
-
-    def begin_life(self) -> None:
-        super().begin_life()
-        self._record_own(self.peer)
-
-    def _record_own(self, peer: PeerId) -> None:
-        membership = self.swarm.hosts[peer].membership
-        if membership is not None:
-            self._highest[peer] = max(self._highest.get(peer, 0), membership.standing)
-
     def judge(self, transition: TableTransition) -> None:
         subject, standing = transition.subject, transition.standing
         before = self._seen.get(subject, 0)
         self._seen[subject] = standing
-        gave_way = self.circumstances.invented_lives and before > self._highest.get(subject, 0)
+        highest = max(membership.standing for membership in self.lives_of(subject).values())
+        gave_way = self.circumstances.invented_lives and before > highest
         if gave_way or self.is_invented(subject):
             return
         self.demand(
             standing >= before, f"the standing of peer {subject} fell from {before} to {standing}"
         )
-        if subject == self.peer:
-            self._highest[subject] = max(self._highest.get(subject, 0), standing)
-        if self.swarm.hosts[subject].state == "starting":
-            self._record_own(subject)  # a folder of addresses may name it before it runs
-        highest = self._highest.get(subject, 0)
         if self.circumstances.invented_lives and incarnation_of(standing) == incarnation_of(
             highest
         ):
@@ -131,20 +112,6 @@ class OneAddressALife(TableChecker):
     # subject -> incarnation, control address
     _held = PerLife(dict[PeerId, tuple[int, str]])
 
-    def make_records(self) -> None:
-        # the last incarnation in which a peer had an address
-        self._lives: dict[PeerId, dict[tuple[str, str], int]] = defaultdict(dict)
-
-    def begin_life(self) -> None:
-        super().begin_life()
-        self._record_own(self.peer)
-
-    def _record_own(self, peer: PeerId) -> None:
-        host = self.swarm.hosts[peer]
-        if host.membership is not None:
-            me = host.membership.me
-            self._lives[peer][me.control, me.bulk] = host.incarnation
-
     def _is_mended(self, subject: PeerId, control: str) -> bool:
         """Whether the true incarnation replaces an invented one: an attacker may have named it
         before it began, with another address."""
@@ -167,10 +134,13 @@ class OneAddressALife(TableChecker):
             self._held[subject] = (life, control)
         if transition.field == "control" or not control:
             return  # the bulk address follows
-        if self.swarm.hosts[subject].state == "starting":
-            self._record_own(subject)  # a folder of addresses may name it before it runs
+        own = [
+            membership.me
+            for incarnation, membership in self.lives_of(subject).items()
+            if incarnation >= life
+        ]
         self.demand(
-            self._lives[subject].get((control, transition.bulk), -1) >= life,
+            any((me.control, me.bulk) == (control, transition.bulk) for me in own),
             f"peer {subject}.{life} has the address {control}, {transition.bulk}: not its own",
         )
 

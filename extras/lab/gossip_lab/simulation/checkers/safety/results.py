@@ -21,12 +21,14 @@ class _Question:
 
 
 class CommitsWhatTheRuleSaid(Checker):
-    """S11: a server commits the result of the rule for the rows of that attempt, with the weights
-    of the rule. Those rows are the contributions of their peers' trainers to this round."""
+    """S11: a server commits the result of the rule for the rows of that attempt, and names exactly
+    these, with the weights of the rule. Those rows are the contributions of their peers' trainers
+    to this round."""
 
     invariant = "S11"
     needs = "rolling"
-    _questions = PerLife(dict[int, _Question])
+    # the last request for a result, by round and shard
+    _questions = PerLife(dict[tuple[int, int], _Question])
 
     def make_records(self) -> None:
         # round -> shards, of all incarnations
@@ -34,9 +36,9 @@ class CommitsWhatTheRuleSaid(Checker):
 
     @on_event
     def record_answer(self, event: Aggregated) -> None:
-        question = self._questions.get(event.ticket)
-        if question is not None:
-            question.answer = event
+        for question in self._questions.values():
+            if question.ask.ticket == event.ticket:
+                question.answer = event
 
     @on_event
     def record_contribution(self, event: Contributed) -> None:
@@ -47,13 +49,15 @@ class CommitsWhatTheRuleSaid(Checker):
 
     @on_effect
     def judge_rows(self, ask: Aggregate) -> None:
-        if ask.shard >= len(self.rolling.shards):
-            return
-        served, questions = self.rolling.shards[ask.shard].served, self._questions
-        questions[ask.ticket] = _Question(
-            ask, served.attempt if served.ticket == ask.ticket else None
-        )
-        keep_latest(questions, KEPT)
+        if ask.step != "measure":
+            attempts = [
+                shard.served.attempt
+                for shard in self.rolling.shards
+                if shard.index == ask.shard and shard.served.ticket == ask.ticket
+            ]
+            question = _Question(ask, attempts[0] if attempts else None)
+            self._questions[ask.round_id, ask.shard] = question
+            keep_latest(self._questions, KEPT)
         for row in ask.rows:
             if row.peer in self.circumstances.equivocating and row.peer != self.peer:
                 continue
@@ -73,16 +77,17 @@ class CommitsWhatTheRuleSaid(Checker):
         if not committed.made:
             return
         commits = f"commits round {commit.round_id}, shard {commit.shard}, attempt {commit.made_at}"
-        for question in reversed(self._questions.values()):
-            ask, answer = question.ask, question.answer
-            asked = (ask.round_id, ask.shard, question.attempt) == (
-                commit.round_id,
-                commit.shard,
-                commit.made_at,
-            )
-            if asked and ask.step != "measure":
-                break
-        else:
+        question = self._questions.get((commit.round_id, commit.shard))
+        if question is None:
+            self.demand(not commit.contributors, f"{commits} without a request to its rule")
+            return
+        ask, answer = question.ask, question.answer
+        if ask.step != "combine":  # otherwise it names the decision: ``DecidesTogether``
+            rows = [row for row in ask.rows if ask.step == "whole" or row.peer in ask.peers]
+            averaged = [(row.peer, row.samples) for row in rows if commit.digest]
+            named = [(c.peer, c.samples) for c in commit.contributors]
+            self.demand(named == averaged, f"{commits}, names {named} and averaged {averaged}")
+        if question.attempt != commit.made_at:
             # requested and finished in one event: the inspection no longer shows the request
             return
         if answer is None:
@@ -98,7 +103,7 @@ class CommitsWhatTheRuleSaid(Checker):
                 f"{commits} with the length {commit.length:g}; its rule has returned {length:g}"
             )
         if ask.step == "combine":
-            return  # it names the decision: ``DecidesTogether``
+            return
         judged = tuple([(c.peer, c.weight, c.outlyingness) for c in commit.contributors])
         peers = ask.peers if ask.step == "decide" else [row.peer for row in ask.rows]
         output = (

@@ -16,7 +16,12 @@ from gossip.core import (
     attested_digest,
     parts_of,
 )
-from gossip_lab.simulation.checkers.base import Checker, PerLife, has_unattested_state
+from gossip_lab.simulation.checkers.base import (
+    Checker,
+    PerLife,
+    has_unattested_state,
+    last_report_at,
+)
 from gossip_lab.simulation.checkers.watching import on_effect, on_event, on_report
 
 KNOWN_S = 1.0  # after this time a peer with a state has had enough time to attest it
@@ -32,7 +37,6 @@ class TakesNoFewersWord(Checker):
     _vouched = PerLife(dict[PeerId, StateAttestation])
 
     def make_records(self) -> None:
-        self._began: dict[PeerId, float] = {}
         self._able: dict[PeerId, float] = self.per_life()  # time since which each peer has a state
 
     @on_event
@@ -50,15 +54,12 @@ class TakesNoFewersWord(Checker):
     def _needs_words(self) -> bool:
         return self.core.rolling is not None and self.core.recovery.need != 1
 
-    @on_report("recovering")
-    def record_beginning(self, report: Report) -> None:
-        self._began[self.peer] = self.now
-
     @on_report("unattested_state")
     def judge_few(self, report: Report) -> None:
         if not self._needs_words():
             return
-        settings, waited_s = self.core.settings, self.now - self._began[self.peer]
+        settings = self.core.settings
+        waited_s = self.now - last_report_at(self.host, "recovering")
         f, able = settings.f, [other for other in self.swarm.hosts if self._has_a_state(other)]
         hurried = len(able) > f and waited_s < 0.9 * settings.rounds.round_timeout_s
         self.demand(

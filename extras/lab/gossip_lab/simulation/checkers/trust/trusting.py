@@ -272,8 +272,6 @@ class AccusesByExperience(Checker):
     invariant = "S14"
     # peer and round -> hashes of its results
     _handed = PerLife(dict[tuple[PeerId, int], set[bytes]])
-    _refused = PerLife(set[tuple[PeerId, int]])  # peer and round of results
-    _waited = PerLife(set[tuple[PeerId, int]])  # peer and round of results, not received
 
     @on_event
     def record_handed(self, event: Received, commit: Commit) -> None:
@@ -281,16 +279,6 @@ class AccusesByExperience(Checker):
             content = blake2b(header_bytes(commit), digest_size=DIGEST_BYTES).digest()
             whose = event.sender, commit.round_id
             self._handed.setdefault(whose, set()).add(content)
-
-    @on_report("attempt")
-    def record_wait(self, report: Report) -> None:
-        if (silent := silent_server(report)) is not None:
-            self._waited.add((silent, report.fields["round"]))
-
-    @on_report(*REFUSALS)
-    def record_refusal(self, report: Report) -> None:
-        if report.fields["from"] == report.fields["server"]:
-            self._refused.add((report.fields["from"], report.fields["round"]))
 
     @on_effect
     def judge(self, committed: Committed) -> None:
@@ -304,8 +292,18 @@ class AccusesByExperience(Checker):
                 )
                 continue
             what = "waited for none" if each.silent else "rejected none by it"
-            known = self._waited if each.silent else self._refused
+            known = [_accused(report, each.silent) for _, report in self.host.reports]
             self.demand(
                 whose in known,
                 f"accuses peer {each.peer} of a result of round {each.round_id}, but it has {what}",
             )
+
+
+def _accused(report: Report, silent: bool) -> tuple[PeerId | None, int] | None:
+    """Return the peer and the round of a result that the report is evidence against: one that was
+    not received, or one that was rejected and came from its own server."""
+    fields = report.fields
+    if silent:
+        return (silent_server(report), fields["round"]) if report.event == "attempt" else None
+    own = report.event in REFUSALS and fields["from"] == fields["server"]
+    return (fields["from"], fields["round"]) if own else None
