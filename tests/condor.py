@@ -345,13 +345,6 @@ class CondorJob:
             self._bring_back(Path(self.said["initialdir"]))
         return code
 
-    def is_retried(self, code: int) -> bool:
-        """Whether HTCondor starts it again after this exit code."""
-        useless = {
-            int(number) for number in re.findall(r"ExitCode =\?= (\d+)", self.said["retry_until"])
-        }
-        return code not in {0, *useless} and self.starts <= int(self.said["max_retries"])
-
     def _bring_back(self, target: Path) -> None:
         for name in split(self.said["transfer_output_files"]):
             if not (self.scratch / name).exists():

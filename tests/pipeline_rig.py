@@ -68,11 +68,7 @@ class Rig:
         patience = lambda: PATIENCE_S  # noqa: E731
         self.auditor = Auditor(self.barrier, self.timers, patience, self.votes.append)
         self.flow = MicroBatchFlow(
-            self.barrier,
-            self.timers,
-            patience,
-            lambda round_id: self.is_over,
-            self.auditor,
+            self.barrier, self.timers, patience, lambda round_id: self.is_over, self.auditor
         )
         self.is_over = False
         self.flow.prepare((16, 16))

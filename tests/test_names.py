@@ -19,7 +19,7 @@ SECTIONS = re.compile(r"^(?=(?:Args|Attributes|Raises|Returns|Source):)", re.MUL
 
 DOUBLED = {
     # A member of the swarm, and a peer in the word for a fault.
-    "Peer",
+    "Peer"
 }
 """Class names that stand for two things."""
 

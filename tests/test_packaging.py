@@ -96,9 +96,7 @@ def test_the_wheel_holds_the_linked_folders_as_packages(wheel: Path, checkout: P
 
 
 @pytest.mark.parametrize("folder", ["clusters", "lab", "pipelines"])
-def test_the_wheel_of_a_satellite_holds_its_package_and_its_commands(
-    folder: str, tmp_path: Path
-) -> None:
+def test_the_wheel_of_a_satellite_holds_package_and_commands(folder: str, tmp_path: Path) -> None:
     copy, package = tmp_path / folder, f"gossip_{folder}"
     ignore = shutil.ignore_patterns("__pycache__", "*.egg-info", "build")
     shutil.copytree(ROOT / "extras" / folder, copy, ignore=ignore)
@@ -112,9 +110,7 @@ def test_the_wheel_of_a_satellite_holds_its_package_and_its_commands(
     assert f"[gossip.commands]\n{folder} = {package}.commands:add_to" in declared
 
 
-def test_a_wheel_built_from_the_sdist_is_the_same(
-    wheel: Path, checkout: Path, tmp_path: Path
-) -> None:
+def test_a_wheel_of_the_sdist_is_the_same(wheel: Path, checkout: Path, tmp_path: Path) -> None:
     name = python("-c", BUILD.format(kind="sdist"), str(tmp_path), cwd=checkout).splitlines()[-1]
     with tarfile.open(tmp_path / name) as archive:
         assert not [member.name for member in archive if member.issym() or member.islnk()]
@@ -127,9 +123,7 @@ def test_a_wheel_built_from_the_sdist_is_the_same(
         assert set(first.namelist()) == set(second.namelist())
 
 
-def test_the_digest_of_the_code_is_of_what_is_installed(
-    wheel: Path, checkout: Path, tmp_path: Path
-) -> None:
+def test_the_code_digest_is_of_the_installed(wheel: Path, checkout: Path, tmp_path: Path) -> None:
     """Hosts compare their code by it, each as it was installed there."""
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(tmp_path)
@@ -142,9 +136,7 @@ def test_the_digest_of_the_code_is_of_what_is_installed(
     assert python("-c", program, cwd=tmp_path, path=tmp_path) != installed
 
 
-def test_an_unrelated_aggregators_py_of_the_user_shadows_nothing(
-    wheel: Path, tmp_path: Path
-) -> None:
+def test_an_unrelated_aggregators_py_of_a_user_shadows_nothing(wheel: Path, tmp_path: Path) -> None:
     site, project = tmp_path / "site", tmp_path / "project"
     project.mkdir()
     with zipfile.ZipFile(wheel) as archive:

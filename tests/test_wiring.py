@@ -13,15 +13,7 @@ from types import FrameType
 import pytest
 from parsed import tree_of
 
-from gossip.core import (
-    Commit,
-    CoreSettings,
-    Effect,
-    Event,
-    Peer,
-    PeerId,
-    Received,
-)
+from gossip.core import Commit, CoreSettings, Effect, Event, Peer, PeerId, Received
 from gossip.topologies import load
 from gossip_lab.simulation.world import Swarm, ToyTrainer, address
 

@@ -94,12 +94,7 @@ class Trial:
             self.launcher: subprocess.Popen[bytes] = start(
                 command,
                 cwd=folder,
-                env={
-                    **os.environ,
-                    "OMP_NUM_THREADS": "1",
-                    MARK: self._mark,
-                    **(environment or {}),
-                },
+                env={**os.environ, "OMP_NUM_THREADS": "1", MARK: self._mark, **(environment or {})},
                 **{"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log, **streams},
             )
 

@@ -47,13 +47,7 @@ import typer.main
 WARM, NODE = "gossip.launch.local.warm", "gossip.node"
 # What commands start themselves that imports torch.
 STARTED_BY_COMMANDS = [
-    ["-m", module]
-    for module in (
-        WARM,
-        NODE,
-        "gossip.launch.cli",
-        "gossip.launch.demo.evaluate",
-    )
+    ["-m", module] for module in (WARM, NODE, "gossip.launch.cli", "gossip.launch.demo.evaluate")
 ]
 # What nearly every command would import.
 OF_COMMANDS = (

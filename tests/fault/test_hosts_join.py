@@ -88,9 +88,7 @@ def pair() -> Iterator[Hosts]:
         yield made
 
 
-def test_a_machine_joins_by_an_address_and_goes_on_when_the_first_is_lost(
-    pair: Hosts, tmp_path: Path
-) -> None:
+def test_a_machine_joins_by_an_address_and_outlives_the_first(pair: Hosts, tmp_path: Path) -> None:
     first, second = JoinHost(pair, 0, tmp_path / "first"), JoinHost(pair, 1, tmp_path / "second")
     try:
         begin = (

@@ -54,9 +54,7 @@ def test_a_crash_is_written_down_first_and_strikes_once(tmp_path: Path) -> None:
     assert (again.returncode, again.stdout) == (0, "alive\n")
 
 
-def test_of_two_who_serve_the_round_only_the_first_dies_unless_the_plan_names_two(
-    tmp_path: Path,
-) -> None:
+def test_of_two_who_serve_the_round_only_the_first_dies_unless_planned(tmp_path: Path) -> None:
     plan = ("crash:server@5", "crash:server@7")
     assert victim(tmp_path, 0, 0, "server", *plan).returncode == -9
     assert victim(tmp_path, 1, 0, "server", *plan).returncode == -9
@@ -97,9 +95,7 @@ def timed(
     return zygote.run(command, capture_output=True, text=True, timeout=60, start_new_session=True)
 
 
-def test_a_fault_with_a_time_strikes_so_long_after_the_first_round_of_the_run_and_once(
-    tmp_path: Path,
-) -> None:
+def test_a_fault_with_a_time_strikes_once_so_long_after_the_first_round(tmp_path: Path) -> None:
     assert timed(tmp_path / "early", 0, "crash:2@3000s", 2000).returncode == 0
     assert timed(tmp_path / "late", 0, "crash:2@3000s", 3001).returncode == -9
     assert timed(tmp_path / "late", 1, "crash:2@3000s", 3001).returncode == 0

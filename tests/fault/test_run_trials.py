@@ -55,9 +55,7 @@ def has_trained(run: Trial) -> bool:
 @pytest.mark.parametrize(
     "moment", effort([is_saving], [has_spawned, is_saving, has_trained]), ids=lambda m: m.__name__
 )
-def test_a_run_whose_launcher_is_killed_leaves_nothing_and_is_resumed(
-    tmp_path: Path, moment: object
-) -> None:
+def test_a_run_whose_launcher_is_killed_can_be_resumed(tmp_path: Path, moment: object) -> None:
     command = build_command(3, "--resume", "auto")
     text = make_script(ready=SAVES, end="time.sleep(2.0)" if moment is has_trained else "")
     with start_trial(tmp_path, command, text) as run:

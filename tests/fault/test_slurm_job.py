@@ -130,9 +130,7 @@ def test_a_job_that_loses_a_node_trains_on_and_ends_with_0(cluster: Slurm, tmp_p
     assert min(accuracies) > 0.85
 
 
-def test_before_its_time_is_up_the_peers_of_a_job_leave_politely(
-    cluster: Slurm, tmp_path: Path
-) -> None:
+def test_before_its_time_is_up_a_jobs_peers_leave_politely(cluster: Slurm, tmp_path: Path) -> None:
     """Without the help of ``gossip slurm``: any srun with several tasks does."""
     run = f"{sys.executable} -m gossip.launch.cli run --aggregator mean train.py"
     text = f"#!/bin/bash\nsrun --kill-on-bad-exit=0 {run}\necho srun $?\nexit 0\n"

@@ -404,9 +404,7 @@ def test_a_host_that_lets_nobody_in_is_told_and_nothing_is_started(tmp_path: Pat
             assert not on.of_gossip(name)
 
 
-def test_a_host_behind_a_slow_cable_is_measured_and_its_peers_are_to_serve_less_often(
-    tmp_path: Path,
-) -> None:
+def test_a_host_behind_a_slow_cable_is_measured_and_serves_less_often(tmp_path: Path) -> None:
     with ssh_hosts(3, tmp_path) as on:
         # of which the other two, on this machine, have a hundred times as much
         on.made.narrow(1, 20)

@@ -176,9 +176,7 @@ def test_a_third_machine_joins_by_the_line_as_it_is_printed_and_contributes(tmp_
     assert [each["twice"] for each in counted] == [0] * len(counted)
 
 
-def test_the_launchers_host_is_cut_off_and_those_who_joined_finish_with_the_rest(
-    tmp_path: Path,
-) -> None:
+def test_the_launchers_host_is_cut_off_and_joiners_finish_with_the_rest(tmp_path: Path) -> None:
     with third(tmp_path, GOSSIP_QUORUM_TIMEOUT_S="15") as (run, machine):
         machine.paste()
         machine.wait_for_rounds_of({0, 1, 2}, more=20)

@@ -61,9 +61,7 @@ def play(engine: str, folder: Path, **options: Any) -> Sweep:
     )
 
 
-def test_24_cells_give_the_same_rows_as_a_local_sweep(
-    engine: str, local: Sweep, tmp_path: Path
-) -> None:
+def test_24_cells_give_the_rows_of_a_local_sweep(engine: str, local: Sweep, tmp_path: Path) -> None:
     """After it has gone on from a part that the local engine has run."""
     play("local", tmp_path, lr=[0.1])
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "cells").glob("*.json")}
@@ -83,9 +81,7 @@ def test_an_error_of_a_cell_does_not_end_the_others(engine: str, tmp_path: Path)
     assert error.startswith("2: ConfigError: krum needs")
 
 
-def test_cells_that_fall_behind_are_stopped_as_by_the_local_engine(
-    engine: str, tmp_path: Path
-) -> None:
+def test_cells_that_fall_behind_are_stopped_as_locally(engine: str, tmp_path: Path) -> None:
     values = {"lr": [0.5, 1.0, 1e-4, 2e-4, 3e-4]}
     options: dict[str, Any] = {"rounds": 27, "every": 3, "quiet": True, "asha": "mean", **values}
     local = grid(World(peers=3), into=tmp_path / "local", **options)

@@ -27,9 +27,7 @@ DOUBTS = ("suspect", "skip", "attempt", "dead")
 
 @pytest.mark.parametrize("jitter", JITTERS)
 @pytest.mark.parametrize("one_way_s", ONE_WAY_S)
-def test_over_slow_links_nobody_is_suspected(
-    tmp_path: Path, one_way_s: float, jitter: float
-) -> None:
+def test_over_slow_links_nobody_is_suspect(tmp_path: Path, one_way_s: float, jitter: float) -> None:
     with (
         wan(4, delay_s=one_way_s, jitter_s=jitter * one_way_s) as on,
         hosts_run(on, tmp_path) as run,

@@ -36,15 +36,7 @@ from gossip.launch.ssh import frames as agent_frames
 from gossip.training.state import StateMismatch
 from gossip.transport.assembly import HeaderFilter, IncomingPayload, Reception
 from gossip.transport.base import Traffic
-from gossip.transport.chunks import (
-    CHUNK_BYTES,
-    FIRST,
-    FIRST_MARK,
-    LENT,
-    LENT_MARK,
-    NEXT,
-    NEXT_MARK,
-)
+from gossip.transport.chunks import CHUNK_BYTES, FIRST, FIRST_MARK, LENT, LENT_MARK, NEXT, NEXT_MARK
 from gossip.transport.codec import MESSAGES, PROTOCOL_VERSION, decode, encode, seal
 from gossip.transport.lending import BufferPool
 from gossip.transport.sealed import SealedStream
@@ -369,10 +361,7 @@ def bomb(random: Random) -> bytes:
 def encoded(spec: str) -> Callable[[Random], Reading]:
     wires = [
         WireFormat(load_encoding(spec), 7, (96, elements - 96), elements - 3, 4, shapes)
-        for elements, shapes in (
-            (171, ((12, 9), (20, 3))),
-            (803, ((7, 8, 2, 5), (240,))),
-        )
+        for elements, shapes in ((171, ((12, 9), (20, 3))), (803, ((7, 8, 2, 5), (240,))))
     ]
     sound = [
         sound_payload(wire, Random(f"{spec}/{number}")) for wire in wires for number in range(40)

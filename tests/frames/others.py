@@ -34,15 +34,7 @@ from gossip.launch.ssh.swarm import HostsLauncher
 from gossip.training.collectives import means_of, pack_object, packed, plain_of
 from gossip.training.state import plan_state, split_state, unpack_state
 from gossip.transport.assembly import Reception
-from gossip.transport.chunks import (
-    FIRST,
-    FIRST_MARK,
-    LENT,
-    LENT_MARK,
-    MAP_MARK,
-    NEXT,
-    NEXT_MARK,
-)
+from gossip.transport.chunks import FIRST, FIRST_MARK, LENT, LENT_MARK, MAP_MARK, NEXT, NEXT_MARK
 from gossip.transport.unix import UnixInbox
 
 DEEP = (200, 600, 900, 5000)

@@ -56,9 +56,7 @@ def drive(watched: WatchedTransport, seconds: float) -> None:
     watched.until(lambda: time.monotonic() > end, "a while")
 
 
-def test_who_is_not_on_the_list_is_told_of_by_peer_once_and_let_in_when_it_is_added(
-    peer, tmp_path: Path
-):
+def test_who_is_not_on_the_list_is_named_once_and_let_in_when_it_is_added(peer, tmp_path: Path):
     path = write(tmp_path / "allowed", PAIRS[:1])
     one, other, third = peer(0, path), peer(1, None), peer(2, None)
     for knocking in (other, third):

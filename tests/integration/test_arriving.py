@@ -162,9 +162,7 @@ async def test_code_that_a_door_names_runs_only_when_the_user_has_named_it_too(
         assert named in code_of(arrival.config)
 
 
-async def test_a_door_starts_no_more_peers_here_than_were_asked_for(
-    tmp_path: Path, here: Path
-) -> None:
+async def test_a_door_starts_no_more_peers_here_than_asked_for(tmp_path: Path, here: Path) -> None:
     (here / "mine.py").touch()
     async with run_in(tmp_path / "run") as join_server:
         welcome = join_server.socket.welcome
@@ -271,9 +269,7 @@ async def test_an_address_that_the_others_cannot_reach_is_refused(
             await arrive(join_server.address, advertise="eth0")
 
 
-async def test_what_the_door_saw_is_compared_with_the_own_address(
-    tmp_path: Path, here: Path
-) -> None:
+async def test_what_the_door_saw_is_compared_with_ones_address(tmp_path: Path, here: Path) -> None:
     async with run_in(tmp_path / "run") as join_server:
         said: list[str] = []
         newcomer = _JoinClient(JoinTicket((join_server.address,)), said.append)

@@ -43,9 +43,7 @@ def told(*words: str, cwd: Path) -> dict[str, Any]:
     ],
     ids=["exchange", "step"],
 )
-def test_both_sides_take_turns_in_the_same_processes(
-    words: tuple[str, ...], tmp_path: Path
-) -> None:
+def test_both_sides_take_turns_in_one_process(words: tuple[str, ...], tmp_path: Path) -> None:
     found = told(*words, "--repetitions", "2", cwd=tmp_path)
     assert found["schema"] == f"gossip.bench.{words[0]}/1"
     (row,) = found["rows"]

@@ -151,9 +151,7 @@ def submit(tmp_path: Path) -> Iterator[Any]:
         submission.pool.close()
 
 
-def test_jobs_without_a_shared_folder_train_are_evicted_come_late_and_are_added(
-    submit: Any,
-) -> None:
+def test_jobs_without_a_shared_folder_are_evicted_come_late_and_are_added(submit: Any) -> None:
     swarm: SubmittedSwarm = submit()
     for peer in FIRST:
         swarm.peers[peer].start()
@@ -188,9 +186,7 @@ def test_jobs_without_a_shared_folder_train_are_evicted_come_late_and_are_added(
 
 
 @only_long
-def test_jobs_that_share_a_folder_need_nothing_else_and_one_whose_machine_is_lost_comes_back(
-    submit: Any,
-) -> None:
+def test_jobs_with_a_shared_folder_come_back_when_a_machine_is_lost(submit: Any) -> None:
     swarm: SubmittedSwarm = submit("--shared")
     for peer in range(N):
         swarm.peers[peer].start()

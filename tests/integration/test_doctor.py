@@ -117,9 +117,7 @@ def test_a_door_with_keys_answers_who_has_the_right_one(
     assert all("refused by key" in each.said and "swarm.key" in each.do for each in found)
 
 
-def test_this_machine_is_examined_and_the_exit_code_says_whether_anything_failed(
-    tmp_path: Path,
-) -> None:
+def test_this_machine_is_examined_and_the_exit_code_says_if_anything_failed(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "gossip.launch.cli", "doctor", "--json"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(

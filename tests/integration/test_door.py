@@ -18,12 +18,7 @@ import zmq
 import zmq.asyncio
 
 from gossip.config import RunConfig, resolve
-from gossip.launch.registry import (
-    join_calls,
-    join_messages as says,
-    join_socket,
-    remote_servers,
-)
+from gossip.launch.registry import join_calls, join_messages as says, join_socket, remote_servers
 from gossip.launch.registry.join_calls import NUMBER_BYTES, JoinServerUnreachable, ask
 from gossip.launch.registry.join_endpoint import JoinEndpoint
 from gossip.launch.registry.join_server import JoinServer, JoinServerCallbacks
@@ -107,9 +102,7 @@ async def test_what_one_writes_the_others_read_and_the_end_of_a_peer_too(tmp_pat
         await until(lambda: all(read_seed(folder / "seeds", 1).ended for folder in (a, c)))  # type: ignore[union-attr]
 
 
-async def test_a_door_that_is_told_of_another_before_it_is_open_visits_it_then(
-    tmp_path: Path,
-) -> None:
+async def test_a_door_told_of_another_before_it_is_open_visits_it_then(tmp_path: Path) -> None:
     a, b = tmp_path / "a", tmp_path / "b"
     async with join_server_in(a, (0,)) as first:
         b.mkdir()
@@ -325,9 +318,7 @@ async def test_an_entry_for_an_id_beyond_the_room_is_not_taken(tmp_path: Path) -
             raise AssertionError("a negative incarnation is nothing that a door says")
 
 
-async def test_doors_with_the_swarm_key_talk_and_others_are_told_that_it_is_the_key(
-    tmp_path: Path,
-) -> None:
+async def test_doors_with_the_swarm_key_talk_and_others_hear_that_it_is_it(tmp_path: Path) -> None:
     key, wrong = tmp_path / "swarm.key", tmp_path / "wrong.key"
     make_pair(key)
     make_pair(wrong)
@@ -384,9 +375,7 @@ async def test_a_door_that_is_slow_refuses_nobody_by_key(
 
 
 @pytest.mark.parametrize("greeted", [11, 12, 64])
-async def test_a_server_that_ends_the_handshake_within_its_greeting_refuses_by_key(
-    greeted: int,
-) -> None:
+async def test_a_server_that_ends_the_handshake_in_its_greeting_refuses(greeted: int) -> None:
     """As libzmq does with a mechanism that is not its own, when it is busy."""
 
     async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -405,9 +394,7 @@ async def test_a_server_that_ends_the_handshake_within_its_greeting_refuses_by_k
     assert silence.value.by_key
 
 
-async def test_a_door_that_hears_of_an_end_in_its_last_moment_closes_all_the_same(
-    tmp_path: Path,
-) -> None:
+async def test_a_door_that_hears_of_an_end_at_its_last_moment_closes(tmp_path: Path) -> None:
     a, b = tmp_path / "a", tmp_path / "b"
     async with join_server_in(a, (0,)) as first, join_server_in(b, (1,), first.address) as second:
         announce(b, 1)
@@ -474,9 +461,7 @@ def lies_of(join_server: JoinServer, stranger: bytes = ANOTHER) -> tuple[PeerEnt
     )
 
 
-async def test_whoever_has_the_key_of_the_swarm_cannot_speak_for_a_door_that_answers(
-    tmp_path: Path,
-) -> None:
+async def test_who_has_the_swarm_key_cannot_speak_for_a_door_that_answers(tmp_path: Path) -> None:
     a, b = tmp_path / "a", tmp_path / "b"
     async with (
         join_server_in(a, (0,)) as one,

@@ -6,11 +6,11 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from test_launch_supervisor import FAKE, LineScreen
 
 from gossip.config import RunConfig, resolve
 from gossip.errors import AddressInUse
@@ -19,36 +19,11 @@ from gossip.launch.local.peer_setup import script_command
 from gossip.launch.local.supervisor import Supervisor
 from gossip.launch.registry.join_endpoint import JoinEndpoint
 from gossip.launch.registry.registry import LET_IN, LISTENING, PeerEntry, Progress
-from gossip.launch.report.run_model import RunModel
 from gossip.launch.ssh.agent import Agent, LauncherBacklog
 from gossip.launch.ssh.frames import encode
 from gossip.observe import read_event
 from gossip.run.keys import make_pair
 from gossip.run.rendezvous import SeedFolder, announce_end
-
-FAKE = Path(__file__).with_name("launch_fake_peer.py")
-
-
-class CallbackScreen:
-    """A screen that keeps what it is told, and does something once it may."""
-
-    def __init__(self) -> None:
-        self.said: list[str] = []
-        self.when: list[tuple[Callable[[RunModel], object], Callable[[], Any]]] = []
-
-    def output(self, peer: int, text: str, err: bool) -> None:
-        pass
-
-    def print_line(self, text: str) -> None:
-        self.said.append(text)
-
-    def tick(self, view: RunModel) -> None:
-        for entry in [entry for entry in self.when if entry[0](view)]:
-            self.when.remove(entry)
-            entry[1]()
-
-    def close(self, view: RunModel) -> None:
-        pass
 
 
 def config_in(folder: Path, **options: Any) -> RunConfig:
@@ -67,7 +42,7 @@ async def test_a_start_names_who_is_missing_and_what_came_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(start_wait, "WAITING_EVERY_S", 0.3)
-    folder, heard = tmp_path / "run", CallbackScreen()
+    folder, heard = tmp_path / "run", LineScreen()
     config = config_in(folder, peers=3)
     mine = Supervisor(
         config,
@@ -91,7 +66,7 @@ async def test_a_peer_that_has_an_address_and_is_not_met_is_tried_and_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(start_wait, "WAITING_EVERY_S", 0.3)
-    folder, heard = tmp_path / "run", CallbackScreen()
+    folder, heard = tmp_path / "run", LineScreen()
     config = config_in(folder)
     mine = Supervisor(
         config,
@@ -121,7 +96,7 @@ async def test_a_task_whose_run_ends_while_it_starts_does_not_wait_for_it_to_beg
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(start_wait, "WAITING_EVERY_S", 0.3)
-    folder, heard = tmp_path / "run", CallbackScreen()
+    folder, heard = tmp_path / "run", LineScreen()
     config = config_in(folder)
     mine = Supervisor(
         config, script_command(FAKE, ["raise-early-all-but-0"]), heard, share={0: 0}, files="-0"
@@ -151,7 +126,7 @@ async def test_a_newcomer_whose_run_ends_while_it_starts_does_not_wait_to_be_let
 ) -> None:
     """Nor do newcomers of two launchers wait for each other. One that was let in has the state."""
     monkeypatch.setattr(start_wait, "WAITING_EVERY_S", 0.3)
-    folder, heard = tmp_path / "run", CallbackScreen()
+    folder, heard = tmp_path / "run", LineScreen()
     config = config_in(folder, room=6)
     announce(folder, 0)
     mine = Supervisor(
@@ -174,7 +149,7 @@ async def test_a_newcomer_whose_run_ends_while_it_starts_does_not_wait_to_be_let
 
 
 async def test_a_peer_whose_id_is_somebody_elses_comes_again_under_another(tmp_path: Path) -> None:
-    folder, heard = tmp_path / "run", CallbackScreen()
+    folder, heard = tmp_path / "run", LineScreen()
     config = config_in(folder, room=6)
     mine = Supervisor(config, script_command(FAKE, ["polite"]), heard, newcomers={2: 0})
     assert mine.join_server is not None
@@ -243,7 +218,7 @@ async def test_an_agent_that_hears_of_another_door_while_it_opens_its_own_goes_o
 
 
 async def test_the_line_to_paste_names_the_address_the_key_and_what_to_run(tmp_path: Path) -> None:
-    folder, heard = tmp_path / "run", CallbackScreen()
+    folder, heard = tmp_path / "run", LineScreen()
     key = tmp_path / "a key"
     make_pair(key)
     config = config_in(folder, room=6)
@@ -270,7 +245,7 @@ async def test_the_line_to_paste_names_the_address_the_key_and_what_to_run(tmp_p
 
 async def test_a_door_that_cannot_be_opened_starts_nothing(tmp_path: Path) -> None:
     one, other = config_in(tmp_path / "one", room=6), config_in(tmp_path / "other", room=6)
-    first = Supervisor(one, script_command(FAKE, ["polite"]), heard := CallbackScreen())
+    first = Supervisor(one, script_command(FAKE, ["polite"]), heard := LineScreen())
     raised: list[AddressInUse] = []
 
     async def second() -> None:
@@ -280,7 +255,7 @@ async def test_a_door_that_cannot_be_opened_starts_nothing(tmp_path: Path) -> No
             await Supervisor(
                 other,
                 script_command(FAKE, ["finish"]),
-                CallbackScreen(),
+                LineScreen(),
                 endpoint=JoinEndpoint(port=port),
             ).run()
         except AddressInUse as error:

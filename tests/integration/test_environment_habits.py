@@ -108,9 +108,7 @@ def test_files_beside_the_script_are_imported_as_plain_python_imports_them(tmp_p
     assert "a key of mine" in done.stdout + done.stderr
 
 
-def test_a_file_beside_the_script_that_breaks_torch_is_named_with_the_remedy(
-    tmp_path: Path,
-) -> None:
+def test_a_file_beside_the_script_that_breaks_torch_is_named(tmp_path: Path) -> None:
     (tmp_path / "random.py").write_text("def draw(): ...\n")
     (tmp_path / "train.py").write_text(TRAIN)
     done = run(tmp_path, "-n", "1", "train.py", start=zygote.run)

@@ -93,9 +93,7 @@ def test_the_example_trains_in_a_swarm_with_a_rule_from_a_file_beside_an_unrelat
 
 
 @pytest.mark.timeout(300)
-def test_the_script_of_ddp_goes_on_as_one_of_gossip_where_everything_was_killed(
-    tmp_path: Path,
-) -> None:
+def test_the_script_of_ddp_goes_on_as_one_of_gossip_after_a_kill(tmp_path: Path) -> None:
     """Its schedule comes out as planned, and a second start has nothing left to do."""
     words = "run -n 3 --resume auto --deterministic --run-dir"
     command = words.split()
@@ -115,9 +113,7 @@ def test_the_script_of_ddp_goes_on_as_one_of_gossip_where_everything_was_killed(
 
 
 @pytest.mark.timeout(300)
-def test_a_script_of_ddp_says_what_to_read_and_runs_under_torchrun_as_it_is(
-    tmp_path: Path,
-) -> None:
+def test_a_script_of_ddp_says_what_to_read_and_runs_under_torchrun(tmp_path: Path) -> None:
     script = [str(EXAMPLES / "ddp.py"), "--epochs", "1"]
     done = gossip(tmp_path, "run", "-n", "2", *script, code=None)
     assert done.returncode != 0

@@ -273,11 +273,7 @@ QUICK = [
 def start(folder: Path, launcher: str, way: Exit) -> Playground:
     (folder / "train.py").write_text(SCRIPT)
     mark = uuid.uuid4().hex
-    environment = {
-        **os.environ,
-        MARK: mark,
-        "OMP_NUM_THREADS": "1",
-    }
+    environment = {**os.environ, MARK: mark, "OMP_NUM_THREADS": "1"}
     environment["GOSSIP_QUORUM_TIMEOUT_S"] = "1"
     environment["RES_OPTIONS"] = "timeout:1 attempts:1"
     if way.listed is not None:

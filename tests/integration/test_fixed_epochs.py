@@ -107,9 +107,7 @@ def test_a_peer_is_killed_and_the_schedule_ends_as_planned(tmp_path: Path) -> No
 
 @in_turn(0, 2)
 @pytest.mark.timeout(200)
-def test_what_is_left_of_the_last_epoch_is_read_in_further_steps_if_the_user_says_so(
-    tmp_path: Path,
-) -> None:
+def test_the_rest_of_the_last_epoch_is_read_in_further_steps_if_asked(tmp_path: Path) -> None:
     found = run(tmp_path, "extend", "--aggregator", "mean", "--fault", "crash:2@13")
     assert sorted(found.ended) == [0, 1, 3]
     assert found.summary["samples"] == {"once": 3 * 400, "twice": 0, "never": 0}

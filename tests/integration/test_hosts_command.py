@@ -110,9 +110,7 @@ def test_what_is_sent_arrives_and_stands_in_no_command_line(folder: Path) -> Non
     assert '"TYPED=(not shown)"' in (run / "environment.json").read_text()
 
 
-def test_one_host_that_cannot_be_reached_stops_all_and_is_told_with_what_to_do(
-    folder: Path,
-) -> None:
+def test_one_host_that_cannot_be_reached_stops_all_with_a_hint(folder: Path) -> None:
     done = gossip(folder, "-H", "a,denied", "--name", "x", "--", "train.py")
     assert done.returncode == 4
     assert done.stderr == (
@@ -222,9 +220,7 @@ if "gossip.launch.ssh.agent" in sys.orig_argv:
 """
 
 
-def test_agents_whose_launcher_is_killed_leave_though_they_have_not_written_all_down(
-    folder: Path,
-) -> None:
+def test_agents_whose_launcher_is_killed_leave_with_lines_unwritten(folder: Path) -> None:
     (folder.parent / "sitecustomize.py").write_text(NEVER_DONE)
     for name in ("here", "b"):
         (folder.parent / name / "train.py").write_text(

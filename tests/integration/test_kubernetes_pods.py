@@ -158,9 +158,7 @@ def apply(tmp_path: Path) -> Iterator[Any]:
         job.cluster.close()
 
 
-def test_pods_without_a_volume_meet_by_name_and_the_first_of_them_is_not_special(
-    apply: Any,
-) -> None:
+def test_pods_without_a_volume_meet_by_name_and_the_first_is_not_special(apply: Any) -> None:
     job: KubernetesJob = apply(
         "-n", "4", training=("--min-peers", "3", "--patience", "1", "--quorum", "available")
     )

@@ -85,9 +85,7 @@ def carriers(token: str) -> list[int]:
     [(mode, False) for mode in ("polite", "stubborn", "stopped", "workers", "orphans")]
     + [("orphans", True)],
 )
-def test_no_process_survives_a_launcher_that_is_killed(
-    tmp_path: Path, mode: str, warm: bool
-) -> None:
+def test_no_process_survives_a_killed_launcher(tmp_path: Path, mode: str, warm: bool) -> None:
     launcher, folder = start_launcher(tmp_path, mode, warm)
     wait_for_metrics(folder, 3)
     token = token_of(
@@ -198,9 +196,7 @@ def test_a_guardian_that_somebody_has_stopped_does_not_keep_its_launcher() -> No
     assert not kept
 
 
-def test_the_time_that_a_process_waits_for_a_processor_is_told_from_that_in_which_it_sleeps() -> (
-    None
-):
+def test_the_wait_for_a_processor_is_told_from_the_time_asleep() -> None:
     processor = min(os.sched_getaffinity(0))
     pinned = f"import os, time; os.sched_setaffinity(0, [{processor}])"
     busy = [subprocess.Popen([sys.executable, "-c", f"{pinned}\nwhile True: pass"]) for _ in "abc"]

@@ -65,9 +65,7 @@ def summarised(folder: Path, outcome: RunOutcome) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("mode", "how"), [("dies-once", "exit code 1"), ("dies-by-segv", "killed by SIGSEGV")]
 )
-async def test_a_peer_that_died_by_itself_is_started_again(
-    tmp_path: Path, mode: str, how: str
-) -> None:
+async def test_a_peer_that_died_is_started_again(tmp_path: Path, mode: str, how: str) -> None:
     watched, heard = supervisor(tmp_path, f"{mode}@1", restarts=2)
     outcome = await run(watched, heard, tmp_path / "run")
     assert outcome.finished == [0, 1, 2]

@@ -53,9 +53,7 @@ def command(*words: str) -> list[str]:
     return [*CLI, "run", "-n", "2", "--aggregator", "mean", "--run-dir", "out", *words]
 
 
-def test_a_script_trains_with_its_own_arguments_untouched_and_leaves_a_run_folder(
-    folder: Path,
-) -> None:
+def test_a_script_trains_with_its_own_arguments_and_leaves_a_run_folder(folder: Path) -> None:
     words = command("--json", "train.py", "20", "-n", "7", "--help", "--json")
     done = subprocess.run(
         words, cwd=folder, capture_output=True, text=True, timeout=100, check=False

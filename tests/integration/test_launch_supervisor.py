@@ -115,9 +115,7 @@ async def test_what_breaks_the_watcher_ends_the_run_and_its_peers(tmp_path: Path
     assert not any(map(alive, pids_of(tmp_path / "run")))
 
 
-async def test_a_planned_crash_is_no_failure_and_the_others_are_told_that_it_is_for_good(
-    tmp_path: Path,
-) -> None:
+async def test_a_planned_crash_is_no_failure_and_told_as_final(tmp_path: Path) -> None:
     watched, heard = supervisor(tmp_path, "crash@1")
     (tmp_path / "run" / "seeds").mkdir()
     outcome = await run(watched)
@@ -142,9 +140,7 @@ async def test_a_death_that_nobody_planned_is_told(tmp_path: Path) -> None:
     )
 
 
-async def test_a_peer_that_the_plan_restarts_comes_back_as_the_next_incarnation(
-    tmp_path: Path,
-) -> None:
+async def test_a_peer_that_the_plan_restarts_has_the_next_incarnation(tmp_path: Path) -> None:
     watched, heard = supervisor(tmp_path, "restart@1")
     back = lambda view: view.rows[1].incarnation == 1 and view.rows[1].state in ("training", "done")  # noqa: E731
     heard.when.append((back, lambda: (tmp_path / "run" / "go").touch()))
@@ -169,9 +165,7 @@ async def test_a_peer_that_comes_back_when_all_others_are_done_is_sent_home(tmp_
     assert any("peer 1 returned too late" in line for line in heard.said)
 
 
-async def test_who_is_started_again_and_too_late_is_sent_home_before_it_says_anything(
-    tmp_path: Path,
-) -> None:
+async def test_who_is_started_again_too_late_is_sent_home_in_silence(tmp_path: Path) -> None:
     watched, heard = supervisor(tmp_path, "late-silent@1")
     spawned = lambda view: view.rows[1].incarnation == 1  # noqa: E731
     heard.when.append((spawned, lambda: (tmp_path / "run" / "go").touch()))
@@ -248,9 +242,7 @@ async def test_a_peer_that_hangs_by_plan_is_woken(tmp_path: Path) -> None:
     assert woken - stopped >= 0.2
 
 
-async def test_a_peer_that_sleeps_through_the_end_is_no_loss_that_nobody_planned(
-    tmp_path: Path,
-) -> None:
+async def test_a_peer_that_sleeps_through_the_end_is_no_unplanned_loss(tmp_path: Path) -> None:
     watched, heard = supervisor(tmp_path, "oversleeps@1")
     outcome = await run(watched)
     assert outcome.exit_code == 0
@@ -273,9 +265,7 @@ async def test_the_first_script_that_raises_is_explained_in_twelve_lines_and_the
     assert any("out.log" in line for line in told)
 
 
-async def test_a_script_that_raises_everywhere_ends_with_1_and_one_explanation(
-    tmp_path: Path,
-) -> None:
+async def test_a_script_that_raises_everywhere_ends_with_1_explained_once(tmp_path: Path) -> None:
     watched, heard = supervisor(tmp_path, "raise-early")
     outcome = await run(watched)
     assert outcome.exit_code == 1

@@ -211,9 +211,7 @@ async def test_a_process_that_forks_is_not_given_up_while_it_works(
     assert len(said) == (not works)
 
 
-async def test_nobody_waits_for_a_process_that_is_not_ready_once_all_is_to_end(
-    tmp_path: Path,
-) -> None:
+async def test_nobody_waits_for_an_unready_process_once_all_is_to_end(tmp_path: Path) -> None:
     # as torch on a disk that is slow
     (tmp_path / "sitecustomize.py").write_text("import time\ntime.sleep(3600)\n")
     start = warm.WarmStart({**os.environ, "PYTHONPATH": str(tmp_path)}, "a word", pytest.fail)

@@ -22,15 +22,7 @@ from gossip.core.events import Payload
 from gossip.core.messages import Commit
 from gossip.ipc.arena import allocate
 from gossip.transport.assembly import BLOCK_BYTES, IncomingPayload
-from gossip.transport.chunks import (
-    COPIED,
-    LENT,
-    LENT_MARK,
-    MAP_MARK,
-    NEXT,
-    RETURNED_MARK,
-    UNMAPPED,
-)
+from gossip.transport.chunks import COPIED, LENT, LENT_MARK, MAP_MARK, NEXT, RETURNED_MARK, UNMAPPED
 from gossip.transport.lending import Lender, MappedMemory
 from gossip.transport.zeromq import ZeroMQTransport
 from gossip.vectors import is_finite, payload_digest
@@ -116,9 +108,7 @@ def test_a_payload_in_shared_memory_is_read_where_it_lies_and_given_back(owner, 
         watched.until(lambda: not owner.transport.in_flight(owner.vector), "it to be given back")
 
 
-def test_what_its_owner_changes_behind_the_reader_changes_nothing_that_was_read(
-    owner, victim, monkeypatch
-):
+def test_what_its_owner_changes_behind_the_reader_leaves_what_was_read(owner, victim, monkeypatch):
     true, grow = owner.vector.copy(), IncomingPayload.grow
 
     def rewriting(incoming):
@@ -293,9 +283,7 @@ def test_memory_that_cannot_be_sealed_is_not_shared_and_said_so_once(victim):
     one.close()
 
 
-def test_a_payload_that_cannot_be_mapped_is_sent_and_so_are_those_after_it(
-    owner, victim, monkeypatch
-):
+def test_a_payload_that_cannot_be_mapped_is_sent_as_are_later_ones(owner, victim, monkeypatch):
     def no_memory(fd: int) -> None:
         raise OSError(12, "Cannot allocate memory")
 

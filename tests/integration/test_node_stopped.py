@@ -91,9 +91,7 @@ def test_a_node_that_was_stopped_hears_of_it_after_its_mail_and_before_its_timer
         assert process.wait(20) == 0
 
 
-def test_a_node_that_is_asked_to_stop_alone_does_not_make_its_trainer_one_that_has_finished() -> (
-    None
-):
+def test_a_node_that_is_asked_to_stop_alone_leaves_its_trainer_unfinished() -> None:
     """As it was: exit code 0, so the launcher counted the peer among those who had finished."""
     ours, theirs = Channel.pair()
     trainer = Channel(ours)

@@ -27,9 +27,7 @@ def exported(tmp_path: Path) -> RecordedRun:
 
 
 @needs("mlflow")
-def test_mlflow_reads_the_same_values_back(
-    exported: RecordedRun, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_mlflow_reads_values_back(exported: RecordedRun, monkeypatch: pytest.MonkeyPatch) -> None:
     import mlflow
 
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)

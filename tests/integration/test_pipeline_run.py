@@ -106,9 +106,7 @@ def counted(folder: Path, stage: int) -> list[list[int]]:
     ]
 
 
-def test_a_member_that_negates_activations_is_found_by_audits_and_does_no_more(
-    tmp_path: Path,
-) -> None:
+def test_a_member_that_negates_activations_is_found_by_audits(tmp_path: Path) -> None:
     write_files(tmp_path, [(0, 2, ("a", "b", "c")), (3, 5, ("d",))])
     lies = ("--fault", "negated_activations:1*0.5", "--audit", "0.5")
     summary = run(tmp_path, "--run-dir", "out", *lies, steps=20)

@@ -48,9 +48,7 @@ def run(folder: Path) -> str:
     return done.stdout + done.stderr
 
 
-def test_the_slow_member_gets_less_and_is_said_to_be_slower_than_its_profile(
-    tmp_path: Path,
-) -> None:
+def test_the_slow_member_gets_less_and_is_named_as_slower_than_its_profile(tmp_path: Path) -> None:
     shown = run(tmp_path)
     rows = [row for row in read_lines(tmp_path / "out/commits.jsonl") if row.get("stage") == 1]
     dealt = {

@@ -27,9 +27,7 @@ def check_model(folder: Path, saved: str, steps: int) -> None:
         torch.testing.assert_close(tensor, expected[name], rtol=1e-4, atol=1e-4)
 
 
-def test_two_hosts_carry_out_a_plan_lose_a_member_and_the_model_goes_on_under_another(
-    tmp_path: Path,
-) -> None:
+def test_two_hosts_lose_a_member_and_the_model_goes_on_under_another_plan(tmp_path: Path) -> None:
     desk = tmp_path / "desk"
     for folder in (desk, tmp_path / "one", tmp_path / "two"):
         folder.mkdir()

@@ -208,9 +208,7 @@ def test_an_error_in_a_file_of_the_user_is_one_line_with_its_place(
     assert what in str(done.exception)
 
 
-def test_an_error_that_is_not_of_a_users_file_stays_what_it_is(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_an_error_not_of_a_users_file_stays_what_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
         raise RuntimeError("ours")
 

@@ -132,9 +132,7 @@ def test_all_processes_are_killed_and_the_command_repeated(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("number", effort([signal.SIGTERM], [signal.SIGINT, signal.SIGTERM]))
-def test_a_signal_saves_the_step_that_it_ends_from_which_fewer_peers_go_on(
-    tmp_path: Path, number: int
-) -> None:
+def test_a_signal_saves_the_step_from_which_fewer_peers_go_on(tmp_path: Path, number: int) -> None:
     run = started(tmp_path, 0.05)
     wait_for((tmp_path / "ckpt" / checkpoints.name_of(10)).is_dir, run)
     os.kill(run.pid, number)

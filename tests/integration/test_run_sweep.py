@@ -81,9 +81,7 @@ def means(sweep: Sweep) -> dict[float, float]:
 
 
 @pytest.mark.parametrize("number", rotated([signal.SIGKILL, signal.SIGINT]))
-def test_a_sweep_of_runs_ends_with_its_processes_and_goes_on(
-    number: signal.Signals, here: Path
-) -> None:
+def test_a_sweep_of_runs_ends_its_processes_and_goes_on(number: signal.Signals, here: Path) -> None:
     command = [sys.executable, "-c", SWEEP]
     environment = {**os.environ, "ENDS": str(int(number))}
     ended = zygote.run(command, cwd=here, env=environment, capture_output=True, text=True)
@@ -110,6 +108,7 @@ def test_a_sweep_of_runs_ends_with_its_processes_and_goes_on(
     assert (here / "out/report.html").exists()
 
 
+@in_turn(1, 2)
 def test_a_run_that_hangs_is_ended_as_an_error_and_runs_again(here: Path) -> None:
     settings = SweepSettings(here / "out", quiet=True)
     for timeout_s in (4, 16, 64):  # until its peers have started before it is ended

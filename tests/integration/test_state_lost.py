@@ -43,13 +43,7 @@ def launcher(
     folder, script = tmp_path / "run", tmp_path / "train.py"
     folder.mkdir(exist_ok=True)
     script.write_text(SCRIPT)
-    given = {
-        "run_dir": str(folder),
-        "name": "t",
-        "quorum": "available",
-        "trust": False,
-        **options,
-    }
+    given = {"run_dir": str(folder), "name": "t", "quorum": "available", "trust": False, **options}
     config = resolve(given).with_values("drawn", run="00000000000000aa", f=0).config
     config.dump(folder / "config.json")
     heard = LineScreen()
@@ -75,9 +69,7 @@ async def test_nobody_is_started_again_when_all_who_had_the_state_are_gone(
     assert (summary["status"], summary["exit_code"]) == ("state_lost", 7)
 
 
-async def test_a_peer_without_such_a_launcher_reads_in_the_folder_that_the_run_had_begun(
-    tmp_path: Path,
-) -> None:
+async def test_a_peer_without_such_a_launcher_reads_that_the_run_had_begun(tmp_path: Path) -> None:
     run, _ = launcher(tmp_path, {0: 1}, peers=2, start_timeout_s=1.0)
     (run.ongoing.folder / BEGUN).touch()
     (run.ongoing.folder / "peer-1").mkdir()

@@ -231,9 +231,7 @@ def test_a_pid_that_was_given_out_again_is_not_signalled(folder: Path) -> None:
 
 
 @pytest.mark.usefixtures("is_launcher")
-def test_a_run_of_another_user_says_whose_it_is(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_of_another_user_names_whose(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(handle: int, number: int) -> None:
         raise PermissionError
 
@@ -289,9 +287,7 @@ def test_a_record_that_fits_a_process_makes_no_launcher_of_it(
     assert signals == []
 
 
-def test_who_leads_a_folder_by_another_program_is_not_signalled(
-    folder: Path, signals: list[int]
-) -> None:
+def test_who_leads_a_folder_by_another_program_is_spared(folder: Path, signals: list[int]) -> None:
     with (
         launchers.present(folder, [0, 1]),
         pytest.raises(ConfigError, match=r"is another process: ") as caught,
@@ -331,9 +327,7 @@ def test_a_copy_of_the_folder_of_a_run_is_not_that_run(
     ] == [False]
 
 
-def test_a_run_is_stopped_by_whatever_name_its_folder_has_by_now(
-    folder: Path, start: Start
-) -> None:
+def test_a_run_is_stopped_by_any_name_its_folder_has_by_now(folder: Path, start: Start) -> None:
     launcher, moved = start("polite"), folder.with_name("moved")
     folder.rename(moved)
     (folder.parents[1] / "link").symlink_to(moved)

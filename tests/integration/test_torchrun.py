@@ -51,9 +51,7 @@ def environment(**more: str) -> dict[str, str]:
     }
 
 
-def test_processes_with_the_variables_of_torch_distributed_are_the_peers_of_one_run(
-    folder: Path,
-) -> None:
+def test_processes_with_variables_of_torch_distributed_are_peers_of_one_run(folder: Path) -> None:
     places = [{"RANK": str(r), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"} for r in (1, 0)]
     address = {"MASTER_ADDR": "localhost", "MASTER_PORT": "29500", "GOSSIP_TRACK": "tensorboard"}
     words = [sys.executable, "train.py", "20"]

@@ -82,9 +82,7 @@ OTHERS = [pytest.param(name, marks=needs(name)) for name in ("mlflow", "wandb")]
 
 @pytest.mark.parametrize("tracker", effort(["tensorboard"], ["tensorboard", *OTHERS]))
 @pytest.mark.parametrize(
-    "hurt",
-    effort([leave_no_room], [stop, leave_no_room, kill]),
-    ids=lambda hurt: hurt.__name__,
+    "hurt", effort([leave_no_room], [stop, leave_no_room, kill]), ids=lambda hurt: hurt.__name__
 )
 def test_a_tracker_that_blocks_or_fails_changes_nothing_of_the_run(
     folder: Path, hurt: Callable[[int], None], tracker: str

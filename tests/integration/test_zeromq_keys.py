@@ -517,9 +517,7 @@ def test_a_key_that_is_on_its_way_is_no_matter(peer, known: Known, monkeypatch):
         (True, True, "ends every handshake"),
     ],
 )
-def test_why_there_is_no_link_is_told(
-    known: Known, monkeypatch, here: bool, there: bool, said: str
-):
+def test_a_missing_link_is_explained(known: Known, monkeypatch, here: bool, there: bool, said: str):
     """A connection may be reset before we have read why, each time: then it is one of several
     reasons that are told."""
     monkeypatch.setattr(links, "PATIENCE_S", 0.3)

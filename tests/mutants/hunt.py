@@ -249,11 +249,7 @@ def main() -> int:
     parser.add_argument(
         "--seeds", type=int, default=SEEDS, help="number of schedules for each mutant"
     )
-    parser.add_argument(
-        "--known",
-        action="store_true",
-        help="play only the known seeds (minutes)",
-    )
+    parser.add_argument("--known", action="store_true", help="play only the known seeds (minutes)")
     parser.add_argument("--first", type=int, default=0, help="first seed")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--only", nargs="+", metavar="NAME", help="these mutants")

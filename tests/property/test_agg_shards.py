@@ -164,9 +164,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("name", "kind"), CASES)
-def test_updates_that_only_rounding_tells_apart_are_chosen_alike_on_any_shards(
-    name: str, kind: str
-) -> None:
+def test_updates_equal_up_to_rounding_are_chosen_alike_on_any_shards(name: str, kind: str) -> None:
     rule = gram_rule_of(name)
     for seed in range(3):
         x = tied(kind, seed)

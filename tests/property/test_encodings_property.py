@@ -112,10 +112,7 @@ def test_no_bytes_raise_anything_but_malformed_nor_become_what_is_not_finite(
 @pytest.mark.parametrize("spec", SPECS)
 @settings(max_examples=effort(30, 1200))
 @given(
-    data=st.data(),
-    bad=st.sampled_from([np.nan, np.inf, -np.inf]),
-    vector=vectors(),
-    place=PLACES,
+    data=st.data(), bad=st.sampled_from([np.nan, np.inf, -np.inf]), vector=vectors(), place=PLACES
 )
 def test_an_update_that_is_not_finite_does_not_become_one_that_is(
     spec: str, data: st.DataObject, bad: float, vector: np.ndarray, place: Place

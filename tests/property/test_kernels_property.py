@@ -92,9 +92,7 @@ def test_ranks_are_the_same_bits_compiled_and_plain_and_within_the_values_they_a
 
 @MANY
 @given(updates(), st.data())
-def test_sums_of_any_finite_rows_are_finite_and_those_of_float64(
-    x: Array, data: st.DataObject
-) -> None:
+def test_sums_of_finite_rows_are_finite_and_those_of_float64(x: Array, data: st.DataObject) -> None:
     n = len(x)
     reference = x[data.draw(st.integers(0, n - 1))]
     weights = np.array(
@@ -136,9 +134,7 @@ def test_sums_of_any_finite_rows_are_finite_and_those_of_float64(
 
 @MANY
 @given(updates(tame), st.data())
-def test_ranks_of_weighted_sums_are_those_of_the_sums_made_first(
-    x: Array, data: st.DataObject
-) -> None:
+def test_ranks_of_weighted_sums_are_those_of_the_sums(x: Array, data: st.DataObject) -> None:
     n, m = len(x), data.draw(st.integers(1, 12))
     seed = data.draw(st.integers(0, 2**32 - 1))
     matrix = np.random.default_rng(seed).dirichlet(np.ones(n), m)

@@ -44,9 +44,7 @@ def chain_s(costs: Costs, step: TrainingStep) -> float:
 
 @given(seed=seeds, step=steps, peer=st.integers(0, 3), faster=st.floats(1.0, 10.0))
 @settings(max_examples=EXAMPLES)
-def test_a_faster_peer_makes_no_step_longer(
-    seed: int, step: TrainingStep, peer: int, faster: float
-) -> None:
+def test_a_faster_peer_never_slows(seed: int, step: TrainingStep, peer: int, faster: float) -> None:
     costs = uneven(seed, 8, 4, tight=True)
     fixed, each = costs.fixed_s.copy(), costs.each_s.copy()
     fixed[:, peer] /= faster
@@ -69,9 +67,7 @@ def test_more_memory_and_faster_links_make_no_step_longer(
 
 @given(seed=seeds, samples=st.integers(1, 8), count=st.integers(1, 16))
 @settings(max_examples=EXAMPLES)
-def test_more_micro_batches_take_longer_and_each_of_them_less(
-    seed: int, samples: int, count: int
-) -> None:
+def test_more_micro_batches_take_longer_but_each_less(seed: int, samples: int, count: int) -> None:
     costs = uneven(seed, 8, 4)
     few = chain_s(costs, TrainingStep(count, samples))
     more = chain_s(costs, TrainingStep(count + 1, samples))
@@ -94,9 +90,7 @@ def test_a_peer_more_makes_the_best_placement_no_slower(seed: int, step: Trainin
 
 @given(seed=seeds, step=steps)
 @settings(max_examples=EXAMPLES)
-def test_no_step_is_shorter_than_the_work_of_its_busiest_peer(
-    seed: int, step: TrainingStep
-) -> None:
+def test_no_step_is_shorter_than_that_of_its_busiest_peer(seed: int, step: TrainingStep) -> None:
     stage_costs = StageCosts(uneven(seed, 8, 4), step)
     found = best_placement(stage_costs, iter([((0,), (1, 3), (2,))]))
     assert found is not None

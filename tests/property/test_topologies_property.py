@@ -28,9 +28,7 @@ def test_random_k_pushes_and_receives_k_distinct_others(
 
 
 @given(roster=rosters, seed=seeds, k=st.integers(2, 40))
-def test_static_regular_is_connected_and_as_regular_as_can_be(
-    roster: Roster, seed: int, k: int
-) -> None:
+def test_static_regular_is_connected_and_regular(roster: Roster, seed: int, k: int) -> None:
     pushes = load("static_regular")(roster, 0, seed, k=k).pushes or {}
     degree = min(k, len(roster) - 1)
     degree += degree * len(roster) % 2
@@ -43,9 +41,7 @@ def test_static_regular_is_connected_and_as_regular_as_can_be(
 
 
 @given(roster=rosters, round_id=rounds, seed=seeds)
-def test_sources_and_pushes_are_two_sides_of_one_plan(
-    roster: Roster, round_id: int, seed: int
-) -> None:
+def test_sources_and_pushes_are_sides_of_one_plan(roster: Roster, round_id: int, seed: int) -> None:
     for name in ("random_k", "ring", "full", "static_regular", "exponential"):
         plan = load(name)(roster, round_id, seed)
         for peer in roster:

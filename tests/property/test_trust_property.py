@@ -44,9 +44,7 @@ def follow(table: TrustTable, course: list[list[Any]], first: int = 0) -> list[A
 
 
 @given(course=courses, f=st.integers(0, 3))
-def test_scores_stay_in_bounds_and_a_majority_outside_quarantine(
-    course: list[list[Any]], f: int
-) -> None:
+def test_scores_stay_in_bounds_and_a_majority_is_free(course: list[list[Any]], f: int) -> None:
     changes = follow(TrustTable(SHORT, f), course)
     assert f or not any(change.change == "quarantined" for change in changes)
 

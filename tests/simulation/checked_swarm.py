@@ -124,14 +124,7 @@ def checked_swarm(
     )
     trust = TrustSettings(quarantine_rounds=quarantine_rounds, parole_rounds=8)
     membership = MembershipSettings(probe_interval_s=probe_interval_s)
-    settings = core_settings(
-        n,
-        seed,
-        f=f,
-        rounds=rounds,
-        trust=trust,
-        membership=membership,
-    )
+    settings = core_settings(n, seed, f=f, rounds=rounds, trust=trust, membership=membership)
     trainers = toy_trainers(
         seed,
         samples_total=SAMPLES,

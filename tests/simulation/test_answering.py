@@ -124,9 +124,7 @@ def test_the_command_fails_for_a_rule_that_answers_nothing_and_quotes_it(
     assert f"the rule makes nothing: {words}" in done.output
 
 
-def test_a_rule_that_refuses_whatever_it_is_given_is_refused_before_anything_is_played(
-    rules: Path,
-) -> None:
+def test_a_rule_that_refuses_everything_is_refused_before_anything_is_played(rules: Path) -> None:
     done = CliRunner().invoke(
         app, ["simulate", "--aggregator", f"{rules}:always_refuses", "--jobs", "1"]
     )
@@ -134,9 +132,7 @@ def test_a_rule_that_refuses_whatever_it_is_given_is_refused_before_anything_is_
     assert "there are no stars" in str(done.exception)
 
 
-def test_the_command_names_the_rules_and_says_how_far_they_came(
-    rules: Path, tmp_path: Path
-) -> None:
+def test_the_command_names_the_rules_and_how_far_they_came(rules: Path, tmp_path: Path) -> None:
     plan = tmp_path / "plan.toml"
     plan.write_text(PLAN)
     command = [

@@ -152,9 +152,7 @@ def sound() -> tuple[Swarm[Peer], Panel]:
     return swarm, panel
 
 
-def test_a_sound_swarm_is_judged_in_every_respect_and_found_sound(
-    sound: tuple[Swarm[Peer], Panel],
-) -> None:
+def test_a_sound_swarm_is_judged_in_all_respects(sound: tuple[Swarm[Peer], Panel]) -> None:
     judged = sound[1].judged()
     # For runs without a fault, with payloads that trickle and nothing else, of whom somebody gives
     # up, of fragments, and for the end of gossip rounds.
@@ -589,9 +587,7 @@ def test_s10_a_commit_that_is_passed_over_is_caught(serves: bool) -> None:
 @pytest.mark.parametrize(
     ("move", "words"), [(lambda at: 0, "again|has read"), (lambda at: at + 3, "omits|has read")]
 )
-def test_s11_samples_that_are_used_twice_or_lost_are_caught(
-    move: Callable[[int], int], words: str
-) -> None:
+def test_s11_samples_used_twice_or_lost_are_caught(move: Callable[[int], int], words: str) -> None:
     swarm = running("S11", until_s=0.6)
 
     def act(core: Peer, now: float) -> None:
@@ -650,8 +646,7 @@ def with_first_row(**fields: Any) -> Change:
 def with_payload(change: Callable[[Any], Any]) -> Change:
     """Apply what ``change`` makes of each aggregate."""
     return swapped(
-        Apply,
-        payloads=lambda apply: (payload_of(change(apply.payloads[0].data), digest=True),),
+        Apply, payloads=lambda apply: (payload_of(change(apply.payloads[0].data), digest=True),)
     )
 
 

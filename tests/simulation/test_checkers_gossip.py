@@ -125,11 +125,7 @@ def when_mixing(**fields: Any) -> Change:
             swapped(Apply, payloads=()),
             "a vector other than the result of its rule",
         ),
-        (
-            AppliesWhatTheRuleSaid,
-            swapped(Aggregate, own_share=0.25),
-            "beside the rule's result of",
-        ),
+        (AppliesWhatTheRuleSaid, swapped(Aggregate, own_share=0.25), "beside the rule's result of"),
     ],
 )
 def test_a_peer_that_does_something_else_than_its_core_is_caught(
@@ -260,18 +256,13 @@ def when_made(**fields: Any) -> Change:
         (
             swapped(
                 Aggregate,
-                rows=lambda ask: (
-                    replace(ask.rows[0], payload=ask.rows[1].payload),
-                    *ask.rows[1:],
-                ),
+                rows=lambda ask: (replace(ask.rows[0], payload=ask.rows[1].payload), *ask.rows[1:]),
             ),
             "is not what its trainer has contributed",
         ),
     ],
 )
-def test_a_commit_of_something_else_than_the_rule_made_is_caught(
-    change: Change, words: str
-) -> None:
+def test_a_commit_of_something_the_rule_did_not_make_is_caught(change: Change, words: str) -> None:
     swarm, _ = watched(CommitsWhatTheRuleSaid, topology="rolling")
     for peer in range(5):
         tamper(swarm, peer, change)

@@ -116,9 +116,7 @@ def leaves_out_who_speaks(core: Peer) -> None:
 
 
 @pytest.mark.parametrize("plant", [leaves_out_who_speaks, None])
-def test_s14_a_server_that_believes_a_farewell_of_one_that_speaks_on_is_caught(
-    plant: Plant | None,
-) -> None:
+def test_s14_a_server_that_believes_a_false_farewell_is_caught(plant: Plant | None) -> None:
     checker = KeepsWhoSpeaks()
     swarm = swarm_that_ends(3, n=6, f=1)
     swarm.hooks.append(Panel([checker]))

@@ -115,9 +115,7 @@ def test_who_asks_again_for_a_piece_that_is_here_is_caught(monkeypatch: pytest.M
     assert "which it has" in caught(returning(AsksForWhatIsMissing(), piece_bytes=4))
 
 
-def test_who_asks_one_donor_for_more_than_its_credit_is_caught(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_who_asks_a_donor_for_beyond_its_credit_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pieces, "PIECES_ASKED", 3)
     assert "which then has to send 3" in caught(returning(AsksForWhatIsMissing(), piece_bytes=4))
 
@@ -166,9 +164,7 @@ def ask(swarm: Swarm[Peer], what: Literal["attestation", "state"]) -> None:
     ("what", "says"),
     [("attestation", "attests its state before"), ("state", "sends its state before")],
 )
-def test_an_answer_about_another_round_than_the_one_asked_for_is_caught(
-    what: Any, says: str
-) -> None:
+def test_an_answer_about_another_round_than_asked_for_is_caught(what: Any, says: str) -> None:
     swarm = checked_swarm(Panel([AnswersForTheRoundAsked()]), n=5, f=1)
     swarm.run_for(1.0)
     giving = swarm.hosts[0].core.recovery.giving

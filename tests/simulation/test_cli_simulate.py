@@ -134,9 +134,7 @@ LATE = (
 
 
 @pytest.mark.parametrize("many", [[], ["--seeds", "2", "--jobs", "1"]])
-def test_a_plan_whose_faults_never_take_place_proves_nothing_and_fails(
-    many: list[str], tmp_path: Path
-) -> None:
+def test_a_plan_whose_faults_never_take_place_fails(many: list[str], tmp_path: Path) -> None:
     path = tmp_path / "late.toml"
     path.write_text(LATE)
     done = CliRunner().invoke(
@@ -227,9 +225,7 @@ def test_a_world_in_a_plan_that_cannot_be_is_refused_too(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("command", [["run", "train.py"], ["demo"]])
-def test_real_runs_refuse_a_plan_that_only_the_simulator_can_carry_out(
-    command: list[str], plan: Path
-) -> None:
+def test_real_runs_refuse_a_plan_for_the_simulator_alone(command: list[str], plan: Path) -> None:
     plan.write_text(
         plan.read_text() + '[[fault]]\nkind = "drift"\npeer = 1\nrate = 0.9\nat_s = 1\nfor_s = 1\n'
     )
@@ -239,11 +235,7 @@ def test_real_runs_refuse_a_plan_that_only_the_simulator_can_carry_out(
 
 @pytest.mark.parametrize(
     ("number", "code"),
-    [
-        (signal.SIGINT, 130),
-        (signal.SIGKILL, -signal.SIGKILL),
-        *effort([], [(signal.SIGTERM, 143)]),
-    ],
+    [(signal.SIGINT, 130), (signal.SIGKILL, -signal.SIGKILL), *effort([], [(signal.SIGTERM, 143)])],
 )
 def test_a_search_that_is_ended_leaves_no_process_behind(number: signal.Signals, code: int) -> None:
     search = subprocess.Popen(

@@ -79,12 +79,7 @@ def _by_step(collected: tuple[Collected, ...]) -> dict[int, list[PeerId]]:
 
 
 def swarm_of_callers(n: int, seed: int, f: int = 0, **options: Any) -> Swarm[Peer]:
-    settings = core_settings(
-        n,
-        seed,
-        f=f,
-        rounds=RoundSettings(round_timeout_s=4.0),
-    )
+    settings = core_settings(n, seed, f=f, rounds=RoundSettings(round_timeout_s=4.0))
     return peer_swarm(settings, toy_trainers(seed, Caller, **options))
 
 

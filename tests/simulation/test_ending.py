@@ -126,9 +126,7 @@ def test_who_is_about_to_take_a_state_has_its_time_from_then_on() -> None:
 
 @pytest.mark.parametrize("misses", [sleeps, starts_again, is_cut_off])
 @pytest.mark.parametrize("seed", effort((1,), (1, 2, 3)))
-def test_who_misses_the_end_of_gossip_rounds_takes_over_a_final_state(
-    misses: Any, seed: int
-) -> None:
+def test_who_misses_the_end_of_gossip_rounds_takes_a_final_state(misses: Any, seed: int) -> None:
     swarm = swarm_that_ends(seed, "random_k")
     run_to(swarm, 10)
     misses(swarm)

@@ -33,9 +33,7 @@ def test_a_share_of_the_schedules_has_far_links_and_is_otherwise_as_it_was(
 @pytest.mark.parametrize(
     "seeds", effort([range(4)], [range(k, k + 100) for k in range(0, 1000, 100)])
 )
-def test_drawn_schedules_with_far_links_are_borne(
-    seeds: range, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_drawn_schedules_with_far_links_hold(seeds: range, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(strains, "FAR_SHARE", 1.0)
     for seed in seeds:
         violation = run(generate(seed)).violation
@@ -44,12 +42,9 @@ def test_drawn_schedules_with_far_links_are_borne(
 
 
 @pytest.mark.parametrize(
-    ("seed", "delay_s"),
-    [(2490, (0.195, 0.195)), *effort([], [(1702, (0.1169, 0.2171))])],
+    ("seed", "delay_s"), [(2490, (0.195, 0.195)), *effort([], [(1702, (0.1169, 0.2171))])]
 )
-def test_a_peer_is_not_suspected_before_its_link_stands(
-    seed: int, delay_s: tuple[float, float]
-) -> None:
+def test_nobody_is_suspected_before_a_link_stands(seed: int, delay_s: tuple[float, float]) -> None:
     """It was, when the answers to its first pings had no way yet. 2490: with large updates, which
     fill the queues."""
     assert_sound(replace(generate(seed), delay_s=delay_s, rounds_min=0))

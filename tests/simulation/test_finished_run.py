@@ -63,12 +63,7 @@ def swarm_of(
     topology: str = "rolling",
 ) -> Swarm[Peer]:
     """Of the ``n`` peers of the run ``started`` are there from the start."""
-    settings = core_settings(
-        n,
-        SEED,
-        f=f,
-        rounds=rounds or RoundSettings(),
-    )
+    settings = core_settings(n, SEED, f=f, rounds=rounds or RoundSettings())
     seeds = {peer: address(peer, 0) for peer in range(started)}
 
     def make_core(peer: PeerId, incarnation: int) -> Peer:
@@ -136,9 +131,7 @@ def assert_all_ended_well(swarm: Swarm[Peer], n: int) -> None:
 
 @pytest.mark.parametrize(("n", "f"), [(3, 0), (4, 1)])
 @pytest.mark.parametrize("late_s", [0.05, 2.0, 25.0])
-def test_who_comes_when_the_others_were_enough_ends_as_they_do(
-    n: int, f: int, late_s: float
-) -> None:
+def test_who_comes_when_others_were_enough_ends_as_they_do(n: int, f: int, late_s: float) -> None:
     rounds = RoundSettings(min_peers=n - 1, patience_s=0.5)
     swarm = finished_again(n, f, began=n - 1, rounds=rounds)
     swarm.run_for(late_s)
@@ -149,9 +142,7 @@ def test_who_comes_when_the_others_were_enough_ends_as_they_do(
 
 @pytest.mark.parametrize(("n", "f"), [(3, 0), (4, 1)])
 @pytest.mark.parametrize("deaf_s", [0.01, 0.1, 3.0])
-def test_who_is_heard_before_it_hears_the_others_ends_as_they_do(
-    n: int, f: int, deaf_s: float
-) -> None:
+def test_who_is_heard_before_it_hears_others_ends_as_they_do(n: int, f: int, deaf_s: float) -> None:
     swarm = finished_again(n, f, began=n - 1)
     swarm.run_for(1.0)
     swarm.outgoing = HelloLoss(swarm, n - 1, swarm.now + deaf_s)
@@ -216,9 +207,7 @@ def test_who_comes_without_the_final_state_when_all_have_gone_ends_and_says_why(
 
 
 @pytest.mark.parametrize("topology", ["rolling", "full"])
-def test_who_is_still_loading_the_final_state_when_the_others_leave_ends_well(
-    topology: str,
-) -> None:
+def test_who_still_loads_the_final_state_when_the_others_leave_ends_well(topology: str) -> None:
     last, older = checkpoint(3, 0, 1.0, topology), checkpoint(3, 0, 0.5, topology)
 
     def make_trainer(peer: PeerId, incarnation: int) -> ToyTrainer:

@@ -102,9 +102,7 @@ HICCUPS = hiccups(0.28, 10.0)
 
 
 @pytest.mark.parametrize("faults", [hiccups(0.7, 10.0), *effort([], [HICCUPS])])
-def test_a_server_that_is_busy_with_what_has_come_does_not_hand_on(
-    faults: tuple[Hang, ...],
-) -> None:
+def test_a_server_busy_with_what_has_come_does_not_hand_on(faults: tuple[Hang, ...]) -> None:
     outcome = assert_sound(
         replace(
             LARGE, peers=4, shards=(8,) * 4, bytes_per_s=30.0, link_timeout_s=2.0, faults=faults

@@ -169,9 +169,7 @@ class AttackOnBranch:
 
 
 @pytest.mark.parametrize("seed", effort((3, 5), tuple(range(12))))
-def test_a_liar_that_names_the_other_half_and_vouches_for_its_own_gets_nobody_to_hold_that(
-    seed: int,
-) -> None:
+def test_a_liar_that_names_the_other_half_gets_nobody_to_hold_its_own(seed: int) -> None:
     """All honest peers left for each other's state at once and said that they had none to give; so
     the liar was all who had."""
     swarm = swarm_that_ends(seed, n=5, f=1)
@@ -291,9 +289,7 @@ def test_two_of_whom_one_lies_cannot_tell_which_and_say_so() -> None:
     assert swarm.reports(honest, "unconfirmed_result")
 
 
-def test_who_waits_for_a_state_that_does_not_come_is_told_so_and_at_once_when_it_asks_again() -> (
-    None
-):
+def test_who_waits_for_a_state_that_does_not_come_is_told_so() -> None:
     """All who could vouch are there, and their trainers hang. Whoever has a state stays for a drain
     and the time for the lost."""
     swarm = swarm_that_ends(5, n=5, f=1, round_timeout_s=30.0)
@@ -387,9 +383,7 @@ def test_schedules_end_with_a_lie_in_the_last_round() -> None:
     assert outcome.judged_by["EverybodyEnds"], "some take the final state over"
 
 
-def test_s9_seed_972837_two_that_took_over_a_liars_state_are_no_majority_that_could_have_told() -> (
-    None
-):
+def test_s9_seed_972837_two_with_a_liars_state_are_no_majority() -> None:
     """Of four, two are killed at once, so of those who have a state one is honest and one lies:
     nobody else can vouch."""
     faults = (

@@ -250,9 +250,7 @@ def test_whatever_befalls_the_first_moments_all_begin_with_the_same(seed: int) -
 
 
 @pytest.mark.parametrize("fault", [LateStart(3, 5.0), LateTrainer(3, 5.0), NeverStarts(3)], ids=str)
-def test_a_fault_of_the_start_takes_place_when_a_round_has_ended_without_the_peer(
-    fault: Fault,
-) -> None:
+def test_a_fault_of_the_start_takes_place_when_a_round_ends_without_the_peer(fault: Fault) -> None:
     schedule = replace(APART, faults=(fault,)).checked()
     assert Schedule(1).with_plan(from_toml(schedule.plan.to_toml())) == schedule
     outcome = assert_sound(schedule)

@@ -12,15 +12,7 @@ import pytest
 from checked_swarm import assert_sound
 from effort import effort, rotated
 
-from gossip.core import (
-    Commit,
-    Committed,
-    Effect,
-    Event,
-    PeerId,
-    Update,
-    UpdateRequest,
-)
+from gossip.core import Commit, Committed, Effect, Event, PeerId, Update, UpdateRequest
 from gossip.core.rounds.later_turns import LaterTurns
 from gossip.faults import Fault, Flap, HangTrainer, NodeAttack
 from gossip.inject import LIES, ByzantinePeer, Letter

@@ -33,9 +33,7 @@ SMALL = Schedule(
         *effort([], [(Rewritten((1, 2), 2.0, 5.0), "S11")]),
     ],
 )
-def test_rounds_go_on_beside_memory_that_changes_or_cannot_be_read(
-    fault: Fault, promise: str
-) -> None:
+def test_rounds_go_on_beside_memory_that_changes_or_is_closed(fault: Fault, promise: str) -> None:
     outcome = assert_sound(replace(SMALL, faults=(fault,)))
     assert outcome.struck[fault.kind] == 1
     assert outcome.judged[promise] > 0

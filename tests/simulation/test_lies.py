@@ -14,13 +14,7 @@ from gossip.core.messages import PeerId
 from gossip.core.peer import Peer
 from gossip.core.rounds.rolling import RollingRounds
 from gossip.faults.kinds import Restart
-from gossip.faults.world import (
-    NODE_ATTACKS,
-    PIECE_ATTACKS,
-    SHARD_ATTACKS,
-    NodeAttack,
-    Partition,
-)
+from gossip.faults.world import NODE_ATTACKS, PIECE_ATTACKS, SHARD_ATTACKS, NodeAttack, Partition
 from gossip_lab.simulation.campaign.play import circumstances, make_swarm
 from gossip_lab.simulation.checkers import RunConditions
 from gossip_lab.simulation.checkers.base import (
@@ -131,9 +125,7 @@ HANDED_OVER = replace(BELIEVED_GONE, seed=1219)
     [OUTBID, BELIEVED_GONE, HANDED_OVER, replace(BELIEVED_GONE, seed=1324)],
     ids=["outbid", "believed gone", "handed over", "handed over later"],
 )
-def test_what_comes_of_a_life_and_a_farewell_that_were_invented_before_the_start(
-    schedule: Schedule,
-) -> None:
+def test_what_comes_of_a_life_and_a_farewell_invented_before_the_start(schedule: Schedule) -> None:
     """The faults were the checkers'. Who is told of a later life of a peer before the two have met
     answers that peer nothing, and is accused by it. Without whom a run has begun, as it was said to
     have left, comes in like a newcomer."""

@@ -46,28 +46,6 @@ def test_a_swarm_gathers_and_trains(topology: str) -> None:
     assert apart(swarm) < 0.1
 
 
-def test_a_crashed_peer_is_found_dead_and_left_out_of_the_plans() -> None:
-    swarm = gossip_swarm(6, 2)
-    run_to(swarm, 30)
-    swarm.crash(3)
-    swarm.run_for(5.0)
-    assert all(3 not in swarm.cores[peer].rounds.roster for peer in swarm.up)
-    assert max(trainer.distance for trainer in replicas(swarm)) < 0.1
-
-
-def test_a_restarted_peer_takes_a_state_and_trains_on() -> None:
-    swarm = gossip_swarm(6, 3, initial=dict.fromkeys(range(6), 0))
-    run_to(swarm, 30)
-    swarm.crash(3)
-    swarm.restart(3, after_s=2.0)
-    swarm.run_for(5.0)
-    reached = min(swarm.cores[peer].rounds.round_id for peer in swarm.up if peer != 3)
-    assert [report.fields["from"] for report in swarm.reports(3, "restored")]
-    run_to(swarm, reached)
-    assert max(trainer.distance for trainer in replicas(swarm)) < 0.1
-    assert apart(swarm) < 0.1
-
-
 def test_peers_that_are_stopped_leave_without_waiting_for_long() -> None:
     swarm = gossip_swarm(6, 4)
     run_to(swarm, 30)

@@ -85,9 +85,7 @@ def test_the_pieces_come_from_all_who_vouch_and_each_of_them_once() -> None:
 
 
 @pytest.mark.parametrize("f", [0, 2])
-def test_pieces_that_training_has_not_changed_are_not_sent(
-    f: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pieces_unchanged_by_training_are_not_sent(f: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first half of the parameters is frozen, and the same in each life of a peer."""
     update, frozen = ToyTrainer.update, PIECES // 2
 
@@ -142,9 +140,7 @@ def test_with_f_0_a_donor_that_dies_on_the_way_gives_way_to_another() -> None:
 
 
 @pytest.mark.parametrize("lie", PIECE_ATTACKS)
-def test_a_liar_among_the_donors_costs_what_it_was_asked_for_and_is_asked_for_nothing_more(
-    lie: str,
-) -> None:
+def test_a_liar_among_the_donors_is_asked_for_nothing_more(lie: str) -> None:
     pieces = Pieces()
     swarm = returning(6, 2, pieces, {0: (lie,)})
     comes_back(swarm, 12.0)

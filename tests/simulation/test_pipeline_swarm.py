@@ -8,7 +8,7 @@ from collections import Counter
 import numpy as np
 import pytest
 from checked_swarm import assert_sound
-from effort import effort
+from effort import effort, rotated
 
 from gossip.core import Peer
 from gossip.faults import (
@@ -161,12 +161,15 @@ def test_audits_of_honest_members_change_nothing_but_what_is_computed() -> None:
 
 @pytest.mark.parametrize(
     ("seed", "promise"),
-    [
-        (3, "S21"),
-        (8, "S25"),
-        (45, "L2"),
-        *effort([], [(62, "L2"), (69, "L2"), (241, "L2"), (377, "S22"), (408, "L2")]),
-    ],
+    rotated(
+        [
+            (3, "S21"),
+            (8, "S25"),
+            (45, "L2"),
+            *effort([], [(62, "L2"), (69, "L2"), (241, "L2"), (377, "S22"), (408, "L2")]),
+        ],
+        every=3,
+    ),
 )
 def test_a_schedule_that_is_drawn_breaks_no_promise(seed: int, promise: str) -> None:
     """8 has audits, and a member that lies about activations. 45, too, has audits: links broke for

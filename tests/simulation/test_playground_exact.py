@@ -245,9 +245,7 @@ def test_a_peer_is_present_once_it_has_the_state() -> None:
     assert used[back + 1 :].tolist() == [5] * (11 - back)
 
 
-def test_a_replica_that_returns_with_another_state_is_found(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_replica_that_returns_with_other_state_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     honest = StateTable.unpack
 
     def one_bit_off(table: StateTable, packed: bytes) -> ModelState:

@@ -54,9 +54,7 @@ def test_who_weighs_more_serves_more_and_when_it_dies_the_others_do_in_proportio
     assert 0.4 < after[1] / after.total() < 0.6
 
 
-def test_all_peers_draw_the_same_order_from_the_same_weights_and_another_order_than_without() -> (
-    None
-):
+def test_all_peers_draw_one_order_from_the_same_weights() -> None:
     swarm = checked_swarm(n=4, topology="rolling:weights=0:4,2:2", compute_s=0.05)
     swarm.run_for(10.0)
     histories = [

@@ -46,9 +46,7 @@ def schedule(seed: int, further_every: int) -> Schedule:
 
 @pytest.mark.parametrize("further_every", [1, 3])
 @pytest.mark.parametrize("seed", range(effort(1, 20)))
-def test_who_has_missed_rounds_is_in_those_of_both_optimizers_again(
-    seed: int, further_every: int
-) -> None:
+def test_who_has_missed_rounds_is_in_those_of_both_again(seed: int, further_every: int) -> None:
     records = CommitRecords()
     assert_sound(schedule(seed, further_every), [records])
     last = records.made[-2 * (further_every + 1) - 4 : -4]  # then peers begin to leave

@@ -20,12 +20,7 @@ N, ROUNDS, BYZANTINE, SLOW, RESTARTED = 6, 60, 4, 5, 2
 
 def swarm_of(ledgers: SharedLedgers | None) -> Swarm[Peer]:
     """Peers of which one sends updates that are not finite, one is slow, and one restarts."""
-    settings = core_settings(
-        N,
-        3,
-        f=1,
-        trust=TrustSettings(quarantine_rounds=12, parole_rounds=8),
-    )
+    settings = core_settings(N, 3, f=1, trust=TrustSettings(quarantine_rounds=12, parole_rounds=8))
     swarm = peer_swarm(
         settings,
         toy_trainers(

@@ -37,9 +37,7 @@ def behind(bytes_per_s: float) -> Schedule:
 @pytest.mark.parametrize(
     ("bytes_per_s", "share"), effort([(40.0, 0.9)], [(40.0, 0.9), (80.0, 0.9), (100.0, 0.75)])
 )
-def test_newcomers_that_cannot_keep_up_cost_the_others_little(
-    bytes_per_s: float, share: float
-) -> None:
+def test_newcomers_that_cannot_keep_up_cost_others_little(bytes_per_s: float, share: float) -> None:
     """Up to 80 bytes/s they are let in when the link is as fast as before: the others have 195
     rounds, as if nobody had come. From 100 bytes/s on they come in before that, and one that serves
     costs a round timeout: 159."""

@@ -77,9 +77,7 @@ def test_s13_seed_951346_a_server_that_slept_holds_its_commit_before_an_old_upda
     assert outcome.struck["hang_server"] == 1
 
 
-def test_s10_seed_972407_who_stood_still_re_issues_a_commit_as_the_server_that_it_is_by_then() -> (
-    None
-):
+def test_s10_seed_972407_who_stood_still_re_issues_a_commit_as_its_server() -> None:
     """The commit was the event in which it noticed, and handed on to itself first."""
     faults = typed(
         "wrong_results:1 partition:3|0-2,4@5.819s+3.55s restart:4@6.5s+2.49s hang:0@15.45s+400ms"
@@ -101,12 +99,9 @@ def test_s10_seed_972407_who_stood_still_re_issues_a_commit_as_the_server_that_i
 
 
 @pytest.mark.parametrize(
-    ("peers", "seed"),
-    effort([(2, 0), (3, 1), (6, 2)], list(product((2, 3, 6), range(3)))),
+    ("peers", "seed"), effort([(2, 0), (3, 1), (6, 2)], list(product((2, 3, 6), range(3))))
 )
-def test_all_who_were_stopped_at_once_lose_a_second_and_no_round_timeout(
-    peers: int, seed: int
-) -> None:
+def test_all_who_were_stopped_at_once_lose_a_second_and_no_timeout(peers: int, seed: int) -> None:
     hangs = tuple(
         Hang(peer, None, at_s=3.0 + 0.01 * peer * seed, for_s=1.5) for peer in range(peers)
     )

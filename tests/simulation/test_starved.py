@@ -86,16 +86,9 @@ def test_what_starved_schedules_have_found(seed: int, monkeypatch: pytest.Monkey
 @pytest.mark.xfail(strict=True, reason="a server has no lease: docs/limits.md")
 @pytest.mark.parametrize(
     ("seed", "stops"),
-    [
-        (
-            52,
-            (Hang(2, None, 0.091, 1.075), Hang(2, None, 0.126, 3.932), Hang(2, None, 0.076, 4.232)),
-        ),
-    ],
+    [(52, (Hang(2, None, 0.091, 1.075), Hang(2, None, 0.126, 3.932), Hang(2, None, 0.076, 4.232)))],
 )
-def test_short_stops_of_a_server_leave_one_result_of_a_round(
-    seed: int, stops: tuple[Fault, ...]
-) -> None:
+def test_short_stops_of_a_server_leave_one_result(seed: int, stops: tuple[Fault, ...]) -> None:
     """Each stop is too short for the server to notice, and its links break."""
     quick = replace(FRESH, compute_s=(0.005, 0.03), rule_s=0.001, active_s=5.0, duration_s=8.0)
     assert_sound(replace(quick, seed=seed, faults=stops))

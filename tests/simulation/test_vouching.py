@@ -85,9 +85,7 @@ class Asks(Observer):
 
 
 @pytest.mark.parametrize("lie", effort(["far_states"], OF_WHOLE_STATES))
-def test_those_who_are_asked_when_they_are_in_different_rounds_are_asked_for_one_ahead(
-    lie: str,
-) -> None:
+def test_those_asked_in_different_rounds_are_asked_for_one_ahead(lie: str) -> None:
     """A round takes less than the questions of peer 1 are apart,
     each of which takes another time to get there."""
     asks = Asks(1)

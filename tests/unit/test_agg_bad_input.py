@@ -204,9 +204,7 @@ def test_updates_most_of_which_are_so_large_are_refused_or_all_the_same(spec: st
 
 
 @pytest.mark.parametrize("spec", EXACT)
-def test_medians_and_means_of_coordinates_stand_out_by_the_same_at_the_end_of_float64(
-    spec: str,
-) -> None:
+def test_medians_and_means_of_coordinates_agree_at_the_end_of_float64(spec: str) -> None:
     x = updates().double()
     large, usual = (load(spec).explain(size * x, f=2) for size in (1e307, 1.0))
     torch.testing.assert_close(large.aggregate / 1e307, usual.aggregate, rtol=1e-12, atol=1e-12)
@@ -409,9 +407,7 @@ def test_what_is_no_whole_number_is_named_before_updates_are_counted(
 
 
 @pytest.mark.parametrize("m", [10, np.int64(10), torch.tensor(10)], ids=repr)
-def test_multi_krum_never_averages_more_than_the_honest_whatever_kind_of_number_m_is(
-    m: Any,
-) -> None:
+def test_multi_krum_never_averages_more_than_the_honest_whatever_m_is(m: Any) -> None:
     with pytest.raises(TooFewUpdates, match="multi_krum needs 12 updates to tolerate f=2"):
         call("multi_krum", updates(), m=m)
     with pytest.raises(TooFewUpdates, match="multi_krum needs 12 updates to tolerate f=2"):

@@ -256,9 +256,7 @@ def test_alie_has_no_z_without_liars_or_without_honest() -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_min_max_is_as_far_from_the_honest_as_they_are_from_each_other_and_no_farther(
-    seed: int,
-) -> None:
+def test_min_max_is_as_far_from_the_honest_as_they_are_from_each_other(seed: int) -> None:
     honest = honest_rows(7, 300, seed)
     lie = attacks.make("min_max").collude(honest, 2)[0]
     farthest = float(torch.linalg.vector_norm(honest - lie, dim=1).max())

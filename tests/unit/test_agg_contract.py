@@ -97,9 +97,7 @@ def updates(n: int = 9) -> torch.Tensor:
         (lambda gram: np.full(gram.n, np.nan), "add up to nan"),
     ],
 )
-def test_weights_that_make_no_sense_are_refused(
-    answer: Callable[[Gram], np.ndarray], words: str
-) -> None:
+def test_senseless_weights_are_refused(answer: Callable[[Gram], np.ndarray], words: str) -> None:
     @gram_rule
     def odd(gram: Gram, *, f: int) -> np.ndarray:
         return answer(gram)
@@ -170,9 +168,7 @@ def test_options_go_to_the_stages_that_know_them() -> None:
 
 
 @pytest.mark.parametrize("last", [krum, median, mean, load("bulyan").rule, load("suspicion").rule])
-def test_weights_and_outlyingness_of_a_composition_are_told_of_the_updates_themselves(
-    last: object,
-) -> None:
+def test_weights_and_outlyingness_of_a_composition_are_of_the_updates(last: object) -> None:
     x = updates(13)
     x[4] *= 50
     verdict = compose(nnm, last).explain(x, f=1)  # type: ignore[arg-type]

@@ -20,10 +20,6 @@ def rows(n: int, d: int = 50, seed: int = 0) -> Tensor:
     return torch.randn(n, d, generator=torch.Generator().manual_seed(seed)) + 1
 
 
-def mean_rule(updates: Tensor) -> Tensor:
-    return updates.mean(dim=0)
-
-
 # --- what it guesses ------------------------------------------------------------------------------
 
 
@@ -122,9 +118,7 @@ def drawn() -> Iterator[list[tuple[float, float]]]:
     del attacks.KINDS["drawing"]
 
 
-def test_a_crew_draws_alike_anew_each_round_and_once_for_the_run(
-    drawn: list[tuple[float, float]],
-) -> None:
+def test_a_crew_draws_alike_each_round_and_for_the_run(drawn: list[tuple[float, float]]) -> None:
     attackers = [
         attacks.make("drawing", seed=rank, attacker_group=attacks.AttackerGroup(3, 2, rank, seed=9))
         for rank in range(2)

@@ -297,9 +297,7 @@ def colluders(push: float) -> Tensor:
     return x
 
 
-def test_spectral_clipping_leaves_out_who_push_together_and_hears_all_in_every_third_round() -> (
-    None
-):
+def test_spectral_clipping_leaves_out_pushers_and_hears_all_in_each_third_round() -> None:
     rule = load("spectral_clipping")
     pushed = [rule(colluders(5.0), f=2, round_id=round_id)[9].item() for round_id in range(6)]
     assert pushed == pytest.approx([0, 0, 2 * 2 / 11, 0, 0, 2 * 2 / 11]), "clipped to 2 when heard"

@@ -308,9 +308,7 @@ def test_a_rule_that_returns_the_wrong_thing_is_named(folder: Path) -> None:
             call(torch.zeros(3, 2), f=1)
 
 
-def test_a_module_without_a_dot_is_a_module(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_module_needs_no_dot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "gossip_test_mymod.py").write_text(
         "def mine(updates, *, f, k=1):\n    return k * updates[0]\n"
     )

@@ -218,9 +218,7 @@ def test_whom_a_judge_trusts_does_not_depend_on_how_long_an_update_is_made(name:
 @pytest.mark.parametrize("spec", OF_UPDATES)
 @pytest.mark.parametrize("f", [2, 5, 9])
 @pytest.mark.parametrize("size", [1e-3, 1.0, 1e6])
-def test_no_step_is_longer_than_an_honest_update_whoever_lies(
-    spec: str, f: int, size: float
-) -> None:
+def test_no_step_is_longer_than_an_honest_update_whoever(spec: str, f: int, size: float) -> None:
     for seed in range(5):
         updates, common = unequal(seed)
         honest = updates[f:]

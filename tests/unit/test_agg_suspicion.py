@@ -8,11 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from gossip.aggregators import (
-    mean,
-    suspicion,
-    suspicion_literal,
-)
+from gossip.aggregators import mean, suspicion, suspicion_literal
 
 N, D = 20, 1000
 

@@ -38,9 +38,7 @@ def test_an_address_that_finds_no_room_leaves_nothing_behind(
     assert os.listdir(tmp_path / "seeds") == []
 
 
-def test_it_is_written_when_there_is_room_and_told_of_once(
-    full: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_it_is_written_when_there_is_room(full: pytest.MonkeyPatch, tmp_path: Path) -> None:
     seeds = tmp_path / "seeds"
     told: list[dict[str, Any]] = []
     troubles = WriteFailures(lambda path, why: told.append({"event": "cannot_write"}))

@@ -127,20 +127,6 @@ def test_who_was_busy_lately_is_at_work_until_the_beginning_of_what_it_sends_can
     assert not tracker.is_at_work(1, done + 6.0)
 
 
-def test_a_payload_of_which_nothing_is_here_has_the_time_of_some() -> None:
-    tracker = tracker_of()
-    assert tracker.payload_s(0.0) == 0.0
-    done = comes(tracker, 1, 1.0)
-    assert tracker.payload_s(done) == pytest.approx(33.0, rel=0.1)
-
-
-def test_links_that_need_long_for_a_round_get_longer() -> None:
-    tracker = tracker_of()
-    assert tracker.most_s(0.0) == LEAST_S
-    now = max(comes(tracker, sender, 1.0) for sender in (1, 2, 3))
-    assert tracker.most_s(now) > 2 * LEAST_S
-
-
 def test_the_first_payload_tells_it_while_it_is_on_its_way() -> None:
     tracker = tracker_of()
     for second in range(1, 4):

@@ -70,13 +70,6 @@ def test_who_does_not_serve_since_it_is_elsewhere_is_not_asked_with_each_of_its_
     assert _asks(server.on_hello(other, _hello(ROUND, server.chain), table.now)) == []
 
 
-def test_a_hello_of_one_that_has_been_asked_and_has_not_answered_asks_nothing() -> None:
-    """Its update may be on its way, and is large."""
-    table = RollingTable(5)
-    server, other = served(table)
-    assert _asks(server.on_hello(other, _hello(ROUND, server.chain), table.now)) == []
-
-
 def test_what_was_asked_over_a_link_that_broke_is_asked_again() -> None:
     table = RollingTable(5)
     server, other = served(table)
@@ -85,9 +78,7 @@ def test_what_was_asked_over_a_link_that_broke_is_asked_again() -> None:
 
 
 @pytest.mark.parametrize(("asked", "refused"), [(90, False), (98, False), (99, True), (89, True)])
-def test_one_without_a_round_says_so_when_it_cannot_keep_what_it_is_asked(
-    asked: int, refused: bool
-) -> None:
+def test_one_without_a_round_says_so_when_it_keeps_no_request(asked: int, refused: bool) -> None:
     """It keeps what is of the round that the others are in, and of the next ones."""
     table = RollingTable(5, f=1)
     idle = table.peers[0]
@@ -147,27 +138,6 @@ def test_who_has_come_back_in_a_round_asks_in_its_first_turn_and_once() -> None:
     assert sorted(_asked(table, server.local)) == sorted(others[1:])
     table.views[server.local].skipped.clear()
     assert _asks(server.on_view_change(table.now)) == others[:1]
-    assert _asks(server.on_view_change(table.now)) == []
-
-
-def test_who_has_come_back_asks_in_no_later_round() -> None:
-    table, server, others = back_in_its_round(returns=True)
-    table.lose = lambda sender, to, message: False
-    table.views[server.local].skipped.clear()
-    table.play(*others)
-    while table.order()[0] != server.local:
-        table.play()
-    assert server.round_id > ROUND
-    table.sent.clear()
-    table.lose = lambda sender, to, message: True
-    table.contribute(server.local)
-    table.pass_time(0.05)
-    assert _asked(table, server.local) == []
-
-
-def test_a_server_that_has_not_been_away_asks_nobody_in_its_first_turn() -> None:
-    table, server, _ = back_in_its_round(returns=False)
-    assert _asked(table, server.local) == []
     assert _asks(server.on_view_change(table.now)) == []
 
 

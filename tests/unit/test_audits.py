@@ -142,9 +142,7 @@ def test_audits_are_drawn_with_their_probability_from_bytes_of_ones_own(audit: f
 
 
 @pytest.mark.parametrize("audit", [0.6, 1.0])
-def test_with_the_probability_of_the_settings_at_least_one_other_member_audits(
-    audit: float,
-) -> None:
+def test_at_the_set_probability_at_least_one_other_member_audits(audit: float) -> None:
     asked = set[tuple[int, int]]()
     for auditor in (3, THIRD):
         rig = Rig(auditor, 50, stages=STAGES, audit=audit)

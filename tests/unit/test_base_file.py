@@ -224,9 +224,7 @@ def test_a_process_that_resumes_writes_a_base_of_its_own(start: Start) -> None:
 
 
 @pytest.mark.parametrize("missing", [False, True])
-def test_a_damaged_base_is_named_for_each_checkpoint_that_has_it(
-    start: Start, missing: bool
-) -> None:
+def test_a_damaged_base_is_named_for_all_its_checkpoints(start: Start, missing: bool) -> None:
     saver, model = start(), Adapted()
     for step in (1, 2):
         save(saver, step, model)

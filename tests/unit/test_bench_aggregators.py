@@ -48,9 +48,7 @@ def test_json_is_all_that_is_printed_and_holds_every_number() -> None:
         assert cell["byzfl_ms"] is cell["ratio"] is None
 
 
-def test_a_rule_that_cannot_take_so_few_updates_says_so_and_the_others_are_timed(
-    tmp_path: Path,
-) -> None:
+def test_a_rule_that_cannot_take_so_few_updates_says_so(tmp_path: Path) -> None:
     path = tmp_path / "mine.py"
     path.write_text("def mine(updates, *, f, round_id): return updates[0] + round_id\n")
     (table,) = tables("--rules", f"krum median {path}:mine", "--f", "3", "--no-byzfl")
@@ -62,9 +60,7 @@ def test_a_rule_that_cannot_take_so_few_updates_says_so_and_the_others_are_timed
 
 
 @pytest.mark.parametrize("words", [["--rules", "zeno"], ["--rules", "krum bulyan", "--f", "4"]])
-def test_where_no_rule_can_be_timed_the_table_says_why_and_the_command_fails(
-    words: list[str],
-) -> None:
+def test_where_no_rule_can_be_timed_the_table_says_why_and_fails(words: list[str]) -> None:
     result = CliRunner().invoke(app, [*SMALL, *words, "--no-byzfl"], catch_exceptions=False)
     assert result.exit_code == 1
     assert "none of the rules could be timed" in result.output
@@ -76,9 +72,7 @@ def test_where_no_rule_can_be_timed_the_table_says_why_and_the_command_fails(
     assert "needs" in result.output
 
 
-def test_whatever_a_rule_raises_is_a_note_and_names_are_whole_where_nobody_looks(
-    tmp_path: Path,
-) -> None:
+def test_whatever_a_rule_raises_is_a_note_and_names_are_whole(tmp_path: Path) -> None:
     path = tmp_path / "a_file_with_a_rather_long_name_as_they_are_found_in_laboratories.py"
     path.write_text("def my_own_rule_of_many_words(updates, *, f):\n    return {}['no such key']\n")
     spec = f"{path}:my_own_rule_of_many_words"

@@ -67,9 +67,7 @@ def test_a_split_of_its_own_seed_is_the_same_in_all_runs() -> None:
     ("rule", "learns"),
     [("mean", False), *((each, True) for each in ("median", "krum", "nnm+trimmed_mean", "zeno"))],
 )
-def test_the_mean_breaks_under_large_lies_and_robust_rules_learn_on(
-    rule: str, learns: bool
-) -> None:
+def test_the_mean_breaks_under_large_lies_and_robust_rules_learn(rule: str, learns: bool) -> None:
     trial = Trial(rule, "sign_flip*10", 9, 2, rounds=40, batch=8, model="mlp:8")
     accuracy = train(trial, blobs()).accuracy
     assert accuracy is not None
@@ -429,9 +427,7 @@ def test_a_run_that_was_recorded_is_the_same_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("forked")
-def test_the_command_runs_only_what_is_missing(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_runs_what_lacks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def bench(seeds: int) -> list[dict[str, object]]:
         bench_robustness.robustness(
             rules=["mean trimmed-mean"], attacks=["none scale"], n=[5], f=[1],
@@ -452,9 +448,7 @@ def test_the_command_runs_only_what_is_missing(
 
 
 @pytest.mark.usefixtures("forked")
-def test_each_size_has_its_table_and_a_minus_in_the_strength_of_an_attack_stays_one(
-    tmp_path: Path,
-) -> None:
+def test_each_size_has_its_table_and_strengths_keep_their_minus(tmp_path: Path) -> None:
     words = shlex.split("bench robustness --rules mean --attacks sign-flip*1e-1 --n 5 --f 1")
     words += ["--n", "6", "--f", "2", "--seeds", "1", "--rounds", "2", "--into", str(tmp_path)]
     done = CliRunner().invoke(app, words, catch_exceptions=False)
@@ -465,9 +459,7 @@ def test_each_size_has_its_table_and_a_minus_in_the_strength_of_an_attack_stays_
     assert "| `sign_flip*1e-1` |" in second
 
 
-def test_misspelt_rules_attacks_and_senders_stop_the_command_before_it_starts(
-    tmp_path: Path,
-) -> None:
+def test_misspelt_rules_attacks_and_senders_stop_the_command_at_once(tmp_path: Path) -> None:
     for change, says in (
         ({"rules": ["krun"]}, "krum"),
         ({"attacks": ["alia"]}, "alie"),

@@ -58,9 +58,7 @@ def noted(trial: Trial, folder: Path) -> list[tuple[int, int, int]]:
 PLAIN = Trial("median", "none", 7, 2, rounds=30, batch=8, model="mlp:8")
 
 
-def test_who_is_in_quarantine_leaves_the_rules_input_and_the_rule_keeps_its_f(
-    tmp_path: Path,
-) -> None:
+def test_who_is_in_quarantine_leaves_the_rules_input_but_not_its_f(tmp_path: Path) -> None:
     calls = noted(dataclasses.replace(PLAIN, trust=True), tmp_path)
     free = [(at, 2, 7) for at in range(QUARANTINED_AFTER)]
     assert calls[:QUARANTINED_AFTER] == free
@@ -167,9 +165,7 @@ def test_a_table_of_a_declared_f_says_so_and_is_compared_with_the_same_reference
 
 
 @pytest.mark.parametrize("trust", [False, True])
-def test_the_page_tells_who_was_in_quarantine_and_what_the_worst_class_came_to(
-    trust: bool,
-) -> None:
+def test_the_page_tells_who_was_in_quarantine_and_of_the_worst_class(trust: bool) -> None:
     shared = {"rounds": 9, "batch": 8, "lr": 0.5, "model": "mlp:8", "sender": ""}
     shared |= {"split": "dirichlet:0.1", "trust": trust}
     table = RobustnessTable(7, 2, 2, ("mean",), ("none", "zero"), (0, 1), 0.9, shared)

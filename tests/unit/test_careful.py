@@ -247,9 +247,7 @@ def test_settings_that_are_no_file_are_told_and_not_waited_for(tmp_path: Path, w
         run_state.find("one", tmp_path)
 
 
-def test_a_second_name_of_anothers_file_is_not_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_hard_link_to_others_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What only root may read, and somebody else has given a name in a folder of theirs."""
     (tmp_path / "run").mkdir()
     (tmp_path / "secret").write_text("{}")
@@ -284,13 +282,7 @@ def test_a_log_that_is_followed_while_its_run_is_removed_ends(
     shutil.rmtree(run)
     turns = iter([True, False])
     monkeypatch.setattr(run_logs, "sleep", lambda seconds: None)
-    run_logs.follow(
-        run,
-        tails,
-        lambda peer: True,
-        lambda: next(turns),
-        lambda peer, line: None,
-    )
+    run_logs.follow(run, tails, lambda peer: True, lambda: next(turns), lambda peer, line: None)
     assert tails[0].why_not.endswith("is gone")
 
 
@@ -316,9 +308,7 @@ def test_a_seed_that_is_a_link_is_none(tmp_path: Path) -> None:
 
 @pytest.mark.timeout(20)  # of a pipe a writer would be waited for
 @pytest.mark.parametrize("what", ["pipe", "link", "long"])
-def test_a_claim_and_the_number_of_a_doors_folder_are_read_with_care(
-    tmp_path: Path, what: str
-) -> None:
+def test_a_claim_and_a_doors_folder_number_are_read_with_care(tmp_path: Path, what: str) -> None:
     (tmp_path / "elsewhere").write_text("0123456789abcdef")
     (tmp_path / "join_servers").mkdir()
     for path in (tmp_path / "0.0.claim", tmp_path / "join_servers" / "place"):

@@ -86,9 +86,7 @@ def test_a_comparison_that_broke_down_is_named() -> None:
         (None, False),
     ],
 )
-def test_that_plain_averaging_diverged_is_named(
-    plain: dict[str, Any] | None, is_named: bool
-) -> None:
+def test_a_diverged_mean_is_named(plain: dict[str, Any] | None, is_named: bool) -> None:
     assert ("diverged, as expected" in diverged(plain)) == is_named
 
 

@@ -65,9 +65,7 @@ def test_help_imports_neither_torch_nor_anything_else_that_is_slow() -> None:
     assert "demo" in done.stdout
 
 
-def test_the_list_of_commands_cuts_no_sentence(
-    gossip: Gossip, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_list_of_commands_is_whole(gossip: Gossip, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     told = gossip("--help").stdout
     assert "Train SCRIPT with several peers on this machine\n" in told
@@ -114,22 +112,11 @@ def test_version_is_printed(gossip: Gossip) -> None:
     ("words", "says"),
     [
         (
-            ("run", "--aggregator", "trimed-mean", "x.py"),
-            "unknown aggregator 'trimed-mean'. Did you mean 'trimmed_mean'?",
-        ),
-        (
-            ("run", "--topology", "roling", "x.py"),
-            "unknown topology 'roling'. Did you mean 'rolling'?",
-        ),
-        (("run", "--fault", "crush:3@50", "x.py"), "Did you mean 'crash'?"),
-        (("run", "-n", "8", "--fault", "crash:9@50", "x.py"), "there is no peer 9"),
-        (
             ("run", "--faults", "none.toml", "x.py"),
             "cannot read the fault plan none.toml: No such file or directory\n",
         ),
         (("run", "--config", "none.toml", "x.py"), "cannot read the settings none.toml"),
         (("run", "--quorum", "some", "x.py"), "'majority' or 'available'"),
-        (("run", "-n", "0", "x.py"), "peers = 0"),
         (("run", "--name", "a/b", "x.py"), "name = 'a/b': it must be a plain word"),
         (("run", "--name", "..", "x.py"), "name = '..'"),
         (("run", "-n", "4", "--room", "2", "x.py"), "room = 2: 4 peers start"),
@@ -140,16 +127,12 @@ def test_version_is_printed(gossip: Gossip) -> None:
         (("join", "127.0.0.1", "--", "x.py"), ", or HOST:PORT of a join server"),
         (("run", "."), "is a folder, not a script"),
         (("run", "--run-dir", "full", "x.py"), "the run folder"),
-        (("run", "-n", "4", "--aggregator", "krum", "-f", "2", "x.py"), "krum needs"),
         (
             ("run", "-n", "8", "--aggregator", "zeno:b=1", "-f", "4", "x.py"),
             "zeno leaves out b=1 updates, but f=4 of them may be",
         ),
         (("run", "-n", "1024", "x.py"), "1024 peers need about"),
-        (
-            ("run", "--resume", "none", "x.py"),
-            "there is no run or folder of checkpoints 'none'",
-        ),
+        (("run", "--resume", "none", "x.py"), "there is no run or folder of checkpoints 'none'"),
         (("run", "--resume", "full@5", "x.py"), "there is no checkpoint in"),
         (
             ("run", "--deterministic", "--topology", "random-k", "x.py"),
@@ -208,9 +191,7 @@ def test_an_unknown_option_is_the_users_error(gossip: Gossip) -> None:
     assert "--pears" in done.stderr
 
 
-def test_show_config_names_value_and_source_and_starts_nothing(
-    gossip: Gossip, tmp_path: Path
-) -> None:
+def test_show_config_names_value_and_source_only(gossip: Gossip, tmp_path: Path) -> None:
     (tmp_path / "run.toml").write_text("seed = 7\n")
     done = gossip(
         "run", "-n", "5", "--config", "run.toml", "--show-config", "train.py", cwd=tmp_path
@@ -312,9 +293,7 @@ def test_a_run_folder_must_be_new_or_empty(tmp_path: Path) -> None:
         (1, ()),
     ],
 )
-def test_the_demo_lets_a_quarter_lie_and_kills_a_server(
-    peers: int, expected: tuple[str, ...]
-) -> None:
+def test_the_demo_lets_a_quarter_lie_and_kills_one(peers: int, expected: tuple[str, ...]) -> None:
     assert demo.standard_faults(peers, 400) == expected
 
 

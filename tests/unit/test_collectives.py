@@ -390,9 +390,7 @@ def test_which_commits_of_an_operation_are_sound(given: dict[str, Any], sound: b
     ("gave", "says", "refused"),
     [(b"mine", b"mine", False), (b"mine", b"other", True), (b"", b"forged", True)],
 )
-def test_a_commit_that_misquotes_this_peer_is_refused(
-    gave: bytes, says: bytes, refused: bool
-) -> None:
+def test_a_commit_that_misquotes_us_is_refused(gave: bytes, says: bytes, refused: bool) -> None:
     bench = ResultBench(n=4, f=1)
     collected = (Collected(0, b"a"), Collected(1, says))
     commit = dataclasses.replace(COLLECTIVE, collected=collected)

@@ -16,9 +16,7 @@ def _no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(f"GOSSIP_{option.upper()}", raising=False)
 
 
-def test_flag_beats_variable_beats_file_beats_default(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_flag_beats_variable_beats_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "run.toml"
     file.write_text('peers = 5\nseed = 5\naggregator = "median"\n')
     monkeypatch.setenv("GOSSIP_SEED", "6")

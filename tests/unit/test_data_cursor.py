@@ -54,12 +54,6 @@ def test_assigning_changes_nothing() -> None:
     assert cursor.pack() == before
 
 
-def test_what_a_lost_peer_held_is_given_to_another_first() -> None:
-    cursor = DataCursor(3, 100, 10)
-    cursor.commit(ABC, whole((0, 1)))
-    assert cursor.assign(ABC) == {1: ((20, 30),), 2: ((30, 40),), 0: ((40, 50),)}
-
-
 def test_what_failures_have_left_is_read_first_in_the_next_epoch() -> None:
     cursor = DataCursor(3, 60, 10)
     cursor.commit(ABC, whole(ABC))
@@ -69,17 +63,6 @@ def test_what_failures_have_left_is_read_first_in_the_next_epoch() -> None:
     # more is left than two rounds read, so it moves on once more
     assert cursor.commit(ABC, whole(ABC)) == EpochReport(1, once=60, twice=0, left=10, rounds=2)
     assert cursor.assign(ABC)[1] == ((110, 120),)
-
-
-def test_an_epoch_that_has_room_reads_what_was_left_and_its_own() -> None:
-    cursor = DataCursor(3, 75, 10)
-    for _ in range(2):
-        cursor.commit(ABC, whole(ABC))
-    left = cursor.commit(ABC, whole((0, 1)))
-    assert left == EpochReport(0, once=67, twice=0, left=8, rounds=3)
-    for _ in range(2):
-        assert cursor.commit(ABC, whole(ABC)) is None
-    assert cursor.commit(ABC, whole(ABC)) == EpochReport(1, once=83, twice=0, left=0, rounds=3)
 
 
 def test_more_peers_than_planned_share_what_a_round_was_planned_to_read() -> None:
@@ -115,15 +98,6 @@ def test_the_last_two_rounds_of_an_epoch_share_what_is_left_alike() -> None:
         assert given == rounds
 
 
-def test_a_round_that_nobody_contributed_to_uses_nothing_and_is_one_of_its_epoch() -> None:
-    cursor = DataCursor(3, 30, 10)
-    for _ in range(10):
-        assert cursor.commit(ABC, whole(())) is not None
-    assert cursor.remaining == 11 * 30
-    assert cursor.epoch == 10
-    assert cursor.assign(ABC)[1] == ((0, 10),)
-
-
 def test_what_is_left_of_the_last_epoch_is_read_in_further_rounds_where_that_is_asked_for() -> None:
     cursor = DataCursor(3, 90, 10)
     cursor.configure(90, 10, extended=2)
@@ -138,14 +112,6 @@ def test_what_is_left_of_the_last_epoch_is_read_in_further_rounds_where_that_is_
     cursor.commit(ABC, whole(ABC))
     assert cursor.commit(ABC, whole(ABC)) == EpochReport(1, once=120, twice=0, left=0, rounds=6)
     assert sizes(cursor, ABC) == [0, 0, 0]
-
-
-def test_a_run_that_nothing_was_left_of_is_not_extended() -> None:
-    cursor = DataCursor(3, 90, 10)
-    cursor.configure(90, 10, extended=1)
-    for _ in range(3):
-        report = cursor.commit(ABC, whole(ABC))
-    assert report == EpochReport(0, once=90, twice=0, left=0, rounds=3)
 
 
 def test_further_rounds_end_when_too_few_are_left_for_the_rule() -> None:
@@ -236,31 +202,6 @@ def test_with_one_that_is_proven_to_lie_the_rule_needs_fewer_and_with_a_suspect_
     assert agreed.cursor.at_least == (1 if proven else 3)
 
 
-def test_rounds_before_the_size_is_known_count_once_it_is() -> None:
-    early, late = DataCursor(3, 100, 10), DataCursor(3)
-    for contributors in ((0, 1), (0, 1, 2), (2,)):
-        early.commit(ABC, whole(contributors))
-        assert late.assign(ABC) == {0: (), 1: (), 2: ()}
-        late.commit(ABC, whole(contributors))
-    late.configure(100, 10)
-    assert late.pack() == early.pack()
-
-
-def test_rounds_before_the_size_is_known_count_with_what_the_rule_needed_in_them() -> None:
-    rounds = (3, ABC), (3, (0, 1)), (1, (0, 1)), (2, ABC)
-    early, late, donor = DataCursor(3, 7, 1), DataCursor(3), DataCursor(3)
-    for at_least, contributors in rounds:
-        early.at_least = late.at_least = donor.at_least = at_least
-        early.commit(ABC, whole(contributors))
-        late.commit(ABC, whole(contributors))
-        donor.commit(ABC, whole(contributors))
-    late.configure(7, 1)
-    assert late.pack() == early.pack()
-    taker = DataCursor(3, 7, 1)
-    taker.unpack(donor.pack())
-    assert taker.pack() == early.pack()
-
-
 def test_data_that_is_sharded_far_too_late_is_refused() -> None:
     cursor = DataCursor(3)
     for _ in range(PENDING_ROUNDS + 1):
@@ -284,13 +225,6 @@ def test_who_takes_over_a_state_must_have_the_same_data() -> None:
     assert taker.assign(ABC) == donor.assign(ABC)
     with pytest.raises(ValueError, match="the donor has 100"):
         other.unpack(donor.pack())
-
-
-def test_fewer_who_go_on_keep_the_length_of_the_epochs() -> None:
-    began, goes_on = DataCursor(4, 80, 10), DataCursor(3, 80, 10)
-    assert (began.steps_per_epoch, goes_on.steps_per_epoch) == (2, 3)
-    goes_on.unpack(began.pack())
-    assert goes_on.steps_per_epoch == 2
 
 
 def test_a_donor_that_does_not_know_the_size_yet_hands_over_its_rounds() -> None:
@@ -361,13 +295,6 @@ def test_who_is_slow_gets_less_and_the_others_no_more_than_a_batch() -> None:
     assert sizes(alike, ABC) == [8, 8, 8]
 
 
-def test_more_peers_than_planned_tell_who_is_slow_too() -> None:
-    cursor, eight = DataCursor(2, 1000, 16, paced=True), tuple(range(8))
-    for _ in range(2 * PACE_WINDOW):
-        cursor.commit(eight, whole(eight), dict.fromkeys(eight, 10**5) | {7: 9 * 10**5})
-    assert cursor.pace.levels() == {7: 2}
-
-
 def test_rounds_that_have_not_a_sample_for_everybody_say_nothing_of_who_is_slow() -> None:
     cursor, eight = DataCursor(2, 1000, 2, paced=True), tuple(range(8))
     for _ in range(2 * PACE_WINDOW):
@@ -375,13 +302,6 @@ def test_rounds_that_have_not_a_sample_for_everybody_say_nothing_of_who_is_slow(
         busy = [peer for peer, ranges in cursor.assign(eight).items() if ranges]
         cursor.commit(eight, whole(busy), dict.fromkeys(eight, 10**5))
     assert cursor.pace.levels() == {}
-
-
-def test_epochs_of_less_than_two_rounds_tell_who_is_slow() -> None:
-    cursor, roster = DataCursor(4, 190, 32, paced=True), (0, 1, 2, 3)
-    for _ in range(80):
-        cursor.commit(roster, whole(roster), {0: 10**5, 1: 10**5, 2: 10**5, 3: 4 * 10**5})
-    assert cursor.pace.levels() == {3: 2}
 
 
 @pytest.mark.parametrize(

@@ -5,13 +5,6 @@ import pytest
 from gossip.core.ledger.data_share import DataShare, rounds_per_epoch
 
 
-def test_what_is_coming_is_what_the_next_rounds_give() -> None:
-    for round_id in range(12):
-        coming = DataShare(3, 7, 20, 2).slice(round_id, ahead=5).coming
-        following = [DataShare(3, 7, 20, 2).slice(round_id + k) for k in range(1, 6)]
-        assert coming == tuple((share.epoch, share.ranges) for share in following if share.ranges)
-
-
 @pytest.mark.parametrize(
     ("peers", "samples_total", "batch"),
     [(1, 10, 3), (3, 100, 10), (8, 1437, 32), (7, 5, 2), (4, 33, 8)],

@@ -61,31 +61,6 @@ def sent(effects: list[Effect]) -> list[tuple[int, int, bytes]]:
     ]
 
 
-def test_a_value_goes_to_all_and_is_over_when_all_have_given_theirs() -> None:
-    bench = Bench()
-    assert sent(bench.give(b"own")) == [(peer, 1, b"own") for peer in OTHERS]
-    for peer in OTHERS:
-        assert not bench.over
-        bench.hear(peer, 1, b"of %d" % peer)
-    assert bench.over
-    _, collected = bench.gather.close()
-    assert collected == (
-        Collected(0, b"own"),
-        *(Collected(peer, b"of %d" % peer) for peer in OTHERS),
-    )
-    assert not bench.over
-
-
-def test_values_that_came_before_the_own_one_count() -> None:
-    bench = Bench()
-    for peer in OTHERS:
-        bench.hear(peer, 1, b"first")
-        bench.hear(peer, 2, b"second")
-    bench.give(b"own")
-    assert bench.over
-    assert {each.data for each in bench.gather.close()[1]} == {b"own", b"first"}
-
-
 def test_nobody_waits_for_who_is_skipped_unless_all_are() -> None:
     bench = Bench()
     bench.give(b"own")
@@ -95,24 +70,6 @@ def test_nobody_waits_for_who_is_skipped_unless_all_are() -> None:
     bench.hear(1, 1, b"")
     bench.hear(2, 1, b"")
     assert bench.over
-
-
-def test_the_time_is_up_once_for_each_value() -> None:
-    bench = Bench()
-    bench.give(b"one")
-    assert bench.gather.is_overdue(GatherOverdue(1))
-    bench.gather.close()
-    assert not bench.gather.is_overdue(GatherOverdue(1))
-    bench.give(b"two")
-    assert not bench.gather.is_overdue(GatherOverdue(1))
-    assert bench.gather.is_overdue(GatherOverdue(2))
-
-
-def test_the_same_value_asked_for_again_has_the_same_number() -> None:
-    bench = Bench()
-    bench.give(b"own")
-    assert sent(bench.give(b"own"))[0] == (1, 1, b"own")
-    assert sent(bench.give(b"other"))[0] == (1, 2, b"other")
 
 
 def test_who_begins_anew_is_sent_the_last_value_and_gets_the_last_of_each() -> None:

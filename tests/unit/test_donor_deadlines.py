@@ -20,31 +20,11 @@ def asked(*peers: int, f: int = 1) -> DonorDeadlines:
     return deadlines
 
 
-def test_who_is_asked_has_its_time_and_is_asked_again_in_vain() -> None:
-    deadlines = asked(1)
-    deadlines.ask((1,), PATIENCE_S / 2)
-    assert not deadlines.overdue(PATIENCE_S - 0.1)
-    assert deadlines.overdue(PATIENCE_S) == {1}
-
-
-def test_who_was_never_asked_is_waited_for() -> None:
-    assert asked(1).overdue(PATIENCE_S) == {1}
-
-
 def test_whose_payload_moves_has_not_had_its_time() -> None:
     deadlines = asked(1)
     deadlines.move(1, PATIENCE_S + TIMEOUT_S, PATIENCE_S)
     assert not deadlines.overdue(PATIENCE_S + TIMEOUT_S - 0.1)
     assert deadlines.overdue(PATIENCE_S + TIMEOUT_S) == {1}
-
-
-def test_the_time_begins_anew_with_each_piece_of_one_state() -> None:
-    deadlines, now = asked(1), 0.0
-    for _ in range(3 * GIVEN_TIMES_MAX):
-        now += PATIENCE_S - 1.0
-        deadlines.deliver(1, b"state", now)
-        assert not deadlines.overdue(now + PATIENCE_S - 0.1)
-    assert deadlines.overdue(now + PATIENCE_S) == {1}
 
 
 def broke_off(deadlines: DonorDeadlines, now: float) -> None:
@@ -149,18 +129,6 @@ def test_pieces_of_states_that_f_and_one_more_vouch_for_renew_the_time_always() 
         now += PATIENCE_S
         deadlines.deliver(1, b"state at %d" % now, now, vouched=True)
         assert not deadlines.overdue(now)
-
-
-def test_who_denies_and_has_claimed_nothing_has_used_up_nothing() -> None:
-    """Peers that are started again ask each other several times a second."""
-    deadlines = asked(1)
-    for _ in range(4 * GIVEN_TIMES_MAX):
-        deadlines.deny(1)
-        deadlines.ask((1,), 1.0)
-    deadlines.claim(1, 2.0)
-    deadlines.deny(1)
-    deadlines.ask((1,), PATIENCE_S)
-    assert not deadlines.overdue(2.0 * PATIENCE_S - 0.1)
 
 
 def test_who_was_away_and_has_claimed_nothing_has_used_up_no_claim() -> None:

@@ -316,9 +316,7 @@ LIES = [
 
 @pytest.mark.parametrize("lie", LIES)
 @pytest.mark.parametrize("source", [b"", C])
-def test_what_others_say_of_a_peer_whose_door_answers_is_not_believed(
-    lie: PeerEntry, source: bytes
-) -> None:
+def test_what_others_say_of_a_peer_with_an_open_door_is_void(lie: PeerEntry, source: bytes) -> None:
     join_server = met()
     before = join_server.entries[1]
     assert not join_server.merge_claims([lie], [], source, all_answer).entries

@@ -55,9 +55,7 @@ class ResultBench:
         )
         server: Any = SimpleNamespace(local=1, maybe_close=self.maybe_close, quorum=quorum)
         lag_detector: Any = SimpleNamespace(
-            is_passed=lambda round_id: self.passed,
-            on_refusal=lambda: None,
-            forked={},
+            is_passed=lambda round_id: self.passed, on_refusal=lambda: None, forked={}
         )
         view: Any = SimpleNamespace(is_gone=self.is_gone, met=lambda: {*range(16)} - self.unknown)
         self.trust = self.agreed.trust
@@ -555,28 +553,11 @@ def test_a_roster_with_those_who_are_not_here_is_doubted() -> None:
     assert "adds [11, 12], which are not" in desk.why(roster=(*range(8), 11, 12))
 
 
-def test_only_what_two_honest_views_cannot_differ_by_is_charged() -> None:
-    desk = ResultBench(8, f=2)
-    for round_id, out, charged in ((0, {2, 3}, False), (1, {2, 3, 4}, True)):
-        commit = desk.commit(roster=tuple(set(range(8)) - out), round_id=round_id)
-        desk.shard = ShardRound(0, tuple(range(8)))
-        assert desk.judge_commit(0, commit, None) is not None
-        assert desk.result_validator.accusations() == (
-            (Accusation(0, round_id),) if charged else ()
-        )
-
-
 def test_among_few_a_roster_is_doubted_for_more_than_f_alone_and_never_with_no_liars_to_bear():
     assert ResultBench(3, f=1).why(roster=(0, 2)) == ""
     assert ResultBench(3, f=1).why(roster=(0, 1)) == ""
     assert "leaves out [1, 2]" in ResultBench(3, f=1).why(roster=(0,))
     assert ResultBench(3, f=0).why((0.1,), roster=(0,), rates=(9.9,)) == ""
-
-
-def test_who_is_not_in_the_roster_believes_what_was_committed() -> None:
-    desk = ResultBench(8, f=2)
-    desk.result_validator.quorum.present.roster = Roster((0, 2, 3, 4, 5, 6, 7))
-    assert desk.why((0.1,), roster=(0,), rates=(9.9,)) == ""
 
 
 def test_what_more_than_f_hand_over_is_taken_whatever_it_claims() -> None:

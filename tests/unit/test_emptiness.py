@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from gossip.core.settings import SURE_TURNS
 from gossip.core.transfer.attestation import NoStateEvidence
 from gossip.core.transfer.donor import NO_STATE, TAKES_OVER
 
@@ -39,12 +38,6 @@ def after(
 
 
 NONE = dict.fromkeys(OTHERS, NO_STATE)
-
-
-@pytest.mark.parametrize("f", [0, 1])
-def test_when_all_have_said_so_twice(f: int) -> None:
-    assert after(f, *[NONE] * SURE_TURNS)
-    assert not after(f, *[NONE] * (SURE_TURNS - 1))
 
 
 @pytest.mark.parametrize(

@@ -43,9 +43,7 @@ def test_a_contributor_that_took_some_of_its_local_steps_needed_no_longer_than_t
     assert "peer 3, would need 300 ms for all steps of a round: it did fewer." in told(run, "@12")
 
 
-def test_rounds_before_the_checkpoint_that_a_run_went_on_from_are_none_of_its_own(
-    tmp_path: Path,
-) -> None:
+def test_rounds_before_the_checkpoint_of_a_resumed_run_are_not_its_own(tmp_path: Path) -> None:
     run = RecordedRun(tmp_path / "run")
     run.rounds(25, 40)
     assert told(run).startswith("The run digits-0a1b: ")

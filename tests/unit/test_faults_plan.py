@@ -232,9 +232,7 @@ class Toy(Fault):
     for_s: float = of(Seconds())
 
 
-def test_a_new_kind_has_word_usage_and_table_from_its_declaration(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_new_kind_has_its_words_from_its_declaration(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(KINDS, "toy", Kind("toy", Toy, "{peers}*{for_s}", "5*2s", real=True))
     plan = faults.parse("toy:1-3*500ms")
     assert plan.faults == (Toy((1, 2, 3), 0.5),)

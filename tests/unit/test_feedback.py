@@ -53,13 +53,7 @@ class Peer:
         return np.zeros(D) if residual is None else residual.astype(np.float64)
 
 
-SPECS = (
-    "int4",
-    "topk:0.05",
-    "int8:feedback=on",
-    "bf16:feedback=on",
-    "powersgd:1",
-)
+SPECS = ("int4", "topk:0.05", "int8:feedback=on", "bf16:feedback=on", "powersgd:1")
 
 
 @pytest.mark.parametrize("spec", SPECS)
@@ -71,9 +65,7 @@ def test_what_was_applied_and_what_is_owed_are_all_gradients_that_were_taken(spe
 
 
 @pytest.mark.parametrize("spec", SPECS)
-def test_of_an_update_that_was_not_taken_nothing_is_lost_and_nothing_counts_twice(
-    spec: str,
-) -> None:
+def test_of_an_update_not_taken_nothing_is_lost_or_counts_twice(spec: str) -> None:
     """Its gradient is computed again by somebody, from the samples that were given back; what it
     carried of earlier rounds is still owed."""
     peer, gradients = Peer(spec), np.zeros(D)

@@ -62,9 +62,7 @@ def fetching(dataset: Any, words: tuple[object, ...] = (5,), **options: Any) -> 
     "options",
     [{"num_workers": 0}, {"num_workers": 1}, {"num_workers": 2, "persistent_workers": True}],
 )
-def test_a_batch_is_what_the_round_says_however_wrong_the_guesses_were(
-    options: dict[str, Any],
-) -> None:
+def test_a_batch_is_what_the_round_says_despite_wrong_guesses(options: dict[str, Any]) -> None:
     lot = Random(3)
     with fetching(
         TensorDataset(torch.arange(60)),

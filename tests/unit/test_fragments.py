@@ -140,9 +140,7 @@ def test_more_fragments_than_layers_are_refused() -> None:
         ({"local_steps": 4, "fragments": 2, "aggregator": "zeno"}, "the loss of the whole model"),
     ],
 )
-def test_what_does_not_go_with_fragments_is_refused_by_name(
-    options: dict[str, object], said: str
-) -> None:
+def test_what_does_not_go_with_fragments_is_refused(options: dict[str, object], said: str) -> None:
     def checked() -> None:
         resolved = resolve({"peers": 4, **options})
         fitting.check(resolved.config)
@@ -524,13 +522,7 @@ def test_own_parameters_are_saved_and_are_there_again(tmp_path: Path) -> None:
     assert torch.equal(torch.cat([p.reshape(-1) for p in steps.own_parameters]), own), "to save yet"
 
     again, again_optimizer = small_model(seed=9)
-    later = local_steps(
-        Layout(again, again_optimizer),
-        again_optimizer.step,
-        1,
-        "mean",
-        2,
-    )
+    later = local_steps(Layout(again, again_optimizer), again_optimizer.step, 1, "mean", 2)
     with torch.no_grad():
         for to, of in zip(again.parameters(), model.parameters(), strict=True):
             to.copy_(of)

@@ -67,9 +67,7 @@ def stopped_in_an_interval(folder: Path, last: int) -> tuple[int, dict[str, Any]
     return saved, read_state_file(own.read_bytes())
 
 
-def test_who_is_stopped_within_an_interval_has_the_round_in_flight_in_its_checkpoint(
-    tmp_path: Path,
-) -> None:
+def test_who_is_stopped_in_an_interval_saves_the_round_in_flight(tmp_path: Path) -> None:
     saved, own = stopped_in_an_interval(tmp_path, last=1)
     assert saved == 4, "both rounds, and none of the steps behind them"
     model, optimizer = deep_model(momentum=0.0)

@@ -42,9 +42,7 @@ def test_what_was_freed_is_taken_again_by_every_thread_without_a_page_fault() ->
     assert later < first / 10
 
 
-def test_an_older_glibc_that_refuses_the_threshold_is_left_as_it_is(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_an_older_glibc_that_refuses_the_threshold_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
 
     class OlderGlibc:

@@ -83,14 +83,6 @@ def test_who_is_there_and_late_is_followed_again_until_it_had_the_time_of_a_roun
     assert bench.decided() == BeginFresh(PEERS)
 
 
-def test_a_new_life_may_give_what_the_last_has_not_given() -> None:
-    bench = BootstrapBench()
-    bench.in_vain(bench.settings.rounds.round_timeout_s + 1.0)
-    bench.core.begins_anew(0)
-    bench.all_say_hello()
-    assert bench.followed() == 0
-
-
 def test_who_gives_nothing_life_after_life_is_waited_for_no_more() -> None:
     bench = BootstrapBench()
     for _ in range(1 + PARDONS_MAX):
@@ -115,26 +107,12 @@ def test_what_was_said_of_having_begun_counts_when_it_is_said_again() -> None:
 
 
 @pytest.mark.parametrize(("f", "follows"), [(0, True), (1, False)])
-def test_who_says_that_it_has_begun_and_has_given_nothing_is_one_of_f_liars(
-    f: int, follows: bool
-) -> None:
+def test_who_says_that_it_has_begun_and_gives_nothing_is_a_liar(f: int, follows: bool) -> None:
     bench = BootstrapBench(f)
     bench.in_vain(bench.settings.rounds.round_timeout_s + 1.0)
     bench.all_say_hello()
     bench.hear(0, begun=True)
     assert isinstance(bench.decided(), TakeState) is follows
-
-
-def test_those_who_have_loaded_a_checkpoint_wait_for_each_other_and_begin() -> None:
-    bench = BootstrapBench()
-    for peer in PEERS[:-1]:
-        bench.hear(peer, round_id=7, state=b"")
-    bench.view.gone.add(3)
-    bench.decided()
-    bench.view.gone.clear()
-    assert bench.decided() == WaitForPeers((3,)), "it has said hello in another life"
-    bench.hear(3, round_id=7, state=b"")
-    assert bench.decided() == BeginFresh(PEERS)
 
 
 def test_who_has_an_older_one_or_none_takes_the_state_of_who_has_the_newest() -> None:

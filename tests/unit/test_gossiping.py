@@ -6,6 +6,7 @@ from random import Random
 from typing import Any, TypeVar
 
 import pytest
+from fixed_view import FixedView
 
 from gossip.core import STASH_ROUNDS
 from gossip.core.events import (
@@ -36,28 +37,6 @@ LINEAGE = b"line-001"
 E = TypeVar("E", bound=Effect)
 
 
-class FakeView:
-    """Says of everybody what it was told."""
-
-    def __init__(self) -> None:
-        self.skipped: dict[int, str] = {}
-        self.gone: set[int] = set()
-        self.here: set[int] = set()
-
-    def skip_reason(self, peer: int) -> str:
-        return "gone" if peer in self.gone else self.skipped.get(peer, "")
-
-    @property
-    def version(self) -> int:
-        return len(self.gone) + len(self.here)
-
-    def is_gone(self, peer: int) -> bool:
-        return peer in self.gone
-
-    def met(self) -> tuple[int, ...]:
-        return tuple(self.here)
-
-
 def vector(*values: float, finite: bool = True) -> Payload:
     return Payload(values, 4 * len(values), finite)
 
@@ -86,7 +65,7 @@ class GossipTable:
         at: int | None = None,
         **settings: Any,
     ) -> None:
-        self.view = FakeView()
+        self.view = FixedView()
         gossip = GossipSettings(**{"mix_every": 1000, **settings.pop("gossip", {})})
         self.settings = CoreSettings(
             b"run-0001", LINEAGE, 1, tuple(range(peers)), f, gossip=gossip, **settings
@@ -275,17 +254,6 @@ def test_nobody_waits_for_a_skipped_source() -> None:
     assert [row.peer for row in only(table.push(3), Aggregate)[0].rows] == [0, 1, 3]
 
 
-def test_a_source_that_is_skipped_meanwhile_ends_the_wait_at_once() -> None:
-    table = GossipTable(at=0)
-    (timer,) = only(table.contribute(), SetTimer)
-    table.push(1)
-    table.push(3)
-    table.view.skipped[2] = "suspected"
-    effects = table.rounds.on_view_change(table.now)
-    assert only(effects, Aggregate)
-    assert only(effects, CancelTimer) == [CancelTimer(timer.token)]
-
-
 def test_the_grace_bounds_the_wait_and_names_who_was_late() -> None:
     table = GossipTable(at=0)
     (timer,) = only(table.contribute(), SetTimer)
@@ -295,23 +263,6 @@ def test_the_grace_bounds_the_wait_and_names_who_was_late() -> None:
     effects = table.rounds.on_timer(what, timer.at)
     assert reports(effects, "late") == [{"round": 0, "missing": [2, 3]}]
     assert [row.peer for row in only(effects, Aggregate)[0].rows] == [0, 1]
-
-
-def test_the_grace_learns_from_those_who_came_too_late_for_it() -> None:
-    table = GossipTable(peers=3, at=0)
-    for _ in range(12):
-        began = table.now
-        effects = table.contribute()
-        late = table.rounds.round_id
-        table.now = began + 0.01
-        effects += table.push(1)
-        for timer in only(effects, SetTimer):
-            if not only(effects, Aggregate):
-                effects += table.rounds.on_timer(table.timers.fire(timer.token), table.now)
-        table.end(only(effects, Aggregate)[0])
-        table.now = began + 1.0
-        table.push(2, late)
-    assert table.rounds.deadline.grace_s() > 1.0
 
 
 def test_a_timer_of_a_former_round_closes_nothing() -> None:
@@ -333,25 +284,6 @@ def test_a_peer_that_has_finished_is_neither_expected_nor_pushed_to() -> None:
 
 
 # --- what is taken --------------------------------------------------------------------------------
-
-
-def test_an_older_push_is_used_when_nothing_newer_came_and_only_once() -> None:
-    table = GossipTable(peers=3, gossip={"staleness_max": 2}, at=10)
-    table.push(1, 8)
-    table.push(1, 9)
-    table.contribute()
-    table.view.skipped[1] = "suspected"
-    (ask,) = only(table.push(2), Aggregate)
-    assert ask.rows[1].payload.data == (1.0, 9.0)
-    table.end(ask)
-    table.contribute()
-    assert [row.peer for row in only(table.push(2), Aggregate)[0].rows] == [0, 2]
-
-
-def test_too_old_a_push_is_dropped() -> None:
-    table = GossipTable(peers=3, gossip={"staleness_max": 2}, at=10)
-    table.push(1, 7)
-    assert len(table.rounds.pushes) == 0
 
 
 def test_a_source_that_is_already_past_this_round_is_not_waited_for() -> None:
@@ -512,9 +444,7 @@ def test_a_quarantined_peer_is_used_only_where_the_rule_tolerates_f_with_it_and_
 
 
 @pytest.mark.parametrize("f", [0, 1])
-def test_a_peer_without_an_update_of_its_own_applies_none_of_quarantined_peers_alone(
-    f: int,
-) -> None:
+def test_a_peer_without_an_own_update_applies_none_of_quarantined_ones(f: int) -> None:
     table = GossipTable(peers=4, f=f, updates_for=(1, 2), at=0)
     table.rounds.trust.quarantined = lambda: frozenset({1, 2})  # type: ignore[method-assign]
     table.view.skipped[3] = "suspected"
@@ -543,9 +473,7 @@ def test_f_is_what_the_rule_can_tolerate_with_so_few_rows() -> None:
 
 
 @pytest.mark.parametrize(("others", "mixing"), [(1, 0.5), (3, 0.1), (3, 1.0)])
-def test_with_local_steps_half_of_what_is_applied_is_the_own_difference(
-    others: int, mixing: float
-) -> None:
+def test_with_local_steps_half_of_what_is_applied_is_own(others: int, mixing: float) -> None:
     for has_local_steps in (False, True):
         gossip = {"mixing": mixing}
         table = GossipTable(peers=others + 1, local_steps=has_local_steps, gossip=gossip, at=0)
@@ -579,24 +507,6 @@ def mixing_round(table: GossipTable, others: dict[int, bytes], own: bytes) -> li
     return effects
 
 
-def test_parameters_travel_in_every_mth_round_only() -> None:
-    table = GossipTable(peers=2, gossip={"mix_every": 3})
-    wanted = []
-    effects = table.start()
-    for _ in range(6):
-        wanted += [go.want_parameters for go in only(effects, StartRound)]
-        own = vector(1.0, 1.0) if table.rounds.mixes else None
-        effects = table.contribute(parameters=own)
-        sent = {send.message.what for send in only(effects, Send)}  # type: ignore[union-attr]
-        assert ("parameters" in sent) == table.rounds.mixes
-        effects += table.push(1) + (table.push(1, what="parameters") if table.rounds.mixes else [])
-        for ask in only(effects, Aggregate):
-            effects += table.answer(ask)
-        assert only(effects, Apply)[0].mix_scale == (0.5 if table.rounds.mixes else 0.0)
-        effects += table.applied()
-    assert wanted == [False, False, True, False, False, True]
-
-
 def test_a_mixing_round_waits_for_parameters_too() -> None:
     table = GossipTable(peers=2, gossip={"mix_every": 1}, at=0)
     table.contribute(parameters=vector(1.0, 1.0))
@@ -604,21 +514,6 @@ def test_a_mixing_round_waits_for_parameters_too() -> None:
     gradient, mix = only(table.push(1, what="parameters"), Aggregate)
     assert (gradient.mix, mix.mix, mix.own) == (False, True, 0)
     assert {row.samples for row in mix.rows} == {1}
-
-
-def test_one_keeps_at_least_the_weight_of_one_among_those_mixed() -> None:
-    for others, most in ((1, 1 / 2), (2, 2 / 3), (3, 3 / 4)):
-        table = GossipTable(peers=others + 1, gossip={"mix_every": 1, "mixing": 1.0}, at=0)
-        effects = mixing_round(table, dict.fromkeys(range(1, others + 1), b""), b"")
-        assert only(effects, Apply)[0].mix_scale == pytest.approx(most)
-
-
-def test_the_weight_of_oneself_follows_who_came_not_who_was_expected() -> None:
-    table = GossipTable(peers=4, gossip={"mix_every": 1, "mixing": 1.0})
-    table.view.skipped = {2: "suspected", 3: "suspected"}
-    table.start()
-    effects = mixing_round(table, {1: b""}, b"")
-    assert only(effects, Apply)[0].mix_scale == 0.5
 
 
 def test_mixing_is_raised_when_replicas_are_far_apart_and_until_they_are_close() -> None:

@@ -45,9 +45,7 @@ def test_the_answer_is_there_the_next_time(tool: Path) -> None:
     assert "-i" not in (tool / "asked").read_text()
 
 
-def test_only_those_that_the_peer_may_see_are_asked_for(
-    tool: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_those_the_peer_may_see_are_asked(tool: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,3")
     meter = GpuMeter(os.getpid())
     meter.measure()

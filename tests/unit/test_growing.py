@@ -35,9 +35,7 @@ def numbers(growing: GrowingFile) -> list[int]:
     return [row["n"] for row in growing.rows()]
 
 
-def test_a_row_is_given_out_once_and_when_its_line_has_an_end(
-    path: Path, growing: GrowingFile
-) -> None:
+def test_a_row_is_given_out_once_when_its_line_ends(path: Path, growing: GrowingFile) -> None:
     assert numbers(growing) == []  # there is no such file yet
     append(path, line(schema="gossip.events/2") + line(n=1) + line(n=2)[:4])
     assert numbers(growing) == [1]
@@ -46,9 +44,7 @@ def test_a_row_is_given_out_once_and_when_its_line_has_an_end(
     assert numbers(growing) == []
 
 
-def test_a_line_that_a_crash_has_torn_is_counted_and_left_out(
-    path: Path, growing: GrowingFile
-) -> None:
+def test_a_line_torn_by_a_crash_is_counted_and_left_out(path: Path, growing: GrowingFile) -> None:
     append(path, line(n=1) + b'{"n":2, "ev\n' + line(n=3) + b"[]\n")
     assert numbers(growing) == [1, 3]
     assert growing.refused == 2
@@ -80,9 +76,7 @@ def test_a_file_between_two_names_is_read_the_next_time(path: Path, growing: Gro
     assert numbers(growing) == [2, 3]
 
 
-def test_another_file_in_its_place_is_not_taken_for_its_rest(
-    path: Path, growing: GrowingFile
-) -> None:
+def test_another_file_in_its_place_is_not_its_rest(path: Path, growing: GrowingFile) -> None:
     append(path, line(n=1))
     assert numbers(growing) == [1]
     scratch = path.with_name("new")
@@ -92,9 +86,7 @@ def test_another_file_in_its_place_is_not_taken_for_its_rest(
     assert growing.replaced
 
 
-def test_a_line_longer_than_any_of_ours_is_not_kept_in_memory(
-    path: Path, growing: GrowingFile
-) -> None:
+def test_a_line_longer_than_any_of_ours_is_not_kept(path: Path, growing: GrowingFile) -> None:
     append(path, b'"' + b"x" * (3 << 20) + b'"\n' + line(n=2))
     assert numbers(growing) == [2]
     assert growing.refused

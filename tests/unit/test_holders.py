@@ -50,9 +50,7 @@ BORN, AGAIN, KILLED, DONE = {"incarnation": 0}, {"incarnation": 1}, {"signal": 9
         ),  # it has ended with it
     ],
 )
-def test_who_has_the_state_is_known_from_the_rows(
-    rows: list[Any], anybody: bool, in_vain: bool
-) -> None:
+def test_who_has_the_state_is_known_by_rows(rows: list[Any], anybody: bool, in_vain: bool) -> None:
     holders = after(*rows)
     assert (holders.anybody, holders.in_vain) == (anybody, in_vain)
 

@@ -42,11 +42,7 @@ def judged(host: Host, program: Program = SCRIPT, **other: Any) -> list[str]:
     """The lines about a second host, after a first one with which all is well."""
     report = HostReport()
     judge_hosts(
-        report,
-        [Host("first"), host],
-        {"first": facts(), host.name: facts(**other)},
-        program,
-        "d1",
+        report, [Host("first"), host], {"first": facts(), host.name: facts(**other)}, program, "d1"
     )
     return [line for line in report.as_text() if not line.startswith("ok    first")]
 

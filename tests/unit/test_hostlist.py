@@ -30,9 +30,7 @@ def test_a_file_is_in_the_syntax_of_deepspeed_and_may_say_more() -> None:
     )
 
 
-def test_what_is_given_is_a_file_where_there_is_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_given_is_a_file_if_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "lab").write_text("a slots=3\n")
     monkeypatch.chdir(tmp_path)
     assert load("lab") == (Host("a", 3),)
@@ -68,9 +66,7 @@ def test_what_is_given_is_a_file_where_there_is_one(
         ),
     ],
 )
-def test_what_is_wrong_in_a_file_is_told_with_its_line(
-    text: str, says: str, hint: str | None
-) -> None:
+def test_an_error_in_a_file_is_told_with_its_line(text: str, says: str, hint: str | None) -> None:
     with pytest.raises(ConfigError) as wrong:
         parse_file(text, "hosts.txt")
     assert str(wrong.value) == says

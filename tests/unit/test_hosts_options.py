@@ -252,9 +252,7 @@ def test_times_are_moved_to_our_clock(tmp_path: Path) -> None:
     assert (tmp_path / "peer-2" / "out.log").read_text() == '{"t":1}\n'
 
 
-def test_events_are_those_of_the_hosts_own_files_and_else_what_they_had_sent(
-    tmp_path: Path,
-) -> None:
+def test_events_are_those_of_the_hosts_own_files_or_what_they_sent(tmp_path: Path) -> None:
     head = '{"schema":"gossip.events/2"}\n'
     sent = (
         '{"t":2,"peer":0,"host":"a"}\n{"t":1,"peer":1,"host":"b"}\n'

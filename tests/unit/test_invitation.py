@@ -26,9 +26,7 @@ def line_of(given: RunConfig, join_servers: list[str], key: Path | None, *words:
     )
 
 
-def test_of_many_hosts_several_doors_are_named_and_the_key_that_has_to_be_copied(
-    tmp_path: Path,
-) -> None:
+def test_of_many_hosts_several_doors_and_the_key_to_copy_are_named(tmp_path: Path) -> None:
     given = config(keys=True)
     join_servers = [f"10.0.0.{number}:7000" for number in range(1, 5)]
     words = ["train.py", "--lr", "a b"]

@@ -141,19 +141,6 @@ def test_one_shard_is_aggregated_in_one_step() -> None:
     assert not [message for _, _, message in table.sent if isinstance(message, PartialStatistics)]
 
 
-def test_nobody_decides_before_all_have_measured() -> None:
-    table = apart()
-    first, second, _ = table.servers()
-    table.lose = lambda sender, to, message: (
-        isinstance(message, PartialStatistics) and sender == second
-    )
-    before = len(table.made_by_step("decide"))
-    table.offer(uneven)
-    table.deliver()
-    assert len(table.made_by_step("decide")) == before
-    assert [shard.commit for shard in table.peers[first].shards] == [None] * SHARDS
-
-
 def test_only_what_has_come_to_all_servers_counts() -> None:
     table = apart()
     number, (_, second, third) = table.peers[0].round_id, table.servers()
@@ -195,46 +182,6 @@ def test_a_part_that_was_lost_is_asked_for_and_costs_no_attempt() -> None:
     assert not [
         report for reports in table.reports for report in reports if report.event == "attempt"
     ]
-
-
-@pytest.mark.parametrize("shard", range(SHARDS))
-def test_a_server_that_dies_once_it_has_measured_is_handed_on(shard: int) -> None:
-    table = apart()
-    number, victim = table.peers[0].round_id, table.servers()[shard]
-    table.lose = lambda sender, to, message: (
-        isinstance(message, PartialStatistics | Commit) and sender == victim
-    )
-    table.offer(uneven)
-    table.deliver()
-    table.crash(victim)
-    table.pass_time(3.0)
-    table.assert_one_history(number + 1)
-    commits = table.commits(number)
-    assert len({commit.contributors for commit in commits}) == 1
-    assert commits[shard].made_at == 1
-    assert victim not in {c.peer for c in commits[0].contributors}
-    assert all(commit.digest for commit in commits)
-
-
-def test_what_a_dead_server_has_measured_is_not_decided_on() -> None:
-    table = apart()
-    number, (first, second, third) = table.peers[0].round_id, table.servers()
-    kept: list[PartialStatistics] = []
-
-    def lose(sender: int, to: int, message: Message) -> bool:
-        late = isinstance(message, PartialStatistics) and sender == third and not kept
-        kept.extend([message] if late and isinstance(message, PartialStatistics) else [])
-        return late
-
-    table.lose = lose
-    table.offer(uneven)
-    table.deliver()
-    table.crash(second)
-    assert table.peers[first].participant.cross_shard._part_of(table.peers[first].shards[1]) is None
-    table.mail.append((third, first, kept[0], None))
-    table.pass_time(3.0)
-    assert all(commit.digest for commit in table.commits(number)), "nobody can combine what it had"
-    table.assert_one_history(number + 1)
 
 
 def test_a_server_that_dies_with_what_was_decided_on_costs_the_round_and_not_the_next() -> None:

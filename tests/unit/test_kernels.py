@@ -162,9 +162,7 @@ def test_a_network_puts_the_wanted_ranks_in_place(n: int) -> None:
         np.testing.assert_array_equal(y[low : high + 1], np.sort(x, axis=0)[low : high + 1])
 
 
-def test_more_rows_than_a_table_can_speak_of_are_ranked_without_one(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_more_rows_than_a_table_holds_are_ranked_without(monkeypatch: pytest.MonkeyPatch) -> None:
     rows, low, high = Rows.of(cloud(20, 300)), 4, 15
     expected = between(rows, low, high)[0]
     monkeypatch.setattr(networks, "ROWS_MAX", 19)
@@ -173,9 +171,7 @@ def test_more_rows_than_a_table_can_speak_of_are_ranked_without_one(
     assert nearest(rows, 16, middle(20))[0].isfinite().all()
 
 
-def test_both_implementations_select_the_same_bits(
-    monkeypatch: pytest.MonkeyPatch, backend: str
-) -> None:
+def test_both_kernels_select_the_same_bits(monkeypatch: pytest.MonkeyPatch, backend: str) -> None:
     for n, d in SIZES:
         x = cloud(n, d)
         x[:, : d // 3] = x[:, : d // 3].round()  # ties, zeros of both signs
@@ -349,9 +345,7 @@ def test_the_result_does_not_depend_on_the_number_of_threads(backend: str) -> No
 
 
 @pytest.mark.usefixtures("threads")
-def test_several_threads_give_what_one_gives_also_without_openmp(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_several_threads_give_what_one_gives(monkeypatch: pytest.MonkeyPatch) -> None:
     from gossip.aggregators.kernels import teams
 
     x = cloud(20, 150_000)

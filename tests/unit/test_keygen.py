@@ -16,9 +16,7 @@ from gossip.run.keys import fingerprint, make_pair, read_pair
 from gossip.transport.curve import new_pair
 
 
-def test_a_key_is_made_and_shown_without_its_secret(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-):
+def test_a_key_is_made_and_shown_without_secret(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     keygen(tmp_path / "swarm.key")
     pair = read_pair(tmp_path / "swarm.key")
     made = capsys.readouterr().out
@@ -99,9 +97,7 @@ def test_one_key_is_not_for_several_peers(tmp_path: Path, peers: int):
             check_listed(config, f"{tmp_path}/k.key")
 
 
-def test_gossip_run_looks_for_its_peers_on_the_list(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_gossip_run_looks_for_peers_on_the_list(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("GOSSIP_KEY", raising=False)
     Path("train.py").write_text("")

@@ -59,9 +59,7 @@ def test_a_key_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest.Mo
         read_pair(tmp_path / "swarm.key")
 
 
-def test_the_script_that_another_users_run_names_is_not_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_the_script_of_a_strangers_run_is_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     script = tmp_path / "train.py"
     script.write_text("")
     told = {"command": ["python", "-u", "train.py"], "folder": str(tmp_path)}

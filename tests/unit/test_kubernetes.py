@@ -58,9 +58,7 @@ def without_what_is_drawn(text: str) -> str:
 
 
 @pytest.mark.parametrize(("golden", "way"), WAYS.items())
-def test_the_manifest_is_this(
-    gossip: Any, tmp_path: Path, golden: str, way: tuple[str, ...]
-) -> None:
+def test_the_manifest_is_so(gossip: Any, tmp_path: Path, golden: str, way: tuple[str, ...]) -> None:
     code, out, err = gossip(*ASKED, *way, "--", *WORDS)
     assert (code, err) == (0, "")
     assert without_what_is_drawn(out) == (GOLDEN / golden).read_text()
@@ -210,9 +208,7 @@ def test_settings_of_this_shell_come_along_and_what_does_not_is_said(
         (["-o", "nowhere/job.yaml", "train.py"], "cannot write nowhere/job.yaml: No such file"),
     ],
 )
-def test_what_every_pod_would_find_is_found_before(
-    gossip: Any, words: list[str], said: str
-) -> None:
+def test_what_every_pod_would_hit_is_found_before(gossip: Any, words: list[str], said: str) -> None:
     code, out, err = gossip("-n", "2", "--image", "i", *words)
     assert code
     assert not out
@@ -327,9 +323,7 @@ def test_a_pod_looks_up_who_is_missing_and_no_other(monkeypatch: pytest.MonkeyPa
     assert met[0] == "10.0.0.7:7421"
 
 
-def test_the_key_of_a_pod_is_for_its_owner_alone_whatever_the_mode_of_the_secret(
-    tmp_path: Path,
-) -> None:
+def test_the_key_of_a_pod_is_for_its_owner_whatever_the_secrets_mode(tmp_path: Path) -> None:
     (tmp_path / "given").mkdir()
     pair, given = make_pair(tmp_path / "given" / "swarm.key"), tmp_path / "given" / "swarm.key"
     given.chmod(0o440)  # as Kubernetes makes it of 0400 for a pod with a group of its own

@@ -8,11 +8,9 @@ from member_bench import NEXT_LIFE, MemberBench, rumor
 from test_rolling import LINEAGE, RollingTable, vector
 
 from gossip.core import STASH_ROUNDS
-from gossip.core.events import Payload, Received, ResultSimilarity
+from gossip.core.events import Payload, Received
 from gossip.core.messages import Commit, Update
 from gossip.core.rounds.future_buffer import FutureBuffer
-
-OPPOSED = ResultSimilarity(1.0, 1.0, -0.9)
 
 
 def committed(table: RollingTable) -> tuple[Commit, Payload]:
@@ -24,35 +22,6 @@ def committed(table: RollingTable) -> tuple[Commit, Payload]:
 
 def handed(table: RollingTable, commit: Commit, payload: Payload) -> Received:
     return Received(commit.server, 0, commit, payload)
-
-
-def test_the_server_of_a_later_attempt_spreads_what_a_former_life_has_committed() -> None:
-    table = RollingTable(5)
-    commit, payload = committed(table)
-    first, second = table.order()[:2]
-    table.views[second].skipped[first] = "started again"
-    server = table.peers[second]
-    table.notice(second)
-    table.sent.clear()
-    table.run(second, server.on_former_commit(handed(table, commit, payload), table.now))
-    spread = [message for _, _, message in table.sent if isinstance(message, Commit)]
-    assert {message.digest for message in spread} == {commit.digest}
-    assert {message.attempt for message in spread} == {1}
-    assert server.round_id == 1
-
-
-def test_who_has_promised_a_later_attempt_hands_it_on_and_does_not_take_it() -> None:
-    table = RollingTable(5)
-    commit, payload = committed(table)
-    first, second, other = table.order()[:3]
-    table.views[other].skipped[first] = "started again"
-    table.notice(other)
-    table.sent.clear()
-    table.run(other, table.peers[other].on_former_commit(handed(table, commit, payload), table.now))
-    assert [
-        (to, message.digest) for _, to, message in table.sent if isinstance(message, Commit)
-    ] == [(second, commit.digest)]
-    assert table.peers[other].round_id == 0
 
 
 def test_it_says_nothing_of_where_the_present_life_is() -> None:
@@ -79,18 +48,6 @@ def test_what_is_of_no_turn_another_branch_or_damaged_is_not_taken() -> None:
     for message, content in wrong:
         assert taker.on_former_commit(handed(table, message, content), table.now) == []
         assert taker.round_id == 0, message
-
-
-def test_one_that_is_doubted_is_left_alone_and_the_present_life_is_waited_for() -> None:
-    """It neither keeps to that result, nor is it to be passed over."""
-    table = RollingTable(5, f=1)
-    commit, payload = committed(table)
-    taker = next(peer for peer in table.peers if peer.local != commit.server)
-    event = replace(handed(table, commit, payload), similarity=OPPOSED)
-    assert taker.on_former_commit(event, table.now) == []
-    shard = taker.shards[0]
-    assert (shard.commit, shard.rejected_from, shard.attempt) == (None, set(), 0)
-    assert shard.doubted == {commit.server}, "with one more it is believed"
 
 
 def test_of_a_round_to_come_it_is_kept() -> None:

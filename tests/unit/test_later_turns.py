@@ -10,7 +10,7 @@ from test_rolling import LINEAGE, RollingTable, vector
 from gossip.core.events import Effect, Payload, Received, Send
 from gossip.core.messages import Message, NotServing, Update, UpdateRequest
 from gossip.core.rounds.credit import TokenBucket
-from gossip.core.rounds.shard import ServedAttempt, ShardRound
+from gossip.core.rounds.shard import ShardRound
 from gossip.core.settings import (
     AFTER_PAUSE_S,
     CREDIT_REGAINED,
@@ -82,13 +82,6 @@ class Bench(RollingTable):
         return self.shard.attempt
 
 
-def test_a_word_that_nothing_explains_is_followed_at_once() -> None:
-    bench = Bench()
-    assert bench.asks(N + 1)
-    assert bench.asks(3 * N)
-    assert bench.gives(bench.last, 3 * N + 3)
-
-
 def test_what_is_waited_in_vain_on_such_words_spends_a_credit_and_then_they_are_put_off() -> None:
     bench, turns = Bench(), 0
     for turn in range(1, 100):
@@ -98,13 +91,6 @@ def test_what_is_waited_in_vain_on_such_words_spends_a_credit_and_then_they_are_
         bench.pass_time(TIMEOUT_S / 2)
     assert 2 * CREDIT_TURNS <= turns <= 2 * CREDIT_TURNS + 1
     assert bench.shard.attempt == turns * N
-
-
-def test_words_that_come_one_upon_the_other_spend_no_more_than_the_time_that_passes() -> None:
-    bench = Bench()
-    for turn in range(1, 100):
-        assert bench.asks(turn * N)
-        bench.pass_time(0.001)
 
 
 def test_a_commit_in_time_costs_nothing() -> None:
@@ -130,17 +116,6 @@ def test_a_credit_comes_back_slowly_and_in_turns() -> None:
     assert credit.spent(3, 100.0, 5.0) == 0.0
     credit.spend(3, 1000.0, 100.0, 5.0, most=CREDIT_TURNS + 1)
     assert credit.spent(3, 100.0, 5.0) == CREDIT_TURNS + 1, "nobody is put off for ever"
-
-
-def test_what_was_put_off_is_taken_up_when_this_peer_hands_the_shard_on() -> None:
-    bench = Bench()
-    bench.spend_all(bench.third)
-    assert not bench.asks(N + 2)
-    assert not bench.asks(2 * N + 2)
-    bench.pass_time(TIMEOUT_S - 0.01)
-    assert bench.shard.attempt == 0, "the present server has all of its time"
-    bench.pass_time(0.02)
-    assert bench.shard.attempt == 2 * N + 2
 
 
 def test_an_update_that_was_put_off_is_asked_for_when_it_is_taken_up() -> None:
@@ -183,17 +158,6 @@ def test_all_others_may_have_a_turn_before_it_is_taken_up_again() -> None:
     assert pauses[2] >= 4 * N
 
 
-def test_who_is_next_is_believed_without_credit_once_a_server_has_had_its_turn() -> None:
-    bench = Bench()
-    bench.spend_all(*range(N))
-    bench.pass_time((TURN_SHARE - 0.01) * TIMEOUT_S)
-    assert not bench.asks(1)
-    bench.pass_time(0.02 * TIMEOUT_S)
-    assert not bench.asks(2), "that passes over one who has had no turn"
-    assert not bench.asks(N), "and that over all others"
-    assert bench.asks(1)
-
-
 def test_who_is_skipped_need_have_no_turn() -> None:
     bench = Bench()
     bench.spend_all(*range(N))
@@ -213,16 +177,6 @@ def test_a_server_that_hands_on_itself_or_says_that_it_does_not_serve_is_believe
     chain = bench.peers[bench.peer].chain
     bench.hears(bench.first, NotServing(LINEAGE, 0, 0, N, 0, chain))
     assert bench.asks(N + 1)
-
-
-def test_credit_is_kept_over_links_and_rounds() -> None:
-    bench = Bench()
-    bench.spend_all(bench.third)
-    rounds = bench.peers[bench.peer]
-    rounds.on_disconnect(bench.third)
-    rounds.stop(bench.now)
-    rounds.resume(bench.now)
-    assert not bench.asks(N + 2)
 
 
 def test_where_nobody_lies_all_are_followed_at_once() -> None:
@@ -313,10 +267,6 @@ def test_a_turn_is_as_long_as_its_server_has_where_payloads_take_time() -> None:
     assert bench.asks(N + 1)
 
 
-def test_the_latest_word_of_a_peer_is_kept_whatever_comes_first() -> None:
-    assert Bench().takes_up(2 * N + 2, N + 2) == 2 * N + 2
-
-
 def test_of_the_words_of_several_the_latest_is_taken_up() -> None:
     assert Bench().takes_up(2 * N + 2, N + 4) == 2 * N + 2
 
@@ -327,17 +277,6 @@ def test_a_word_that_is_taken_up_does_not_make_the_turns_longer_either() -> None
     bench.shard.timeouts = 0
     bench.peers[bench.peer].patience.transfer_tracker.takes_time = True
     assert bench.peers[bench.peer].patience.timeout_factor(bench.shard) == 1
-
-
-def test_turns_beyond_once_round_the_order_need_not_be_looked_at() -> None:
-    """A word may name any number. Where all others are skipped, this peer has one turn in vain, and
-    not one in each time round."""
-    bench = Bench()
-    for gone in (bench.first, bench.second, bench.third, bench.last):
-        bench.views[bench.peer].skipped[gone] = "closed its connection"
-    bench.shard.attempt, bench.shard.claims.came_at = 3, bench.now
-    turns, now = bench.peers[bench.peer].participant.later_turns, bench.now + 0.8 * TIMEOUT_S
-    assert turns.is_explained(bench.shard, bench.third, 5 * N + 2, now)
 
 
 def test_what_was_passed_over_is_known_when_a_round_is_come_back_to() -> None:
@@ -372,16 +311,6 @@ def test_who_stood_still_is_not_drawn_away_by_who_has_no_credit() -> None:
     bench.pass_time(AFTER_PAUSE_S + 0.01)
     assert bench.shard.attempt == 0
     assert bench.shard.claims.deferred == {bench.last: 1000 * N + 3}
-
-
-def test_a_word_that_is_put_off_does_not_hide_that_of_another_from_who_stood_still() -> None:
-    bench = Bench()
-    bench.spend_all(bench.last)
-    bench.run(bench.peer, bench.peers[bench.peer].on_pause(2.0, bench.now))
-    bench.gives(bench.last, 1000 * N + 3)
-    bench.gives(bench.third, N + 3)
-    bench.pass_time(AFTER_PAUSE_S + 0.01)
-    assert bench.shard.served.attempt == N + 3
 
 
 def test_a_credit_that_is_spent_meanwhile_is_none_when_it_serves_again() -> None:
@@ -421,23 +350,6 @@ class Taking(Bench):
         return self.peer in self.server.served.answers
 
 
-def test_a_take_back_that_overtakes_its_update_counts() -> None:
-    bench = Taking()
-    bench.take_back()
-    bench.update()
-    assert bench.server.served.attempt == 0
-    assert not bench.is_counted()
-
-
-def test_a_take_back_that_comes_before_anything_is_served_counts() -> None:
-    bench = Taking()
-    bench.server.served = ServedAttempt()
-    bench.take_back()
-    bench.update()
-    assert bench.server.served.attempt == 0
-    assert not bench.is_counted()
-
-
 def test_an_update_of_a_later_attempt_is_not_taken_back_with_the_first() -> None:
     bench = Taking()
     bench.take_back()
@@ -467,16 +379,6 @@ def test_where_nobody_lies_nothing_is_taken_back() -> None:
     bench.update()
     bench.take_back()
     assert bench.is_counted()
-
-
-def test_only_what_was_given_here_in_that_attempt_is_taken_back() -> None:
-    bench = Taking()
-    bench.update()
-    bench.take_back(attempt=N)
-    assert bench.is_counted(), "it is of another attempt"
-    bench.server.served.withdrawn.clear()
-    bench.take_back(attempt=1)  # an answer to what this peer has given it
-    assert not bench.server.served.withdrawn
 
 
 def test_what_the_rule_is_running_on_is_not_taken_back() -> None:

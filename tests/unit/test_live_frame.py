@@ -204,9 +204,7 @@ def test_of_many_peers_the_table_has_those_that_need_attention_and_counts_the_ot
     "size", [Size(80, 24), Size(80, 10), Size(40, 30), Size(20, 12), Size(1, 1)]
 )
 @pytest.mark.parametrize("peers", [1, 8, 12, 13, 400])
-def test_no_line_is_wider_than_the_terminal_and_the_table_no_longer_than_it(
-    size: Size, peers: int
-) -> None:
+def test_no_line_is_wider_than_the_terminal_nor_the_table_longer(size: Size, peers: int) -> None:
     view = RunModel(peers)
     view.apply(event("plan", 0, steps=10**9, folder="/data/" + "long/" * 100, every=50))
     now = rounds(view, 3, list(range(peers)), loss=1e30)

@@ -377,9 +377,7 @@ def test_what_has_no_effect_is_said_once():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         ShardedLoader(
-            DataLoader(numbers(), batch_size=2, shuffle=True, num_workers=2),
-            ScriptedRounds([]),
-            0,
+            DataLoader(numbers(), batch_size=2, shuffle=True, num_workers=2), ScriptedRounds([]), 0
         )
 
 
@@ -388,9 +386,7 @@ def test_a_data_set_may_be_given_without_a_loader():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         made = ShardedLoader(
-            loader_of(dataset, 4, {"collate_fn": len}),
-            ScriptedRounds([(0, ((0, 3),))]),
-            0,
+            loader_of(dataset, 4, {"collate_fn": len}), ScriptedRounds([(0, ((0, 3),))]), 0
         )
         assert (made.dataset, made.batch_size, list(made)) == (dataset, 4, [3])
         loader = DataLoader(dataset, batch_size=2)

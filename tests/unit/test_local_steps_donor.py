@@ -104,9 +104,7 @@ def test_a_state_that_comes_behind_something_else_waits_for_the_end_of_the_round
 
 
 @pytest.mark.parametrize(("slices", "taken"), [("speed", 2), ("equal", 4)])
-def test_a_round_that_is_decided_ends_behind_the_step_that_is_under_way(
-    slices: str, taken: int
-) -> None:
+def test_a_round_that_is_decided_ends_behind_the_present_step(slices: str, taken: int) -> None:
     """An update of it counts for nothing, and the next round has begun."""
     asked = Asked(control.ApplyCommand(1, -1, 0.0), slices=slices)
     asked.play()

@@ -109,9 +109,7 @@ def test_rates_of_a_resumed_peer_are_those_of_the_checkpoint_and_not_of_its_own_
 
 
 @pytest.mark.parametrize(("steps", "kept"), [(3, 3), (4, 3)])
-def test_a_state_at_the_end_has_what_was_kept_as_it_was_behind_the_last_round(
-    steps: int, kept: int
-) -> None:
+def test_a_state_at_the_end_has_what_was_kept_at_the_last_round(steps: int, kept: int) -> None:
     model, optimizer = small_model()
     scheduler = halving(optimizer)
     with FakeNodeSwarm(echo, local_steps=3, outer="mean") as swarm:

@@ -151,9 +151,7 @@ class Peer:
         checkpoints.note_folder(folder, folder)
 
 
-def test_it_goes_on_from_its_newest_checkpoint_that_is_not_ahead_of_the_others(
-    tmp_path: Path,
-) -> None:
+def test_it_goes_on_from_its_newest_checkpoint_not_ahead_of_others(tmp_path: Path) -> None:
     saved = {}
     for step in (4, 8, 12):
         peer = Peer(1, 0.5, seed=step)

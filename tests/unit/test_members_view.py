@@ -34,9 +34,7 @@ def test_those_present_are_counted_as_they_come_and_go() -> None:
 
 @pytest.mark.parametrize("n", [SCANNED_MEMBERS // 2, 4 * SCANNED_MEMBERS])
 @pytest.mark.parametrize("able", [0, 1, 2, 20])
-def test_a_sample_holds_as_many_as_there_are_each_once_and_only_those_that_fit(
-    n: int, able: int
-) -> None:
+def test_a_sample_holds_each_once_and_only_those_that_fit(n: int, able: int) -> None:
     view = view_of(n, range(5, 5 + able))
     for seed in range(20):
         found = [

@@ -21,43 +21,12 @@ def test_a_connection_that_stands_when_a_new_life_at_its_address_is_heard_of_is_
     assert bench.core.view.skip_reason(1) == ""
 
 
-def test_a_connection_to_the_address_of_a_former_life_is_not() -> None:
-    bench = MemberBench(3)
-    bench.speak_again(1)
-    bench.gossip(2, rumor(1, "alive", NEXT_LIFE, control="elsewhere"))
-    assert bench.core.view.skip_reason(1) == "connecting"
-    assert bench.connects[-1] == Connect(1, "elsewhere", "elsewhere")
-    bench.link(1)
-    assert bench.core.view.skip_reason(1) == ""
-
-
-def test_a_connection_that_closed_meanwhile_is_waited_for() -> None:
-    bench = MemberBench(3)
-    bench.link(1, up=False, reason="closed")
-    bench.speak_again(1)
-    bench.gossip(2, rumor(1, "alive", NEXT_LIFE, control="c1"))
-    assert bench.core.view.skip_reason(1) == "connecting"
-    bench.link(1)
-    assert bench.core.view.skip_reason(1) == ""
-
-
 def test_one_that_came_up_again_before_the_news_is_used() -> None:
     bench = MemberBench(3)
     bench.link(1, up=False, reason="closed")
     bench.link(1)
     bench.speak_again(1)
     bench.gossip(2, rumor(1, "alive", NEXT_LIFE, control="c1"))
-    assert bench.core.view.skip_reason(1) == ""
-
-
-def test_a_connection_made_before_the_new_lifes_address_is_known_counts_once_it_is_the_same():
-    bench = MemberBench(3)
-    bench.speak_again(1)
-    bench.gossip(2, rumor(1, "alive", NEXT_LIFE))
-    bench.link(1, up=False, reason="closed")
-    bench.link(1)
-    assert bench.core.view.skip_reason(1) == "connecting"
-    bench.do(bench.core.learn(1, "c1", "b1", 1, bench.now))
     assert bench.core.view.skip_reason(1) == ""
 
 

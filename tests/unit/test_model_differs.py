@@ -61,9 +61,7 @@ def test_the_first_tensor_that_differs_is_named_with_both_shapes(
     assert "same model" in caught.value.hint
 
 
-def test_a_refusal_is_left_as_it_is_where_nobody_has_left_word_of_that_model(
-    tmp_path: Path,
-) -> None:
+def test_a_refusal_stays_where_nobody_left_word_of_that_model(tmp_path: Path) -> None:
     own, swarm = layout_of(8, 4), layout_of(8, 5)
     (tmp_path / "peer-0").mkdir()
     (tmp_path / "peer-0" / "model.json").write_text("{")

@@ -12,13 +12,7 @@ import pytest
 from fixed_view import FixedView
 
 from gossip.core.events import Halt
-from gossip.core.lifecycle.bootstrap import (
-    BeginFresh,
-    Bootstrap,
-    Decision,
-    TakeState,
-    WaitForPeers,
-)
+from gossip.core.lifecycle.bootstrap import BeginFresh, Bootstrap, Decision, TakeState, WaitForPeers
 from gossip.core.lifecycle.exit_codes import NEVER_STARTED, REFUSED
 from gossip.core.messages import Hello
 from gossip.core.settings import WAITING_REPORT_S, CoreSettings
@@ -108,9 +102,7 @@ def test_the_id_of_a_peer_elsewhere_is_not_given_to_who_joins_by_the_folder(tmp_
     assert [claim(tmp_path, 2, 4) for _ in range(2)] == [(3, 0), None]
 
 
-def test_the_id_of_one_that_has_ended_is_given_out_once_under_a_higher_incarnation(
-    tmp_path: Path,
-) -> None:
+def test_the_id_of_one_that_has_ended_is_given_out_once_again(tmp_path: Path) -> None:
     SeedFolder(tmp_path, 0, 4).announce("tcp://a:1", "tcp://a:2", 6)
     assert claim(tmp_path, 1, 1) is None, "it is in use"
     announce_end(tmp_path, 0)
@@ -119,9 +111,7 @@ def test_the_id_of_one_that_has_ended_is_given_out_once_under_a_higher_incarnati
     assert claim(tmp_path, 1, 1) == (0, 8)
 
 
-def test_nobody_is_left_of_a_run_when_all_who_have_come_have_ended_but_those_who_ask(
-    tmp_path: Path,
-) -> None:
+def test_nobody_is_left_when_all_have_ended_but_those_who_ask(tmp_path: Path) -> None:
     assert not nobody_left(tmp_path, [2]), "nobody has come yet"
     for peer in range(3):
         SeedFolder(tmp_path, peer, 4).announce("tcp://a:1", "tcp://a:2", 0)

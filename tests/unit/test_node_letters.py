@@ -56,11 +56,7 @@ class Sent:
 
 
 def outbox_of(
-    word: str,
-    sent: Sent,
-    folder: Path | None = None,
-    core: Any = None,
-    rounds: int | None = None,
+    word: str, sent: Sent, folder: Path | None = None, core: Any = None, rounds: int | None = None
 ) -> Outbox:
     return tampering(word, sent, Journal(ATTACKER, folder, None), core, rounds)
 

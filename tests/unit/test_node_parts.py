@@ -250,12 +250,7 @@ def test_what_another_made_long_ago_is_in_its_own_file(
 def test_bytes_become_hex_and_what_json_does_not_know_null() -> None:
     assert json.loads(
         json_line({"a": b"\1\2", "b": float("nan"), "c": [float("inf"), 1.5], "d": np.float32(2)})
-    ) == {
-        "a": "0102",
-        "b": None,
-        "c": [None, 1.5],
-        "d": 2.0,
-    }
+    ) == {"a": "0102", "b": None, "c": [None, 1.5], "d": 2.0}
 
 
 def test_a_launcher_that_does_not_read_costs_bounded_memory_and_hears_of_the_gap(
@@ -304,9 +299,7 @@ def test_a_second_life_appends_to_the_files_of_the_first(tmp_path: Path) -> None
 # --- addresses ------------------------------------------------------------------------------------
 
 
-def test_peers_find_each_other_in_the_folder_once_and_again_when_one_has_moved(
-    tmp_path: Path,
-) -> None:
+def test_peers_find_each_other_in_the_folder_also_after_a_move(tmp_path: Path) -> None:
     one, other = SeedFolder(tmp_path / "seeds", 0, 2), SeedFolder(tmp_path / "seeds", 1, 2)
     one.announce("tcp://a:1", "tcp://a:2", 0)
     assert other.poll_seeds(0.0, False) == [Seed(0, "tcp://a:1", "tcp://a:2", 0)]
@@ -406,9 +399,7 @@ def test_a_stale_liar_replays_each_stream_by_itself() -> None:
         ([1.0, np.inf], False),
     ],
 )
-def test_finiteness_is_found_out_also_where_the_sum_overflows(
-    numbers: list[float], finite: bool
-) -> None:
+def test_finiteness_is_found_where_the_sum_overflows(numbers: list[float], finite: bool) -> None:
     assert is_finite(np.array(numbers, np.float32)) is finite
 
 

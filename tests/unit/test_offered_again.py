@@ -164,9 +164,7 @@ def test_a_round_that_is_passed_is_passed_where_it_is_a_step() -> None:
 
 
 @pytest.mark.parametrize("ranges", [[(0, 4)], [(0, 2), (8, 10)], [(4, 8)]])
-def test_of_samples_that_others_have_now_no_update_is_offered_again(
-    ranges: list[tuple[int, int]],
-) -> None:
+def test_samples_that_others_have_now_are_not_offered_again(ranges: list[tuple[int, int]]) -> None:
     """Somebody has come or gone meanwhile. The steps were taken, and count as such."""
     model, optimizer = small_model()
     before = flat_parameters(model)
@@ -201,9 +199,7 @@ def test_of_samples_that_others_have_now_no_update_is_offered_again(
 # --- what comes between ---------------------------------------------------------------------------
 
 
-def test_who_is_late_for_the_operation_and_for_the_round_behind_it_has_one_round_behind_it() -> (
-    None
-):
+def test_who_is_late_for_the_operation_and_the_next_has_one_round_behind() -> None:
     model, optimizer = small_model()
     scheduler = halving(optimizer)
     rounds: list[int] = []
@@ -341,9 +337,7 @@ def test_an_update_is_written_anew_for_the_round_that_it_is_offered_to(spec: str
 
 
 @pytest.mark.parametrize("options", [{"local_steps": 2, "outer": "mean"}, {}, IN_FLIGHT])
-def test_with_overlap_what_is_in_flight_and_what_is_computed_beside_it_count(
-    options: dict[str, Any],
-) -> None:
+def test_with_overlap_what_is_in_flight_and_computed_beside_counts(options: dict[str, Any]) -> None:
     every = options.get("local_steps", 1) // options.get("fragments", 1) or 1
     models = []
     for operations in ((1, 2), ()):

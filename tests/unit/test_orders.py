@@ -56,9 +56,7 @@ def test_a_random_order_is_far_from_that() -> None:
 
 
 @pytest.mark.parametrize("labels", LABELS)
-def test_blocks_of_a_similar_order_are_like_the_whole_and_their_slices_are_not(
-    labels: Tensor,
-) -> None:
+def test_blocks_of_a_similar_order_are_like_the_whole(labels: Tensor) -> None:
     order = separate(labels, 100)
     assert is_permutation(order, 1000)
     ordered = labels[order]

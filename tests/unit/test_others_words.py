@@ -36,9 +36,7 @@ def only_text(written: str) -> bool:
     return all(each.isprintable() or each == "\n" for each in written)
 
 
-def test_what_a_peer_writes_is_shown_and_not_sent_to_the_terminal(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_peers_output_is_not_sent_raw_to_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     screen = PlainScreen()
     screen.output(1, EVIL, err=False)
     screen.output(1, EVIL, err=True)
@@ -48,9 +46,7 @@ def test_what_a_peer_writes_is_shown_and_not_sent_to_the_terminal(
     assert only_text(out + err)
 
 
-def test_the_table_shows_what_others_say_and_obeys_none_of_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_table_shows_others_words_and_obeys_none(monkeypatch: pytest.MonkeyPatch) -> None:
     written = io.StringIO()
     monkeypatch.setattr(sys, "stdout", written)
     view = RunModel(2)

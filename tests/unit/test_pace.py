@@ -23,9 +23,7 @@ def window(pace: Pace, missing: tuple[int, ...] = (), **took_us: int) -> Pace:
 @pytest.mark.parametrize(
     ("slowness", "level"), [(1.0, 0), (1.7, 0), (1.75, 1), (3.4, 1), (4.0, 2), (9.0, 2)]
 )
-def test_a_slow_peers_share_is_halved_until_it_keeps_up_and_then_stays(
-    slowness: float, level: int
-) -> None:
+def test_a_slow_peers_share_is_halved_until_it_keeps_up(slowness: float, level: int) -> None:
     """What it takes follows its share, as where the samples are what costs."""
     pace = Pace()
     for at in range(12):

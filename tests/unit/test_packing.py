@@ -81,19 +81,7 @@ def test_a_commit_of_a_thousand_peers_fits_a_message() -> None:
         [Contribution(peer, 32, drawn.random(), drawn.random(), 123_456) for peer in range(n)]
     )
     commit = Commit(
-        bytes(8),
-        1000,
-        0,
-        0,
-        0,
-        1,
-        bytes(16),
-        bytes(16),
-        contributors,
-        (),
-        tuple(range(n)),
-        0.5,
-        "",
+        bytes(8), 1000, 0, 0, 0, 1, bytes(16), bytes(16), contributors, (), tuple(range(n)), 0.5, ""
     )
     assert len(encode(Envelope(bytes(8), 1, 0, commit))) <= HEADER_BYTES_MAX // 2
 

@@ -11,7 +11,7 @@ from test_recovery import CHAIN, CORE, LINEAGE, RecoveryBench, answers, ask, beg
 from gossip.core import REPLY_S, TAKERS_MAX
 from gossip.core.events import Payload, Restored, SnapshotTaken
 from gossip.core.messages import PIECES_MAX, StateAttestation, StateOffer, StateRequest
-from gossip.core.settings import GIVEN_TIMES_MAX, PIECES_ASKED, STATE_SLACK
+from gossip.core.settings import GIVEN_TIMES_MAX, STATE_SLACK
 from gossip.core.transfer.chunks import PieceFetcher, PieceManifest, cut
 from gossip.core.transfer.donor import BUSY, ENOUGH, MOVED_ON, NO_SUCH_PIECE, attested_digest
 from gossip.vectors import described, digests_of, payload_digest
@@ -49,13 +49,6 @@ def test_a_state_no_larger_than_a_piece_stands_for_itself() -> None:
     for lengths in ((), (20,), (12, 4, 4)):
         assert described(content, lengths, 12) == digests_of(content, lengths)
     assert described(content, (13, 4, 3), 12) != digests_of(content, (13, 4, 3))
-
-
-def test_an_outline_says_how_long_the_pieces_are_and_what_each_is() -> None:
-    assert [OUTLINE.bounds(piece) for piece in (1, 2, 5)] == [(0, 4), (4, 8), (16, 18)]
-    assert OUTLINE.digests[4] == payload_digest(b"ve")
-    assert TRUE.parts[1:] == (payload_digest(b"lr"), payload_digest(b"own"))
-    assert PieceManifest.read(OUTLINE.packed()) == OUTLINE
 
 
 def test_no_piece_has_bytes_of_the_base_and_others() -> None:
@@ -194,54 +187,12 @@ def test_the_pieces_are_asked_from_all_who_vouch_at_once_and_restored_together()
     assert not bench.core._kept, "nothing of it is kept"
 
 
-def test_pieces_that_the_own_state_has_are_not_asked_for() -> None:
-    """Wherever they are in it."""
-    bench = offered(own=state(b"a rs ipara, and more", base=2))
-    assert wanted(bench) == [(1, 2), (2, 4), (3, 5)]
-    for sender, piece in ((3, 5), (2, 4), (1, 2)):
-        give(bench, sender, piece)
-    (restore,) = bench.restores
-    assert b"".join(part.tobytes() for part in restore.payload.data) == TRUE.data.tobytes()
-
-
-def test_a_state_whose_pieces_are_all_here_is_restored_at_once() -> None:
-    bench = offered(own=state(settings=b"LR", own=b"OWN"))
-    assert wanted(bench) == []
-    (restore,) = bench.restores
-    assert b"".join(part.tobytes() for part in restore.payload.data) == TRUE.data.tobytes()
-
-
-@pytest.mark.parametrize("copies", [False, True])
-def test_a_trainer_that_does_not_copy_its_state_in_time_gets_all_pieces(copies: bool) -> None:
-    """``copies``: it does later, when the donors have been asked."""
-    bench = offered(own=None)
-    assert wanted(bench) == []
-    bench.wait(bench.settings.rounds.round_timeout_s)
-    assert [piece for _, piece in wanted(bench)] == [1, 2, 3, 4, 5]
-    if copies:
-        bench.do(bench.core.on_snapshot(SnapshotTaken(0, TRUE), bench.now))
-    for sender, piece in ((1, 1), (1, 4), (2, 2), (2, 5), (3, 3)):
-        give(bench, sender, piece)
-    (restore,) = bench.restores
-    assert b"".join(part.tobytes() for part in restore.payload.data) == TRUE.data.tobytes()
-
-
 def test_a_copy_for_this_peer_alone_is_given_to_nobody() -> None:
     bench = offered(own=None)
     bench.core.giving.expect_rounds(come=False)  # the copies of the last round are kept
     bench.do(bench.core.on_snapshot(SnapshotTaken(7, TRUE, SIZES), bench.now))
     assert not bench.core.giving.copies
     assert len(bench.restores) == 1
-
-
-def test_nobody_has_more_than_two_pieces_to_send_at_a_time() -> None:
-    bench = offered()
-    bench.others.gone = {2, 3}
-    bench.do(bench.core.on_view_change(bench.now))
-    assert [piece for peer, piece in wanted(bench) if peer == 1] == [1, 4]
-    give(bench, 1, 4)
-    assert wanted(bench) == [(1, 2)]
-    assert len(bench.core.pieces.asked) == PIECES_ASKED  # type: ignore[union-attr]
 
 
 def test_who_sends_a_wrong_piece_is_asked_for_nothing_more_and_others_send_what_it_had_to() -> None:
@@ -320,39 +271,6 @@ def test_of_those_who_vouch_who_has_failed_before_is_asked_last() -> None:
     assert set(bench.asked("state")) == {5}
 
 
-def test_when_all_have_failed_the_pieces_stay_for_the_next_try() -> None:
-    bench = offered()
-    wanted(bench)
-    give(bench, 3, 3)
-    bench.others.gone = {1, 2, 3}
-    bench.do(bench.core.on_view_change(bench.now))
-    assert bench.core.stage == "polling"
-    bench.others.gone = {1, 2}
-    bench.wait(bench.settings.membership.probe_interval_s)
-    digest = attested_digest(LINEAGE, 9, CHAIN, CORE, TRUE.parts[0])
-    for peer in (3, 4, 5):
-        bench.hear(
-            peer, StateAttestation(LINEAGE, bench.core._nonce, 9, CHAIN, digest, TRUE.parts[1], "")
-        )
-    offer(bench, 3)
-    assert sorted(piece for _, piece in wanted(bench)) == [1, 2, 4, 5]
-
-
-def test_a_state_that_the_trainer_refuses_is_offered_anew_and_its_pieces_are_not() -> None:
-    """The liar has sent true pieces, and with its offer something of its own that
-    cannot be loaded."""
-    bench = offered()
-    for sender, piece in wanted(bench):
-        give(bench, sender, piece)
-    bench.do(
-        bench.core.on_restored(Restored(9, "it does not fit"), bench.rounds.adopt, bench.now)[0]
-    )
-    assert set(bench.asked("state")) == {2}
-    offer(bench, 2)
-    assert wanted(bench) == []
-    assert len(bench.restores) == 2
-
-
 def test_a_state_with_an_optimizers_memory_is_taken_by_one_with_none_yet_and_not_without_end():
     bench = RecoveryBench(f=0)
     bench.core.state_bytes = 2**22
@@ -423,9 +341,7 @@ def test_a_donor_offers_all_but_the_pieces_and_gives_these_one_by_one() -> None:
 @pytest.mark.parametrize(
     ("round_id", "piece", "reason"), [(9, 6, NO_SUCH_PIECE), (7, 1, MOVED_ON), (10, 1, MOVED_ON)]
 )
-def test_a_piece_that_there_is_not_is_refused_at_once(
-    round_id: int, piece: int, reason: str
-) -> None:
+def test_a_piece_that_is_not_there_is_refused(round_id: int, piece: int, reason: str) -> None:
     bench = holding()
     bench.hear(1, StateRequest(LINEAGE, 1, round_id, "state", piece))
     said = answers(bench)[1]

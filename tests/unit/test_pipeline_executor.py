@@ -210,9 +210,7 @@ def test_a_walk_without_data_names_the_layer_that_fails() -> None:
 
 
 @pytest.mark.parametrize("stage", [0, 1, 2])
-def test_an_audit_finds_what_its_member_has_computed_to_the_last_bit_and_adds_nothing(
-    stage: int,
-) -> None:
+def test_an_audit_finds_what_its_member_has_computed_to_the_last_bit(stage: int) -> None:
     layers = char_layers(dropout=0.1)
     member, auditor = (stages_of(copy.deepcopy(layers), (2, 4), seed=7)[stage] for _ in range(2))
     x, targets = char_batch(0, 4)

@@ -18,7 +18,6 @@ from gossip.core import (
     Effect,
     ForwardDone,
     MicroBatchesMissing,
-    Report,
     ResetSum,
     RunBackward,
     RunForward,
@@ -26,7 +25,6 @@ from gossip.core import (
     SetTimer,
     Withdraw,
 )
-from gossip.core.settings import CHECK_INTERVAL_S
 
 
 def of(kind: type, effects: list[Effect]) -> list[Send]:
@@ -54,15 +52,6 @@ def others(rig: Rig) -> list[int]:
     return [b for b, home in enumerate(homes(rig, rig.stage)) if home != rig.local]
 
 
-def test_the_first_stage_computes_its_own_and_hands_over_when_the_stage_has_all() -> None:
-    rig = Rig(0)
-    rig.compute(rig.begin())
-    assert rig.flow.counted == tuple(own(rig))
-    assert len(own(rig)) == 2
-    assert collected(rig.said) == []
-    assert collected(rig.mate_counts(1, 1, *others(rig))) == [tuple(own(rig))]
-
-
 def test_no_more_forward_passes_are_owed_than_there_are_credits() -> None:
     rig = Rig(0, micro_batches=8, in_flight=2)
     first = tasks(rig.begin())
@@ -74,18 +63,6 @@ def test_no_more_forward_passes_are_owed_than_there_are_credits() -> None:
     came = tasks(rig.gradient(sent.peer, sent.message.micro_batch))  # type: ignore[union-attr]
     assert [type(task) for task in came] == [RunBackward]
     assert [type(task) for task in tasks(rig.backward(came[0]))] == [RunForward]  # type: ignore[arg-type]
-
-
-def test_backward_goes_before_forward_and_the_last_stage_needs_no_gradient() -> None:
-    rig = Rig(4)
-    rig.begin()
-    first = tasks(rig.activation(2, 0))
-    rig.activation(3, 1)
-    done = tasks(rig.forward(first[0]))  # type: ignore[arg-type]
-    assert [(type(task), task.micro_batch) for task in done] == [(RunBackward, 0)]
-    effects = rig.backward(done[0])  # type: ignore[arg-type]
-    assert [send.peer for send in of(ActivationGradient, effects)] == [2]
-    assert [task.micro_batch for task in tasks(effects)] == [1]
 
 
 def sent_first(rig: Rig) -> tuple[Send, SetTimer]:
@@ -141,25 +118,6 @@ def test_before_it_is_known_how_long_one_takes_the_receiver_is_asked_again() -> 
     assert attempts(rig.fire(timer), Activation) == [(5 - sent.peer, 4)]
 
 
-def test_how_long_a_gradient_takes_is_counted_from_the_first_time_that_it_was_sent() -> None:
-    rig = Rig(0)
-    sent, timer = sent_first(rig)
-    rig.fire(timer)
-    rig.now += 1.0
-    micro_batch = sent.message.micro_batch  # type: ignore[union-attr]
-    rig.gradient(sent.peer, micro_batch, 1)
-    rig.begin(1)
-    effects = rig.backward(RunBackward(0, micro_batch, 0, None))
-    effects = rig.forward(tasks(effects)[0])  # type: ignore[arg-type]
-    assert alarm(effects).at == rig.now + 3 * (PATIENCE_S + 1.0)
-
-
-def test_a_receiver_that_is_skipped_is_replaced_at_once() -> None:
-    rig = Rig(0)
-    sent, _ = sent_first(rig)
-    assert [s.peer for s in of(Activation, rig.view(sent.peer))] == [5 - sent.peer]
-
-
 def test_a_receiver_that_becomes_known_later_is_given_it_again() -> None:
     rig = Rig(0)
     sent, _ = sent_first(rig)
@@ -195,19 +153,6 @@ def held() -> tuple[Rig, int, int, SetTimer]:
     effects = rig.forward(task)  # type: ignore[arg-type]
     assert of(Activation, effects) == []
     return rig, task.micro_batch, homes(rig, 1)[task.micro_batch], alarm(effects)
-
-
-def test_what_a_member_would_drop_that_has_not_begun_is_sent_when_it_has() -> None:
-    rig, micro_batch, home, timer = held()
-    for _ in range(3):
-        effects = rig.fire(timer)
-        assert of(Activation, effects) == []
-        timer = alarm(effects)
-        assert timer.at == rig.now + CHECK_INTERVAL_S
-    (sent,) = of(Activation, rig.begins(home))
-    assert (sent.peer, sent.message.micro_batch) == (home, micro_batch)  # type: ignore[union-attr]
-    assert not [e for e in rig.said if isinstance(e, Report)], "nobody was passed over"
-    assert of(Activation, rig.begins(5 - home)) == [], "it is sent already"
 
 
 def test_who_asks_for_micro_batches_has_begun_whatever_round_it_is_in() -> None:
@@ -330,18 +275,6 @@ def test_outputs_are_given_again_once_they_were_computed_on_and_not_before() -> 
     assert of(Activation, rig.hear(5 - sent.peer, missing)) == []  # it is on its way
 
 
-def test_an_output_that_is_given_again_takes_the_attempt_that_its_receiver_knows_of() -> None:
-    rig = Rig(0)
-    sent, _ = sent_first(rig)
-    micro_batch = sent.message.micro_batch  # type: ignore[union-attr]
-    rig.gradient(sent.peer, micro_batch)
-    other = 5 - sent.peer
-    rig.hear(other, MicroBatchesMissing(LINEAGE, 0, 0, (micro_batch,)))
-    refused = rig.hear(other, ActivationRefused(LINEAGE, 0, 0, micro_batch, 1, known=9))
-    assert attempts(refused, Activation) == [(other, 9)]
-    assert rig.hear(other, ActivationRefused(LINEAGE, 0, 0, micro_batch, 9, known=0)) == []
-
-
 def test_an_output_that_may_be_lost_with_a_link_is_given_again_at_once() -> None:
     rig = Rig(0)
     sent, _ = sent_first(rig)
@@ -402,21 +335,7 @@ def passes_of(rig: Rig, begun: list[Effect], most: int) -> Iterator[RunForward]:
         effects = rig.said[before:]
 
 
-def test_what_another_has_counted_is_computed_on_for_a_member_that_waits_for_its_gradient() -> None:
-    rig = Rig(2)
-    rig.begin()
-    number = others(rig)[0]
-    sent = of(Activation, rig.forward(tasks(rig.activation(0, number))[0]))[0]  # type: ignore[arg-type]
-    assert of(Withdraw, rig.mate_counts(3, 1, number)) == []
-    assert number in rig.flow.works
-    effects = rig.hear(0, Withdraw(LINEAGE, 0, 1, number, 1))
-    assert [s.peer for s in of(Withdraw, effects)] == [sent.peer], "and so on, from stage to stage"
-    assert number not in rig.flow.works
-
-
-def test_what_was_to_be_counted_again_is_left_to_another_and_computed_when_that_one_is_lost() -> (
-    None
-):
+def test_what_was_to_be_counted_again_is_left_to_another_till_it_is_lost() -> None:
     rig = Rig(2)
     rig.begin()
     for micro_batch in range(4):
@@ -451,15 +370,6 @@ def test_what_comes_early_is_kept_for_the_next_round_and_no_longer() -> None:
     assert of(ActivationRefused, rig.activation(0, 0, round_id=2))
     assert [task.micro_batch for task in tasks(rig.begin(1))] == [0]
     assert rig.activation(0, 1, round_id=0) == []  # over
-
-
-def test_what_comes_early_may_be_withdrawn_before_its_round() -> None:
-    rig = Rig(2)
-    rig.begin()
-    rig.activation(0, 0, round_id=1)
-    rig.hear(0, Withdraw(LINEAGE, 1, 1, 0, 1))
-    assert tasks(rig.begin(1)) == []
-    assert rig.flow.works == {}
 
 
 def test_a_payload_that_is_not_what_its_message_says_is_ignored() -> None:

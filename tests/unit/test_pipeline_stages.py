@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from pipeline_rig import Members
 
 from gossip.core import (
     Activation,
@@ -143,9 +144,7 @@ def test_a_trainer_that_answers_what_nobody_asked_changes_nothing() -> None:
     assert core.handle(BackwardDone(7, 99, 0, None, 4), 0.3) == []
 
 
-def test_a_round_is_shared_by_what_was_committed_before_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_round_is_shared_by_what_was_committed_before(monkeypatch: pytest.MonkeyPatch) -> None:
     """A member may hold the commit of a round as it begins it, which the others do not yet."""
     core = peer(2)
     monkeypatch.setattr(core.rounds, "committed_pass_us", lambda: (1000, 2000, 4000))
@@ -154,18 +153,6 @@ def test_a_round_is_shared_by_what_was_committed_before_it(
 
 
 # --- the barrier ----------------------------------------------------------------------------------
-
-
-class Members:
-    def __init__(self) -> None:
-        self.skipped: set[int] = set()
-        self.lives: dict[int, int] = {}
-
-    def skip_reason(self, member: int) -> str:
-        return "dead" if member in self.skipped else ""
-
-    def incarnation_of(self, member: int) -> int:
-        return self.lives.get(member, 0)
 
 
 def barrier(f: int = 0) -> tuple[StageBarrier, Members]:
@@ -191,23 +178,6 @@ def test_a_round_is_over_when_everybody_within_reach_of_each_stage_holds_it() ->
     members.skipped = {2, 3, 4}
     assert gate.is_open(0)  # who is dead now held it
     assert not gate.is_open(1)
-
-
-def test_nobody_is_waited_for_who_is_in_the_stage_no_more() -> None:
-    gate, _ = barrier()
-    for member in (2, 3):
-        gate.record_report(member, 0, done(1, roster=(2, 3)))
-    assert gate.is_open(0)
-
-
-def test_another_life_has_to_say_anew_what_it_holds() -> None:
-    gate, members = barrier()
-    for member in (2, 3, 4):
-        gate.record_report(member, 0, done(1))
-    members.lives[3] = 1
-    assert not gate.is_open(0)
-    gate.record_report(3, 1, done(1))
-    assert gate.is_open(0)
 
 
 def test_who_has_gone_on_opens_the_round_and_more_than_f_have_to() -> None:
@@ -239,10 +209,6 @@ def test_a_cover_has_each_micro_batch_once() -> None:
     assert cover({1: (0, 2), 2: (1,)}, 4) is None
     assert cover({1: (0, 2), 2: (1, 2, 3)}, 4) is None
     assert cover({1: (0, 2), 2: (0, 1), 3: (1, 3), 4: ()}, 4) == {1, 3}
-
-
-def test_one_that_claims_all_does_not_crowd_out_the_others() -> None:
-    assert cover({1: (0, 1, 2, 3), 2: (0, 2), 3: (1, 3)}, 4) == {2, 3}
 
 
 def test_sets_that_fit_nowhere_cost_a_bounded_time(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -95,10 +95,7 @@ def test_a_plan_is_made_edited_and_checked(files: Path) -> None:
     assert "gossip run --plan PLAN SCRIPT runs a plan" in said
     assert "<- slowest" in said
     made = read_plan(files / "plan.toml")
-    assert [stage.peers for stage in made.stage] in (
-        [("lab1",), ("lab2",)],
-        [("lab2",), ("lab1",)],
-    )
+    assert [stage.peers for stage in made.stage] in ([("lab1",), ("lab2",)], [("lab2",), ("lab1",)])
     text = (files / "plan.toml").read_text()
     cut = made.stage[0].layers[1]
     edited = text.replace(f"layers = [0, {cut}]", "layers = [0, 0]")

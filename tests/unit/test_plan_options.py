@@ -103,9 +103,7 @@ def test_a_plan_for_another_number_of_peers_is_refused(tmp_path: Path) -> None:
         {"server_weights": "0:2"},
     ],
 )
-def test_what_a_pipeline_cannot_do_yet_is_refused_by_name(
-    tmp_path: Path, option: dict[str, Any]
-) -> None:
+def test_what_a_pipeline_cannot_do_yet_is_refused(tmp_path: Path, option: dict[str, Any]) -> None:
     config = resolve(options_of(written(tmp_path), None) | option).config
     with pytest.raises(
         ConfigError, match=rf"{next(iter(option))}.*: a pipeline does not support that"

@@ -142,10 +142,7 @@ def resume(said: str, **parts: list[dict[str, Any]]) -> tuple[Resolved, dict[str
             "micro_batches": 8,
             "samples": 4,
             "names": NAMES,
-            "stages": [
-                {"layers": (0, 1), "peers": (0,)},
-                {"layers": (2, 5), "peers": (1, 2)},
-            ],
+            "stages": [{"layers": (0, 1), "peers": (0,)}, {"layers": (2, 5), "peers": (1, 2)}],
         }
     )
     resolved = resolve({"peers": 3, "pipeline": plan.model_dump(), "resume": said})

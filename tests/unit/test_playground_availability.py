@@ -68,9 +68,7 @@ def test_a_trace_says_who_is_there_when(tmp_path: Path) -> None:
         (["peer,from_s,to_s", "0,0,9"], "peer 1 has no line"),
     ],
 )
-def test_an_invalid_line_is_named_by_its_number(
-    tmp_path: Path, lines: list[str], message: str
-) -> None:
+def test_an_invalid_line_is_named_by_number(tmp_path: Path, lines: list[str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         read_trace(write(tmp_path, *lines), 2)
 

@@ -6,13 +6,7 @@ import pytest
 
 from gossip.topologies import Roster, Topology
 from gossip_lab import estimates
-from gossip_lab.playground.convergence import (
-    SCENARIOS,
-    Behind,
-    Verdict,
-    by_turns,
-    parted,
-)
+from gossip_lab.playground.convergence import SCENARIOS, Behind, Verdict, by_turns, parted
 from gossip_lab.playground.world import World
 
 PEERS = tuple(range(12))

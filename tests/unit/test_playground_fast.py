@@ -362,9 +362,7 @@ def test_each_peer_quarantines_for_itself_in_gossip_rounds() -> None:
     assert moments[-1].quarantined.tolist() == [0, 0, 0, 0, 0, 2, 0]  # its two neighbours
 
 
-def test_tables_of_many_peers_forget_only_the_ordinary_ones(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_tables_of_many_peers_forget_only_ordinary_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     fields = {"topology": "full", "aggregator": "trimmed_mean", "f": 1, "faults": (FLIPPED,)}
     whole = play(20, **fields)[-1].quarantined.tolist()
     monkeypatch.setattr(judging, "SPARSE_FROM", 0)

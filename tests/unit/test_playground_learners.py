@@ -148,9 +148,7 @@ def test_models_come_by_name_or_from_a_file(tmp_path: Path) -> None:
         ("def net(features, classes): return nn.Linear(3, 5)", r"shape \(2, 5\) for 2 samples"),
     ],
 )
-def test_a_model_that_does_not_fit_the_data_is_refused(
-    function: str, what: str, tmp_path: Path
-) -> None:
+def test_a_model_unfit_for_the_data_is_refused(function: str, what: str, tmp_path: Path) -> None:
     (tmp_path / "nets.py").write_text(f"from torch import nn\n{function}\n")
     with pytest.raises(ConfigError, match=what):
         make_model(f"{tmp_path / 'nets.py'}:net", 3, 2, seed=0)

@@ -20,9 +20,7 @@ from gossip_lab.playground.sweeps import read_sweep
 @pytest.mark.parametrize(
     ("cells", "every", "rounds"), [(1, 2, 54), (3, 2, 18), (9, 2, 6), (26, 2, 6), (9, 10, 10)]
 )
-def test_cells_are_first_compared_where_one_is_left_at_the_end(
-    cells: int, every: int, rounds: int
-) -> None:
+def test_cells_are_compared_where_one_is_left_at_last(cells: int, every: int, rounds: int) -> None:
     grid = Grid.make(World(), 54, every, {"seed": range(cells)})
     assert find_first_rung(grid.cells) == rounds
 

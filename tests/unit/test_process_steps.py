@@ -33,9 +33,7 @@ def made(kind: Any, processes: int) -> tuple[ProcessSteps, torch.optim.Optimizer
 
 @pytest.mark.parametrize("kind", [line, cosine, cycle])
 @pytest.mark.parametrize("processes", [1, 3, 4])  # 4: the last step is of fewer
-def test_a_schedule_of_one_process_ends_after_the_steps_of_each_peer(
-    kind: Any, processes: int
-) -> None:
+def test_a_schedule_of_one_process_ends_after_each_peers_steps(kind: Any, processes: int) -> None:
     schedule, optimizer = made(kind, processes)
     single, own = made(kind, 1)
     own.step()

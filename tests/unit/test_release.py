@@ -44,9 +44,7 @@ check = pytest.mark.parametrize("module", ["check"], indirect=True)
         ("unknown", False),
     ],
 )
-def test_a_licence_is_allowed_if_apache_can_stand_beside_it(
-    module: Any, licence: str, allowed: bool
-) -> None:
+def test_a_licence_is_allowed_beside_apache(module: Any, licence: str, allowed: bool) -> None:
     assert module.is_allowed(licence) == allowed
     assert (module.problems({"some": licence}) == []) == allowed
 

@@ -331,9 +331,7 @@ def halt_after(n: FakeNode) -> None:
 
 
 @pytest.mark.parametrize("missed", [True, False])
-def test_a_replica_that_differs_is_replaced_and_tensor_size_and_cause_are_reported(
-    missed: bool,
-) -> None:
+def test_a_replica_that_differs_is_replaced_and_the_cause_reported(missed: bool) -> None:
     model, optimizer = small_model()
     other, other_optimizer = small_model()
     step(other, other_optimizer, 0)

@@ -88,9 +88,7 @@ def launcher(folder: Path, ended: float) -> None:
     )
 
 
-def test_who_noticed_a_death_counts_also_where_the_launcher_has_read_that_first(
-    tmp_path: Path,
-) -> None:
+def test_who_noticed_a_death_counts_also_when_the_launcher_read_it_first(tmp_path: Path) -> None:
     """It reads what peers have sent one peer after the other."""
     run = made(
         tmp_path,
@@ -291,9 +289,7 @@ def test_a_peer_that_is_dead_for_others_without_a_reason_is_an_incident(tmp_path
     assert found.what.endswith("explains it")
 
 
-def test_who_fell_silent_did_so_when_it_was_first_skipped_and_says_that_it_stood_still(
-    tmp_path: Path,
-) -> None:
+def test_who_fell_silent_did_so_when_first_skipped_and_stood_still(tmp_path: Path) -> None:
     away = "2 was paused"
     run = made(
         tmp_path,

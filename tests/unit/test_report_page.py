@@ -83,9 +83,7 @@ def rows(report: page.RunReport, name: str) -> list[tuple[str, ...]]:
 # --- what happened --------------------------------------------------------------------------------
 
 
-def test_every_fault_of_the_run_is_a_row_with_its_time_and_its_effect(
-    report: page.RunReport,
-) -> None:
+def test_every_fault_is_a_row_with_its_time_and_effect(report: page.RunReport) -> None:
     found = rows(report, "incidents")
     told = {row[4]: row for row in found}
     _liars, crash, hang, cut, restart = RUN.faults

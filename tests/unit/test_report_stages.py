@@ -154,9 +154,7 @@ def test_a_plan_that_somebody_has_changed_is_read_as_far_as_it_goes() -> None:
         assert stages_in(told) == {}
 
 
-def test_a_stage_that_lost_all_its_peers_says_of_what_it_was_made_anew(
-    folder: Path, tmp_path: Path
-) -> None:
+def test_a_stage_that_lost_all_its_peers_says_of_what_it_grew(folder: Path, tmp_path: Path) -> None:
     run = tmp_path / "pipe"
     shutil.copytree(folder, run)
     about = {"stage": 1, "peers": [2, 3], "round": 5}

@@ -22,10 +22,7 @@ ELEMENTS = 5 * 7 + 7 + 7 * 3 + 3
 
 READERS: dict[str, tuple[type[torch.optim.Optimizer], dict[str, Any]]] = {
     "SGD": (torch.optim.SGD, {}),
-    "SGD, all of it": (
-        torch.optim.SGD,
-        {"momentum": 0.9, "nesterov": True, "weight_decay": 0.1},
-    ),
+    "SGD, all of it": (torch.optim.SGD, {"momentum": 0.9, "nesterov": True, "weight_decay": 0.1}),
     "SGD, maximized": (torch.optim.SGD, {"maximize": True, "weight_decay": 0.1}),
     "SGD, dampened": (torch.optim.SGD, {"momentum": 0.9, "dampening": 0.1}),
     "SGD, fused": (torch.optim.SGD, {"fused": True, "momentum": 0.9, "weight_decay": 0.1}),
@@ -281,9 +278,7 @@ def hold_flat_buffer(model: torch.nn.Module) -> list[Any]:
         (hold_flat_buffer, False),
     ],
 )
-def test_a_result_is_lent_only_in_place_of_gradients_that_the_script_does_not_hold(
-    hold, lends, pointed
-):
+def test_a_result_is_lent_only_in_place_of_gradients_not_held(hold, lends, pointed):
     (model, optimizer), (twin, twin_optimizer) = twins(torch.optim.SGD, {})
     vectors, left = results(3), []
     with FakeNodeSwarm(giving(vectors, left), peers=2) as swarm:

@@ -112,9 +112,7 @@ def test_later_checkpoints_than_the_one_asked_for_are_told_of() -> None:
     assert "keeps later checkpoints (1000)" in told[0]
 
 
-def test_a_launcher_looks_before_it_starts_anybody(
-    here: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_launcher_looks_before_starting(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     hurt(here / "ckpt" / "step-000001000" / "ledger.json")
     asked = resolve({"resume": "ckpt", "peers": 2, "aggregator": "mean", "f": 0})
     settled = local_runs.settle(asked, "train")
@@ -124,9 +122,7 @@ def test_a_launcher_looks_before_it_starts_anybody(
     )
 
 
-def test_tasks_agree_on_it_wherever_each_was_started(
-    here: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tasks_agree_wherever_each_was_started(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (here / "sub").mkdir()
     options = {"aggregator": "mean", "f": 0, "run_dir": str(here / "run")}
     found = []
@@ -195,9 +191,7 @@ def test_they_are_listed_for_scripts(gossip: Gossip, here: Path) -> None:
     assert first["wall_time_s"] <= second["wall_time_s"]
 
 
-def test_what_is_missing_is_seen_at_once_and_what_has_flipped_by_verify(
-    gossip: Gossip, here: Path
-) -> None:
+def test_what_is_missing_is_seen_at_once_and_flips_by_verify(gossip: Gossip, here: Path) -> None:
     assert gossip("checkpoints", "ckpt", "--verify")[0] == 0
     hurt(here / "ckpt" / "step-000000500" / "model.safetensors")
     (here / "ckpt" / "step-000001000" / "ledger.json").unlink()
@@ -269,9 +263,7 @@ def test_a_copy_that_turns_out_to_be_damaged_leaves_nothing(here: Path) -> None:
         (("export", "ckpt", "no/where"), "cannot write no/where"),
     ],
 )
-def test_what_cannot_be_shown_is_explained(
-    gossip: Gossip, words: tuple[str, ...], says: str
-) -> None:
+def test_what_cannot_be_shown_is_told(gossip: Gossip, words: tuple[str, ...], says: str) -> None:
     code, out, err = gossip("checkpoints", *words)
     assert (code, out) == (2, "")
     assert says in err

@@ -693,22 +693,6 @@ def test_one_that_missed_a_commit_asks_for_it() -> None:
     assert any(isinstance(message, CommitRequest) for _, _, message in table.sent)
 
 
-def test_a_trainer_that_is_at_an_earlier_round_hears_when_the_next_one_began() -> None:
-    """And not when it may compute it: it is as late as it was busy."""
-    table = RollingTable(4)
-    server = table.order()[0]
-    late = next(i for i in range(4) if i != server)
-    table.busy.add(late)
-    table.contribute(*[i for i in range(4) if i != late])
-    table.pass_time(10.0)
-    assert table.go[late] == 0, "it has not applied that round"
-    assert table.go[server] == 1
-    table.pass_time(5.0)
-    table.run(late, table.peers[late].on_applied(Applied(0), table.now))
-    assert table.go[late] == 1
-    assert 0.0 < table.began_at[late] == table.began_at[server] < table.now - 5.0
-
-
 def test_who_begins_a_round_late_says_how_long_its_steps_took_and_not_how_late_it_was() -> None:
     """Else a peer that is back has others think that rounds take ten times as long."""
     table = RollingTable(3)
@@ -763,10 +747,6 @@ def test_one_too_far_behind_for_the_log_asks_for_the_state() -> None:
     assert lost_track(late).donor == 0
 
 
-LATER_S = 11.0
-"""In the same round for longer than a round takes at most: it stands still."""
-
-
 def test_one_liar_who_is_far_ahead_does_not_make_a_peer_leave_its_rounds_and_two_sayers_do():
     table = RollingTable(5, f=1)
     peer = table.peers[2]
@@ -776,14 +756,6 @@ def test_one_liar_who_is_far_ahead_does_not_make_a_peer_leave_its_rounds_and_two
     peer.on_progress(0, 10**9, table.now)
     assert peer.lag_detector.lost_track is None, "one peer says so"
     peer.on_message(Received(4, 1, NotServing(LINEAGE, 0, 0, 0, 1000, b"h" * 16)), table.now)
-    assert peer.lag_detector.lost_track is not None
-
-
-def test_one_word_is_enough_for_a_peer_that_stands_still() -> None:
-    table = RollingTable(5, f=1)
-    peer = table.peers[2]
-    far = NotServing(LINEAGE, 0, 0, 0, 10**9, b"h" * 16)
-    peer.on_message(Received(0, 1, far), table.now + LATER_S)
     assert peer.lag_detector.lost_track is not None
 
 
@@ -821,17 +793,6 @@ def test_the_answer_of_one_who_was_asked_for_commits_is_not_enough_while_the_oth
     peer.lag_detector.still_behind(CatchUpOverdue(0, 1), table.now)
     answers(1)
     assert peer.lag_detector.lost_track is not None
-
-
-def test_a_lone_peer_on_another_branch_changes_over_and_a_majority_does_not() -> None:
-    table = RollingTable(5)
-    other = table.peers[4]
-    other.replicated.lineage.restart(0, b"another branch!!")
-    table.contribute()
-    table.pass_time(30.0)
-    assert other.lag_detector.lost_track is not None
-    assert all(peer.lag_detector.lost_track is None for peer in table.peers[:4])
-    assert {peer.round_id for peer in table.peers[:4]} == {1}
 
 
 @pytest.mark.parametrize("turn", [1, 5])
@@ -882,19 +843,6 @@ def test_one_that_has_left_its_round_asks_for_what_it_lacks_as_its_attempts_allo
     assert asked == Send(0, CommitRequest(LINEAGE, 0, 2, (1, 2)))
 
 
-def test_one_that_has_left_its_round_still_notices_two_results_of_it() -> None:
-    table = RollingTable(4, f=1)
-    server, victim, other = table.order()[:3]
-    one = table.peers[victim]
-    table.run(victim, one.stop(table.now))
-    for sender, value in ((server, 1.0), (other, 2.0)):
-        content = vector(value, True)
-        table.receive(victim, sender, commit_for(table, victim, digest=content.digest), content)
-    witness = one.participant.result_validator.witness
-    (stated,) = witness.statements(one.replicated.equivocations, 0)
-    assert (stated.peer, stated.round_id) == (server, 0)
-
-
 def test_one_that_is_out_of_the_rounds_says_at_once_that_it_does_not_serve() -> None:
     """Simulation seed 55: a server that took over a state kept the updates that it was sent, and
     dropped them with its own."""
@@ -932,46 +880,6 @@ def test_a_result_that_a_peer_may_not_take_is_handed_on_only_if_it_would() -> No
             if isinstance(effect, Send) and effect.message == commit
         ] == handed
         assert peer.round_id == 0
-
-
-def test_a_dead_peer_leaves_the_roster_with_the_next_commit_and_a_ready_one_enters() -> None:
-    table = RollingTable(5)
-    table.crash(4)
-    for view in table.views:
-        view.gone.add(4)
-    for _ in range(2):
-        table.play()
-    assert {peer.roster.peers for peer in table.alive} == {(0, 1, 2, 3)}
-    assert table.alive[0].quorum() == 3
-
-
-def test_what_comes_too_early_is_kept_for_its_round() -> None:
-    table = RollingTable(3)
-
-    def server_of(round_id: int) -> int:
-        return rolling(table.peers[0].roster, round_id, 7, shards=1).servers[0][0]
-
-    first = next(r for r in range(20) if server_of(r) != server_of(r + 1))
-    for _ in range(first):
-        table.play()
-    next_server = server_of(first + 1)
-    others = [i for i in range(3) if i != next_server]
-    table.sent.clear()
-    table.lose = lambda sender, to, message: isinstance(message, Commit) and to == next_server
-    table.play()
-    late = [
-        (sender, to, message)
-        for sender, to, message in table.sent
-        if isinstance(message, Commit) and to == next_server
-    ]
-    # updates for round 1 come to its server before the commit of round 0 does
-    table.play(*others)
-    sender, to, commit = late[0]
-    assert isinstance(commit, Commit)
-    payload = vector(sum(1.0 + i for i in range(3)) / 3, digest=True)
-    table.receive(to, sender, commit, payload)
-    table.play(next_server)
-    table.assert_one_history(first + 2)
 
 
 def test_progress_told_in_an_ack_shows_a_missed_round() -> None:
@@ -1227,23 +1135,6 @@ def test_one_that_compiles_is_waited_for_until_its_credit_is_spent() -> None:
     assert table.at == [1, 1, 1]
     assert COMPILING_MAX_S <= table.now - began <= COMPILING_MAX_S + RoundSettings().round_timeout_s
     assert compiles not in {c.peer for c in table.made[0].contributors}
-
-
-def test_a_server_does_not_wait_for_one_whose_result_it_has_refused() -> None:
-    table = RollingTable(4, f=1)
-    attacker, server = table.order()[:2]
-    table.lose = lambda sender, to, message: attacker in (sender, to)
-    table.peers[server].shards[0].rejected_from.add(attacker)
-    for i in table.order()[1:]:
-        table.contribute(i)
-        table.run(
-            i,
-            table.peers[i].participant.advance(
-                table.peers[i].shards[0], "its result is refused", table.now
-            ),
-        )
-    table.deliver()
-    assert [peer.round_id for i, peer in enumerate(table.peers) if i != attacker] == [1, 1, 1]
 
 
 # --- kinds of steps -------------------------------------------------------------------------------

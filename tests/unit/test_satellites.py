@@ -90,9 +90,7 @@ def test_each_command_of_a_satellite_is_known_and_there() -> None:
     assert added.keys() <= shown
 
 
-def test_a_function_that_is_not_installed_names_its_package(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_an_absent_function_names_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(satellites, "entry_points", lambda group, name: ())
     with pytest.raises(ConfigError) as refused:
         satellites.find_function("search_start", "peer.search_start")

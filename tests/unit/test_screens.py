@@ -48,9 +48,7 @@ def shown(out: Written, width: int = 80) -> Terminal:
     return terminal
 
 
-def test_the_state_of_the_run_stands_below_what_has_happened(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_state_of_the_run_stands_below_events(monkeypatch: pytest.MonkeyPatch) -> None:
     out = terminal_of(monkeypatch)
     view, screen = RunModel(2), LiveScreen(ABOUT)
     screen.print_line("= first")
@@ -92,9 +90,7 @@ def test_a_terminal_that_becomes_narrower_keeps_nothing_of_the_lines_before(
     assert terminal.broken == []
 
 
-def test_an_event_is_broken_at_words_and_stands_in_its_column(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_an_event_breaks_at_words_in_its_column(monkeypatch: pytest.MonkeyPatch) -> None:
     out = terminal_of(monkeypatch)
     screen = LiveScreen(ABOUT)
     screen.print_line(
@@ -230,9 +226,7 @@ class Failing(io.StringIO):
 
 
 @pytest.mark.parametrize("number", [errno.EPIPE, errno.EIO, errno.ENOSPC])
-def test_lines_that_cannot_be_written_go_to_the_folder_of_the_run(
-    number: int, tmp_path: Path
-) -> None:
+def test_lines_that_cannot_be_written_go_to_the_folder(number: int, tmp_path: Path) -> None:
     with (tmp_path / "theirs").open("w") as file:
         inner = Failing(1, number, file.fileno())
         stream = LastingStream(inner)

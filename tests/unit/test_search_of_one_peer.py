@@ -150,10 +150,7 @@ def test_a_peer_that_comes_late_is_told_the_start_by_more_than_f() -> None:
 def test_a_peer_that_has_found_another_start_than_most_follows_them() -> None:
     def gather(make: Callable[[], object]) -> dict[int, Any]:
         own: Any = make()
-        others = {
-            HERE: own["value"],
-            OUTCOME: 2,
-        }.get(own["what"], [])
+        others = {HERE: own["value"], OUTCOME: 2}.get(own["what"], [])
         return {0: own, **{peer: row(own["what"], others) for peer in (1, 2)}}
 
     found = searching(0, gather, StartSearch(STARTS, steps=20), alive=3).find(("model",))

@@ -289,9 +289,7 @@ def test_an_evaluation_on_the_sharded_loader_is_refused(how: str, length: int, w
         assert steps == {"before": 0, "within": 1, "behind": STEPS}[where]
 
 
-def test_an_evaluation_is_refused_where_an_epoch_is_one_round(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_an_evaluation_is_refused_if_an_epoch_is_one_round(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.modules[__name__], "STEPS", 1)
     model, optimizer = small_model()
     with FakeNodeSwarm(Dealer(4)) as swarm:

@@ -49,9 +49,7 @@ def corrected(node: FakeNode) -> None:
     node.halt()
 
 
-def test_a_script_whose_rounds_are_counted_sees_the_corrected_parameters_behind_its_last_step() -> (
-    None
-):
+def test_a_script_with_counted_rounds_sees_parameters_after_its_last_step() -> None:
     with prepared_swarm(corrected, f=1, rounds=1) as (swarm, model, optimizer):
         step(model, optimizer, 0)
         assert flat_parameters(model).equal(others_state()[1])
@@ -109,9 +107,7 @@ def test_what_is_known_is_not_asked_again_and_what_is_not_is(agreed: bool) -> No
 
 
 @pytest.mark.parametrize(("f", "topology"), [(0, "rolling"), (1, "random-k")])
-def test_nobody_is_asked_where_nobody_is_expected_to_lie_or_replicas_differ(
-    f: int, topology: str
-) -> None:
+def test_nobody_is_asked_where_no_liar_is_expected(f: int, topology: str) -> None:
     def node(n: FakeNode) -> None:
         to_the_end(n)
         n.halt()

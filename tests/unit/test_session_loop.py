@@ -976,9 +976,7 @@ def sparse_model() -> torch.nn.Module:
         (lambda: torch.nn.LazyLinear(3), sgd, "weight has no shape yet", "one batch"),
     ],
 )
-def test_a_model_that_cannot_be_exchanged_is_refused_when_it_is_prepared(
-    make, optimizer, words, hint
-):
+def test_a_model_that_cannot_be_exchanged_is_refused_at_prepare(make, optimizer, words, hint):
     model = make()
     made = optimizer(model)
     with FakeNodeSwarm(lambda n: n.halt()) as swarm:

@@ -44,9 +44,7 @@ class KeepingOptimizer(torch.optim.Optimizer):
 @pytest.mark.parametrize(
     ("options", "since"), [({}, 1), ({}, 3), ({"local_steps": 4, "outer": "mean"}, 1)]
 )
-def test_what_cannot_be_kept_is_named_when_it_comes(
-    value: Any, options: dict[str, Any], since: int
-) -> None:
+def test_what_cannot_be_kept_is_named(value: Any, options: dict[str, Any], since: int) -> None:
     model, _ = small_model()
     optimizer = KeepingOptimizer(model, value, since)
     with FakeNodeSwarm(echo, **options) as swarm:

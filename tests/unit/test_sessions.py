@@ -267,13 +267,7 @@ def test_each_connection_has_new_keys():
 
 @pytest.mark.parametrize(
     "frame",
-    [
-        b"",
-        b"\xcf",
-        OFFER.encode()[:-1],
-        OFFER.encode() + b"\0",
-        b"\xc1" + OFFER.encode()[1:],
-    ],
+    [b"", b"\xcf", OFFER.encode()[:-1], OFFER.encode() + b"\0", b"\xc1" + OFFER.encode()[1:]],
 )
 def test_what_is_no_offer_is_refused(frame: bytes):
     with pytest.raises(Malformed):

@@ -63,18 +63,14 @@ def test_a_process_writes_down_where_it_waits_and_goes_on(tmp_path: Path) -> Non
     assert process.returncode == 0
 
 
-def test_without_the_variable_the_signal_is_left_to_the_script(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_without_the_variable_the_script_has_the_signal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(STACKS_VARIABLE, raising=False)
     before = signal.getsignal(STACKS_SIGNAL)
     dump_stacks_on_signal("trainer")
     assert signal.getsignal(STACKS_SIGNAL) is before
 
 
-def test_a_folder_that_cannot_be_written_to_is_said(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unwritable_folder_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv(STACKS_VARIABLE, str(tmp_path / "file"))
     with pytest.raises(ConfigError, match=r"GOSSIP_STACKS=.*file: cannot write there"):

@@ -78,9 +78,7 @@ def test_a_pipeline_and_a_run_without_a_plan_do_not_go_on_from_each_other(tmp_pa
 
 
 @pytest.mark.parametrize("has_plan", [True, False])
-def test_of_the_folder_of_one_stage_it_is_said_which_has_all(
-    tmp_path: Path, has_plan: bool
-) -> None:
+def test_the_folder_of_one_stage_names_the_one_with_all(tmp_path: Path, has_plan: bool) -> None:
     save(tmp_path, 4, THREE)
     for said in (f"{tmp_path}/stage-1", f"{tmp_path}/stage-1/step-000000004"):
         run = pipeline(said) if has_plan else resolve({"resume": said, "peers": 3})

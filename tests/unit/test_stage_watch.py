@@ -5,24 +5,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
-
 from gossip.core import (
     STATE_LOST,
     CoreSettings,
     Halt,
     PipelineSettings,
-    Report,
     RoundSettings,
     StageDone,
     Timers,
 )
-from gossip.core.lifecycle.bootstrap import (
-    BeginFresh,
-    Bootstrap,
-    RebuildStage,
-    WaitForPeers,
-)
+from gossip.core.lifecycle.bootstrap import BeginFresh, Bootstrap, RebuildStage, WaitForPeers
 from gossip.core.messages import Hello
 from gossip_pipelines.protocol import StageBarrier, StageWatch
 
@@ -156,22 +148,6 @@ def test_the_end_names_the_stage_that_was_lost_and_not_the_one_that_ended_becaus
     assert halt.reason.startswith("state lost: stage 0 has lost all its peers (0) in round 7")
 
 
-def test_who_gives_up_waiting_for_a_stage_does_not_end_the_others_as_one_that_lost_its_state() -> (
-    None
-):
-    """Peer 0 knows a moment earlier that nobody of stage 1 will come back."""
-    watch = watch_of_last(rebuilds=False)
-    watch.members.heard = {0: 1.0, 1: 1.0, 2: 1.0}
-    assert watch.look(2.0, 1, 2) == (["stage_lost 1"], None)
-    watch.members.left, watch.members.heard[0] = {0}, 3.5
-    assert watch.look(4.0, 0, 1, 2) == ([], None), "stage 0 waited, and is not why the run ends"
-    watch.members.ended = {1, 2}
-    halt = watch.look(5.0, 0, 1, 2)[1]
-    assert halt is not None
-    assert halt.exit_code == 5
-    assert halt.reason.startswith("quorum lost: stage 1 has lost all its peers (1, 2)")
-
-
 def test_who_left_before_another_stage_was_lost_did_not_leave_because_of_that() -> None:
     watch = watch_of_last(rebuilds=True)
     watch.members.left, watch.members.heard = {2}, {0: 5.0, 1: 6.0, 2: 1.0}
@@ -281,19 +257,3 @@ def test_a_node_beside_a_living_trainer_goes_on_in_the_round_of_the_others() -> 
 def test_a_stage_that_has_loaded_a_checkpoint_begins_with_it() -> None:
     assert decision(1, set(), 6, holds=True, round_id=6) == BeginFresh((1, 2))
     assert decision(1, set(), None, holds=True, round_id=6) == BeginFresh((1, 2))
-
-
-def test_a_report_of_a_lost_stage_names_its_peers() -> None:
-    watch = Watch()
-    watch.look(0.0)
-    watch.members.away = {1, 2}
-    (report,), _ = watch.watch.check_lost_stages(7, 1.0)
-    assert report == Report("stage_lost", {"stage": 1, "peers": [1, 2], "round": 7})
-
-
-@pytest.mark.parametrize("stage", [0, 2])
-def test_other_stages_are_watched_as_well(stage: int) -> None:
-    watch = Watch()
-    watch.look(0.0)
-    told, _ = watch.look(1.0, *STAGES[stage])
-    assert told == ([] if stage == 0 else ["stage_lost 2"]), "not the own one"

@@ -55,18 +55,14 @@ def test_a_child_of_a_rank_is_refused_and_a_script_alone_is_not(
 
 
 @pytest.mark.usefixtures("launched")
-def test_a_worker_that_was_started_before_the_peer_is_refused(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_worker_started_before_the_peer_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GOSSIP_TRAINER", "")
     monkeypatch.setattr(multiprocessing, "parent_process", object)
     with pytest.raises(ConfigError, match="child process of a peer"):
         gossip.init()
 
 
-def test_a_process_that_imports_the_script_as_a_worker_is_refused(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_process_that_imports_the_script_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(multiprocessing.current_process(), "_inheriting", True, raising=False)
     with pytest.raises(ConfigError) as refused:
         gossip.init()

@@ -98,9 +98,7 @@ def test_a_round_without_a_commit_is_lost(tmp_path: Path) -> None:
     assert (made["rounds"], made["rounds_lost"]) == (3, 1)
 
 
-def test_a_run_that_went_on_from_a_checkpoint_has_not_lost_the_rounds_before_it(
-    tmp_path: Path,
-) -> None:
+def test_a_run_resumed_from_a_checkpoint_has_not_lost_earlier_rounds(tmp_path: Path) -> None:
     rows = [commit(at) for at in (300, 301, 303)]
     run = folder(tmp_path, [], {0: rows}, resume="auto")
     made = summary.write(run, 0, 1.0)
@@ -193,9 +191,7 @@ def test_where_a_run_ends_apart_the_heavier_side_counts() -> None:
     assert past_of([commit(0), commit(1), *light, *heavy]).true[-1].chain == "heavy11"
 
 
-def test_a_partition_is_told_with_who_paused_who_went_on_alone_and_what_was_given_up(
-    tmp_path: Path,
-) -> None:
+def test_a_partition_is_told_with_who_paused_and_what_was_given_up(tmp_path: Path) -> None:
     word = "partition:0-4|5-7@2s+3s"
     slices = {str(peer): [[peer * 2, peer * 2 + 2]] for peer in range(8)}
     common = {"epoch": 0, "samples_total": 100, "slices": slices}
@@ -229,9 +225,7 @@ def test_a_partition_is_told_with_who_paused_who_went_on_alone_and_what_was_give
     assert (made["rounds"], made["rounds_lost"]) == (12, 0)
 
 
-def test_samples_are_counted_over_completed_epochs_and_only_for_contributors(
-    tmp_path: Path,
-) -> None:
+def test_samples_are_counted_over_completed_epochs_for_contributors(tmp_path: Path) -> None:
     both = [{"peer": 0, "samples": 99}, {"peer": 1, "samples": 99}]
 
     def row(

@@ -365,9 +365,7 @@ def test_an_epoch_is_told_once_and_short_ones_share_a_line() -> None:
 
 
 @pytest.mark.parametrize("planned", [False, True])
-def test_what_the_last_epoch_leaves_over_is_unused_only_if_no_other_was_to_follow(
-    planned: bool,
-) -> None:
+def test_what_the_last_epoch_leaves_is_unused_only_if_it_was_the_end(planned: bool) -> None:
     view = RunModel(1)
     told(view, event("epoch", 0, 1.0, epoch=0, once=97, twice=0, left=3, rounds=4))
     lines = view.epochs.at_end(planned)
@@ -522,9 +520,7 @@ def test_links_that_close_because_the_run_is_over_are_no_trouble() -> None:
 
 
 @pytest.mark.parametrize(("local_steps", "means"), [(1, 0), (10, 0), (10, 3)])
-def test_who_has_had_all_steps_is_in_no_trouble_when_links_close(
-    local_steps: int, means: int
-) -> None:
+def test_who_has_had_all_steps_is_fine_when_links_close(local_steps: int, means: int) -> None:
     """The words that it is over come a moment later. The script tells how many rounds it makes.
     ``means``: rounds that were no steps."""
     view = RunModel(3, local_steps=local_steps)

@@ -75,9 +75,7 @@ def said(**options: Any) -> str:
         ({"peers": 1}, ""),
     ],
 )
-def test_the_user_is_told_how_many_liars_are_tolerated_and_why(
-    options: dict[str, Any], line: str
-) -> None:
+def test_the_user_is_told_how_many_liars_are_borne(options: dict[str, Any], line: str) -> None:
     assert said(**options) == line
 
 

@@ -35,9 +35,7 @@ def row(lines: list[str], peer: int) -> str:
     return next(line for line in lines if line.startswith(f"{peer:>4} "))
 
 
-def test_at_80_columns_all_but_the_last_column_are_there_and_no_line_is_cut(
-    run: RecordedRun,
-) -> None:
+def test_at_80_columns_all_but_the_last_column_fit_and_no_line_is_cut(run: RecordedRun) -> None:
     run.rounds(0, 28)
     lines = drawn(run, RUNNING, 4.0)
     assert max(map(len, lines)) <= 79
@@ -298,9 +296,7 @@ def test_without_a_loss_it_says_which_line_to_add(run: RecordedRun) -> None:
     assert any("peer.log(loss=loss.item())" in line for line in drawn(run, RUNNING, 2.5))
 
 
-def test_a_run_without_a_fault_is_told_so(
-    run: RecordedRun, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_without_faults_says_so(run: RecordedRun, capsys: pytest.CaptureFixture[str]) -> None:
     config = run.folder / "config.json"
     config.write_text(config.read_text().replace('"sign_flip:3"', ""))
     top.show(run.folder, once=True, every_s=1.0)

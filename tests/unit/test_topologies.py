@@ -188,9 +188,7 @@ SHARED_OUT = [
 
 
 @pytest.mark.parametrize(("weights", "parts"), SHARED_OUT)
-def test_rolling_lets_each_serve_in_proportion_to_its_weight(
-    weights: str, parts: tuple[int, ...]
-) -> None:
+def test_rolling_lets_each_serve_by_its_weight(weights: str, parts: tuple[int, ...]) -> None:
     """Also whoever stands in when the first one fails: so the second places are compared as well,
     given the first."""
     rolling, rounds, four = (
@@ -273,9 +271,7 @@ def test_a_ring_of_two_is_one_push_each() -> None:
 @pytest.mark.parametrize(
     ("n", "k", "degree"), [(12, 3, 3), (12, 11, 11), (12, 50, 11), (9, 4, 4), (9, 3, 4), (2, 5, 1)]
 )
-def test_static_regular_gives_each_peer_k_neighbours_for_all_rounds(
-    n: int, k: int, degree: int
-) -> None:
+def test_static_regular_gives_each_peer_k_neighbours(n: int, k: int, degree: int) -> None:
     regular, roster = load(f"static_regular:k={k}"), Roster(tuple(range(5, 5 + n)))
     plan = regular(roster, 0, 1)
     assert plan == regular(roster, 77, 1)

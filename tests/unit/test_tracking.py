@@ -179,9 +179,7 @@ def said_of(run: RecordedRun) -> list[str]:
     return said
 
 
-def test_the_last_words_of_a_tracker_are_said(
-    run: RecordedRun, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_trackers_last_words_are_said(run: RecordedRun, monkeypatch: pytest.MonkeyPatch) -> None:
     exporter_is(monkeypatch, "import sys; sys.stdin.read(); print('7 values were exported')")
     assert said_of(run) == ["tensorboard: 7 values were exported"]
 
@@ -215,9 +213,7 @@ def test_a_tracker_that_cannot_be_started_ends_nothing(
     assert "cannot be started (Cannot allocate memory); training continues" in line
 
 
-def test_an_error_of_the_run_goes_through(
-    run: RecordedRun, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_error_of_the_run_passes(run: RecordedRun, monkeypatch: pytest.MonkeyPatch) -> None:
     exporter_is(monkeypatch, "import sys; sys.stdin.read()")
     said: list[str] = []
     with pytest.raises(KeyboardInterrupt), beside.tracked(["wandb"], run.folder, said.append):

@@ -9,13 +9,7 @@ import pytest
 
 from gossip.core.digests import digest_of
 from gossip.core.messages import Commit, Envelope, Ping, StateOffer, Update
-from gossip.transport.assembly import (
-    ORPHANED_S,
-    STALLED_S,
-    Assembly,
-    HeaderFilter,
-    IncomingPayload,
-)
+from gossip.transport.assembly import ORPHANED_S, STALLED_S, Assembly, HeaderFilter, IncomingPayload
 from gossip.transport.base import Traffic
 from gossip.transport.chunks import (
     CHUNK_BYTES,
@@ -37,11 +31,7 @@ UPDATE = Update(b"lineage1", 7, 0, 0, b"d" * 16, 32, 0.5)
 
 
 def incoming(
-    nbytes: int,
-    sender: int = 0,
-    incarnation: int = 0,
-    message=UPDATE,
-    now: float = 0.0,
+    nbytes: int, sender: int = 0, incarnation: int = 0, message=UPDATE, now: float = 0.0
 ) -> IncomingPayload:
     return IncomingPayload(Envelope(RUN, sender, incarnation, message), nbytes, now)
 
@@ -113,9 +103,7 @@ def test_a_payload_is_cut_and_put_together_again(nbytes: int):
 
 @pytest.mark.parametrize("parts", [(), (20,), (9, 0, 11), (0, 20), (4, 4, 12), (1, 1, 1, 17)])
 @pytest.mark.parametrize("piece", [1, 3, 8, 20])
-def test_the_parts_of_a_state_have_digests_of_their_own_however_it_comes(
-    parts: tuple[int, ...], piece: int
-):
+def test_the_parts_of_a_state_have_digests_however_it_comes(parts: tuple[int, ...], piece: int):
     data = bytes(range(20))
     found = PartsDigest(parts)
     for at in range(0, 20, piece):

@@ -114,9 +114,7 @@ def test_a_folder_that_cannot_be_written_to_is_told_before_anything_runs(
 
 
 @pytest.mark.usefixtures("forked")
-def test_samples_that_do_not_suffice_for_all_are_told_and_no_table_is_made_of_it(
-    tmp_path: Path,
-) -> None:
+def test_samples_that_do_not_suffice_for_all_are_told_without_a_table(tmp_path: Path) -> None:
     few, labels = tmp_path / "few.npz", [0, 1, 0, 1]
     np.savez(few, x_train=np.eye(4), y_train=labels, x_test=np.eye(4), y_test=labels)
     says = (
@@ -134,8 +132,7 @@ def test_a_process_that_is_killed_is_told_and_what_was_done_is_kept(tmp_path: Pa
         "        os.kill(os.getpid(), signal.SIGKILL)\n    return updates.mean(0)\n"
     )
     with pytest.raises(
-        LocalError,
-        match=r"a process of the cells was killed, perhaps for lack of memory \(1 job\)",
+        LocalError, match=r"a process of the cells was killed, perhaps for lack of memory \(1 job\)"
     ):
         bench(tmp_path / "runs", rules=f"mean {rule}:keep")
     assert len(list(tmp_path.glob("runs/mean-*.json"))) == 2

@@ -9,15 +9,7 @@ from torch.utils.data import DataLoader
 from gossip.config import RunConfig
 from gossip.training.typed import LoaderOptions, RunOptions
 
-OF_NO_SCRIPT = {
-    "run",
-    "peers_for_one",
-    "warm",
-    "drills",
-    "pipeline",
-    "audit",
-    "lost_stage",
-}
+OF_NO_SCRIPT = {"run", "peers_for_one", "warm", "drills", "pipeline", "audit", "lost_stage"}
 """Options that only a launcher, a plan or gossip itself sets."""
 OURS = {"self", "dataset", "batch_size", "shuffle", "drop_last", "batch_sampler", "generator"}
 """What ``shard`` decides by itself."""

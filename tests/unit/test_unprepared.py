@@ -93,9 +93,7 @@ def test_an_inner_loop_may_be_long(watch: UnpreparedOptimizers) -> None:
     assert steps(sgd(), 2 * STEPS) == []
 
 
-def test_many_steps_of_another_one_over_prepared_parameters_are_told(
-    watch: UnpreparedOptimizers,
-) -> None:
+def test_many_steps_of_another_over_prepared_ones_are_told(watch: UnpreparedOptimizers) -> None:
     prepared = sgd()
     watch.prepared([prepared], prepared, alone=False)
     watch.exchanged()
@@ -119,9 +117,7 @@ def test_a_batch_on_which_another_one_steps_prepared_parameters_is_refused(
     watch.check_passed()
 
 
-def test_an_optimizer_that_steps_the_prepared_one_is_a_part_of_it(
-    watch: UnpreparedOptimizers,
-) -> None:
+def test_an_optimizer_that_steps_the_prepared_one_is_its_part(watch: UnpreparedOptimizers) -> None:
     prepared = sgd()
 
     class Wrapper(torch.optim.Optimizer):

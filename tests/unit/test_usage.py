@@ -41,9 +41,7 @@ def test_a_process_that_has_ended_uses_nothing() -> None:
     assert usage.used_by([ended.pid]) == (0.0, 0)
 
 
-def test_the_rule_of_an_earlier_round_is_not_that_of_this_one(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_rule_of_an_earlier_round_is_not_this_one(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [10.0]
     monkeypatch.setattr(usage.time, "monotonic", lambda: now[0])
     clock = RuleClock()

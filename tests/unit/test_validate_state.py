@@ -37,9 +37,7 @@ def commit_and_keep(rounds: Any, **kept: Any) -> None:
         (lambda rounds: rounds.replicated.lineage.restart(4, b"h"), "after the last commit"),
     ],
 )
-def test_rolling_rounds_find_a_state_that_cannot_be(
-    spoil: Callable[[Any], None], found: str
-) -> None:
+def test_rolling_rounds_find_an_impossible_state(spoil: Callable[[Any], None], found: str) -> None:
     table = RollingTable(3)
     table.lose = lambda sender, to, message: True
     table.contribute()
@@ -67,9 +65,7 @@ def test_a_peer_out_of_the_rounds_has_recorded_its_own_commit() -> None:
         (lambda rounds: setattr(rounds._round, "own", None), "an update of its round"),
     ],
 )
-def test_gossip_rounds_find_a_state_that_cannot_be(
-    spoil: Callable[[Any], None], found: str
-) -> None:
+def test_gossip_rounds_find_an_impossible_state(spoil: Callable[[Any], None], found: str) -> None:
     table = GossipTable(at=0)
     table.contribute()
     table.rounds.validate_state()

@@ -15,12 +15,7 @@ from gossip.launch.ssh.command import in_words
 from gossip.launch.ssh.hostcheck import HostReport
 from gossip.launch.ssh.hostlist import parse_list
 from gossip.launch.ssh.restarts import AgentProgram
-from gossip.launch.ssh.weighing import (
-    by_bandwidth,
-    describe_weights,
-    speeds,
-    weights_of,
-)
+from gossip.launch.ssh.weighing import by_bandwidth, describe_weights, speeds, weights_of
 from gossip.run import fitting
 from gossip.topologies import load
 from gossip.topologies.weights import lots

@@ -27,9 +27,7 @@ FOUND = {
 
 
 @pytest.mark.parametrize(("others", "missing"), [("step 7 to ck: no room", True), ("", False)])
-def test_a_stopped_run_knows_whether_its_last_checkpoint_is_there(
-    others: str, missing: bool
-) -> None:
+def test_a_stopped_run_knows_if_its_last_checkpoint_exists(others: str, missing: bool) -> None:
     view = RunModel(2)
     for peer, why in ((0, "step 7 to ck: no room"), (1, others)):
         view.apply(read_event(event_row("started", peer, 1.0, incarnation=0)))

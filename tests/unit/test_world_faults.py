@@ -83,9 +83,7 @@ def test_a_plan_of_every_sort_survives_toml() -> None:
         ("hang:3@60+2s", Hang(3, 60, 2.0)),
     ],
 )
-def test_a_moment_with_a_unit_is_a_time_and_one_without_is_a_round(
-    word: str, fault: faults.Fault
-) -> None:
+def test_a_moment_with_a_unit_is_a_time_else_a_round(word: str, fault: faults.Fault) -> None:
     assert faults.parse(word).faults == (fault,)
     assert faults.parse(str(fault)).faults == (fault,)
     assert faults.from_toml(FaultPlan((fault,)).to_toml()).faults == (fault,)

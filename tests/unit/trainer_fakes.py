@@ -215,12 +215,7 @@ def echo(node: FakeNode) -> None:
                 before, collectives = collectives, collectives + (not is_step)
                 node.send(
                     control.ApplyCommand(
-                        message.round_id,
-                        slot,
-                        0.0,
-                        is_step=is_step,
-                        collectives=before,
-                        kind=kind,
+                        message.round_id, slot, 0.0, is_step=is_step, collectives=before, kind=kind
                     )
                 )
             case control.AppliedReply():
