@@ -75,6 +75,11 @@ def list_nearest(given: str, known: Collection[str], most: int = 5) -> str:
     return f"known: {', '.join(near)}{more}"
 
 
+class TrainingWarning(UserWarning):
+    """The script probably trains something other than it seems to. ``gossip explain`` and the
+    report name these warnings."""
+
+
 class UnknownName(ConfigError):
     """An unknown name; the nearest known one is suggested."""
 

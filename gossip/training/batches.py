@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from gossip.core import Ranges
-from gossip.errors import ConfigError
+from gossip.errors import ConfigError, TrainingWarning
 from gossip.ipc import StartRoundCommand
 
 from .optimizer import version_of
@@ -224,7 +224,7 @@ class BatchTracker:
         )
         if self._evaluates:
             raise ConfigError(what, hint)
-        warnings.warn(f"{what}. {hint}", stacklevel=4)
+        warnings.warn(f"{what}. {hint}", TrainingWarning, stacklevel=4)
 
     def drop_unused(self) -> None:
         """Drop the batches of a round without a step. Raises ConfigError if the loop has kept their
@@ -253,6 +253,7 @@ class BatchTracker:
             warnings.warn(
                 "no optimizer.step() followed a batch with a backward pass: its samples count "
                 f"as skipped, though they are used if you keep its gradients; {hint}",
+                TrainingWarning,
                 stacklevel=4,
             )
         self._order.pass_over()

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import torch
 
 from gossip.core import is_further
-from gossip.errors import ConfigError, UnsupportedModel
+from gossip.errors import ConfigError, TrainingWarning, UnsupportedModel
 from gossip.ipc import messages
 from gossip.topologies import draw
 
@@ -94,7 +94,7 @@ class ScriptSteps:
         before, own = run.step, run.model.trained.layout.parameters
         expects = not (self.are_begun or overflow) and run.node.view.main == run.peer
         if expects and not any(p.grad is not None and p.grad.norm() for p in own):
-            warnings.warn(NO_GRADIENT, stacklevel=5)
+            warnings.warn(NO_GRADIENT, TrainingWarning, stacklevel=5)
         self.are_begun, kind = True, self.coordinator.kind_of(which)
         is_new = self._rounds.batches.unused
         if is_new or not self._have_stepped or which & self._have_stepped:
@@ -120,6 +120,7 @@ class ScriptSteps:
         warnings.warn(
             "optimizer.step() runs several times in one pass of peer.steps(N): N counts steps, so "
             "there are fewer passes than N. Write peer.steps(passes * steps in each)",
+            TrainingWarning,
             stacklevel=5,
         )
 

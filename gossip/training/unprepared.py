@@ -15,7 +15,7 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
-from gossip.errors import ConfigError
+from gossip.errors import ConfigError, TrainingWarning
 
 STEPS = 50
 _PREPARE = (
@@ -127,7 +127,7 @@ class UnpreparedOptimizers:
     def _warn(self, what: str, hint: str, *, unless: bool = False) -> None:
         if not (self._warned or unless):
             self._warned = True
-            warnings.warn(f"{what}. {hint}", stacklevel=4)
+            warnings.warn(f"{what}. {hint}", TrainingWarning, stacklevel=4)
 
 
 def parameters_of(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:

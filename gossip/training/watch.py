@@ -15,7 +15,7 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any, NoReturn
 
-from gossip.errors import LocalError, RemoteError, SwarmError
+from gossip.errors import LocalError, RemoteError, SwarmError, TrainingWarning
 from gossip.run import shown_lines
 
 FRAMES = 3
@@ -167,15 +167,15 @@ class ExceptHook:
 
 
 def record_warnings(warned: Callable[[str], object]) -> Callable[[], None]:
-    """Call ``warned`` with the text of each different warning, at most ``WARNINGS_MAX``, which is
-    printed as usual. Warnings about old APIs do not count. Return the function that ends this."""
+    """Call ``warned`` with the text of each different TrainingWarning, at most ``WARNINGS_MAX``.
+    Warnings are printed as usual. Return the function that ends this."""
     texts, before = set[str](), warnings.showwarning
 
     def show(message: Warning | str, category: type[Warning], *args: Any, **kwargs: Any) -> None:
         before(message, category, *args, **kwargs)
         text = str(message)
         is_new = text not in texts and len(texts) < WARNINGS_MAX
-        if is_new and issubclass(category, UserWarning | RuntimeWarning):
+        if is_new and issubclass(category, TrainingWarning):
             texts.add(text)
             warned(text)
 

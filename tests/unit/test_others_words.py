@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from gossip.errors import LocalError
+from gossip.errors import LocalError, TrainingWarning
 from gossip.launch.local import desks, failures
 from gossip.launch.local.peer_process import PeerProcess
 from gossip.launch.local.running import OngoingRun
@@ -118,9 +118,9 @@ def test_each_warning_about_the_training_is_recorded_once() -> None:
     with warnings.catch_warnings(record=True) as printed:
         warnings.simplefilter("always")
         before, end = warnings.showwarning, watch.record_warnings(texts.append)
-        warnings.warn("an old API", DeprecationWarning, stacklevel=1)
+        warnings.warn("another library's", UserWarning, stacklevel=1)
         for number in range(4 * watch.WARNINGS_MAX):
-            warnings.warn(str(number // 2), stacklevel=1)
+            warnings.warn(str(number // 2), TrainingWarning, stacklevel=1)
         end()
         assert warnings.showwarning is before
     assert texts == [*map(str, range(watch.WARNINGS_MAX))]
