@@ -14,7 +14,7 @@ import pytest
 from event_rows import event_row
 
 from gossip.config import resolve
-from gossip.launch.report import explain
+from gossip.launch.report import explain, html
 from gossip.launch.report.html import (
     impact,
     incidents,
@@ -476,6 +476,21 @@ def test_a_killed_launcher_is_the_last_incident_and_says_what_is_lost(
         "20 are lost"
     )
     assert "was killed, after" in overview.headline(run, [found])
+
+
+@pytest.mark.parametrize(("others", "missing"), [("step 7 to ck: no room", True), (None, False)])
+def test_a_last_checkpoint_that_is_missing_is_an_incident_with_the_reason(
+    tmp_path: Path, others: str | None, missing: bool
+) -> None:
+    said = {0: "step 7 to ck: no room", 1: others, 2: others, 3: others}
+    ends = [event_row("halted", p, 5.0, exit_code=0, not_saved=why) for p, why in said.items()]
+    run = made(tmp_path, ends, rounds=50)
+    lines = " ".join(" ".join(html.lines_of(run, 80)).split())
+    assert ("effect: step 7 to ck: no room" in lines) is missing
+    if missing:
+        found = one(run, "the last checkpoint was not written")
+        assert (found.t, found.round) == (BEGAN + 5.0, 49)
+        assert "a missing checkpoint" in overview.headline(run, [found])
 
 
 def test_a_fault_that_never_came_is_the_last_row_and_has_no_time(tmp_path: Path) -> None:

@@ -102,9 +102,9 @@ def of(run: RecordedRun) -> list[Incident]:
         _forks,
         _divergences,
         _warnings,
+        _end,
     )
     found = [incident for make in makers for incident in make(run, impact)]
-    found += _end(run)
     found.sort(key=lambda one: (one.t is None, one.t or 0.0))
     found += list(_never(run))
     return [replace(one, number=number) for number, one in enumerate(found, 1)]
@@ -574,21 +574,29 @@ def _warnings(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
 # --- the end, and faults that did not take place --------------------------------------------------
 
 
-def _end(run: RecordedRun) -> list[Incident]:
-    """Return the incident of a launcher that was killed with all of its peers."""
-    if run.state.state != "killed":
-        return []
-    return [
-        Incident(
+def _end(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
+    """Yield a missing last checkpoint, and a launcher that was killed with all of its peers."""
+    at_round = _round_at(run, run.ended, run.view.progress.round)
+    if why := run.view.lives.not_saved:
+        yield Incident(
+            what="the last checkpoint was not written",
+            kind="missing checkpoint",
+            who=(),
+            t=run.ended,
+            round=at_round,
+            effect=why,
+            grave=4,
+        )
+    if run.state.state == "killed":
+        yield Incident(
             what="the launcher and all its peers were killed: no end was recorded",
             who=tuple(run.peers),
             t=run.ended,
-            round=_round_at(run, run.ended, run.view.progress.round),
+            round=at_round,
             noticed="by no peer, as none was left",
             effect=_steps_lost(run),
             grave=5,
         )
-    ]
 
 
 def _steps_lost(run: RecordedRun) -> str:
