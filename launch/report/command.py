@@ -295,19 +295,26 @@ def rm(
 
 
 def report(
-    run: Run,
+    run: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="RUN...",
+            help="Folder of the run, or its name under runs/; several are compared.",
+            show_default=False,
+        ),
+    ],
     out: Annotated[
         Path | None,
-        optional("The page's file; report.html in the run's folder by default.", "--out", "-o"),
+        optional("The page's file; in the first run's folder by default.", "--out", "-o"),
     ] = None,
     runs: Dir = Path("runs"),
 ) -> None:
-    """Make one HTML file of a run: incidents, curves, members, trust, rounds: gossip report RUN"""
+    """Make one HTML file of a run: incidents, curves, members, trust, rounds: gossip report RUN;
+    or one that compares runs: gossip report RUN RUN"""
     from . import run_state
     from .html import page
 
-    folder = run_state.find(run, runs)
-    page.write(page.make(folder), out or folder / "report.html")
+    page.write(list(dict.fromkeys(run_state.find(each, runs) for each in run)), out)
 
 
 COMMANDS = (ls, top, logs, stop, explain, rm, report)

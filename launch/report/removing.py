@@ -24,7 +24,7 @@ OURS = (
     *("summary.json", "evaluation.json", "comparison.json", "begun", "logbook.md"),
     *("swarm.key", "swarm.log", "fetched", "seeds", "faults", "launchers", "hosts", "drill*.sock"),
     *("events.jsonl*", "events-*.jsonl*", "commits.jsonl*", "metrics.jsonl*", "verdict.*"),
-    *("report.html", "tensorboard", "mlflow.db", "mlflow", "wandb"),
+    *("report.html", "comparison.html", "tensorboard", "mlflow.db", "mlflow", "wandb"),
     *("prometheus.url", "tracker-*.log", "screen.log", "peer-*", "plain", "alone"),
 )
 """Names of gossip's own files in a run's folder."""

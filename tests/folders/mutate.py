@@ -404,7 +404,7 @@ def tools(folder: Path) -> dict[str, Callable[[], None]]:
 def report_on(folder: Path) -> None:
     """Make the page of a run beside its folder, and look for HTML that the folder has brought."""
     page = folder.parent / "report.html"
-    tend.report(str(folder), page, folder.parent)
+    tend.report([str(folder)], page, folder.parent)
     if HTML in page.read_text("utf-8"):
         raise AssertionError("HTML of the folder is in the page as it is")
 

@@ -4,6 +4,7 @@ peer that is killed and comes back."""
 from __future__ import annotations
 
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -64,5 +65,10 @@ def test_a_report_goes_where_it_is_told_to_and_a_run_that_is_not_there_has_none(
 ) -> None:
     gossip(folder, "report", "one", "-o", "other.html")
     assert "What went wrong" in (folder / "other.html").read_text()
+    shutil.copytree(folder / "runs/one", folder / "runs/two")
+    gossip(folder, "report", "one", "two")
+    assert (
+        "settings, versions and code are equal" in (folder / "runs/one/comparison.html").read_text()
+    )
     missing = gossip(folder, "report", "ome", code=2)
     assert "Did you mean 'one'?" in missing.stderr

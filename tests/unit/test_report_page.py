@@ -18,7 +18,15 @@ from made_up_run import MadeUp, write
 from recorded_run import RecordedRun
 
 from gossip.errors import ConfigError
-from gossip.launch.report.html import curves, learning, page, participation, recorded, svg
+from gossip.launch.report.html import (
+    comparing,
+    curves,
+    learning,
+    page,
+    participation,
+    recorded,
+    svg,
+)
 from gossip.launch.report.html.charts import Chart, LaneChart, Line, LineChart, TextTable
 
 RUN = MadeUp(rounds=600, peers=8, pace=25.0)
@@ -330,6 +338,67 @@ def test_three_times_as_many_rounds_make_no_larger_page(text: str, tmp_path: Pat
     folder = tmp_path / "long"
     write(MadeUp(rounds=1800, peers=8, pace=25.0), folder)
     assert len(page.render(page.make(folder))) < 2 * len(text)
+
+
+# --- several runs ---------------------------------------------------------------------------------
+
+
+def test_several_runs_are_compared_with_results_curves_and_what_differs(
+    folder: Path, tmp_path: Path
+) -> None:
+    other = tmp_path / "other"
+    write(MadeUp(rounds=300, peers=8, pace=25.0, seed=5), other)
+    settings = (other / "config.toml").read_text()
+    changed = settings.replace('aggregator = "spectral_clipping"', 'aggregator = "mean"')
+    (other / "config.toml").write_text(changed)
+    (other / "events.jsonl").open("a").write("[]\n")
+    runs = {"a": recorded.RecordedRun(folder), "<b>": recorded.RecordedRun(other)}
+    results, training, differences = comparing.compare(runs)
+    assert runs["<b>"].broken
+    assert results.text == [f"<b>: {line}" for line in runs["<b>"].broken]
+    (table,) = [part for part in results.parts if isinstance(part, TextTable)]
+    assert table.head == ("What", "a", "<b>")
+    assert ("Steps", "599", "299") in table.rows
+    assert [row[1].partition(" ")[0] for row in table.rows if row[0] == "Result"] == ["Loss"]
+    (loss,) = [part for part in training.parts if isinstance(part, LineChart)]
+    assert (loss.name, loss.over, loss.x_max) == ("chart-loss-by-round", "round", 599.0)
+    assert [(line.name, line.style, line.low) for line in loss.lines] == [
+        ("a", 0, None),
+        ("<b>", 1, None),
+    ]
+    last = [float(line.x[np.isfinite(line.y)].max()) for line in loss.lines]
+    assert last == pytest.approx([599, 299], abs=10)
+    (table,) = [part for part in differences.parts if isinstance(part, TextTable)]
+    assert ("aggregator", '"spectral_clipping"', '"mean"') in table.rows
+    assert not {row[0] for row in table.rows} & {"quorum", "name", "run_dir", "Folder"}
+    assert not training.text + differences.text
+
+
+def test_a_comparison_of_runs_without_settings_and_values_says_so(tmp_path: Path) -> None:
+    folder = RecordedRun(tmp_path / "run").folder
+    runs = {name: recorded.RecordedRun(folder) for name in "ab"}
+    _, training, differences = comparing.compare(runs)
+    assert training.text == ["No script logged a value by round."]
+    assert differences.text == [f"{name}: config.toml has no settings." for name in "ab"]
+
+
+def test_the_page_of_several_runs_has_its_own_file_and_says_when_nothing_differs(
+    folder: Path, tmp_path: Path
+) -> None:
+    same = tmp_path / "same"
+    write(RUN, same)
+    page.write([folder, same], None)
+    text = (folder / "comparison.html").read_text()
+    parsed = Parsed(text)
+    assert not (folder / "report.html").exists()
+    assert "nothing: settings, versions and code are equal" in "".join(parsed.text)
+    ids = [each["id"] for _, each in parsed.elements if "id" in each]
+    assert len(ids) == len(set(ids))
+    assert [each["href"] for each in parsed.of("a")][1:] == [
+        "#results",
+        "#training",
+        "#differences",
+    ]
 
 
 def test_without_jinja2_it_says_what_to_install(

@@ -13,7 +13,7 @@ from .recorded import RecordedRun
 
 def section(run: RecordedRun) -> Section:
     found = Section("configuration", "Configuration")
-    rows = [(label, value) for label, value in _facts(run.environment) if value]
+    rows = [(label, value) for label, value in facts(run.environment) if value]
     found.parts.append(TextTable("Where and how it was started", ("What", "Value"), tuple(rows)))
     own = tuple(row for row in run.sources if row[2] != "default")
     rest = tuple(row for row in run.sources if row[2] == "default")
@@ -25,7 +25,8 @@ def section(run: RecordedRun) -> Section:
     return found
 
 
-def _facts(environment: documents.RunEnvironment) -> list[tuple[str, str]]:
+def facts(environment: documents.RunEnvironment) -> list[tuple[str, str]]:
+    """Return label and value of what is known about program and host; "" is not known."""
     hardware = documents.Hardware.pick(environment.hardware)
     memory, packages = hardware.memory_bytes, environment.packages or {}
     versions = [f"{name} {version}" for name, version in packages.items() if version]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -30,8 +31,8 @@ def section(run: RecordedRun, marks: tuple[Mark, ...]) -> Section:
         lost = run.series.logged.lost.get(name, 0)
         about = f"Left out: {counted(lost, 'value')}, not finite." if lost else ""
         found.parts.append(_by_time(run, name, metric.by_time, about, marks))
-        if by_round := _by_round(run, name, metric.by_round):
-            found.parts.append(by_round)
+        if chart := by_round({run.name: run}, name):
+            found.parts.append(chart)
     if not run.series.metrics:
         found.text.append(
             "The script logged no loss. Log it: peer.log(loss=loss.item()) before optimizer.step()."
@@ -70,17 +71,30 @@ def _by_time(
     )
 
 
-def _by_round(run: RecordedRun, name: str, points: Points) -> LineChart | None:
-    """Draw a metric against rounds. Return None if it was not logged by round."""
-    last = float(points.all_x().max(initial=0.0))
+def by_round(runs: Mapping[str, RecordedRun], name: str) -> LineChart | None:
+    """Draw a metric against rounds, with a curve for each run if there are several. Return None if
+    no run logged it by round. ``runs``: label -> run."""
+    logged = {
+        label: (run, metric.by_round)
+        for label, run in runs.items()
+        if (metric := run.series.metrics.get(name)) is not None and metric.by_round.peers
+    }
+    last = max((float(points.all_x().max()) for _, points in logged.values()), default=0.0)
     if last <= 0:
         return None
     buckets = Buckets(last, int(max(curves.LEAST, min(BUCKETS, last // curves.ROUNDS_EACH))))
-    lines = (curves.honest_line(run, points, 0.0, buckets),)
+    lines = tuple(curves.honest_line(*each, 0.0, buckets) for each in logged.values())
+    about = f"Each point is the mean of {counted(math.ceil(buckets.width), 'round')}."
+    if len(runs) > 1:
+        about = f"{about} A curve is the mean of the honest peers of a run."
+        lines = tuple(
+            replace(line, name=label, style=style, low=None, high=None)
+            for style, (label, line) in enumerate(zip(logged, lines, strict=True))
+        )
     return LineChart(
         f"chart-{_anchor(name)}-by-round",
         f"{TITLES.get(name, f'Logged: {name}')} by round",
-        f"Each point is the mean of {counted(math.ceil(buckets.width), 'round')}.",
+        about,
         lines,
         last,
         over="round",

@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from gossip.errors import ConfigError
+from gossip.launch.report import run_state
 from gossip.launch.report.words import counted
 from gossip.run import shown
 
 from . import (
+    comparing,
     configuration,
     incidents,
     learning,
@@ -68,9 +70,21 @@ def render(report: RunReport) -> str:
     return render_page(report.run.name, report.facts, report.sections, FOOTER, report=report)
 
 
-def write(report: RunReport, path: Path) -> None:
-    """Write the page to a file, atomically. Raises: ConfigError: It cannot be written."""
-    text = render(report)
+def write(folders: Sequence[Path], out: Path | None) -> None:
+    """Write the page of a run, or one that compares several, to a file, atomically.
+
+    Args:
+        out: The file; None means ``report.html`` or ``comparison.html`` in the first folder.
+    Raises: ConfigError: A run cannot be read, or the page cannot be written.
+    """
+    if len(folders) > 1:
+        runs = {shown(run_state.word_for(folder)): RecordedRun(folder) for folder in folders}
+        text = render_page(", ".join(runs), (), comparing.compare(runs), FOOTER)
+        path, count = out or folders[0] / "comparison.html", counted(len(runs), "run")
+    else:
+        report = make(folders[0])
+        runs, text = {report.run.name: report.run}, render(report)
+        path, count = out or folders[0] / "report.html", counted(len(report.incidents), "incident")
     scratch = path.with_name(f".{path.name}.{os.getpid()}.new")
     try:
         with scratch.open("x", encoding="utf-8", errors="backslashreplace") as file:
@@ -81,9 +95,9 @@ def write(report: RunReport, path: Path) -> None:
         raise ConfigError(
             f"cannot write {shown(path)}: {error.strerror}", "--out names another file"
         ) from error
-    for line in report.run.broken:
-        print(f"! {shown(line)}", file=sys.stderr)
-    count = counted(len(report.incidents), "incident")
+    for run in runs.values():
+        for line in run.broken:
+            print(f"! {shown(line)}", file=sys.stderr)
     print(f"{shown(path)}: {len(text.encode()) / 1e6:.2f} MB, {count}")
 
 

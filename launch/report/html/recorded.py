@@ -28,7 +28,6 @@ class RecordedRun(RunReader):
     """Record of a run, which may still be running, from its folder. Times are seconds since 1970.
 
     Attributes:
-        config: Settings as written.
         sources: (key, value, source) of each setting.
         outcome: Outcome of the run; empty unless it has ended.
         presence: States of its peers over time.
@@ -38,7 +37,7 @@ class RecordedRun(RunReader):
     """
 
     def __init__(self, folder: Path) -> None:
-        self.config = read_object(folder, "config.json") or {}
+        read_object(folder, "config.json")  # The reader only notes an unreadable one.
         super().__init__(folder, details=True)
         self.state = run_state.read_state(folder)
         self.sources = tuple(_sources(folder))
