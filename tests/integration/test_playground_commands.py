@@ -130,7 +130,7 @@ def test_a_world_leaves_its_fields_rows_and_a_report(here: Path) -> None:
     assert [each["class"] for each in shown.of("input")] == ["by-time", "by-round", "by-bytes"]
     assert shown.count("script") == 0
     assert "http" not in page.replace("http-equiv", "")
-    counts = [each for each in shown.of("rect") if each["class"] == "heat"]
+    counts = [each for each in shown.of("path") if each["class"] == "heat"]
     task = world.build().task
     held = {
         (int(label), peer) for peer in range(3) for label in task.data.labels[task.shares[peer]]
