@@ -23,7 +23,7 @@ SWARMS ?= $(shell echo $$(( $(JOBS) < 4 ? $(JOBS) : $(JOBS) / 2 )))
 # Debian packages that the tests of `make test-hosts` need.
 HOSTS_NEED := openssh-server openssh-client iproute2 nftables util-linux slurm-wlm munge
 # Unit tests that start no process and load neither a trainer nor a launcher.
-BEYOND_QUICK := gossip\.(training|launch|testing|node|integrations|run|ipc)\b|gossip_(lab|clusters)|gossip_pipelines\.(plan|stages|starts)|^import gossip$$|subprocess|code_blocks|examples
+BEYOND_QUICK := gossip\.(training|launch|testing|node|integrations|run|ipc)\b|gossip_(lab|clusters)|gossip_pipelines\.(plan|stages|starts)|^import gossip$$|subprocess|code_blocks|examples|catalogue
 QUICK = $(shell grep -LE '$(BEYOND_QUICK)' tests/unit/test_*.py)
 # Number of fault schedules in `make test`; `make simulate` plays 2,000.
 SCHEDULES ?= 12

@@ -38,18 +38,20 @@ class MixingStrength:
         self.raised[peer] = False
         self._pushes = self._pushes[self._pushes["receiver"] != peer]
 
-    def learn(self, round_id: int, peers: Peers, parameters: Tensor, sent: Pushes) -> None:
-        """Record the parameters ``(m, d)`` of some peers, and their pushes of these."""
-        packed = b"".join(sketch(row.numpy(), self._settings.seed) for row in parameters)
+    def learn(
+        self, round_id: int, peers: Peers, vectors: Tensor, rows: Peers, sent: Pushes
+    ) -> None:
+        """Record the parameters of some peers, ``rows`` of ``vectors``, and the pushes of these."""
+        packed = b"".join(sketch(vectors[row].numpy(), self._settings.seed) for row in rows)
         sketches = np.frombuffer(packed, np.float32).reshape(len(peers), -1).astype(np.float64)
-        rows = np.full(len(self.raised), -1)
-        rows[peers] = len(self._sketches) + np.arange(len(peers))
-        rows[peers[~np.isfinite(sketches).all(axis=1)]] = -1
+        places = np.full(len(self.raised), -1)
+        places[peers] = len(self._sketches) + np.arange(len(peers))
+        places[peers[~np.isfinite(sketches).all(axis=1)]] = -1
         own = np.zeros(len(peers), PUSH)
         own["receiver"] = own["sender"] = peers
         own["round"], own["arrives_s"] = round_id, -np.inf
         pushes = np.concatenate([sent, own])
-        pushes["row"] = rows[pushes["sender"]]
+        pushes["row"] = places[pushes["sender"]]
         self._sketches = np.concatenate([self._sketches.reshape(-1, sketches.shape[1]), sketches])
         self._pushes = np.concatenate([self._pushes, pushes[pushes["row"] >= 0]])
 

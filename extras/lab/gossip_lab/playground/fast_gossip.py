@@ -16,9 +16,12 @@ from .fast_rolling import CHUNK, are_finite
 from .judging import Judges, Neighbourhoods
 from .moments import Moment
 from .parts import Parts
-from .presence import Peers, Times
+from .presence import Peers, Times, slice_of
 from .pushing import Pushes, PushStore, VectorRows
 from .schedule import Schedule, Wave, by_round
+
+ROOM = 8
+"""Reserved vectors of each peer: updates and parameters, of its present round and in transit."""
 
 
 class GossipWorld:
@@ -34,7 +37,7 @@ class GossipWorld:
         self._here = parts.task.cohort.initial.repeat(n, 1)  # parameters of each peer now
         self._shown = self._here.clone()  # after the present round, or the last one before
         self._ahead: defaultdict[int, list[tuple[Peers, Tensor]]] = defaultdict(list)
-        self._vectors = VectorRows(d)
+        self._vectors = VectorRows(d, ROOM * n)
         # rows of the last vectors of each peer, and of the vectors sent in their place; -1: none
         self._own_rows = {kind: np.full(n, -1) for kind in KINDS}
         self._sent_rows = {kind: np.full(n, -1) for kind in KINDS}
@@ -129,18 +132,18 @@ class GossipWorld:
         for round_id, peers in by_round(wave.rounds, begun):
             rows = self._vectors.add(len(peers))
             for begin in range(0, len(peers), CHUNK):
-                some, at = peers[begin : begin + CHUNK], _slice_of(rows[begin : begin + CHUNK])
-                here = self._here[_slice_of(some)]
+                some, at = peers[begin : begin + CHUNK], slice_of(rows[begin : begin + CHUNK])
+                here = self._here[slice_of(some)]
                 updates = self._task.compute_updates(here, some, round_id, flipped[some])
                 self._vectors.vectors[at] = updates
             self._push("gradient", round_id, peers, rows, wave)
             if self._schedule.mixes(round_id):
                 for kind, state in self._exchanged.items():
                     rows = self._vectors.add(len(peers))
-                    self._vectors.vectors[_slice_of(rows)] = state[_slice_of(peers)]
+                    self._vectors.vectors[slice_of(rows)] = state[slice_of(peers)]
                     sent = self._push(kind, round_id, peers, rows, wave)
                 self._mixing.learn(  # of the parameters, which are the last
-                    round_id, peers, self._vectors.vectors[sent], wave.pushes_of(round_id)
+                    round_id, peers, self._vectors.vectors, sent, wave.pushes_of(round_id)
                 )
 
     def _push(self, kind: Kind, round_id: int, peers: Peers, rows: Peers, wave: Wave) -> Peers:
@@ -164,7 +167,7 @@ class GossipWorld:
         all_sent, vectors = np.sort(np.concatenate([sent, pushes["row"][told]])), self._vectors
         for begin in range(0, len(all_sent), CHUNK):
             some = all_sent[begin : begin + CHUNK]
-            vectors.are_finite[some] = are_finite(vectors.vectors[_slice_of(some)])
+            vectors.are_finite[some] = are_finite(vectors.vectors[slice_of(some)])
         self._stores[kind].add(pushes)
         return sent
 
@@ -230,7 +233,7 @@ class GossipWorld:
         outside, used = near.choose(out), near.choose(~out)
         for begin in range(0, len(peers), CHUNK):
             end = min(begin + CHUNK, len(peers))
-            some, at = used.between(begin, end), _slice_of(peers[begin:end])
+            some, at = used.between(begin, end), slice_of(peers[begin:end])
             before = None if self._previous is None else self._previous[at]
             found = judges.aggregate(vectors, some, before)
             if found.failed.any():
@@ -241,7 +244,8 @@ class GossipWorld:
                 here[at] += moves[begin:end]
             self._step(at, found.vectors, some, vectors)
         if round_id == self._round_id:
-            self._shown[peers] = here[peers]
+            for some in np.split(peers, range(CHUNK, len(peers), CHUNK)):
+                self._shown[some] = here[some]
         elif round_id > self._round_id:
             self._ahead[round_id].append((peers, here[peers]))
 
@@ -280,10 +284,3 @@ class GossipWorld:
         if self._schedule.degrees(round_id) is not None:
             others = np.minimum(1, others)
         return moves.mul_(self._mixing.scales(others, near.peers)[:, None])
-
-
-def _slice_of(peers: Peers) -> slice | Peers:
-    """Return an index of these rows; a slice, which copies nothing, if they are consecutive."""
-    if len(peers) and int(peers[-1]) - int(peers[0]) == len(peers) - 1:
-        return slice(int(peers[0]), int(peers[-1]) + 1)
-    return peers

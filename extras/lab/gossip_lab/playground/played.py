@@ -7,12 +7,15 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from .mishaps import Mishaps
 from .moments import Moment
+from .presence import slice_of
 from .tasks import Task
 
+CHUNK = 2**10
 METRICS = (
     "worst",
     "mean",
@@ -99,11 +102,12 @@ def measure(moment: Moment, task: Task, mishaps: Mishaps, seed: int) -> list[Row
     values["samples"] = float(moment.samples)
     if len(honest):
         rows = honest[:1] if moment.is_replicated else honest
-        accuracies, losses = task.evaluate(moment.parameters[rows])
+        parameters = moment.parameters[slice_of(rows)]
+        accuracies, losses = task.evaluate(parameters)
         values["worst"], values["mean"] = float(accuracies.min()), float(accuracies.mean())
         values["p10"] = float(np.quantile(accuracies, 0.1))
         values["loss"] = float(losses.mean())
-        values["consensus_distance"] = consensus_distance(moment.parameters[rows])
+        values["consensus_distance"] = consensus_distance(parameters)
         pairs = len(honest) * max(1, int(byzantine.sum()))
         values["quarantined"] = float(moment.quarantined[byzantine].sum() / pairs)
         others = len(honest) * max(1, n - int(byzantine.sum()) - 1)
@@ -116,5 +120,7 @@ def consensus_distance(parameters: Tensor) -> float:
     """Return the root mean square distance of the rows ``(m, d)`` from their mean, over the norm of
     that mean."""
     center = parameters.mean(dim=0)
-    apart = (parameters - center).square().sum(dim=1).mean().sqrt()
+    parts = parameters.split(CHUNK)  # copying all replicas would need as much memory as these
+    squares = torch.cat([(some - center).square().sum(dim=1) for some in parts])
+    apart = squares.mean().sqrt()
     return float(apart / center.norm().clamp_min(1e-12))

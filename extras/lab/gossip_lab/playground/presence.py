@@ -136,3 +136,10 @@ class Presence:
     def _stop(self, peer: int, noticed_s: float, dead_s: float, back_s: float) -> None:
         self.runs[peer] = False
         self.noticed_s[peer], self.dead_s[peer], self._back_s[peer] = noticed_s, dead_s, back_s
+
+
+def slice_of(peers: Peers) -> slice | Peers:
+    """Return an index of ascending rows; a slice, which copies nothing, if they are consecutive."""
+    if len(peers) and int(peers[-1]) - int(peers[0]) == len(peers) - 1:
+        return slice(int(peers[0]), int(peers[-1]) + 1)
+    return peers
