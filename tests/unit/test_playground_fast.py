@@ -439,7 +439,7 @@ def test_mixing_is_raised_when_the_core_raises_it() -> None:
         parameters[3] *= -1
         packed = [sketch(row.numpy(), parts.settings.seed) for row in parameters]
         pushes = draw_pushes(generator, n, round_id)
-        mixing.learn(round_id, np.arange(n), parameters, pushes)
+        mixing.learn(round_id, np.arange(n), parameters, np.arange(n), pushes)
         coming += [(each, packed[each["sender"]]) for each in pushes]
         closing = np.flatnonzero(generator.random(n) < 0.9)
         mixing.measure(round_id, closing, np.full(n, round_id + 1.0))

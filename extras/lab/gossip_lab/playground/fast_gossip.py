@@ -243,10 +243,9 @@ class GossipWorld:
             if moves is not None:
                 here[at] += moves[begin:end]
             self._step(at, found.vectors, some, vectors)
-        if round_id == self._round_id:
-            for some in np.split(peers, range(CHUNK, len(peers), CHUNK)):
-                self._shown[some] = here[some]
-        elif round_id > self._round_id:
+            if round_id == self._round_id:
+                self._shown[at] = here[at]
+        if round_id > self._round_id:
             self._ahead[round_id].append((peers, here[peers]))
 
     def _step(

@@ -120,7 +120,9 @@ def consensus_distance(parameters: Tensor) -> float:
     """Return the root mean square distance of the rows ``(m, d)`` from their mean, over the norm of
     that mean."""
     center = parameters.mean(dim=0)
-    parts = parameters.split(CHUNK)  # copying all replicas would need as much memory as these
+    parts = torch.split(
+        parameters, CHUNK
+    )  # copying all replicas would need as much memory as these
     squares = torch.cat([(some - center).square().sum(dim=1) for some in parts])
     apart = squares.mean().sqrt()
     return float(apart / center.norm().clamp_min(1e-12))
