@@ -380,7 +380,7 @@ def _load_part(spec: str, last: bool) -> tuple[Rule | PreAggregation, dict[str, 
     if not function:
         part = _by_name(_plain(place), spec, last)
     else:
-        found = load_named(place, function, "rule", _is_rule_candidate)
+        found = load_named(place, function, "rule", _is_rule_candidate, anew=True)
         part = _as_rule(found, function, place)
     return part, _parse_options(part, options_text)
 

@@ -66,14 +66,15 @@ def option_types(
 ) -> dict[str, Any]:
     """Return the type of each parameter: its annotation, or else the type of its default; None if
     it has neither."""
-    try:
-        hints = typing.get_type_hints(function)
-    except (NameError, TypeError, AttributeError):
-        hints = {}  # an annotation that exists only for type checkers
-    return {
-        name: hints.get(name, None if each.default in (None, each.empty) else type(each.default))
-        for name, each in parameters.items()
-    }
+    space, found = getattr(function, "__globals__", {}), dict[str, Any]()
+    for name, each in parameters.items():
+        given = types.SimpleNamespace(__annotations__={name: each.annotation})
+        found[name] = None if each.default in (None, each.empty) else type(each.default)
+        if each.annotation is not each.empty:
+            # Other parameters may have annotations that exist only for type checkers.
+            with suppress(NameError, TypeError, AttributeError):
+                found[name] = typing.get_type_hints(given, space)[name]
+    return found
 
 
 def read_value(owner: str, key: str, text: str, kind: Any) -> Any:
@@ -105,17 +106,20 @@ def read_value(owner: str, key: str, text: str, kind: Any) -> Any:
     raise ConfigError(f"{owner}: {key}={text!r} is not {wanted}")
 
 
-def load_named(place: str, function: str, kind: str, fits: Callable[[Any], bool]) -> Any:
+def load_named(
+    place: str, function: str, kind: str, fits: Callable[[Any], bool], *, anew: bool = False
+) -> Any:
     """Return the object of ``place:function``. A hyphen in its name may be an underscore.
 
     Args:
         place: A file, or the name of a module.
         kind: Kind of the object, for error messages: ``rule``.
         fits: Whether an object may be of this kind, to suggest names.
+        anew: Whether to run a file again, so that nothing is left of an earlier use.
     Raises: UnknownName: The module has no such object. ConfigError: There is no such file or
         module, or it raises.
     """
-    module = load_module(place, function)
+    module = load_module(place, function, anew)
     for name in (function, function.replace("-", "_")):
         if (found := getattr(module, name, None)) is not None:
             return found
@@ -129,11 +133,11 @@ def load_named(place: str, function: str, kind: str, fits: Callable[[Any], bool]
     raise UnknownName(f"{kind} of {place}", function, own)
 
 
-def load_module(place: str, function: str) -> ModuleType:
+def load_module(place: str, function: str, anew: bool = False) -> ModuleType:
     """Return the module of ``place:function``. Raises: ConfigError: There is no such file or
     module, or it raises."""
     if place.endswith(".py") or "/" in place:
-        return _load_file(place, function)
+        return _load_file(place, function, anew)
     try:
         with importing_users_modules():
             return importlib.import_module(place)
@@ -144,7 +148,7 @@ def load_module(place: str, function: str) -> ModuleType:
         ) from error
 
 
-def _load_file(place: str, function: str) -> ModuleType:
+def _load_file(place: str, function: str, anew: bool) -> ModuleType:
     path = Path(place).expanduser().resolve()
     if not path.is_file():
         near = sorted(p.name for p in path.parent.glob("*.py"))[:10] if path.parent.is_dir() else []
@@ -156,9 +160,13 @@ def _load_file(place: str, function: str) -> ModuleType:
         )
     # The file may be called aggregators.py, or like an installed package. A changed file is another
     # module.
-    digest = blake2b(bytes(path) + path.read_bytes(), digest_size=8).hexdigest()
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {describe_error(error)}") from error
+    digest = blake2b(bytes(path) + content, digest_size=8).hexdigest()
     name = f"{FILE_PREFIX}{path.stem}_{digest}"
-    if name in sys.modules:
+    if name in sys.modules and not anew:
         return sys.modules[name]
     module_spec = importlib.util.spec_from_file_location(name, path)
     if module_spec is None or module_spec.loader is None:
@@ -167,8 +175,10 @@ def _load_file(place: str, function: str) -> ModuleType:
     sys.modules[name] = module  # dataclasses and type hints of the file look it up there
     try:
         module_spec.loader.exec_module(module)
-    except Exception as error:
+    except BaseException as error:  # half a module must not stay after Ctrl-C
         del sys.modules[name]
+        if not isinstance(error, Exception):
+            raise
         raise ConfigError(
             f"{path} cannot be loaded: {describe_error(error)}",
             "run it with python to see the error",

@@ -56,14 +56,15 @@ def load(name: str) -> AttackKind:
         ConfigError: It cannot be loaded, or the function is not an attack.
     """
     place, _, function = name.rpartition(":")
-    found = load_named(place, function, "attack", inspect.isfunction)
+    found = load_named(place, function, "attack", inspect.isfunction, anew=True)
     if not inspect.isfunction(found):
         raise ConfigError(
             f"{function} of {place} is not an attack but {type(found).__name__}",
             "an attack is a function (update, ...) -> update or (crowd, ...) -> (f, d)",
         )
     kind: AttackKind | None = vars(found).get("attack_kind")
-    return _plain(found, place) if kind is None else kind
+    # Another decorator may wrap the attack, and copy this attribute.
+    return kind if kind is not None and kind.function is found else _plain(found, place)
 
 
 def _plain(function: Callable[..., Any], place: str) -> AttackKind:

@@ -6,7 +6,7 @@ The folder may come from another user or version, so ``pick`` drops values of a 
 from __future__ import annotations
 
 from .event import Declared
-from .fields import Count, Counts, Flag, Json, Object, Peers, Real, Text, Texts
+from .fields import Count, Counts, Flag, Json, Object, Peers, Real, Text, Texts, Time
 
 
 class LauncherRecord(Declared):
@@ -64,7 +64,7 @@ class StageSettings(Declared):
 class RunEnvironment(Declared):
     """Environment at the start of a run, from ``environment.json``: place, command and versions."""
 
-    started: Real = None
+    started: Time | None = None
     command: Texts = None
     folder: str = ""
     host: str = ""

@@ -32,8 +32,8 @@ class Leaving:
     def __init__(self, run: PeerRun, loop: TrainingLoop, status_fd: int | None) -> None:
         """``status_fd``: socket to the launcher, or None."""
         self._run, self._loop = run, loop
-        # JSON needs up to six characters for one.
-        end = record_warnings(lambda text: run.node.log_line(warning=clip(text, METRICS_MAX // 8)))
+        # JSON needs up to twelve characters for one.
+        end = record_warnings(lambda text: run.node.log_line(warning=clip(text, METRICS_MAX // 16)))
         self.at_end: list[Callable[[], object]] = [end]
         termination = run.termination
         termination.stop, termination.in_step = self.stop, lambda: run.in_round or run.in_loop

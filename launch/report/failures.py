@@ -135,7 +135,8 @@ class Failures:
         if kind == "killed":
             # Peers that had noticed it have their line; that of later ones counts those that skip.
             blow.told_skip, blow.told_dead = True, bool(blow.noticed_by)
-            others = sum(each.pid is not None for each in self._state.rows.values())
+            over = ("gone", "done", "elsewhere")
+            others = sum(each.state not in over for each in self._state.rows.values())
             return [
                 f"x peer {row.peer} {row.exit} {at_round(row.round)}: not in the fault plan; still "
                 f"running: {counted(others, 'peer')}"

@@ -21,7 +21,7 @@ from .run_state import RunState, folders, read_state
 
 OURS = (
     *("config.json", "config.toml", "environment.json", "command.json", "checkpoints.json"),
-    *("summary.json", "evaluation.json", "comparison.json", "begun", "logbook.md"),
+    *("summary.json", "evaluation.json", "notes.jsonl", "comparison.json", "begun", "logbook.md"),
     *("swarm.key", "swarm.log", "fetched", "seeds", "faults", "launchers", "hosts", "drill*.sock"),
     *("events.jsonl*", "events-*.jsonl*", "commits.jsonl*", "metrics.jsonl*", "verdict.*"),
     *("report.html", "comparison.html", "tensorboard", "mlflow.db", "mlflow", "wandb"),

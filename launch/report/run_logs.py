@@ -3,6 +3,8 @@ ended a script."""
 
 from __future__ import annotations
 
+import errno
+import math
 import os
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
@@ -89,8 +91,9 @@ class Tail:
         path = shown(self._folder / self._name)
         try:
             file = open_in(self._folder, self._name)
+            # A launcher may append meanwhile, so the end is later than ``size``.
             size = os.fstat(file.fileno()).st_size
-            if self._at >= size or file.seek(self._at, os.SEEK_HOLE) == size:
+            if self._at >= size or _hole_from(file, self._at) >= size:
                 return file
             # A launcher appends. In a tampered folder, a hole may claim any number of bytes.
             file.close()
@@ -118,6 +121,16 @@ class Tail:
         if not whole and self._rest:
             yield _text(self._rest)
             self._rest = b""
+
+
+def _hole_from(file: BinaryIO, at: int) -> float:
+    """Return where the first hole begins, which is the end of a file without one."""
+    try:
+        return file.seek(at, os.SEEK_HOLE)
+    except OSError as error:
+        if error.errno not in (errno.ENXIO, errno.EINVAL):  # it shrank; no holes are known here
+            raise
+        return math.inf
 
 
 def _parts(line: bytes) -> list[bytes]:

@@ -23,6 +23,7 @@ from gossip.run import (
     peers_in,
     read_object,
     read_seed,
+    segments,
     shown,
     text_of,
 )
@@ -308,7 +309,11 @@ def _read_progress(view: RunModel, folder: Path, broken: list[str]) -> None:
 def _last_events(path: Path, tail_bytes: int, broken: list[str]) -> list[Event]:
     try:
         with open_file(path) as file:
-            return last_events(file, tail_bytes)
+            found = last_events(file, tail_bytes)
+            if file.tell() < TAIL_BYTES_MIN and (cut := segments(path)) and cut[-1].suffix != ".gz":
+                with open_file(cut[-1]) as rotated:  # The file was just rotated.
+                    return last_events(rotated, tail_bytes) + found
+            return found
     except FileNotFoundError:
         return []
     except ConfigError as error:

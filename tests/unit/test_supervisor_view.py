@@ -125,7 +125,7 @@ def test_a_killed_trainer_has_two_lines_though_its_node_and_the_others_report_it
     assert told(view, event("error", 2, 10.0, message=gone), *noticed, exited, late) == [
         f"! peer 2: {gone}",
         "x peer 2 killed by SIGKILL before its first round: not in the fault plan; still running: "
-        "0 peers",
+        "2 peers",
     ]
     view.apply_recorded(event("halted", 2, 10.0, reason=gone, exit_code=1))
     assert view.rows[2].exit == "killed by SIGKILL", "as the launcher saw it"

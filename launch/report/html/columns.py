@@ -16,11 +16,12 @@ from numpy.typing import NDArray
 
 from gossip.launch.report import history
 from gossip.observe import CommitRow, ContributionRow, Event, Row, events
-from gossip.run import real
+from gossip.run import real, shown
 
 from .downsampling import Floats
 
 NAMES_MAX = 6
+WARNINGS_MAX = 40
 """Maximum number of names of logged values that are drawn. Names in ``FIRST`` are always drawn."""
 NOT_LOGGED = ("t", "wall", "peer", "round", "step", "event", "epoch")
 FIRST = ("loss", "accuracy")
@@ -96,8 +97,10 @@ class Logged:
             if name in NOT_LOGGED:
                 continue
             found = real(value)
-            if name == "warning":
-                self.warnings[str(value)].append((t, round_id, peer))
+            if name == "warning" and isinstance(value, str):
+                text = shown(value)
+                if text in self.warnings or len(self.warnings) < WARNINGS_MAX:
+                    self.warnings[text].append((t, round_id, peer))
             elif found is None:
                 self.lost[name] += value is None
             elif self._wanted(name):

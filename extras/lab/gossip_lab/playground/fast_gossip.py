@@ -20,9 +20,6 @@ from .presence import Peers, Times, slice_of
 from .pushing import Pushes, PushStore, VectorRows
 from .schedule import Schedule, Wave, by_round
 
-ROOM = 8
-"""Reserved vectors of each peer: updates and parameters, of its present round and in transit."""
-
 
 class GossipWorld:
     """State of a world in gossip rounds.
@@ -37,7 +34,7 @@ class GossipWorld:
         self._here = parts.task.cohort.initial.repeat(n, 1)  # parameters of each peer now
         self._shown = self._here.clone()  # after the present round, or the last one before
         self._ahead: defaultdict[int, list[tuple[Peers, Tensor]]] = defaultdict(list)
-        self._vectors = VectorRows(d, ROOM * n)
+        self._vectors = VectorRows(d)
         # rows of the last vectors of each peer, and of the vectors sent in their place; -1: none
         self._own_rows = {kind: np.full(n, -1) for kind in KINDS}
         self._sent_rows = {kind: np.full(n, -1) for kind in KINDS}

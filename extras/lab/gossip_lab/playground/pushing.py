@@ -28,19 +28,15 @@ PUSH = np.dtype(
 class VectorRows:
     """Matrix of vectors that are still needed.
 
-    Args:
-        d: Numbers of a vector.
-        room: Rows that are reserved. Memory is used only for rows that are written, so a reserve
-            costs nothing, and saves the copies of a growing matrix.
-
     Attributes:
         vectors: ``(v, d)``. Only rows that ``add`` has returned are meaningful.
         are_finite: ``(v,)`` bool, set by the owner of the rows.
     """
 
-    def __init__(self, d: int, room: int) -> None:
-        self.vectors = torch.empty(room, d)
-        self.are_finite, self._is_free = np.ones(room, bool), np.ones(room, bool)
+    def __init__(self, d: int) -> None:
+        self.vectors = torch.empty(0, d)
+        self.are_finite = np.zeros(0, bool)
+        self._is_free = np.zeros(0, bool)
 
     def add(self, count: int) -> Peers:
         """Return ``count`` free rows, ascending."""
