@@ -87,7 +87,7 @@ def test_a_restart_is_told_and_so_is_the_last() -> None:
     said = [line for row in rows for line in view.apply(read_event({"peer": 1, "t": 1.0, **row}))]
     assert said == [
         "x peer 1 killed by SIGSEGV before its first round: not in the fault plan; still running: "
-        "0 peers",
+        "1 peer",
         "+ peer 1 is restarted in 1 s (restart 1 of 1): killed by SIGSEGV",
         "x peer 1 is not restarted, its restart is used up: exit code 1",
     ]
