@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Literal
 
 from gossip.errors import ConfigError, UnknownName
@@ -64,7 +65,7 @@ def load(name: str) -> AttackKind:
         )
     kind: AttackKind | None = vars(found).get("attack_kind")
     # Another decorator may wrap the attack, and copy this attribute.
-    return kind if kind is not None and kind.function is found else _plain(found, place)
+    return _plain(found, place) if kind is None else replace(kind, function=found)
 
 
 def _plain(function: Callable[..., Any], place: str) -> AttackKind:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 
 from gossip.aggregators import attacks
+from gossip.aggregators.attacks import finding
 from gossip.errors import ConfigError, UnknownName
 
 UPDATE = torch.randn(5000, generator=torch.Generator().manual_seed(1)) * 0.01
@@ -147,3 +150,21 @@ def test_misuse_of_attacks_says_what_is_allowed() -> None:
     ):
         with pytest.raises(ConfigError, match=rf"{name}\*.*must be"):
             attacks.make(name, strength)
+
+
+def test_a_decorator_above_an_attack_counts(tmp_path: Path) -> None:
+    (tmp_path / "twice.py").write_text(
+        "import functools\n"
+        "from gossip.aggregators.attacks import attack\n"
+        "def twice(function):\n"
+        "    @functools.wraps(function)\n"
+        "    def wrapped(update):\n"
+        "        return 2 * function(update)\n"
+        "    return wrapped\n"
+        "@twice\n"
+        "@attack(strength=3.0)\n"
+        "def mine(update):\n"
+        "    return -update\n"
+    )
+    kind = finding.load(f"{tmp_path}/twice.py:mine")
+    assert (kind.function(3.0), kind.strength) == (-6.0, 3.0)

@@ -184,6 +184,22 @@ def test_a_file_that_failed_leaves_no_half_module_behind(folder: Path) -> None:
     assert not [name for name in sys.modules if name.startswith("_gossip_file_aggregators")]
 
 
+def test_a_file_with_a_state_is_run_anew_at_each_load(folder: Path) -> None:
+    text = (
+        "seen = []\ndef mine(updates, *, f):\n    seen.append(1)\n    return updates[0] * len(seen)"
+    )
+    (folder / "state.py").write_text(text)
+    for _ in range(2):
+        assert load("state.py:mine").rule(torch.ones(3, 2), f=0).tolist() == [1.0, 1.0]
+
+
+def test_an_interrupt_while_a_file_is_loaded_leaves_no_half_module_behind(folder: Path) -> None:
+    (folder / "slow.py").write_text("raise KeyboardInterrupt")
+    with pytest.raises(KeyboardInterrupt):
+        load("slow.py:mine")
+    assert not [name for name in sys.modules if name.startswith("_gossip_file_slow")]
+
+
 def test_a_registered_rule_is_found_by_name_and_never_takes_anothers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

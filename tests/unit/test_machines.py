@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import pytest
+
 from gossip.launch.report.machines import Machines
 from gossip.observe import documents, events
 
@@ -35,6 +37,11 @@ def test_what_is_no_figure_is_left_out() -> None:
     machines = Machines(documents.RunEnvironment.pick({"hardware": "much"}))
     machines.record_usage("a", usage(disk_free=None))
     assert machines.line(over=False) == ("", False)
+
+
+@pytest.mark.parametrize("started", [-1e20, -5.0, "now"])
+def test_a_start_that_is_no_time_is_none(started: object) -> None:
+    assert documents.RunEnvironment.pick({"started": started}).started is None
 
 
 def test_gpus_are_told_of_where_peers_use_some() -> None:

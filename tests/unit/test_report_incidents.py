@@ -651,6 +651,7 @@ def test_warnings_of_scripts_are_incidents(tmp_path: Path) -> None:
     for t in (2.0, 3.0):
         about = {"peer": 5 - int(t), "round": 0}
         metrics.write({"wall": BEGAN + t, **about, "warning": "call backward"})
+        metrics.write({"wall": BEGAN + t, **about, "warning": t})  # logged by the script
     metrics.close()
     alike = event_row("identical_updates", 1, 0.5, round=3, peers=[0, 1])
     run = made(tmp_path, [alike, alike])

@@ -116,6 +116,21 @@ def test_a_log_with_a_hole_is_not_read(run: LoggedRun, lines: int | None) -> Non
     assert "out.log has a hole" in tail.why_not
 
 
+def test_a_log_that_grows_while_it_is_opened_has_no_hole(
+    run: LoggedRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run.write(0, b"first\n")
+    measure = os.fstat
+
+    def measure_and_write(fd: int) -> os.stat_result:
+        found = measure(fd)
+        run.write(0, b"later\n")
+        return found
+
+    monkeypatch.setattr(run_logs.os, "fstat", measure_and_write)
+    assert _lines(run)[:2] == ["first", "later"]
+
+
 def test_the_last_lines_are_few_bytes_whatever_is_in_them(run: LoggedRun) -> None:
     run.write(0, b"\x01" * 2_000_000)
     assert [len(line) for line in _lines(run, 3)] == [run_logs.LINE_BYTES_MAX] * 3

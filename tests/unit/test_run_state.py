@@ -139,6 +139,16 @@ def test_progress_is_read_from_the_last_rows(run: Path, monkeypatch: pytest.Monk
     )
 
 
+def test_a_rotation_does_not_hide_the_progress(run: Path) -> None:
+    leave_word(run)
+    rotated = JsonLines(run / "rotated", "events")
+    rotated.write(event_row("round", 0, 0.0, round=19, alive=[0, 1]))
+    rotated.close()
+    (run / "rotated").rename(run / "events.jsonl.000001")
+    JsonLines(run / "events.jsonl", "events").close()
+    assert run_state.read_state(run).round == 19
+
+
 def test_who_has_joined_is_one_of_the_peers(run: Path) -> None:
     leave_word(run, peers=[0, 1, 2])
     leave_word(run, peers=[3, 4])

@@ -108,6 +108,18 @@ def test_a_topology_of_ones_own_comes_from_a_file(star_file: Path) -> None:
     assert star(EIGHT, 0, 1).sources(2) == (0, 1, 3, 4, 5, 6, 7)
 
 
+def test_options_have_types_though_a_parameter_is_annotated_for_type_checkers_only(
+    star_file: Path,
+) -> None:
+    star_file.write_text(
+        "from __future__ import annotations\n"
+        "from gossip.topologies import topology\n"
+        "@topology\n"
+        "def mine(roster: Roster, round_id, seed, *, p: float = 1, k: int | None = 3): ..."
+    )
+    assert dict(load(f"{star_file}:mine:p=0.5,k=none").bound) == {"p": 0.5, "k": None}
+
+
 def test_a_file_that_is_loaded_twice_is_one_module_and_hides_no_other(
     star_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
