@@ -69,6 +69,7 @@ def main() -> None:
             torch.save(state, "ddp.pt")
         dist.barrier()
 
+    del model  # it may hold the last reference to the group; torch 2.13 can deadlock as that ends
     dist.destroy_process_group()
 
 
