@@ -1,8 +1,8 @@
 """ASHA compared with whole grids: whether it finds the best cell, and its share of the steps.
 
 For each seed a grid of learning rates is played to its end, and again with early stopping: by
-rounds of halving (``local``), or by ASHA (``optuna``). The cells are in an order that the seed
-draws. ``python benchmarks/asha.py --seeds 10`` prints a line for each seed. The exit code is 1 if
+rounds of halving (``local``), or by ASHA (``optuna``). The seed determines the random order of the
+cells. ``python benchmarks/asha.py --seeds 10`` prints a line for each seed. The exit code is 1 if
 the best cell is found with at most 60 % of the steps in fewer than 9 of 10 seeds.
 """
 

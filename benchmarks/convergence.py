@@ -1,4 +1,5 @@
-"""The guarantee "eventually converges": scenarios, each with a twin that lacks one condition.
+"""Tests the guarantee "eventually converges". Each scenario has a twin that lacks one condition of
+the guarantee.
 
 python benchmarks/convergence.py --seeds 50 --jobs 2 --write docs/results/convergence.md
 """
@@ -50,7 +51,8 @@ def main() -> int:
 
 
 def row_of(name: str, verdict: Verdict) -> tuple[str, ...]:
-    """Return the row of a scenario: distance and excess loss of the world and of its twin."""
+    """Return the table row of a scenario: consensus distance and excess loss of its world and of
+    the world of its twin."""
     converges = "converges" if verdict.converges else "**does not converge**"
     misses = "misses" if verdict.twin_misses else "**converges**"
     return (

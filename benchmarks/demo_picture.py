@@ -67,7 +67,7 @@ def draw(folder: Path, picture: Path) -> None:
             f"  {', '.join(suspicion)} suspected from round "
             f"{', '.join(map(str, sorted(set(suspicion.values()))))}"
         )
-        # Plain averaging rises slightly in its first rounds; to the right there is room.
+        # The curve of plain averaging rises in its first rounds, so the text is to the right of it.
         at = (max(suspicion.values()) + 0.05 * (config.rounds or 0), 0.02)
         axes.annotate(label, at, fontsize=8, color=BLUE)
     axes.set(xlabel="round", ylabel="test accuracy", ylim=(0, 1.02), xlim=(0, config.rounds))

@@ -1,6 +1,6 @@
 """The digits MLP under ``gossip run``: SGD with momentum, one batch for each process and step.
 
-Peer 0 writes its measurement to ``--result``. Started by ``versions.py``.
+Peer 0 writes its measurement to ``--result``. ``versions.py`` starts this script.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import gossip
 
-# Measured part of a run, as fractions of its steps:
-# without the start, and the end of the other peers.
+# Measured part of a run, as fractions of its steps. It excludes the start of the run, and the time
+# in which other peers have already finished.
 FROM, TO = 0.2, 0.9
 
 
@@ -36,7 +36,8 @@ def parse() -> argparse.Namespace:
 
 
 def digits() -> tuple[TensorDataset, Tensor, Tensor]:
-    """1,437 samples to train on and 360 to test on, pixels in [0, 1]."""
+    """Return 1,437 samples to train on, and the inputs and labels of 360 to test on. Pixels are in
+    [0, 1]."""
     bunch = load_digits()
     x = torch.tensor(bunch.data, dtype=torch.float32) / 16.0
     y = torch.tensor(bunch.target, dtype=torch.long)
@@ -46,7 +47,7 @@ def digits() -> tuple[TensorDataset, Tensor, Tensor]:
 
 
 def mlp() -> nn.Module:
-    """17,226 parameters."""
+    """Return an MLP of 17,226 parameters."""
     return nn.Sequential(
         nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 64), nn.ReLU(), nn.Linear(64, 10)
     )

@@ -4,8 +4,9 @@
     sudo python benchmarks/distant_payloads.py --round-trips 100 --mbit 200 --turns 5
 
 The hosts are network namespaces behind a hub that delays packets (tests/wan.py). A stream runs for
-``--seconds``; the rate is that of its second half, when the windows have opened. Turns alternate
-between the two, and the table has the median of their ratios. Needs root and /dev/net/tun.
+``--seconds``. Its rate is measured in the second half, when the TCP windows have grown. Turns of
+gossip and of the plain stream alternate, and the table has the median of the ratios. Needs root and
+/dev/net/tun.
 """
 
 from __future__ import annotations
@@ -37,13 +38,13 @@ SIDES = ("tcp", "gossip")
 
 
 class RateMeter:
-    """Bytes over time; the rate is that of the second half of the time."""
+    """Meter of received bytes over time. The rate is measured in the second half of the time."""
 
     def __init__(self) -> None:
         self._marks: list[tuple[float, int]] = []
 
     def add(self, nbytes: int) -> None:
-        """Record that ``nbytes`` have arrived in total so far."""
+        """Record that ``nbytes`` bytes in total have arrived so far."""
         if nbytes > (self._marks[-1][1] if self._marks else 0):
             self._marks.append((time.monotonic(), nbytes))
 

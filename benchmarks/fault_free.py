@@ -1,5 +1,5 @@
-"""Failures without a fault, by number of peers, size of the model, links and other load.
-The memory of a peer is also measured.
+"""Counts failures in runs without a fault, by number of peers, size of the model, links and other
+load. It also measures the memory of a peer.
 
     python benchmarks/fault_free.py --peers 4 --numbers 25000000 --rounds 15
     python benchmarks/fault_free.py --peers 2 4 8 --numbers 100000 1000000 --busy 0 4 --rounds 200
@@ -7,10 +7,10 @@ The memory of a peer is also measured.
         --hosts 2 --mbit 100 1000 0
 
 Each combination is a run. The table counts commits without all contributors, attempts above 0, late
-updates, suspicions, restored states and branches: all should be 0. Two hosts are network
-namespaces of this machine (root, and ip and tc of iproute2) with cables that carry ``--mbit``, 0
-for no limit. ``--busy`` processes compute at the same time. The model is a single vector without
-computation: the test covers the transfer, copies, hashes and sums of updates and results.
+updates, suspicions, restored states and branches: all should be 0. Two hosts are network namespaces
+of this machine (root, and ip and tc of iproute2) with links of ``--mbit`` Mbit/s (0: no limit).
+``--busy`` processes compute at the same time. The model is a single vector without computation: the
+benchmark covers the transfer, copies, hashes and sums of updates and results.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ COUNTED = ("late", "attempt", "suspect", "dead", "suspected", "restored", "fork"
 
 @contextmanager
 def others(count: int) -> Iterator[None]:
-    """Run ``count`` processes that compute for as long as the block lasts."""
+    """Run ``count`` processes that compute until the ``with`` block ends."""
     started = [subprocess.Popen([sys.executable, "-c", BUSY]) for _ in range(count)]
     try:
         yield
@@ -79,8 +79,8 @@ def others(count: int) -> Iterator[None]:
 
 @contextmanager
 def memory_of_children() -> Iterator[list[int]]:
-    """Measure the bytes of all processes below this one, shared memory counted once, every half
-    second for as long as the block lasts."""
+    """Measure the memory of all child processes in bytes, every half second until the ``with``
+    block ends. Shared memory counts once."""
     seen, over = [0], threading.Event()
     watcher = threading.Thread(target=watch, args=(seen, over), daemon=True)
     watcher.start()
@@ -96,7 +96,7 @@ def watch(seen: list[int], over: threading.Event) -> None:
     while not over.wait(LOOK_S):
         total = 0
         for process in me.children(recursive=True):
-            with suppress(psutil.NoSuchProcess):  # the process has just ended
+            with suppress(psutil.NoSuchProcess):  # the process ended after it was listed
                 total += process.memory_full_info().pss
         seen.append(total)
 

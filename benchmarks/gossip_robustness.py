@@ -1,4 +1,4 @@
-"""The page ``docs/results/gossip_robustness.md``: rules under attack in gossip rounds.
+"""Writes the page ``docs/results/gossip_robustness.md``: rules under attack in gossip rounds.
 
     python benchmarks/gossip_robustness.py -j 2
 
@@ -26,9 +26,10 @@ GRID = Path(__file__).parent / "worlds/gossip_robustness.toml"
 PAGE = Path("docs/results/gossip_robustness.md")
 NONE, REFERENCE = "none", "mean"
 KEPT = 0.9
-"""Share of the accuracy of the mean without attackers below which a cell is bold."""
+"""Minimum accuracy of a cell, as a share of the accuracy that the rule ``mean`` has without
+attackers. Lower cells are bold."""
 Cells = Mapping[tuple[str, str, str], Estimate]
-"""Accuracy of the worst honest peer after the last round, by topology, rule and attack."""
+"""Accuracy of the worst honest peer after the last round; the key is (topology, rule, attack)."""
 
 
 def cells_of(sweep: Sweep) -> Cells:

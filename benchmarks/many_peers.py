@@ -1,12 +1,13 @@
-"""Rounds of 1,000 simulated peers: bytes of a peer in a round, and the largest messages.
+"""Simulates rounds of up to 1,000 peers: bytes that a peer sends in a round, and the largest
+messages.
 
     python benchmarks/many_peers.py --peers 64 256 1000
     python benchmarks/many_peers.py --peers 1000 --topology random-k
     python benchmarks/many_peers.py --peers 256 --speed
 
-It prints a line of JSON for each size. In 20 rounds one peer is killed, one joins and the killed
-one returns. ``--speed`` plays the rounds without a fault and measures the simulator: peer-rounds a
-second of processor time, and memory.
+It prints a line of JSON for each size. Within 20 rounds one peer is killed, another joins, and the
+killed peer returns. ``--speed`` plays the rounds without a fault and measures the simulator:
+peer-rounds per second of processor time, and memory.
 
 Exit codes: 0 success, 1 the peers did not end together.
 """
@@ -38,7 +39,7 @@ def main() -> int:
         print(json.dumps(asdict(measure_speed(world))))
         return 0
     well = True
-    gc.disable()  # millions of permanent objects, and almost no reference cycles
+    gc.disable()  # it would scan millions of objects, and there are almost no cycles
     for n in options.peers:
         found = many_peers(
             ManyPeers(n, options.seed, options.rounds, options.topology),

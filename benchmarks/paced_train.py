@@ -2,7 +2,8 @@
 
 The model predicts which of 32 tokens follows two others. Each peer writes its number of steps and
 its computing time to ``computed-PEER.json`` in the run's folder. The run ends at the round that the
-file ``until`` there names. ``slow_links.py`` starts it; ``planned_storm.py`` trains the same model.
+file ``until`` in this folder names. ``slow_links.py`` starts it; ``planned_storm.py`` trains the
+same model.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ SAMPLES, HELD_OUT = 200_000, 2_000
 
 
 def source(seed: int = 0) -> tuple[Any, Any]:
-    """Return training samples, each two tokens and the next one, and test samples."""
+    """Return training samples and test samples. A sample is two tokens and the token that
+    follows."""
     import torch
 
     draw = torch.Generator().manual_seed(seed)
@@ -36,8 +38,8 @@ def source(seed: int = 0) -> tuple[Any, Any]:
 
 
 def model_of(hidden: int, layers: int = 0) -> Any:
-    """Return a model with 97 parameters for each hidden unit, and 1,056 others. Each of ``layers``
-    more layers in between adds ``hidden * (hidden + 1)``."""
+    """Return a model with 97 parameters for each hidden unit and 1,056 others. Each of ``layers``
+    further hidden layers adds ``hidden * (hidden + 1)`` parameters."""
     from torch import nn
 
     deeper = [part for _ in range(layers) for part in (nn.Linear(hidden, hidden), nn.ReLU())]

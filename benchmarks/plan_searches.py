@@ -1,13 +1,13 @@
-"""Searches for the places of peers in a pipeline, one peer a stage, with unequal links: exact cuts,
-local moves, the differentiable search, and a Markov chain over cuts and places.
+"""Compares searches for the order of peers in a pipeline with unequal links and one peer per stage:
+exact cuts, local moves, the differentiable search, and a Markov chain over cuts and orders.
 
     python benchmarks/plan_searches.py                      # 200 instances of 5 peers, 40 of 8
     python benchmarks/plan_searches.py --evaluations 20000 --instances 20
 
 All minimise the same predicted step. The chain is Metropolis-Hastings as in FlexFlow (Jia, Zaharia,
 Aiken 2019, arXiv:1807.05358): each proposal moves one cut by a layer, or swaps two peers, and is
-accepted with min(1, exp((now - proposed) / (TEMPERATURE * now))). It begins with equal cuts and the
-given order, and the best state counts. Times are processor time.
+accepted with min(1, exp((now - proposed) / (TEMPERATURE * now))). The chain begins with equal cuts
+and the given order, and its result is the best state that it has visited. Times are processor time.
 """
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ TEMPERATURE = 0.02
 def sample_placement(
     stage_costs: StageCosts, given: Groups, seed: int, evaluations: int
 ) -> Placement:
-    """Return the best state of a chain after ``evaluations`` evaluations of a step."""
+    """Return the best state that a chain visits in ``evaluations`` evaluations of the predicted
+    step."""
     draw, stages = Random(seed), len(given)
     layers = len(stage_costs.costs.layers)
     groups, bounds = given, tuple(layers * stage // stages for stage in range(stages + 1))
@@ -63,7 +64,7 @@ def sample_placement(
         else:
             ends[draw.randrange(1, stages)] += draw.choice((-1, 1))
         if any(end <= begin for begin, end in pairwise(ends)):
-            continue  # a stage without layers: it counts as evaluated
+            continue  # a stage has no layers; the attempt counts as evaluated
         proposed = Placement(tuple(places), cut_at(stage_costs.tables(places), tuple(ends)))
         longer = proposed.step_s - now.step_s
         if longer <= 0 or draw.random() < math.exp(-longer / (TEMPERATURE * now.step_s)):
@@ -73,7 +74,7 @@ def sample_placement(
 
 
 def ways_of(stage_costs: StageCosts, given: Groups, seed: int, evaluations: int) -> dict[str, Way]:
-    """Return the searches by name; the others are compared with the first one."""
+    """Return the searches by name. The first search is the reference of the comparison."""
     count = len(given)
     chain = partial(sample_placement, stage_costs, given, seed, evaluations)
     ways: dict[str, Way] = {
@@ -89,7 +90,7 @@ def ways_of(stage_costs: StageCosts, given: Groups, seed: int, evaluations: int)
 
 
 def rows_of(count: int, instances: int, evaluations: int) -> list[list[str]]:
-    """Return the rows of a number of peers."""
+    """Return the table rows for one number of peers."""
     found: dict[str, list[float]] = {}
     taken: dict[str, list[float]] = {}
     for seed in range(instances):

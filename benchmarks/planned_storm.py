@@ -1,16 +1,16 @@
-"""Eight peers and a planned number of epochs under all kinds of faults of peers. Does the
-run end as planned, with the loss of a run without faults?
+"""Trains eight peers for a planned number of epochs, under all kinds of faults of peers. It checks
+that the run ends as planned, with the loss of a run without faults.
 
     python benchmarks/planned_storm.py --into storm --seed 1       # about half an hour
     python benchmarks/planned_storm.py --into storm --epochs 1 --pause 0.02
 
-Faults occur at random times, drawn from the seed: kills with a restart, paused or slow peers, cuts
-in one and in both directions. Peers also join, and are requested to leave (SIGTERM) some time
-later. The same script runs once without faults and without pauses.
+The seed determines random times of the faults: kills with a restart, paused or slow peers, cuts in
+one and in both directions. Peers also join, and are requested to leave (SIGTERM) some time later.
+The same script runs once without faults and without pauses.
 
-Exit 1 if the run did not end properly, did not use each sample exactly once in each planned
-epoch, or ended with replicas that differ. Exit 1 if the loss on held-out samples is more than 1 %
-above that without faults. Also exit 1 if a process that ran for five minutes grew: its memory by 16
+Exit 1 if the run did not end properly, did not use each sample exactly once in each planned epoch,
+or ended with replicas that differ. Exit 1 if the loss on held-out samples is more than 1 % above
+the loss without faults. Also exit 1 if a process that ran for five minutes grew: its memory by 16
 MiB from the second quarter of its run to the last, or by 20 descriptors or 5 threads.
 """
 
@@ -78,7 +78,8 @@ def train() -> None:
 
 
 def draw_storm(seed: int, peers: int, lasts_s: float) -> FaultPlan:
-    """Draw the faults: no peer has two within ``APART_S``, and no cut overlaps another."""
+    """Generate random faults. No peer has two faults within ``APART_S``, and no cut overlaps
+    another."""
     rng = random.Random(f"planned storm/{seed}")
     times = sorted(
         (at_s, kind)
@@ -160,7 +161,8 @@ class Growth:
     def measure(self) -> None:
         with contextlib.suppress(psutil.Error):
             for process in [self._launcher, *self._launcher.children(recursive=True)]:
-                with contextlib.suppress(psutil.Error), process.oneshot():  # it may have just ended
+                # The process may have ended after it was listed.
+                with contextlib.suppress(psutil.Error), process.oneshot():
                     used = process.memory_info().rss, process.num_fds(), process.num_threads()
                     self._seen[process].append((time.monotonic(), *used))
 

@@ -1,4 +1,5 @@
-"""Published results that the playground reproduces, the effects of data policies, and both engines.
+"""Makes tables of published results that the playground reproduces, of the effects of data
+policies, and of the differences between both engines.
 
     python benchmarks/playground_anchors.py data --mnist path/to/mnist.npz
     for name in epidemic_learning d_cliques policies orders \\
@@ -7,8 +8,8 @@
     done
     python benchmarks/playground_anchors.py tables
 
-``data`` writes MNIST with 1,000 drawn test images: evaluating many models on all 10,000 takes
-longer than training them. ``tables`` prints Markdown. A stopped sweep continues with the same
+``data`` writes MNIST with 1,000 random test images, because evaluating many models on all 10,000
+takes longer than training them. ``tables`` prints Markdown. A stopped sweep continues with the same
 command, and ``tables`` counts the available seeds.
 """
 
@@ -30,7 +31,8 @@ from gossip_lab.playground.played import PlayedRun
 from gossip_lab.playground.sweeps import read_sweep
 
 Runs: TypeAlias = dict[tuple[str, ...], dict[int, tuple[World, PlayedRun]]]
-"""Worlds and their runs, by the varied values and the seed."""
+"""World and run for each setting and seed. The outer key is the varied values, the inner key the
+seed."""
 WORLDS = Path(__file__).parent / "worlds"
 TEST_IMAGES = 1000
 TARGETS = (0.85, 0.9)
@@ -77,8 +79,8 @@ def read_runs(name: str, folder: Path) -> Runs:
 
 
 def epidemic_lines(folder: Path) -> Iterator[str]:
-    """Yield the table of Epidemic Learning: rounds of the static graph over those of the random
-    one, paired by seed. As in the paper, each topology has the learning rate that is best for it.
+    """Yield the table of Epidemic Learning: the ratio of the rounds that the static and the random
+    graph need, paired by seed. As in the paper, each topology uses its best learning rate.
     """
     runs = read_runs("epidemic_learning", folder)
     yield "| accuracy | seeds | random: rate, rounds | static: rate, rounds | static / random |"
@@ -111,7 +113,8 @@ def find_fastest(runs: Runs, topology: str, target: float) -> tuple[str, dict[in
 
 
 def clique_lines(folder: Path) -> Iterator[str]:
-    """Yield the table of D-Cliques. The messages of rolling rounds are those of the full graph."""
+    """Yield the table of D-Cliques. For rolling rounds the table shows the number of messages in a
+    full graph."""
     yield "| split | topology | seeds | mean | worst | consensus distance | messages a round |"
     yield "|---|---|---|---|---|---|---|"
     for (split, topology), seeds in read_runs("d_cliques", folder).items():
@@ -120,7 +123,7 @@ def clique_lines(folder: Path) -> Iterator[str]:
             for metric in ("mean", "worst", "consensus_distance")
         ]
         world, run = next(iter(seeds.values()))
-        # A push has an update and parameters: 2 * 4 bytes for each of d numbers.
+        # A push has an update and parameters: 2 * 4 bytes for each of d elements.
         pushes = run.bytes / run.rows[-1].round / (8 * world.build().task.cohort.d)
         sent = world.peers * (world.peers - 1) if topology == "rolling" else pushes
         name = "full (rolling)" if topology == "rolling" else topology
@@ -128,8 +131,8 @@ def clique_lines(folder: Path) -> Iterator[str]:
 
 
 def policy_lines(folder: Path) -> Iterator[str]:
-    """Yield the table of policies. The cosine is the mean over pairs of the peers' updates at the
-    initial parameters, in the first round."""
+    """Yield the table of policies. The cosine is the mean over pairs of peers. It compares their
+    updates of the first round, at the initial parameters."""
     yield "| topology | data | policy | seeds | rounds to 0.9 | mean | cosine | moved, kB |"
     yield "|---|---|---|---|---|---|---|---|"
     own = read_runs("policies", folder)
@@ -186,7 +189,8 @@ def end(run: PlayedRun, metric: str) -> float:
 
 
 def mean_cosine(world: World) -> float:
-    """Return the mean cosine of pairs of the peers' updates at the initial parameters."""
+    """Return the mean cosine over pairs of peers between their updates at the initial
+    parameters."""
     task, peers = world.build().task, np.arange(world.peers)
     updates = task.compute_updates(task.cohort.initial.expand(len(peers), -1), peers, 0)
     directions = updates / updates.norm(dim=1, keepdim=True)
@@ -195,7 +199,7 @@ def mean_cosine(world: World) -> float:
 
 
 def mean_text(values: list[float], digits: int) -> str:
-    """Return a mean with the half width of its interval of 95 %."""
+    """Return a mean with the half-width of its 95 % confidence interval."""
     estimate = estimates.Estimate(tuple(values))
     if len(values) < 2:
         return f"{estimate.mean:.{digits}f}"

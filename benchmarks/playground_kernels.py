@@ -1,13 +1,13 @@
-"""Neighbourhoods a second that the playground aggregates on this machine.
+"""Measures how many neighbourhoods per second the playground aggregates on this machine.
 
     python benchmarks/playground_kernels.py --peers 1000 10000 --threads 1 2
 
-One line of JSON for each number of peers, number of threads and rule. Each peer aggregates its own
-model and those of 7 drawn peers, of 9,610 numbers each. ``together`` is one call for all
-neighbourhoods, with reused memory for the aggregates, ``fresh`` the same with new memory,
-``judged`` one call that also returns weights and outlyingness. ``alone`` calls the rule once for
-each peer and returns the same as ``together``. Each time is the median of some repetitions, which
-alternate.
+It prints one line of JSON for each number of peers, number of threads and rule. Each peer
+aggregates its own model and those of 7 random peers, each with 9,610 parameters. ``together`` is
+one call for all neighbourhoods, with reused memory for the aggregates, and ``fresh`` is the same
+call with new memory. ``judged`` is one call that also returns weights and outlyingness. ``alone``
+calls the rule once for each peer and returns the same as ``together``. Each time is a median over
+repetitions. The repetitions of the variants alternate.
 """
 
 from __future__ import annotations
@@ -82,14 +82,14 @@ def neighbourhood_rates(peers: int, options: argparse.Namespace) -> Iterator[dic
 
 
 def rates(kinds: Mapping[str, Callable[[], Any]], count: int, repetitions: int) -> dict[str, int]:
-    """Return the number of items per second of each function, which processes ``count`` in a
-    call."""
+    """Return the number of items per second of each function. A function processes ``count`` items
+    in a call."""
     seconds: dict[str, list[float]] = {kind: [] for kind in kinds}
     for repetition in range(repetitions + 1):
         for kind, function in kinds.items():
             began = time.perf_counter()
             function()
-            if repetition:  # the first call loads the kernels
+            if repetition:  # not measured: the first call loads the kernels
                 seconds[kind].append(time.perf_counter() - began)
     return {kind: round(count / statistics.median(values)) for kind, values in seconds.items()}
 

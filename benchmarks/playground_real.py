@@ -5,13 +5,13 @@ round.
     python benchmarks/playground_real.py --cases rolling random-k-crash --json real.json
     python benchmarks/playground_real.py --delay 50ms
 
-Each case is one ``gossip run`` of ``playground_train.py``, and the same world in the playground:
-with drawn times of computations (``exact``, ``fast``), and in the exact engine with the times
-measured in the run on this machine (``measured``). Honest peers that are present are evaluated.
-Seconds per round are measured between the first evaluated round and the last, so they exclude the
-start. A
-killed peer cannot report its bytes: where one is killed, the bytes of the others are compared, and
-the playground's total is reduced by an equal share of the rounds before.
+Each case is one ``gossip run`` of ``playground_train.py``, and the same world in the playground.
+Both engines play it with random times of computations (``exact``, ``fast``). The exact engine also
+plays it with the times that the run measured on this machine (``measured``). Honest peers that are
+present are evaluated. Seconds per round are measured between the first evaluated round and the
+last, so they exclude the start. A killed peer cannot report its bytes, so the bytes of the other
+peers are compared. The playground has only a total, which is reduced by an equal share of the
+rounds before the kill.
 """
 
 from __future__ import annotations
@@ -71,8 +71,8 @@ class Curve:
 def run_real(
     world: World, rounds: int, every: int, place: Path, faults: Iterable[str] = ()
 ) -> Path:
-    """Run the world with real peers, and with these faults in addition. Return the run's folder.
-    Raises: Failed: The run did not end well."""
+    """Run the world with real peers, and with these additional faults. Return the run's folder.
+    Raises: Failed: The exit code was not 0."""
     place.mkdir(parents=True)
     (place / "world.toml").write_text(world.to_toml(), "utf-8")
     run = place / "run"
@@ -89,17 +89,17 @@ def run_real(
 
 
 def build_parts(world: World, run: Path) -> Parts:
-    """Return the parts of the world with the topology of a run: it is drawn from the seed and the
+    """Return the parts of the world with the topology of a run, which depends on the seed and the
     run's id."""
     run_id = bytes.fromhex(summary_of(run)["run"])
-    lineage = blake2b(b"lineage" + run_id, digest_size=8).digest()  # as gossip.config
+    lineage = blake2b(b"lineage" + run_id, digest_size=8).digest()  # as in gossip.config
     parts = world.build()
     return replace(parts, settings=replace(parts.settings, lineage=lineage))
 
 
 def read_run(parts: Parts, run: Path, rounds: int, every: int) -> Curve:
-    """Return the curve of a run's folder. Raises: Failed: A peer that was not killed has no
-    times."""
+    """Return the curve of a run's folder. Raises: Failed: Other peers died than the crashes of the
+    world."""
     summary = summary_of(run)
     killed = {death["peer"] for death in summary["deaths"]}
     if killed != {fault.peer for fault in parts.mishaps.crashes}:
@@ -124,7 +124,7 @@ def read_run(parts: Parts, run: Path, rounds: int, every: int) -> Curve:
 
 
 def computed_times(run: Path) -> Iterable[str]:
-    """Yield a line for each computation that a surviving peer made: the peer and its seconds."""
+    """Yield a line ``peer,seconds`` for each computation of a surviving peer."""
     for path in sorted(run.glob("times-*.json")):
         for _, _, computed_s in json.loads(path.read_text("utf-8")):
             yield f"{path.stem.removeprefix('times-')},{computed_s}"
@@ -166,7 +166,8 @@ def _survivors_bytes(parts: Parts, moments: list[Moment]) -> float:
 
 
 def compare(real: Curve, played: Curve) -> dict[str, Any]:
-    """Return the differences of a played world from the real run, and whether the goals are met."""
+    """Return the differences between a played world and the real run, and whether they meet the
+    goals."""
     accuracy = max(abs(real.accuracies[at] - played.accuracies[at]) for at in real.accuracies)
     nbytes, seconds = real.nbytes / played.nbytes, real.seconds / played.seconds
     return {

@@ -1,9 +1,10 @@
-"""A world of the playground as a script under ``gossip run``: each peer computes the updates of its
-learner, from the same samples, and sleeps until the drawn time of the computation is over.
+"""A world of the playground as a script under ``gossip run``. Each peer computes updates from the
+same samples as its learner in the playground. Then it sleeps until the random duration of the
+computation is over.
 
 The script writes parameters to ``parameters-PEER-ROUND.f32`` in the run's folder.
-``times-PEER.json`` there has a row for each round: number of applied rounds, time, and seconds of
-the computation before. Started by ``playground_real.py``.
+``times-PEER.json`` in this folder has a row for each round: the number of applied rounds, the time,
+and the seconds of the computation before it. ``playground_real.py`` starts this script.
 """
 
 from __future__ import annotations

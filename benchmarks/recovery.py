@@ -4,11 +4,11 @@ after the other.
     python benchmarks/recovery.py  # a random peer every second for three minutes
     python benchmarks/recovery.py --every 3 --seconds 60 --json recovery.json
 
-Three runs of ``gossip demo --only`` with the same settings: a short one measures the number of
-rounds that fill the time, one has no faults, one has all faults. Exit 1 if a sample was used twice,
-replicas differ, a peer did not finish, or accuracy fell by more than 0.01. The machine is busy
-importing
-torch for restarted peers: the times depend on the number of cores, which is printed.
+It starts ``gossip demo --only`` three times with the same settings. A short run measures how many
+rounds fit into the time. The second run has no faults, the third has all faults. Exit 1 if a sample
+was used twice, replicas differ, a peer did not finish, or accuracy fell by more than 0.01.
+Restarted peers import torch, which keeps the machine busy. So the times depend on the number of
+cores, which is printed.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ import whole_runs
 from gossip.run.telemetry import read_lines
 
 PILOT_ROUNDS = 400
-BEFORE = 20  # gaps between commits from which the usual one is computed
-LOOK_S = 2.0  # time after a kill that is examined
+BEFORE = 20  # gaps between commits, whose median is the usual gap
+LOOK_S = 2.0  # examined time after a kill
 SLOWER = 1 / 0.95
 ACCURACY_LOSS_MAX = 0.01
 
@@ -73,7 +73,7 @@ def demo(
 
 
 def numbers_of(struck: dict[str, Any], folder: Path, alone: dict[str, Any]) -> dict[str, Any]:
-    """Return the costs of the deaths in a run, and its failures."""
+    """Return the costs of the deaths in a run, and the checks that it failed."""
     deaths = struck["deaths"]
     known = [death for death in deaths if death["noticed_by"]]
     samples = struck["samples"] or {}
@@ -111,8 +111,8 @@ def numbers_of(struck: dict[str, Any], folder: Path, alone: dict[str, Any]) -> d
 
 
 def stalls(folder: Path, deaths: int) -> dict[str, Any]:
-    """Return the time without a commit after each kill, beyond the usual gap, and the number of
-    slower rounds."""
+    """Return, for each kill, how much longer than usual the gap between commits was, and how many
+    rounds were slower."""
     rows = read_lines(folder / "commits.jsonl")
     commits = sorted((row for row in rows if not row.get("shard")), key=lambda row: row["t"])
     made_at = [row["t"] for row in commits]

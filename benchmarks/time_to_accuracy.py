@@ -7,11 +7,11 @@
 Nine worlds: links of a LAN, of a WAN, and a LAN whose hosts 4 to 7 come and go as spot instances,
 each with rolling rounds, random-k, and rolling rounds of 30 local steps. Both engines predict, with
 an evaluation every ``--every`` rounds; then ``gossip run`` plays the same world with eight
-processes that sleep until the time of a computation is over. In a real run the WAN is made by
-injected faults (``delay``, ``trickle``), and the end of a spot instance by a ``restart``. A peer
-that returns needs some seconds until it takes part: ``--start`` sets this time, as measured in an
-earlier run. Times are counted from the first round, without the start of the run. Exit 1 if a
-predicted time is not within 25 % of the real one.
+processes that sleep until the time of a computation is over. In a real run injected faults emulate
+the WAN (``delay``, ``trickle``) and the end of a spot instance (``restart``). A peer that returns
+needs some seconds until it takes part: ``--start`` sets this time, as measured in an earlier run.
+Times are counted from the first round, without the start of the run. Exit 1 if a predicted time is
+not within 25 % of the real time.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ from gossip_lab.playground.world import EngineName, engine_of
 
 GOAL = 0.25
 MARGIN = 1.4
-"""Rounds of a real run, as a multiple of the predicted number."""
+"""Number of rounds of a real run, as a multiple of the predicted number."""
 STABLE_PEERS = 4
-"""Peers that the spot market never stops, so that some report the times of the whole run."""
+"""Number of peers that the spot market never stops. They report the times of the whole run."""
 DELAY_S, LINK_BYTES_PER_S = 0.05, 1_250_000
 WAN = (f"delay:all*{DELAY_S}s@0s+1000s", f"trickle:0-7*{LINK_BYTES_PER_S}@0s+1000s")
 LINKS = {
@@ -58,11 +58,12 @@ CASES = {
     for links in LINKS
     for method, settings in METHODS.items()
 }
-"""Worlds by name, without the availability of a spot market."""
+"""Fields of each world by name. The availability of a spot market is added later."""
 
 
 def list_absences(market: str, peers: int, seed: int, until_s: float) -> list[tuple[int, int, int]]:
-    """Return peer, first and last second of each absence on a spot market, in whole seconds."""
+    """Return each absence on a spot market: the peer, and the whole seconds at which it leaves and
+    returns."""
     availability = read_availability(market, peers, seed)
     absences = []
     for peer in range(STABLE_PEERS, peers):
@@ -76,8 +77,8 @@ def list_absences(market: str, peers: int, seed: int, until_s: float) -> list[tu
 def write_trace(
     path: Path, peers: int, absences: list[tuple[int, int, int]], start_s: float
 ) -> None:
-    """Write the availability of the peers, each of which needs this long to start after an
-    absence."""
+    """Write the availability of the peers. After an absence a peer needs ``start_s`` seconds to
+    start."""
     lines = ["peer,from_s,to_s"]
     for peer in range(peers):
         begin = 0.0
@@ -90,8 +91,8 @@ def write_trace(
 
 
 def predict(parts: Parts, engine: EngineName, options: argparse.Namespace) -> tuple[int, float]:
-    """Return the rounds to the target, and the seconds from the first round to that one; infinity
-    if the run ends earlier."""
+    """Return the number of rounds until the target is reached, and the seconds from the first of
+    these rounds to the last; infinity if the run ends earlier."""
     first_s = None
     for moment in engine_of(engine, parts).moments():
         first_s = moment.virtual_s if first_s is None else first_s

@@ -5,7 +5,7 @@ exchange``, on two network namespaces of this machine.
     sudo python benchmarks/two_hosts.py --mbit 100 --encodings int8 --numbers 1000000
 
 Needs root, and ip and tc of iproute2. tc limits the rate at which each host sends and receives.
-gloo has no keys. Exit 1 when some update was missing from a round.
+gloo has no keys. Exit 1 if a round lacked an update.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from hosts import MOVE_IN, Hosts, hosts, why_no_hosts
 
 PEERS = 2
 NUMBER_S = 8e-9
-"""Seconds for a byte at 1 Gbit/s. A step moves 8 bytes for each number, twice those of an update,
-each way."""
+"""Seconds for a byte at 1 Gbit/s. In a step each host sends and receives 8 bytes per element: an
+update and a result of 4 bytes each."""
 TURN_S, STEPS_MAX = 0.5, 50
 ON_HOSTS = (
     MOVE_IN
@@ -45,7 +45,7 @@ runpy.run_module("gossip_lab.bench.side_by_side", run_name="__main__")
 
 
 def play(on: Hosts, numbers: int, encoding: str, repetitions: int) -> dict[str, Any]:
-    """Return the seconds per step of each side, by turn, and the number of rounds that lack a
+    """Return the seconds per step of each side in each turn, and the number of rounds that lack a
     peer's update. Raises: whole_runs.Failed."""
     with scratch() as folder:
         script, run = folder / "peer.py", folder / "run"
@@ -86,7 +86,7 @@ def main() -> int:
     )
     print("|---|---|---|---|---|---|---|")
     with hosts(PEERS) as on:
-        for mbit in sorted(options.mbit):  # no limit (0) first: a limit cannot be removed
+        for mbit in sorted(options.mbit):  # 0, no limit, is first: a limit cannot be removed
             for number in range(PEERS if mbit else 0):
                 on.narrow(number, mbit)
             for numbers in options.numbers:

@@ -1,14 +1,15 @@
-"""Two versions of gossip in paired turns: the time of a round, by rule.
+"""Compares the time of a round of two versions of gossip in paired turns, for each rule.
 
     git worktree add ../before e62a7da
     python benchmarks/versions.py --before ../before --rules mean suspicion --pairs 8
 
-Both run ``digits_train.py`` of this checkout. A turn is one run of each, in changing order, so that
-other work on the machine affects both. The benchmark measures the time of a round in the middle of
-a run (20 to 90 % of the steps) inside rank 0; and the processor time of the whole run with its
-start, which other work disturbs less. It prints the ratios of this version to the previous one: the
-geometric mean over the pairs with its 95 % interval (Student's t). A result is ``within`` or
-``beyond`` the bound if the whole interval is, else ``undecided``.
+Both versions run ``digits_train.py`` of this checkout. A turn is one run of each version. Their
+order changes from turn to turn, so that other work on the machine affects both. The benchmark
+measures the time of a round inside rank 0, in the middle of a run (20 to 90 % of the steps). It
+also measures the processor time of the whole run with its start, which other work affects less. It
+prints the ratio of this version to the previous version: the geometric mean over the turns with its
+95 % confidence interval (Student's t). A result is ``within`` the bound if the whole interval is
+below it, ``beyond`` if the whole interval is above it, else ``undecided``.
 """
 
 from __future__ import annotations
@@ -31,13 +32,13 @@ HERE = Path(__file__).resolve().parents[1]
 
 
 def processor_s() -> float:
-    """Return the processor seconds of all processes that were started here and have ended."""
+    """Return the processor seconds of all ended child processes."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 
 
 def measured(checkout: Path, rule: str, options: argparse.Namespace) -> dict[str, float]:
-    """Return the seconds of a round, and the processor seconds, of one run of one version. Raises:
+    """Return the seconds per round and the processor seconds of one run of one version. Raises:
     Failed."""
     with scratch("gossip-versions-") as folder:
         result, log = folder / "result.json", folder / "log"
@@ -56,8 +57,8 @@ def measured(checkout: Path, rule: str, options: argparse.Namespace) -> dict[str
 
 
 def ratios_of(rule: str, options: argparse.Namespace) -> dict[str, Estimate]:
-    """Return the logarithms of the ratios of the figures, one for each pair; the first pair is a
-    warm-up."""
+    """Return the mean logarithm of the ratio of each figure over the pairs. The first pair is a
+    warm-up and is not used."""
     logarithms: dict[str, list[float]] = {"round": [], "processor": []}
     for pair in range(options.pairs + 1):
         sides = [HERE, options.before.resolve()]

@@ -1,5 +1,5 @@
-"""Parts that benchmarks of whole runs share: their options, concurrent processes, the folder of a
-run, ``gossip demo`` as a run, and the conclusion."""
+"""Parts that benchmarks of whole runs share: options, concurrent processes, the folder of a run, a
+run of ``gossip demo``, and the exit code."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ RUN_TIMEOUT_S = 300.0
 END_S = 10.0
 
 _asked_to_end: list[int] = []
-"""Received signals to end: deferred during the start of a process, which is not in a list yet."""
+"""Received SIGINT and SIGTERM. They are handled later, because a process that is being started is
+not in a list of processes yet."""
 
 
 def ask_to_end(number: int, frame: FrameType | None) -> None:
@@ -32,7 +33,7 @@ def ask_to_end(number: int, frame: FrameType | None) -> None:
 
 
 class Failed(Exception):
-    """A run failed; the message has its last output."""
+    """Failure of a run. The message has the last output of the run."""
 
 
 def environment(**extra: str) -> dict[str, str]:
@@ -79,7 +80,8 @@ def run_all(commands: Sequence[tuple[list[str], dict[str, str]]], log: Path) -> 
 
 
 def run_gossip(words: Sequence[str], within_s: float) -> None:
-    """Run ``gossip run`` with these words until it ends. Raises: Failed: It did not end well."""
+    """Run ``gossip run`` with these arguments until it ends. Raises: Failed: Its exit code is not
+    0."""
     done = subprocess.run(
         [*GOSSIP, "run", *words],
         env=environment(),
@@ -93,7 +95,7 @@ def run_gossip(words: Sequence[str], within_s: float) -> None:
 
 
 def end_all(running: Sequence[subprocess.Popen[bytes]]) -> None:
-    """End all processes with SIGTERM first: a `gossip run` ends its peers."""
+    """End all processes, with SIGTERM first, so that a ``gossip run`` can end its peers."""
     for process in running:
         process.terminate()
     deadline = time.monotonic() + END_S
@@ -106,8 +108,8 @@ def end_all(running: Sequence[subprocess.Popen[bytes]]) -> None:
 
 
 def parser(doc: str | None, peers: int, seed: str) -> argparse.ArgumentParser:
-    """Return a parser with ``--peers``, ``--seed``, ``--into`` and ``--json``. ``seed``: its
-    purpose."""
+    """Return a parser with ``--peers``, ``--seed``, ``--into`` and ``--json``. ``seed`` is the help
+    text of ``--seed``."""
     made = argparse.ArgumentParser(
         description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -122,8 +124,8 @@ def parser(doc: str | None, peers: int, seed: str) -> argparse.ArgumentParser:
 
 @contextmanager
 def scratch(prefix: str = "gossip-benchmark-") -> Iterator[Path]:
-    """Yield a temporary folder. The folder is kept, with the records of its runs, if one of them
-    has failed."""
+    """Yield a temporary folder. If one of its runs fails, the folder is kept with the records of
+    the runs."""
     place = Path(tempfile.mkdtemp(prefix=prefix))
     try:
         yield place
@@ -147,7 +149,7 @@ def folder(into: Path | None) -> Iterator[Path]:
 
 
 def conclude(numbers: dict[str, Any], into: Path | None, is_wrong: object) -> int:
-    """Write the numbers to the file of ``--json``. Return the exit code."""
+    """Write the results to ``into``, the file of ``--json``. Return the exit code."""
     if into is not None:
         into.write_text(json.dumps(numbers, indent=1) + "\n", "utf-8")
     return 1 if is_wrong else 0
@@ -155,7 +157,7 @@ def conclude(numbers: dict[str, Any], into: Path | None, is_wrong: object) -> in
 
 def demo(run: Path, peers: int, rounds: int, faults: Sequence[str], *words: str) -> dict[str, Any]:
     """Return the summary of one ``gossip demo --only`` with exactly these faults. Raises:
-    SystemExit: It left none."""
+    SystemExit: The demo has written no summary."""
     command = [
         *GOSSIP,
         "demo",
@@ -170,7 +172,7 @@ def demo(run: Path, peers: int, rounds: int, faults: Sequence[str], *words: str)
         *words,
     ]
     command += [word for fault in faults for word in ("--fault", fault)]
-    none = {**os.environ, "GOSSIP_FAULTS": ""}  # otherwise those of the demo, if none is set
+    none = {**os.environ, "GOSSIP_FAULTS": ""}  # otherwise the demo has its default faults
     done = subprocess.run(command, check=False, capture_output=True, text=True, env=none)
     if not (run / "summary.json").exists():
         raise SystemExit(f"gossip demo ended with {done.returncode}:\n{done.stderr[-2000:]}")

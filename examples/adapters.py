@@ -1,4 +1,5 @@
-"""Adapters on a frozen base (LoRA): peers exchange a few thousand numbers instead of all.
+"""Adapters on a frozen base (LoRA): peers exchange a few thousand parameters instead of all of
+them.
 
 gossip run -n 4 examples/adapters.py          # pip install scikit-learn
 
@@ -31,8 +32,8 @@ class Adapted(nn.Module):
 
 
 def learnt_base(x: Tensor, y: Tensor) -> nn.Sequential:
-    """Train a network on the digits. It is the same on every peer, because the initial weights are.
-    A real script would load it from a file."""
+    """Train a network on the digits. The result is the same on every peer, because the initial
+    weights are the same. A real script would load it from a file."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU())
     model.append(nn.Linear(256, 10))
@@ -79,7 +80,7 @@ def main() -> None:
     if peer.is_main:
         sizes = [(p.numel(), p.requires_grad) for p in model.parameters()]
         exchanged, whole = sum(size for size, learns in sizes if learns), sum(s for s, _ in sizes)
-        print(f"{exchanged} of {whole} numbers exchanged; before {before:.4f}")
+        print(f"{exchanged} of {whole} parameters exchanged; accuracy before {before:.4f}")
         print(f"accuracy {accuracy():.4f}")
 
 

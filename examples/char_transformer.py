@@ -1,4 +1,5 @@
-"""A transformer that learns to write character by character: numbers in words, or your own text.
+"""A transformer that learns to write character by character. It is trained on spelled-out numbers,
+or on your own text.
 
 gossip run -n 4 examples/char_transformer.py                      # one two three four ...
 gossip run -n 4 examples/char_transformer.py --text FILE --steps 2000
@@ -19,7 +20,7 @@ TENS = "twenty thirty forty fifty sixty seventy eighty ninety"
 
 
 def in_words(number: int) -> str:
-    """A number from 1 to 999."""
+    """Return a number from 1 to 999, spelled out."""
     hundreds, rest = divmod(number, 100)
     tens, ones = divmod(rest, 10)
     words = [f"{ONES.split()[hundreds - 1]} hundred"] if hundreds else []
@@ -31,8 +32,8 @@ def in_words(number: int) -> str:
 
 
 class Excerpts(Dataset):
-    """Excerpts of a text, each with the excerpt one character later: two tensors, (length,)
-    int64."""
+    """Excerpts of a text. A sample is an excerpt and the excerpt that begins one character later,
+    two tensors, (length,) int64."""
 
     def __init__(self, text: str, length: int) -> None:
         self.letters = sorted(set(text))
@@ -47,7 +48,8 @@ class Excerpts(Dataset):
 
 
 class Writer(nn.Module):
-    """Codes of characters, (batch, length), to scores of the next: (batch, length, letters)."""
+    """Model from codes of characters, (batch, length), to scores of each next character, (batch,
+    length, letters)."""
 
     def __init__(self, letters: int, length: int, width: int = 64) -> None:
         super().__init__()

@@ -1,6 +1,7 @@
-"""A small convolutional network on MNIST, or on a part of it for a short run. The data are yours:
+"""A small convolutional network on MNIST, or on a part of it for a short run. The folder has
+``mnist.npz`` in the format of Keras; nothing is downloaded:
 
-gossip run -n 4 examples/mnist_cnn.py --data path/to/folder    # with mnist.npz, as Keras has it
+gossip run -n 4 examples/mnist_cnn.py --data path/to/folder
 """
 
 import argparse
@@ -17,7 +18,8 @@ import gossip
 
 
 def load(folder: Path, part: str, most: int) -> TensorDataset:
-    """The first images of ``train`` or ``test``, (n, 1, 28, 28) from 0 to 1, with their digits."""
+    """Return the first images of ``train`` or ``test``, (n, 1, 28, 28) from 0 to 1, with their
+    digits."""
     arrays = []
     with ZipFile(folder / "mnist.npz") as files:
         for name in (f"x_{part}.npy", f"y_{part}.npy"):

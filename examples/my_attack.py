@@ -1,4 +1,4 @@
-"""An attack of one's own, against some rules:
+"""A custom attack, tested against some rules:
 
 gossip bench robustness --rounds 30 --seeds 1 --attacks examples/my_attack.py:creep \\
     --rules "mean trimmed_mean suspicion"

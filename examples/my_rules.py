@@ -1,4 +1,4 @@
-"""A rule of one's own:
+"""A custom aggregation rule:
 
 gossip run -n 4 --aggregator examples/my_rules.py:midpoint examples/train.py
 """

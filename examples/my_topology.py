@@ -1,4 +1,4 @@
-"""A topology of one's own, without a server:
+"""A custom topology without a server:
 
 gossip run -n 4 --topology examples/my_topology.py:hypercube examples/train.py
 """
@@ -8,8 +8,8 @@ from gossip.topologies import Plan, Roster, topology
 
 @topology
 def hypercube(roster: Roster, round_id: int, seed: int) -> Plan:
-    """Pair each peer with one other: in round r with the peer that differs in bit r of its number,
-    modulo the number of bits. Among 2^k peers, every update has reached all after k rounds."""
+    """Pair each peer with one other peer. In round r the ids of both differ in bit r, modulo the
+    number of bits. Among 2^k peers, every update has reached all peers after k rounds."""
     peers = sorted(roster.peers)
     bits = max(1, (len(peers) - 1).bit_length())
     pushes = {}

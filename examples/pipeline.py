@@ -19,7 +19,7 @@ LETTERS, LENGTH, WIDTH, BATCH = 64, 32, 64, 32
 
 
 class Embedded(nn.Module):
-    """Codes of characters, (n, LENGTH), to (n, LENGTH, WIDTH)."""
+    """Embedding of characters and positions: (n, LENGTH) codes to (n, LENGTH, WIDTH)."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -30,8 +30,8 @@ class Embedded(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention to the previous characters, and a small network: (n, LENGTH, WIDTH) to the same
-    shape."""
+    """Attention to the previous characters, then a small network. Input and output have the shape
+    (n, LENGTH, WIDTH)."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -49,7 +49,7 @@ class Block(nn.Module):
 
 
 class Scores(nn.Sequential):
-    """(n, LENGTH, WIDTH) to a score of each letter as the next one, (n, LENGTH, LETTERS)."""
+    """Scores of each letter as the next letter: (n, LENGTH, WIDTH) to (n, LENGTH, LETTERS)."""
 
     def __init__(self) -> None:
         super().__init__(nn.LayerNorm(WIDTH), nn.Linear(WIDTH, LETTERS))
@@ -92,12 +92,12 @@ def main() -> None:
     )
     for step in peer.steps(options.steps):
         loss = pipe.step(*batch(step))
-        if loss is not None:  # only in the last stage
+        if loss is not None:  # it is None in the other stages
             peer.log(loss=loss)
             if peer.is_main and step % 20 == 0:
                 print(f"step {step}: loss {loss:.3f}")
     if pipe.is_last and peer.is_main:
-        print(f"trained: the last of {pipe.stages} stages")
+        print(f"trained: this peer is in the last of {pipe.stages} stages")
 
 
 if __name__ == "__main__":

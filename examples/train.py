@@ -1,4 +1,4 @@
-"""A training script of one's own. Only the lines marked with (gossip) were added to make it
+"""A complete training script. Only the lines marked with (gossip) were added to make it
 fault-tolerant.
 
 python examples/train.py                          # alone: a swarm of one

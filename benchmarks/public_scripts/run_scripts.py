@@ -1,5 +1,6 @@
-"""Public training scripts with the documented lines: four peers, of which one hangs for 3 s and one
-is killed and restarted, compared with one process with batches of four times the size.
+"""Runs public training scripts with the documented lines, and compares four peers with one process
+whose batches are four times as large. One of the four peers hangs for 3 s, another is killed and
+restarted.
 
 ``python run_scripts.py CHECKOUTS --work FOLDER`` prints a table.
 ``docs/results/public_scripts.md`` lists the data that FOLDER must have. Nothing is downloaded.
@@ -25,7 +26,8 @@ PEERS = 4
 
 
 def substitute(text: str, edits: dict[str, str], where: str) -> str:
-    """Return ``text`` with each edit applied once. Raises: SystemExit: An edit does not apply."""
+    """Return ``text`` with each edit applied once. Raises: SystemExit: ``text`` does not contain
+    what an edit replaces."""
     for old, new in edits.items():
         if old not in text:
             raise SystemExit(f"{where}: no text {old!r}; is it another version of the script?")
@@ -34,8 +36,8 @@ def substitute(text: str, edits: dict[str, str], where: str) -> str:
 
 
 def make_folder(folder: Path, script: PublicScript, source: Path, seed: int | None) -> list[int]:
-    """Write the script and its dependencies to ``folder``, for one process with a ``seed``, or for
-    gossip (None). Returns the numbers of lines that gossip adds and removes."""
+    """Write the script and its dependencies to ``folder``: for one process with this ``seed``, or
+    for gossip if ``seed`` is None. Return the numbers of lines that gossip adds and removes."""
     folder.mkdir(parents=True)
     work = folder.parents[2]
     # nanoGPT and llama2.c read data/, mnist ../data, and wgan and dcgan ../../data/mnist.
@@ -55,7 +57,8 @@ def make_folder(folder: Path, script: PublicScript, source: Path, seed: int | No
     text = substitute(source.read_text(), script.small, source.name).replace("BATCH", batch)
     if seed is not None:
         text = re.sub(r"((manual|set)_seed)\((\w|\.| |\+)+\)", rf"\1({seed})", text)
-        # A policy has no batch: the single process plays the episodes of four peers.
+        # Policy gradients have no batch size, so the single process plays the episodes of four
+        # peers.
         text = text.replace("in count(1):", f"in range(1, {PEERS * script.steps + 1}):")
     (folder / source.name).write_text(text)
     lines = [0, 0]

@@ -11,15 +11,15 @@ class PublicScript:
 
     Attributes:
         file: Script, in the folder of checkouts.
-        words: Arguments. ``BATCH`` becomes the batch of a peer; for a single process four times
-            that.
-        loss: Pattern of the loss that the script prints.
-        last: Number of last losses of a process that are averaged.
-        batch: Batch of a peer.
+        words: Arguments. ``BATCH`` is replaced by the batch size of a peer, or by four times that
+            for a single process.
+        loss: Regular expression of the loss that the script prints.
+        last: Number of losses of a process, from the end, that are averaged.
+        batch: Batch size of a peer.
         steps: Planned steps.
-        edits: Documented lines, by file: a text, and its replacement.
-        small: Constants of the script that no argument sets, for every run.
-        beside: Modules next to the script in the checkout that it imports.
+        edits: Documented changes. For each file, a mapping from a text to its replacement.
+        small: Changes of constants that no argument sets. They apply to every run.
+        beside: Modules of the checkout that the script imports from its own folder.
     """
 
     file: str

@@ -55,7 +55,9 @@ SAYS = {
     "my_attack.py": r"my_attack.py:creep",
     "char_transformer.py": r"step 50: loss [01]\.",
     "pipeline.py": r"step 40: loss [01]\..*the last of 1 stages",
-    "adapters.py": r"4392 of 89394 numbers exchanged; before 0\.[01]\d+\n.*accuracy 0\.[789]",
+    "adapters.py": (
+        r"4392 of 89394 parameters exchanged; accuracy before 0\.[01]\d+\n.*accuracy 0\.[789]"
+    ),
     "mnist_cnn.py": r"epoch 1: accuracy 0\.[89]" if MNIST else r"there is no mnist\.npz in \.",
     "lightning_trainer.py": r"planned 128 made 128",
     "transformers_trainer.py": r"planned 128 made 128",

@@ -9,7 +9,7 @@ if "PROBED" in os.environ:
 
     import torch
 
-    # Beside a torch for CPUs a torchvision for CUDA has no operators, and its import fails.
+    # A torchvision for CUDA has no operators if torch is a CPU build, and its import would fail.
     _library: Any = torch.library.Library  # has no types
     _library = _library("torchvision", "FRAGMENT")
     for _name in ("nms", "qnms"):
