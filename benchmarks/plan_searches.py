@@ -1,5 +1,6 @@
-"""Compares searches for the order of peers in a pipeline with unequal links and one peer per stage:
-exact cuts, local moves, the differentiable search, and a Markov chain over cuts and orders.
+"""Compares searches for the order of peers in a pipeline with unequal links and one peer per stage.
+The searches are exact cuts, local moves, the differentiable search, and a Markov chain over cuts
+and orders.
 
     python benchmarks/plan_searches.py                      # 200 instances of 5 peers, 40 of 8
     python benchmarks/plan_searches.py --evaluations 20000 --instances 20

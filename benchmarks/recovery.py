@@ -28,7 +28,7 @@ import whole_runs
 from gossip.run.telemetry import read_lines
 
 PILOT_ROUNDS = 400
-BEFORE = 20  # gaps between commits, whose median is the usual gap
+BEFORE = 20  # gaps between commits; their median is the usual gap
 LOOK_S = 2.0  # examined time after a kill
 SLOWER = 1 / 0.95
 ACCURACY_LOSS_MAX = 0.01

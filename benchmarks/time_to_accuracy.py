@@ -4,11 +4,12 @@
     python benchmarks/time_to_accuracy.py --cases wan-rolling spot-random-k --json times.json
     python benchmarks/time_to_accuracy.py --no-run
 
-Nine worlds: links of a LAN, of a WAN, and a LAN whose hosts 4 to 7 come and go as spot instances,
-each with rolling rounds, random-k, and rolling rounds of 30 local steps. Both engines predict, with
-an evaluation every ``--every`` rounds; then ``gossip run`` plays the same world with eight
-processes that sleep until the time of a computation is over. In a real run injected faults emulate
-the WAN (``delay``, ``trickle``) and the end of a spot instance (``restart``). A peer that returns
+Nine worlds: three kinds of links, each with rolling rounds, random-k, and rolling rounds of 30
+local steps. The links are a LAN, a WAN, and a LAN on which hosts 4 to 7 come and go as spot
+instances. Both engines predict, with an evaluation every ``--every`` rounds; then ``gossip run``
+plays the same world with eight processes that sleep until the time of a computation is over. In a
+real run injected faults emulate the WAN (``delay``, ``trickle``) and the end of a spot instance
+(``restart``). A peer that returns
 needs some seconds until it takes part: ``--start`` sets this time, as measured in an earlier run.
 Times are counted from the first round, without the start of the run. Exit 1 if a predicted time is
 not within 25 % of the real time.

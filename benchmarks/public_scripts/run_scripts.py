@@ -1,5 +1,5 @@
 """Runs public training scripts with the documented lines, and compares four peers with one process
-whose batches are four times as large. One of the four peers hangs for 3 s, another is killed and
+that has four times larger batches. One of the four peers hangs for 3 s, another is killed and
 restarted.
 
 ``python run_scripts.py CHECKOUTS --work FOLDER`` prints a table.

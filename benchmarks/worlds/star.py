@@ -1,4 +1,4 @@
-"""A hub and leaves: the graph whose degrees differ most."""
+"""A hub and leaves: the graph with the largest differences of degrees."""
 
 from gossip.topologies import Plan, Roster, topology
 
