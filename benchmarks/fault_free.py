@@ -109,7 +109,7 @@ def rows(file: Path) -> list[dict[str, Any]]:
 def cell(
     peers: int, numbers: int, mbit: int | None, busy: int, options: argparse.Namespace
 ) -> dict[str, Any]:
-    """Play one run. ``mbit``: None for a single host."""
+    """Play one run. ``mbit`` is None for a single host."""
     with (
         tempfile.TemporaryDirectory() as name,
         hosts(2) if mbit is not None else nullcontext() as on,

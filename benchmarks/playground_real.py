@@ -98,8 +98,8 @@ def build_parts(world: World, run: Path) -> Parts:
 
 
 def read_run(parts: Parts, run: Path, rounds: int, every: int) -> Curve:
-    """Return the curve of a run's folder. Raises: Failed: Other peers died than the crashes of the
-    world."""
+    """Return the curve of a run's folder. Raises: Failed: The peers that died are not those that
+    the world's faults crash."""
     summary = summary_of(run)
     killed = {death["peer"] for death in summary["deaths"]}
     if killed != {fault.peer for fault in parts.mishaps.crashes}:

@@ -69,7 +69,7 @@ def run_all(commands: Sequence[tuple[list[str], dict[str, str]]], log: Path) -> 
                 if time.monotonic() > deadline:
                     raise Failed(f"not done in {RUN_TIMEOUT_S:.0f} s\n{last_words(log)}")
                 if any(process.poll() for process in running):
-                    break  # One failed, and the others would wait for it.
+                    break  # One process failed; the others would wait for it.
                 time.sleep(0.02)
             if _asked_to_end:
                 sys.exit(128 + _asked_to_end[0])
@@ -139,7 +139,7 @@ def scratch(prefix: str = "gossip-benchmark-") -> Iterator[Path]:
 
 @contextmanager
 def folder(into: Path | None) -> Iterator[Path]:
-    """Yield the folder of the runs: ``into``, which is kept, or a temporary one."""
+    """Yield the folder of the runs: ``into``, which is kept, or a temporary folder."""
     if into is None:
         with scratch() as place:
             yield place

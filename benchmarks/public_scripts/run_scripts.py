@@ -89,7 +89,7 @@ def run(folder: Path, command: list[str], words: str) -> str:
 
 
 def losses(output: str, script: PublicScript) -> list[float]:
-    """Return the final loss of each process that has printed one."""
+    """Return the final loss of each process that has printed a loss."""
     found: dict[str, list[float]] = {}
     for line in output.splitlines():
         if match := re.search(script.loss, line):
