@@ -156,7 +156,7 @@ def cell(
         if missing := [name for name in WRITTEN if not (folder / "out" / name).is_file()]:
             said = "its output is above" if done.stderr else "it has printed nothing"
             raise SystemExit(
-                f"a run of {peers} peers and {numbers} numbers has no "
+                f"a run of {peers} peers and {numbers} parameters has no "
                 f"{' and no '.join(missing)}: its launcher has ended with exit code "
                 f"{done.returncode}, {said}"
             )

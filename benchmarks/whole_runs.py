@@ -25,7 +25,7 @@ END_S = 10.0
 
 _asked_to_end: list[int] = []
 """Received SIGINT and SIGTERM. They are handled later, because a process that is being started is
-not in a list of processes yet."""
+not yet in the list of running processes."""
 
 
 def ask_to_end(number: int, frame: FrameType | None) -> None:

@@ -21,8 +21,8 @@ CODE = re.compile(r"^( *)(```+).*?^\1\2 *$|`[^`\n]*`", re.MULTILINE | re.DOTALL)
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add a page for each file outside of docs/ that a page links to, and for those that these
-    link to."""
+    """Add a page for each file outside of docs/ that a page links to, and for files that these
+    files link to."""
     pages = {file.src_uri: file.content_string for file in files.documentation_pages()}
     waiting = [(f"docs/{uri}", text) for uri, text in pages.items()] + [(HOME, _read(HOME))]
     added: dict[str, str] = {HOME: _read(HOME)}
@@ -43,7 +43,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Replace the links of a page by those to the site."""
+    """Replace the links of a page by links to pages of the site."""
     path = _path(page.file.src_uri, files)
     here = posixpath.dirname(page.file.src_uri)
 
