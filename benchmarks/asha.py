@@ -1,4 +1,4 @@
-"""ASHA compared with whole grids: whether it finds the best cell, and its share of the steps.
+"""Compares ASHA with whole grids: whether ASHA finds the best cell, and its share of the steps.
 
 For each seed a grid of learning rates is played to its end, and again with early stopping: by
 rounds of halving (``local``), or by ASHA (``optuna``). The seed determines the random order of the
@@ -35,7 +35,8 @@ def best_rate(sweep: Sweep) -> float:
 
 
 def count_rounds(folder: Path) -> int:
-    """Return the number of played rounds: with halving, a cell starts again for each rung."""
+    """Return the number of played rounds. With halving, a cell restarts for each rung, and its
+    rounds count again."""
     cells = store_of(folder / "cells").rows()
     return sum(Row(*cell["rows"][-1]).round for cell in cells)
 

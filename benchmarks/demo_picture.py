@@ -78,7 +78,8 @@ def draw(folder: Path, picture: Path) -> None:
 
 
 def _curve(folder: Path, peers: list[int]) -> tuple[list[int], list[float]]:
-    """Return rounds, and the mean accuracy of the honest peers that tested after each."""
+    """Return the evaluated rounds, and for each the mean accuracy of the honest peers that tested
+    then."""
     found: dict[int, list[float]] = {}
     paths = [
         folder / "metrics.jsonl",

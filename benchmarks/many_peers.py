@@ -39,7 +39,7 @@ def main() -> int:
         print(json.dumps(asdict(measure_speed(world))))
         return 0
     well = True
-    gc.disable()  # it would scan millions of objects, and there are almost no cycles
+    gc.disable()  # a collection would scan millions of objects, and find almost no cycles
     for n in options.peers:
         found = many_peers(
             ManyPeers(n, options.seed, options.rounds, options.topology),

@@ -28,7 +28,7 @@ def source(seed: int = 0) -> tuple[Any, Any]:
     first, second = 1.5 * torch.randn(2, TOKENS, TOKENS, generator=draw)
     before = torch.randint(TOKENS, (SAMPLES + HELD_OUT, 2), generator=draw)
     chances = torch.softmax(first[:, None] + second[None], dim=2).flatten(0, 1)
-    # Use the inverse of the distribution: a restarted peer then draws all samples quickly.
+    # Invert the cumulative distribution, so that a restarted peer generates all samples quickly.
     of_pair = before[:, 0] * TOKENS + before[:, 1]
     upto = (chances.cumsum(dim=1) + torch.arange(TOKENS**2)[:, None]).flatten()
     lots = of_pair + torch.rand(len(before), generator=draw)

@@ -47,7 +47,7 @@ WORSE_MAX = 0.01
 LASTS_MAX_S = 3600.0
 LEAK_LIVED_S = 300.0
 # A departed peer keeps five descriptors for half a minute (`gossip_to_dead_s`). If they were kept
-# forever, the joined peers of a quarter of an hour would add more than thirty.
+# forever, the peers that join in a quarter of an hour would add more than thirty descriptors.
 LEAK_ROOM = {"bytes": 16 * 2**20, "descriptors": 20, "threads": 5}
 
 

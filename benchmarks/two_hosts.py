@@ -1,5 +1,5 @@
-"""An exchange between two hosts, with keys, compared with gloo: the processes of ``gossip bench
-exchange``, on two network namespaces of this machine.
+"""Compares an exchange between two hosts, with keys, with one over gloo. The processes of ``gossip
+bench exchange`` run in two network namespaces of this machine.
 
     sudo python benchmarks/two_hosts.py                       # no limit, and 1 Gbit/s
     sudo python benchmarks/two_hosts.py --mbit 100 --encodings int8 --numbers 1000000

@@ -14,7 +14,8 @@ from gossip.integrations.transformers import GossipTrainer  # (gossip) instead o
 
 
 class Sums(Dataset):
-    """Texts of sixteen digits, each the last digit of the sum of the two before it."""
+    """Texts of sixteen digits. Each digit is the last digit of the sum of the two digits before
+    it."""
 
     def __init__(self, texts: int) -> None:
         digits = torch.randint(0, 10, (texts, 2), generator=torch.Generator().manual_seed(0))

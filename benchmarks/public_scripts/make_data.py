@@ -39,7 +39,7 @@ class Glue(evaluate.Metric):
 
 
 def make_mnist(work: Path, file: Path) -> None:
-    """Write 2,048 and 1,000 images in the format that torchvision reads."""
+    """Write 2,048 training images and 1,000 test images in the format that torchvision reads."""
     raw = work / "mnist/MNIST/raw"
     raw.mkdir(parents=True)
     (work / "MNIST").symlink_to("mnist/MNIST")
@@ -62,7 +62,7 @@ def make_text(work: Path, file: Path) -> None:
     cut = int(0.9 * len(ids))
     ids[:cut].tofile(work / "shakespeare_char/train.bin")
     ids[cut:].tofile(work / "shakespeare_char/val.bin")
-    # A pickle of a dict: nanoGPT reads the size of the vocabulary from it.
+    # nanoGPT reads the size of the vocabulary from a pickled dict.
     meta = f"(dVvocab_size\nI{len(characters)}\ns."
     (work / "shakespeare_char/meta.pkl").write_text(meta)
     for at, part in enumerate(np.array_split(np.minimum(ids, 63), 5)):
