@@ -1,11 +1,13 @@
-"""Ends all processes of a launcher when the launcher has ended, even by SIGKILL.
+"""Guardian of a launcher: after the launcher has ended, even by SIGKILL, it ends all processes of
+the launcher.
 
 The guardian is a small process in its own session. Over a pipe, the launcher sends it the process
 group of each peer. When the pipe closes, the guardian wakes stopped processes and gives peers
 ``MERCY_S`` to exit; peers also detect the end of the launcher. The guardian then kills the
-remaining groups and removes the sockets that the launcher left in its folder. A group is identified
-by its leader's pid and start time, its members by a token of the launcher in their environment. So
-a process that reuses a pid is never signalled, and no process is found by name.
+remaining groups and removes the sockets that the launcher left in its folder. The pid and the start
+time of its leader identify a group. A token that the launcher puts in the environment of its
+processes identifies the members. So the guardian never signals a process that reuses a pid, and
+never searches for processes by name.
 
 It runs as a file with ``python -I -S``, so it imports the standard library only. The launcher
 imports its functions.
@@ -29,8 +31,8 @@ TOKEN_VARIABLE = "GOSSIP_LAUNCHER"
 
 
 class ProcessStat(NamedTuple):
-    """Facts of /proc about a process: state letter, process group, session, pages read from disk so
-    far, processor time so far, and start since boot; both times in clock ticks."""
+    """Fields of ``/proc/PID/stat``: state letter, process group, session, number of pages read from
+    disk, processor time used, and start time since boot. Both times are in clock ticks."""
 
     state: str
     group: int
@@ -41,18 +43,19 @@ class ProcessStat(NamedTuple):
 
     @property
     def work(self) -> tuple[int, int]:
-        """Figures that change unless the process is stuck, even if it is slow."""
+        """Processor time and pages read. A slow process changes at least one of them; a stuck
+        process changes neither."""
         return self.ticks, self.pages_read
 
 
 def stat(pid: int) -> ProcessStat | None:
-    """Return the facts about a process; None if it does not exist."""
+    """Return the fields of ``/proc`` for a process; None if the process does not exist."""
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
             text = file.read()
     except (FileNotFoundError, ProcessLookupError):
         return None
-    # The name of a command may contain spaces and brackets.
+    # Search for the last bracket: the command name in front of it may contain spaces and brackets.
     fields = text[text.rindex(")") + 2 :].split()
     return ProcessStat(
         state=fields[0],
@@ -80,7 +83,7 @@ def carries(pid: int, token: str) -> bool:
         with open(f"/proc/{pid}/environ", "rb") as file:
             return f"{TOKEN_VARIABLE}={token}".encode() in file.read().split(b"\0")
     except OSError:
-        return False  # It has ended, or belongs to another user.
+        return False  # The process has ended, or belongs to another user.
 
 
 def _processes() -> Iterator[tuple[int, ProcessStat]]:
@@ -95,9 +98,9 @@ def members(leader: int, started: int, token: str) -> list[int]:
     """Return the running processes of a peer's group.
 
     Args:
-        leader: Pid of the peer's first process, and number of its group.
+        leader: Pid of the peer's first process, which is also the id of its process group.
         started: Start of that process, in clock ticks.
-        token: Token in its environment.
+        token: Token of the launcher, which is in the environment of its processes.
     """
     now = stat(leader)
     if now is not None and now.started != started:
@@ -112,8 +115,8 @@ def members(leader: int, started: int, token: str) -> list[int]:
 
 
 def reap(leader: int) -> None:
-    """Reap the zombies of a group, except its leader. Their parent was this process, or has
-    ended."""
+    """Reap the zombies of a group, except its leader. They are children of this process, which also
+    adopts orphans."""
     for name in os.listdir("/proc"):
         found = stat(int(name)) if name.isdigit() and int(name) != leader else None
         if found is not None and found.state == "Z" and found.group == leader:
@@ -154,7 +157,8 @@ def _kill_stray(pid: int, token: str) -> None:
 
 
 def end(groups: dict[int, int], token: str, mercy_s: float = MERCY_S) -> None:
-    """End all groups (leader -> start): wake them, wait up to ``mercy_s``, kill the rest."""
+    """End all groups: wake stopped processes, wait up to ``mercy_s`` seconds for their end, and
+    kill the rest. ``groups`` has the start time of each leader by pid."""
     until = time.monotonic() + mercy_s
     for leader, started in groups.items():
         signal_group(leader, started, token, signal.SIGCONT)
@@ -181,10 +185,10 @@ def remove_socket(path: str) -> None:
 
 
 def main() -> None:
-    """Process ``token T``, ``watch PID START``, ``forget PID`` and ``socket PATH`` until the
-    launcher ends or sends ``done``."""
+    """Handle the lines ``token T``, ``watch PID START``, ``forget PID`` and ``socket PATH`` on
+    stdin until the launcher ends or sends ``done``."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)  # It ends with the launcher, not before.
+        signal.signal(number, signal.SIG_IGN)  # The guardian must not end before the launcher.
     groups: dict[int, int] = {}
     sockets: list[str] = []
     token = ""

@@ -1,10 +1,10 @@
-"""Marks a process as the launcher of a run: the launcher holds the run's folder open, so that a
-copy of the folder has no launcher.
+"""Marks a process as the launcher of a run. A launcher keeps the folder of its run open. No process
+keeps a copy of the folder open, so a copy has no launcher.
 
-The descriptor has ``O_PATH``, which no program that reads folders uses. ``/proc`` shows this flag
-to the same user, and no file can imitate it. The descriptor refers to the folder itself, even after
-a rename. The inspecting process runs on the launcher's machine, so both see the same device and
-inode, also on a network file system.
+The descriptor is opened with ``O_PATH``, a flag that programs do not use to read folders. ``/proc``
+shows the flag to processes of the same user, and no file content can fake it. The descriptor refers
+to the folder itself, even after a rename. The inspecting process runs on the launcher's machine, so
+both see the same device and inode, also on a network file system.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ def leads(pid: int, folder: Path) -> bool | None:
 
 
 def led_by(pid: int) -> list[Path]:
-    """Return the present paths of the folders that a process leads."""
+    """Return the present paths of the folders of the runs that a process leads."""
     found = []
     with contextlib.suppress(OSError):
         for number, held in _held_by(pid):
-            with contextlib.suppress(OSError):  # It was removed, or is mounted elsewhere.
+            with contextlib.suppress(OSError):  # The folder was removed, or is mounted elsewhere.
                 path = os.readlink(f"/proc/{pid}/fd/{number}")
                 if os.path.samestat(os.stat(path), held):
                     found.append(Path(path))
@@ -46,8 +46,8 @@ def led_by(pid: int) -> list[Path]:
 
 
 def _held_by(pid: int) -> Iterator[tuple[str, os.stat_result]]:
-    """Yield the ``O_PATH`` descriptors of a process, with their status. Others are skipped: a stat
-    of their file may block."""
+    """Yield the ``O_PATH`` descriptors of a process, with their status. Other descriptors are
+    skipped, because a stat of their file may block."""
     for number in os.listdir(f"/proc/{pid}/fdinfo"):
         try:
             with open(f"/proc/{pid}/fdinfo/{number}", encoding="ascii") as file:
@@ -57,4 +57,4 @@ def _held_by(pid: int) -> Iterator[tuple[str, os.stat_result]]:
             if flags & os.O_PATH:
                 yield number, os.stat(f"/proc/{pid}/fd/{number}")
         except FileNotFoundError:
-            continue  # It was closed in between.
+            continue  # The descriptor was closed in between.

@@ -9,7 +9,8 @@ from typer.core import TyperGroup
 
 
 def optional(help: str, *names: str, **more: Any) -> Any:
-    """Return an option without a visible default: its help states the effect of its absence.
+    """Return an option whose help shows no default value. The help text itself states what happens
+    without the option.
 
     Args:
         more: Further arguments of ``typer.Option``.

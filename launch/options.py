@@ -1,4 +1,5 @@
-"""Options that several commands share, in typer's form: one name, one help text."""
+"""Options that several commands share, as types for typer. An option has the same name and the same
+help text in all commands."""
 
 from __future__ import annotations
 
@@ -17,13 +18,14 @@ from .optional import optional
 Json = Annotated[
     bool, optional("Print the summary as JSON, and nothing else, to stdout.", "--json")
 ]
-Quiet = Annotated[bool, optional("Print only peers' output, and problems.", "--quiet", "-q")]
+Quiet = Annotated[bool, optional("Print only the output of peers, and problems.", "--quiet", "-q")]
 
 
 Output = Annotated[
     Literal["merged", "all"] | None,
     optional(
-        "Peers' output: equal lines once (merged, the default on a terminal), or all lines (all)."
+        "Output of peers: merged prints equal lines once (the default on a terminal), all prints "
+        "all lines."
     ),
 ]
 
@@ -44,17 +46,22 @@ Track = Annotated[
     list[str] | None,
     optional(
         "Send the run's records to a tracker: tensorboard, mlflow, wandb (offline), prometheus. "
-        "Repeatable. Or GOSSIP_TRACK=tensorboard,mlflow.",
+        "Repeatable. Or set GOSSIP_TRACK=tensorboard,mlflow.",
         metavar="TRACKER",
         callback=_known_trackers,
     ),
 ]
 Advertise = Annotated[
-    str, optional("Own address that other machines reach: a number, an interface or a network.")
+    str,
+    optional(
+        "Address at which other machines reach this one: an IP address, an interface or a network."
+    ),
 ]
 Port = Annotated[
     int,
-    typer.Option(min=0, max=65535, help="Port of this launcher's join server; 0: a free one."),
+    typer.Option(
+        min=0, max=65535, help="Port of this launcher's join server; 0 means any free port."
+    ),
 ]
 Module = Annotated[
     bool, optional("SCRIPT is the name of a module, as for python -m.", "-m", "--module")
@@ -64,32 +71,35 @@ Peers = Annotated[
 ]
 Plan = Annotated[
     Path | None,
-    optional("Spread a model over the peers by a plan of gossip plan, which determines -n."),
+    optional(
+        "Train a pipeline: a plan of gossip plan distributes the model over the peers, and sets -n."
+    ),
 ]
 Audit = Annotated[
     float | None,
     optional(
         "With --plan: probability that another member of the stage recomputes a micro-batch, "
-        "about 0.05; members with wrong results are put in quarantine."
+        "such as 0.05. Members with wrong results are put in quarantine."
     ),
 ]
 LostStage = Annotated[
     str | None,
     optional(
-        "With --plan: state of a stage after the loss of all its peers, once one is back: "
-        "checkpoint (the default), neighbours, fresh, or stop."
+        "With --plan: source of a stage's state when all its peers were lost and one returns: "
+        "checkpoint (the default), neighbours or fresh. With stop, the run ends."
     ),
 ]
 Keys = Annotated[
     bool | None,
     optional(
-        "Identify peers by keys, and encrypt: on by default, except on loopback addresses.",
+        "Authenticate peers by keys, and encrypt messages: on by default, except on loopback "
+        "addresses.",
         "--keys/--no-keys",
     ),
 ]
 SwarmKey = Annotated[
     Path | None,
-    optional("File of gossip keygen that admits newcomers; by default a new key."),
+    optional("File with the key that admits newcomers, from gossip keygen; a new key by default."),
 ]
 Allowed = Annotated[
     Path | None,
@@ -98,21 +108,22 @@ Allowed = Annotated[
 Insecure = Annotated[
     bool,
     optional(
-        "Listen beyond loopback without keys: any machine that reaches it can take part, read "
-        "updates and send false ones.",
+        "Listen on other addresses than loopback without keys: any machine that reaches them can "
+        "take part, read updates and send false updates.",
         "--insecure",
     ),
 ]
 TaskOption = Annotated[
     str | None,
     optional(
-        "Run one peer of a run in --run-dir: task I of N, as I/N, or a peer's name in --plan. "
+        "Run one peer of the run in --run-dir: I/N for task I of N, or a peer's name in --plan. "
         "Not needed under srun and gossip condor.",
         "--task",
     ),
 ]
 Config = Annotated[
-    Path | None, optional("Options from a TOML file; flags and GOSSIP_* override it.")
+    Path | None,
+    optional("Read options from a TOML file; flags and GOSSIP_* variables override them."),
 ]
 ShowConfig = Annotated[
     bool,
@@ -127,7 +138,7 @@ Restarts = Annotated[
 
 
 def _setting(kind: Any, help: str, *names: str, **more: Any) -> Any:
-    """Return the type of an option of a run; without the option, its value is None."""
+    """Return the type of an option of a run. If the option is absent, its value is None."""
     return Annotated[kind | None, optional(help, *names, **more)]
 
 
@@ -161,13 +172,13 @@ DEMO_SETTINGS: dict[str, Any] = {
     ),
     "fragments": _setting(
         int,
-        "Parts of the model, of which each round of local steps exchanges one: 1 (the "
+        "Number of parts of the model; a round of local steps exchanges one part: 1 (the "
         "default), 4. Steps and bytes of a round are divided by this number.",
     ),
     "overlap": _setting(
         int,
-        "1: peers compute the next update while a round runs, and apply its result one step "
-        "later. 0 (the default): they wait for it.",
+        "1: while a round runs, peers compute the next update; they apply the round's result one "
+        "step later. 0 (the default): peers wait for the result.",
     ),
     "byzantine": _setting(
         int,
@@ -181,12 +192,14 @@ DEMO_SETTINGS: dict[str, Any] = {
     "rounds": _setting(int, "Rounds to train; by default the script decides (demo: 400)."),
     "seed": _setting(int, "Seed of servers, data order and attacks; 0 by default."),
     "run_dir": _setting(Path, "Folder of the run; runs/NAME by default."),
-    "name": _setting(str, "Name of the run; drawn by default."),
-    "quorum": _setting(str, "majority (the default), or available: any number of peers."),
+    "name": _setting(str, "Name of the run; a random name by default."),
+    "quorum": _setting(
+        str, "Peers that a round needs: majority (the default), or available (any number)."
+    ),
     "reference": _setting(
         int,
-        "Samples that the server of a round evaluates, for rules with a judge; 256 by "
-        "default. Without --aggregator, the rule is judged_clipping.",
+        "Number of samples on which the server of a round evaluates updates, for rules with a "
+        "judge; 256 by default. If --aggregator is absent, the rule is judged_clipping.",
         min=1,
     ),
     "trust": _setting(
@@ -196,18 +209,18 @@ DEMO_SETTINGS: dict[str, Any] = {
     ),
     "batch_policy": _setting(
         str,
-        "Kept when the number of peers changes: fixed_local (the default), each peer's batch; "
-        "fixed_global, the batch of a round.",
+        "Batch size that stays the same when the number of peers changes: fixed_local (the "
+        "default), that of each peer; fixed_global, that of a round.",
     ),
     "slices": _setting(
         str,
-        "speed (the default): smaller batches, or fewer local steps, for peers that are much "
-        "slower than most; or equal.",
+        "Work of a peer: speed (the default) reduces the batches, or local steps, of peers that "
+        "are much slower than most; equal is the same for all peers.",
     ),
     "server_weights": _setting(
         str,
-        "How often peers serve rounds: 0:4,2:2 for four times and twice as often as the "
-        "others, at most 10.",
+        "How often peers serve rounds: with 0:4,2:2, peer 0 serves four times and peer 2 twice "
+        "as often as each other peer. At most 10.",
     ),
 }
 """Options of a run that the demo also has, and their types."""
@@ -217,22 +230,24 @@ SETTINGS = DEMO_SETTINGS | {
         "Maximum number of peers, including those that gossip join adds; by default none can join.",
     ),
     "min_peers": _setting(
-        int, "Start with this many peers after --patience s, without the others."
+        int, "After --patience seconds, start without the missing peers if this many are there."
     ),
-    "patience": _setting(float, "With --min-peers: seconds to wait for the others; 10 by default."),
+    "patience": _setting(
+        float, "With --min-peers: seconds to wait for the missing peers; 10 by default."
+    ),
     "on_minority": _setting(
         str,
-        "pause (the default), or continue: peers without a quorum go on once they have declared "
-        "the others dead.",
+        "Action of peers without a quorum: pause (the default), or continue once they have "
+        "declared the other peers dead.",
     ),
     "on_divergence": _setting(
         str,
-        "Action of a peer whose replica differs from most: heal copies theirs; stop (the "
-        "default) also copies theirs, but ends the peer if its replica differs again without a "
-        "missed round; warn continues.",
+        "Action of a peer whose replica differs from the majority's: heal copies the majority's; "
+        "stop (the default) also does so, but ends the peer if its replica differs again without "
+        "a missed round; warn continues.",
     ),
     "start_timeout": _setting(float, "Seconds that peers wait for each other; 60 by default."),
-    "round_timeout": _setting(float, "Maximum wait of a round, in seconds; 10 by default."),
+    "round_timeout": _setting(float, "Maximum time that a round waits, in seconds; 10 by default."),
     "resume": _setting(
         str,
         "Resume from a checkpoint: auto (the newest that the script has saved), a run, or a "
@@ -248,7 +263,7 @@ SETTINGS = DEMO_SETTINGS | {
         bool, "Let gossip drill kill, stop and cut off peers of this run.", "--drills"
     ),
 }
-"""Options of a run that launchers of one machine and of many share."""
+"""Options that ``gossip run`` and ``gossip hosts`` share."""
 SETTING_OF = {
     "byzantine": "f",
     "patience": "patience_s",
@@ -256,15 +271,15 @@ SETTING_OF = {
     "start_timeout": "start_timeout_s",
     "round_timeout": "round_timeout_s",
 }
-"""Settings whose name differs from that of their option."""
+"""Settings whose name differs from the name of their option, by option."""
 
 
 Command: TypeAlias = Callable[..., None]
 
 
 def with_settings(shared: Mapping[str, Any]) -> Callable[[Command], Command]:
-    """Give a command these options instead of its parameter ``settings``, which receives them in
-    the form of ``flags``."""
+    """Replace the parameter ``settings`` of a command by these options on the command line. The
+    command receives their values in ``settings``, in the form that ``flags`` returns."""
 
     def decorate(command: Command) -> Command:
         parameters: list[inspect.Parameter] = []
@@ -280,7 +295,7 @@ def with_settings(shared: Mapping[str, Any]) -> Callable[[Command], Command]:
             settings = flags(**{name: typed.pop(name) for name in shared})
             command(**typed, settings=settings)
 
-        # typer reads it, but its type does not show that.
+        # typer reads ``__signature__``; the type of a function does not declare it.
         setattr(called, "__signature__", inspect.Signature(parameters))  # noqa: B010
         called.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
         return called
@@ -295,7 +310,7 @@ def flags(
     run_dir: Path | None = None,
     **others: Any,
 ) -> dict[str, Any]:
-    """Return the options for ``gossip.config.resolve``; None if not given."""
+    """Return the options for ``gossip.config.resolve``. The value of an absent option is None."""
     specs: list[str] | None = None
     if fault or faults is not None:
         from gossip.faults import plan as plans

@@ -16,8 +16,8 @@ def forward_signals(on_signal: Callable[[int], None]) -> Iterator[None]:
     """Call ``on_signal`` with the number of each signal, in the running loop. An ignored SIGHUP
     stays ignored: ``nohup`` starts a run that outlives its terminal.
 
-    After a first signal, further ones are ignored while the launcher writes its records. Without
-    one, the earlier handlers are restored.
+    If a signal arrived before the exit of the context, later signals except SIGINT are ignored, so
+    that the launcher can write its records. Otherwise the earlier handlers are restored.
     """
     loop = asyncio.get_running_loop()
     nohup = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN

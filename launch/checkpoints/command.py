@@ -19,7 +19,9 @@ from gossip.run import real, shown
 if TYPE_CHECKING:
     from rich.table import Table
 
-WHERE_HELP = "A run's folder, its name under runs/, or a folder of checkpoints; @STEP after it."
+WHERE_HELP = (
+    "Folder of a run, its name under runs/, or a folder of checkpoints; append @STEP for one step."
+)
 
 
 app = typer.Typer(
@@ -36,11 +38,11 @@ app = typer.Typer(
 
 @dataclass(frozen=True, slots=True)
 class CheckpointRow:
-    """One checkpoint of the list.
+    """Checkpoint in the output of ``gossip checkpoints``.
 
     Attributes:
-        problems: A line on each damaged file.
-        stage: Stage of a pipeline that saved it; None without a pipeline.
+        problems: One line about each damaged file.
+        stage: Stage of the pipeline that saved the checkpoint; None without a pipeline.
     """
 
     step: int
@@ -74,9 +76,9 @@ def list_(
     ],
     verify: Annotated[
         bool,
-        typer.Option("--verify", help="Read all files; exit with 1 when one is damaged."),
+        typer.Option("--verify", help="Read all files; the exit code is 1 if a file is damaged."),
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print them as JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the list as JSON.")] = False,
 ) -> None:
     """List the checkpoints of a run or a folder: step, time, size and damage."""
     from gossip.run import checkpoints
@@ -102,7 +104,8 @@ def list_(
 
 
 def inspect_checkpoint(step: int, path: Path, verify: bool) -> CheckpointRow:
-    """Verify a checkpoint: its manifest and file sizes; with ``verify``, every byte."""
+    """Check the manifest and the file sizes of a checkpoint. If ``verify``, also check every
+    byte."""
     from gossip.run import checkpoints
 
     try:
@@ -165,8 +168,8 @@ def export(
         Path, typer.Argument(help="A file, or a folder to put it into.", show_default=False)
     ],
 ) -> None:
-    """Copy the model out of a checkpoint, the newest by default, if it is complete. Its frozen base
-    and the stages of a pipeline become one file with the rest."""
+    """Copy the model out of the newest complete checkpoint, or out of the one at @STEP. The file
+    also contains the frozen base of the model, and the parameters of all stages of a pipeline."""
     from gossip.run import checkpoints, join_parts
 
     folder, step = checkpoints.resolve(where)
@@ -193,7 +196,7 @@ def export(
 
 
 def _export_stages(folder: Path, step: int | None, out: Path) -> None:
-    """Return the parts of one model, each from the folder of its stage."""
+    """Write the model of a pipeline to one file; the parts are in the folders of the stages."""
     from gossip.run import checkpoints, join_parts, stage_parts
 
     found = stage_parts.newest_whole(folder, step)

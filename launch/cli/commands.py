@@ -72,7 +72,7 @@ SATELLITES = {
     "kubernetes": "gossip-clusters",
     "plan": "gossip-pipelines",
 }
-"""Commands of gossip packages that may not be installed."""
+"""Commands that need another gossip package, by command."""
 ANYTHING = {"ignore_unknown_options": True, "allow_extra_args": True}
 ENDS_AT_SCRIPT = {"allow_interspersed_args": False}
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
@@ -88,12 +88,13 @@ def _version(wanted: bool) -> None:
 
 def _in_short(told: str | None) -> str:
     """Return the help of a command up to the first example, semicolon or period. Otherwise the list
-    of commands would cut it in the middle of a sentence."""
+    of commands would cut the help in the middle of a sentence."""
     return re.split(r": gossip |; |\.(?: |$)", " ".join((told or "").split()))[0]
 
 
 def _add_satellites(to: typer.Typer) -> None:
-    """Add the commands of other packages. A missing one of gossip's names its package."""
+    """Add the commands of other installed packages. A command of a missing gossip package raises an
+    error that names the package."""
     for entry in entry_points(group="gossip.commands"):
         try:
             entry.load()(to)
@@ -128,7 +129,7 @@ def gossip(
 def run(
     script: Annotated[str, typer.Argument(help="Your training script.", show_default=False)],
     arguments: Annotated[
-        list[str] | None, typer.Argument(metavar="ARGS", help="Its own arguments.")
+        list[str] | None, typer.Argument(metavar="ARGS", help="Arguments of the script.")
     ] = None,
     module: Module = False,
     peers: Peers = None,
@@ -220,14 +221,15 @@ def demo(
     only: Annotated[
         bool,
         typer.Option(
-            "--only", help="Leave out the comparison with plain averaging and without faults."
+            "--only",
+            help="Omit the runs for comparison: plain averaging, and one process without faults.",
         ),
     ] = False,
     track: Track = None,
     as_json: Json = False,
     show: ShowConfig = False,
 ) -> None:
-    """Eight peers learn the digits while two are Byzantine and the server is killed; then again
+    """Train eight peers on digits while two are Byzantine and the server is killed; then repeat it
     with plain averaging."""
     from gossip.launch.demo import Demo
 
@@ -261,12 +263,12 @@ for group in app.registered_groups:
 
 
 def _open_closed_streams() -> None:
-    """Open standard streams that were closed (``>&-``): otherwise files and sockets get their
-    numbers."""
+    """Open standard streams that were closed (``>&-``): otherwise files and sockets would get their
+    descriptor numbers."""
     for at, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is None:
             opened = os.open(os.devnull, os.O_RDWR)
-            assert opened == at, "the lowest number that is free"
+            assert opened == at, "the lowest free descriptor"
             os.set_inheritable(opened, True)
             setattr(sys, name, open(opened, "r" if at == 0 else "w"))  # noqa: SIM115
 
@@ -274,7 +276,7 @@ def _open_closed_streams() -> None:
 def main() -> None:
     """Entry point of ``gossip``."""
     _open_closed_streams()
-    # Job runners may leave the signal ignored: then the exit codes of children are lost.
+    # A job runner may have set SIGCHLD to be ignored, which would lose the exit codes of children.
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     try:
         try:

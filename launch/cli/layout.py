@@ -34,11 +34,12 @@ SIMILAR = 0.75
 
 @contextmanager
 def config_errors() -> Iterator[None]:
-    """Raise errors of the parser as ConfigError: all errors of the command have one form."""
+    """Raise errors of the parser as ConfigError, so that all errors of the command have one
+    form."""
     try:
         yield
     except Exception as error:
-        # typer has its own copy of click since 0.20, and imported click before.
+        # Since version 0.20, typer contains its own copy of click. Earlier versions import click.
         if not hasattr(error, "format_message") or type(error).__name__ == "NoArgsIsHelpError":
             raise
         message = error.format_message().rstrip(".")

@@ -69,7 +69,8 @@ def test(model: nn.Module, digits: Digits) -> tuple[float, float]:
 
 
 def state_digest(state: dict[str, Tensor]) -> str:
-    """Return the blake2b of names and bytes: equal for models that are equal bit for bit."""
+    """Return the blake2b digest of names and bytes. Models that are equal bit for bit have equal
+    digests."""
     digest = hashlib.blake2b(digest_size=16)
     for name in sorted(state):
         digest.update(name.encode() + b"\0" + state[name].detach().contiguous().numpy().tobytes())
@@ -102,7 +103,7 @@ def main() -> None:
     images, labels = digits.train.tensors
 
     def judge() -> Tensor:
-        """Return the loss on a fresh mini-batch, for rules that rate updates by it."""
+        """Return the loss on a random mini-batch. Rules with a judge rate updates by this loss."""
         chosen = torch.randint(len(images), (options.batch,))
         return cross_entropy(model(images[chosen]), labels[chosen])
 

@@ -47,7 +47,7 @@ def replicas(folder: Path, peers: list[int]) -> dict[str, Any]:
             # ``file`` is not a dict.
             state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
             said = file.metadata() or {}
-        # safetensors does not notice a flipped bit; the digest does.
+        # safetensors does not detect a flipped bit; the digest does.
         if said.get("digest") != state_digest(state):
             damaged.append(peer)
             continue

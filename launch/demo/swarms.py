@@ -1,5 +1,5 @@
-"""``gossip demo``: the digits under faults with a robust rule, with plain averaging, and in one
-process without faults."""
+"""``gossip demo``: trains on digits under faults with a robust rule, again with plain averaging,
+and in one process without faults."""
 
 from __future__ import annotations
 
@@ -43,28 +43,31 @@ from gossip.run import read_json, write_json
 PEERS = 8
 ROUNDS = 400
 BATCH = 32
-START_S = 120.0  # two processes a peer import torch at once: a minute for 16 peers on 4 busy cores
+# Every peer has two processes, and all of them import torch at once. For 16 peers on 4 busy cores
+# this takes a minute.
+START_S = 120.0
 NAME_MAX = 70
 """Length to which a run's name is cut before a suffix such as ``-plain``: a name has at most 80
 characters."""
 HIDDEN = ("=", "~", "+")
-"""Marks of lines about batches, epochs and paroles, which the demo leaves out."""
+"""First characters of lines about batches, epochs and paroles. The demo omits these lines."""
 OF_NAN = ("! only ", "! epoch", "! round")
-"""Beginnings of the lines that the demo omits if the model is expected to diverge: updates that are
-not finite take part in no round, and give up their samples."""
+"""Beginnings of the lines that the demo omits if the model is expected to diverge. No round accepts
+updates that are not finite, so these lines would follow every round."""
 CLOSE_ENOUGH = 0.02
-"""Largest loss of accuracy, compared with the fault-free run, with which the default demo does not
-count as failed."""
+"""Largest drop of accuracy, relative to the fault-free run, at which the default demo still
+succeeds."""
 
 
 @dataclass(slots=True)
 class Demo:
-    """A demo that was checked and can run.
+    """Demo whose options were checked.
 
     Attributes:
-        standard: Rule, topology and faults are the defaults, so the outcome is known.
+        standard: Whether rule, topology, faults and rounds are the defaults, for which the outcome
+            is known.
         compare: Whether to train also with plain averaging, and without faults.
-        track: Trackers of the run, and of the one with plain averaging.
+        track: Names of trackers for the run under faults and the run with plain averaging.
     """
 
     resolved: Resolved
@@ -104,12 +107,12 @@ class Demo:
         if resolved.config.f is None and resolved.sources["f"] == "default":
             attackers = len(resolved.config.plan.byzantine)
             if attackers and resolved.config.aggregator != "mean":
-                resolved = resolved.with_values("liars in the fault plan", f=attackers)
+                resolved = resolved.with_values("Byzantine peers of the plan", f=attackers)
         topology = enough_neighbours(
             resolved.config.topology, len(resolved.config.plan.byzantine), resolved.config.peers
         )
         if topology != resolved.config.topology:
-            resolved = resolved.with_values("liars in the fault plan", topology=topology)
+            resolved = resolved.with_values("Byzantine peers of the plan", topology=topology)
         return cls(resolved, standard, compare, as_json)
 
     def show_config(self) -> None:
@@ -135,7 +138,7 @@ class Demo:
         if self.compare:
             if config.aggregator != "mean":
                 plain = self.resolved.with_values(
-                    "the demo compares with it",
+                    "comparison of the demo",
                     name=f"{config.name[:NAME_MAX]}-plain",
                     aggregator="mean",
                     f=0,
@@ -193,7 +196,7 @@ class Demo:
         settings = config.rounds, BATCH * config.peers, config.seed
         _judge(config.rounds, "alone", str(folder), *map(str, settings))
         found = read_json(folder / "evaluation.json")
-        assert found is not None, "the judge wrote it, or raised"
+        assert found is not None, "_judge wrote the file, or raised"
         return {
             "accuracy": {
                 "mean_model": found["mean_model"],
@@ -231,8 +234,8 @@ class Demo:
 
 
 class KeyEvents:
-    """A screen of the demo. It shows the first event of each kind of a peer, and it leaves
-    out lines that begin with ``hidden``. It shows all errors and injected faults."""
+    """Screen of the demo. It shows only the first event of each kind for each peer, but all errors
+    and injected faults. It omits lines that begin with one of ``hidden``."""
 
     def __init__(self, screen: Screen, hidden: tuple[str, ...] = HIDDEN) -> None:
         self.output, self.tick, self.close = screen.output, screen.tick, screen.close
@@ -248,8 +251,8 @@ class KeyEvents:
 
 
 def standard_faults(peers: int, rounds: int) -> tuple[str, ...]:
-    """Return the default faults: a quarter of the peers is Byzantine (none of one to three peers),
-    and the server of the middle round is killed.
+    """Return the default faults: a quarter of the peers, rounded down, is Byzantine. With three
+    peers or more, the server of the middle round is killed.
 
     For eight peers: ``sign_flip:5,6*10`` and ``crash:server@...``. The last peer stays honest.
     """
@@ -264,10 +267,11 @@ def standard_faults(peers: int, rounds: int) -> tuple[str, ...]:
 
 
 def enough_neighbours(topology: str, attackers: int, peers: int) -> str:
-    """Return the topology; ``random-k`` without a k gets one at which the honest senders to a peer
-    outvote all Byzantine ones.
+    """Return the topology. ``random-k`` without a k gets a k at which every peer has more honest
+    senders than there are Byzantine peers.
 
-    The default of log2(n) mixes as fast, but two of three neighbours may be Byzantine.
+    The default k of log2(n) mixes as fast, but two of the three neighbours of a peer may be
+    Byzantine.
     """
     if topology.replace("_", "-") != "random-k" or not attackers:
         return topology
@@ -280,7 +284,7 @@ def what_went_wrong(
     """Return a line for each expectation that the run did not meet. Empty if the run met all."""
     config, wrong = outcome.config, []
     if outcome.unplanned:
-        wrong.append(f"peers {numbers(outcome.unplanned)} were lost, and not by the fault plan")
+        wrong.append(f"peers {numbers(outcome.unplanned)} were lost without a fault in the plan")
     if summary["rounds"] + summary["rounds_lost"] < (config.rounds or 0):
         wrong.append(f"only {summary['rounds']} of {config.rounds} rounds were done")
     if summary["replicas_identical"] is False and config.topology.split(":")[0] == "rolling":
@@ -288,7 +292,7 @@ def what_went_wrong(
     plain = comparison.get("plain")
     if plain is not None and plain["status"] != "finished":
         wrong.append(
-            f"plain averaging did not get to its end: {plain['status']} after "
+            f"plain averaging did not finish: {plain['status']} after "
             f"{counted(plain['rounds'], 'round')}"
         )
     dead = {death["peer"] for death in summary["deaths"]}
@@ -300,7 +304,7 @@ def what_went_wrong(
         if suspected - attackers:
             wrong.append(f"honest peers {numbers(suspected - attackers)} were suspected")
         if attackers - suspected:
-            wrong.append(f"the liars {numbers(attackers - suspected)} were not suspected")
+            wrong.append(f"the Byzantine peers {numbers(attackers - suspected)} were not suspected")
         accuracy = summary["accuracy"]["mean_model"]
         reference = comparison.get("fault_free", {}).get("accuracy", {}).get("mean_model")
         if accuracy is None or (reference is not None and accuracy < reference - CLOSE_ENOUGH):
@@ -319,8 +323,8 @@ def diverged(plain: Mapping[str, Any] | None) -> str:
 
 
 def _kills(plan: FaultPlan) -> int:
-    """Return the minimum number of different peers that the plan kills. Two servers can be the same
-    peer only after a restart, so each is counted."""
+    """Return the minimum number of different peers that the plan kills. Every killed server is a
+    different peer, because no peer restarts."""
     named = {
         spec.split(":")[1].split("@")[0]
         for spec in plan.specs
@@ -369,8 +373,8 @@ def table(rows: Mapping[str, Mapping[str, Any]]) -> list[str]:
 
 
 def _judge(total: int | None, *words: str) -> None:
-    """Run ``gossip.launch.demo.evaluate`` with one thread, and show on a terminal the number of
-    finished models or rounds among ``total``."""
+    """Run ``gossip.launch.demo.evaluate`` with one thread, and show its progress on a terminal:
+    finished models or rounds out of ``total``."""
     command = python_command("-m", "gossip.launch.demo.evaluate", *words)
     environment = {"OMP_NUM_THREADS": "1", **os.environ}
     console, is_hidden = Console(stderr=True), not sys.stderr.isatty()
@@ -386,5 +390,7 @@ def _judge(total: int | None, *words: str) -> None:
         errors.seek(0)
         said = errors.read().strip().splitlines()
     if judge.returncode != 0:
-        last = said[-1] if said else "it said nothing"
-        raise ConfigError(f"the models cannot be judged: {last}", f"try it: {shlex.join(command)}")
+        last = said[-1] if said else "it printed nothing"
+        raise ConfigError(
+            f"the models cannot be evaluated: {last}", f"run it: {shlex.join(command)}"
+        )

@@ -1,5 +1,5 @@
-"""``gossip doctor --to``: checks a join server at an address, and at which address it sees this
-machine."""
+"""``gossip doctor --to``: tests the join server at an address, and reports the address at which the
+server sees this machine."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ ASK_S = 2.0
 
 
 def reach(address: str, key: Path | None = None) -> list[Finding]:
-    """Return findings about the listener at ``HOST:PORT``, for a holder of the swarm key in file
-    ``key``.
+    """Return findings about the listener at ``HOST:PORT``. ``key`` is the file of the swarm key, if
+    the run has keys.
 
     Raises: ConfigError: The address or the key is invalid.
     """
@@ -53,7 +53,7 @@ def reach(address: str, key: Path | None = None) -> list[Finding]:
     except JoinServerUnreachable as error:
         do = "does gossip ls on that host list the run, and did the run print this address?"
         if error.by_key:
-            do = "--key runs/NAME/swarm.key: each run makes its own; copy that of this run"
+            do = "--key runs/NAME/swarm.key: each run makes its own key; copy the key of this run"
         return [Finding("fail", "join server", f"{where} ({came}): {error}", do, facts)]
     if isinstance(answer, says.RunInfo):
         return _describe_run(where, came, answer)

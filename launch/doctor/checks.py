@@ -89,7 +89,7 @@ def keys(runs: Path) -> Finding:
     library = zmq.zmq_version()
     facts = {"libzmq": library, "curve": bool(zmq.has("curve"))}
     if not zmq.has("curve"):
-        said = f"libzmq {library} has no CURVE: only loopback is safe with it"
+        said = f"libzmq {library} has no CURVE (encryption): only loopback is safe"
         do = "pip install --force-reinstall pyzmq: its wheels have CURVE"
         return Finding("fail", "keys", said, do, facts)
     open_keys = [
@@ -97,13 +97,13 @@ def keys(runs: Path) -> Finding:
     ]
     if open_keys:
         more = f" and {len(open_keys) - 3} more" if open_keys[3:] else ""
-        said = f"others can read {', '.join(map(str, open_keys[:3]))}{more}"
+        said = f"other users can read {', '.join(map(str, open_keys[:3]))}{more}"
         return Finding("fail", "keys", said, f"chmod 600 {open_keys[0]}", facts)
     return Finding("ok", "keys", f"libzmq {library} encrypts (CURVE)", facts=facts)
 
 
 def addresses() -> Finding:
-    """Check the interfaces, and find the address that other machines would use."""
+    """Check the network interfaces, and find the address that other machines would use."""
     import psutil
 
     from gossip.launch.local import own_addresses
@@ -126,11 +126,14 @@ def addresses() -> Finding:
         do = "nothing, if all peers run on this machine"
         said = f"{shown}: no other machine can reach this one"
         return Finding("warn", "addresses", said, do, facts)
-    return Finding("ok", "addresses", f"{shown}; others would use {told} ({way})", facts=facts)
+    return Finding(
+        "ok", "addresses", f"{shown}; other machines would use {told} ({way})", facts=facts
+    )
 
 
 def shared_memory() -> Finding:
-    """Check /dev/shm, which passes batches from workers of a DataLoader. Peers do not use it."""
+    """Check /dev/shm, through which the workers of a DataLoader send batches. Peers themselves do
+    not use it."""
     topic = "shared memory"
     try:
         free = shutil.disk_usage("/dev/shm").free
@@ -152,7 +155,7 @@ def open_files() -> Finding:
         return Finding("ok", "open files", "no limit")
     least = min(hard, 65536) if hard != resource.RLIM_INFINITY else 65536
     level: Level = "fail" if soft < FILES_MIN else "warn" if soft < FILES_SAFE else "ok"
-    why = "" if level == "ok" else ": a peer holds about four for each of the others"
+    why = "" if level == "ok" else ": a peer opens about four for each other peer"
     do = "" if level == "ok" else f"ulimit -n {least}"
     facts = {"soft": soft, "hard": hard}
     return Finding(level, "open files", f"{soft} at a time{why}", do, facts)
@@ -164,7 +167,7 @@ def disk(folder: Path) -> Finding:
     free = shutil.disk_usage(place).free
     facts = {"folder": str(place), "free_bytes": free}
     if not os.access(place, os.W_OK | os.X_OK):
-        said = f"{place} cannot be written to: a run's folder is made there"
+        said = f"{place} is not writable, but the run's folder is created there"
         return Finding("fail", "disk", said, "cd to a folder of your own, or set --run-dir", facts)
     level: Level = "fail" if free < DISK_MIN else "warn" if free < DISK_SAFE else "ok"
     do = "" if level == "ok" else "free some space, or set --run-dir"
@@ -185,18 +188,22 @@ def memory() -> Finding:
 
 
 def threads() -> Finding:
-    """Check the threads of each peer. ``gossip run`` keeps the user's own OMP_NUM_THREADS."""
+    """Check the number of threads of each peer. ``gossip run`` keeps OMP_NUM_THREADS if the user
+    has set it."""
     own = os.environ.get("OMP_NUM_THREADS", "")
     if own in ("", "1"):
-        return Finding("ok", "threads", "gossip run gives each peer one")
-    said = f"OMP_NUM_THREADS={own} is kept: peers times threads may exceed the processors"
-    do = "unset OMP_NUM_THREADS: gossip run then gives each peer one"
+        return Finding("ok", "threads", "gossip run gives each peer one thread")
+    said = (
+        f"gossip run keeps OMP_NUM_THREADS={own}: the peers may have more threads than there are "
+        "processors"
+    )
+    do = "unset OMP_NUM_THREADS: gossip run then gives each peer one thread"
     return Finding("warn", "threads", said, do, {"OMP_NUM_THREADS": own})
 
 
 def torch() -> Finding:
-    """Check that torch and the packages that a peer needs with it can be imported, in another
-    process."""
+    """Check in another process that a peer can import torch and the packages that it needs with
+    torch."""
     command = python_command("-c", IMPORT_TORCH)
     do = "python -c 'import torch' shows the complete error"
     try:

@@ -25,9 +25,9 @@ def doctor(
     to: Annotated[
         str | None, optional("Check the connection to this address instead.", metavar="HOST:PORT")
     ] = None,
-    key: Annotated[Path | None, optional("With --to: the swarm key of that run.")] = None,
+    key: Annotated[Path | None, optional("With --to: file with the swarm key of the run.")] = None,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print all as JSON, for a bug report.")
+        bool, typer.Option("--json", help="Print all findings as JSON, for a bug report.")
     ] = False,
 ) -> None:
     """Check this machine, or the connection to another (--to): each line is ok, warn or fail,

@@ -9,12 +9,12 @@ from typing import Any, Literal
 from gossip.launch.report import counted
 
 Level = Literal["ok", "warn", "fail"]
-"""``fail``: runs do not work, or give wrong results."""
+"""``fail`` means that runs do not work, or produce wrong results."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """``do``: hint. ``facts``: the figures of the text, for --json."""
+    """Result of one check. ``do``: a hint. ``facts``: the values in the text, for ``--json``."""
 
     level: Level
     topic: str

@@ -16,7 +16,7 @@ app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=N
 PeerList = Annotated[
     str, typer.Argument(metavar="PEERS", help="For example 3, or 0-4, or 1,5.", show_default=False)
 ]
-For = Annotated[str, typer.Option("--for", help="How long: 5s, 500ms, 1m.")]
+For = Annotated[str, typer.Option("--for", help="Duration: 5s, 500ms, 1m.")]
 
 
 @app.callback()
@@ -35,8 +35,8 @@ def drill(
 def kill(
     context: typer.Context,
     peers: PeerList,
-    restart: Annotated[str, typer.Option(help="When to start it again.")] = "2s",
-    for_good: Annotated[bool, typer.Option("--for-good", help="Do not start it again.")] = False,
+    restart: Annotated[str, typer.Option(help="Delay of the restart.")] = "2s",
+    for_good: Annotated[bool, typer.Option("--for-good", help="Do not restart the peer.")] = False,
 ) -> None:
     """Send SIGKILL to all processes of a peer."""
     order = {
@@ -73,7 +73,9 @@ def partition(
     context: typer.Context,
     sides: Annotated[
         list[str],
-        typer.Argument(metavar="SIDE SIDE...", help="Peers of each: 0-4 5-7.", show_default=False),
+        typer.Argument(
+            metavar="SIDE SIDE...", help="Peers of each side: 0-4 5-7.", show_default=False
+        ),
     ],
     for_s: For = "10s",
     one_way: Annotated[
@@ -97,7 +99,7 @@ def partition(
 def slow(
     context: typer.Context,
     peer: PeerList,
-    factor: Annotated[float, typer.Option(help="How many times as long each step takes.")] = 4.0,
+    factor: Annotated[float, typer.Option(help="Factor by which each step becomes longer.")] = 4.0,
     for_s: For = "10s",
 ) -> None:
     """Make a peer's steps take longer."""
@@ -112,10 +114,10 @@ def poison(
     context: typer.Context,
     peers: PeerList,
     attack: Annotated[
-        str, typer.Option(help="What it sends in place of its update (docs/faults.md).")
+        str, typer.Option(help="Attack that replaces the update (docs/faults.md).")
     ] = "sign_flip",
     strength: Annotated[
-        float | None, optional("Its strength; by default the attack's own.")
+        float | None, optional("Strength of the attack; each attack has its default.")
     ] = None,
     for_s: For = "10s",
 ) -> None:
@@ -166,7 +168,7 @@ def _in_words(order: Mapping[str, Any]) -> str:
 
 
 def _order(context: typer.Context, order: Mapping[str, Any]) -> None:
-    """Send an order to the run, and print what it began."""
+    """Send a drill to the run, and print the number and the fault that the run has started."""
     from gossip.launch.local import ask
 
     answer = ask(_folder(context.obj), order)

@@ -55,12 +55,13 @@ class JoinTicket:
     """Parameters of newcomers that join by an address.
 
     Attributes:
-        join_servers: Addresses, HOST:PORT. One that replies is enough.
-        advertise: Address of this machine, an interface or a network; "" means the address that the
-            join server would see.
+        join_servers: Addresses, HOST:PORT. One server that replies is enough.
+        advertise: Address of this machine, an interface or a network; "" means the local address of
+            the route to the join server.
         port: Port of this machine's join server.
         run_dir: Folder to make; None means runs/NAME, with a number appended if that exists.
-        code: Files and modules, as the run's settings name them, that the user agrees to run here.
+        code: Files and modules of the run's settings that the user allows to run here. They are
+            spelled as in the settings.
     """
 
     join_servers: tuple[str, ...]
@@ -92,13 +93,13 @@ def arrive(
     argv: Sequence[str],
     say: Callable[[str], None],
 ) -> JoinSetup:
-    """Do everything up to the start of the peers. Check this machine before ids are requested.
+    """Prepare the start of the newcomers. Check this machine before requesting ids.
 
     Raises:
         NobodyAnswers: No join server replies.
         Refused: The key or a version differs from that of the swarm.
-        ConfigError: The run is over or full, the script is missing here, or the addresses do not
-            fit.
+        ConfigError: The run is over or full, the script is missing here, or the other peers could
+            not reach this machine's address.
     """
     return asyncio.run(_JoinClient(ticket, say).arrive(own, argv))
 
@@ -154,11 +155,12 @@ class _JoinClient:
                 answers = socket.getaddrinfo(name, port, type=socket.SOCK_STREAM)
             except ValueError as error:
                 raise ConfigError(
-                    str(error), "use the address that the others print: gossip join 10.0.0.5:7421"
+                    str(error),
+                    "use the address that the run has printed: gossip join 10.0.0.5:7421",
                 ) from None
             except OSError as error:
                 raise ConfigError(
-                    f"there is no host {address}: {error.strerror}", "use its number"
+                    f"there is no host {address}: {error.strerror}", "use its IP address"
                 ) from None
             numbers = dict.fromkeys(str(answer[4][0]) for answer in answers)
             if (
@@ -203,7 +205,7 @@ class _JoinClient:
             if (waited_s := time.monotonic() - self._began) > self._ticket.patience_s:
                 if waits:
                     raise ConfigError(
-                        f"{waits}, and had not for {waited_s:.0f} s", "try again in a moment"
+                        f"{waits} (tried for {waited_s:.0f} s)", "try again in a moment"
                     )
                 raise NobodyAnswers(
                     ", ".join(self._ticket.join_servers), self._attempts(), waited_s
@@ -215,16 +217,13 @@ class _JoinClient:
         for address, (silence, times) in self._tried.items():
             source = source_towards(split(address)[0])
             lines.append(
-                f"{address} from {source or 'nowhere: no route to it'}: {silence} (x{times})"
+                f"{address} from {source or 'no address: there is no route'}: {silence} (x{times})"
             )
         return tuple(lines)
 
     def _refused_by_key(self) -> Refused:
         where = ", ".join(self._ticket.join_servers)
-        copy = (
-            "copy runs/NAME/swarm.key from a machine of the run, as with scp, and join with --key "
-            "FILE"
-        )
+        copy = "copy runs/NAME/swarm.key from a machine of the run, as with scp, and add --key FILE"
         if self._key is None:
             return Refused(
                 f"refused to join at {where}: it needs a key, or is not a join server of gossip",
@@ -245,8 +244,8 @@ class _JoinClient:
         if own is None:
             others = printable(shlex.join(here.command) or "train.py")
             raise ConfigError(
-                "joining by an address, name the script: a join server must not choose what runs "
-                f"here. The others run {others}",
+                "to join by an address, name the script: a join server must not choose what runs "
+                f"here. The other peers run {others}",
                 f"gossip join {at} -- {others}",
             )
         own.check()
@@ -262,9 +261,8 @@ class _JoinClient:
         if is_loopback(own) != is_loopback(host):
             raise ConfigError(
                 f"the join server is at {host} but this machine's peers would be at {own}: the "
-                "others "
-                "could not reach them",
-                "leave out --advertise, or join at an address of the network that it names",
+                "other peers could not reach them",
+                "leave out --advertise, or join at an address of the advertised network",
             )
         if seen and seen != own:
             why = (
@@ -274,8 +272,7 @@ class _JoinClient:
             )
             self._say(
                 f"! this machine's address is {own}, but the join server at {at} saw {seen}: "
-                f"{why}. The "
-                f"others connect to {own}"
+                f"{why}. The other peers connect to {own}"
             )
         return own
 
@@ -306,24 +303,23 @@ class _JoinClient:
             ) from None
 
     def _own_list(self, theirs: str) -> str:
-        """Return the list of allowed peers of this machine's user; "" if there is none. ``theirs``,
-        the list of the join server, is only named in a warning: with that list, the server could
-        admit any peer."""
+        """Return the path of the local user's list of allowed peers; "" if there is none.
+        ``theirs`` is the list of the join server. It only appears in a warning: if this machine
+        used it, the server could admit any peer."""
         own = os.environ.get("GOSSIP_ALLOWED", "")
         if theirs and not own:
             list_ = (
-                f"the run has a list of who may take part ({printable(theirs)}), and this machine "
-                "has none"
+                f"the run has a list of allowed peers ({printable(theirs)}), and this machine has "
+                "none"
             )
             self._say(
                 f"! {list_}: peers here admit every peer with a seed file; GOSSIP_ALLOWED=FILE "
-                "names "
-                "a list of your own"
+                "sets a list of your own"
             )
         if theirs and not os.environ.get("GOSSIP_KEY"):
             self._say(
-                "! peers with that list reject ours until its key is on it: GOSSIP_KEY=FILE "
-                "(gossip keygen) gives it one"
+                "! peers with that list reject the peers here until their key is on it: set "
+                "GOSSIP_KEY=FILE (from gossip keygen)"
             )
         return str(Path(own).resolve()) if own else ""
 
@@ -335,12 +331,12 @@ class _JoinClient:
             raise ConfigError(
                 f"the join server sent {counted(len(ids), 'id')} where {asked} "
                 f"{'was' if asked == 1 else 'were'} requested",
-                "try another one",
+                "try another join server",
             )
         if config.run_id != welcome.run or config.f is None:
             raise ConfigError(
                 "the join server sent settings of another run, or of a run that has not begun",
-                "try another one",
+                "try another join server",
             )
         if strange := [name for name in code_of(config) if name not in self._ticket.code]:
             raise ConfigError(
@@ -380,8 +376,7 @@ def _key_in(path: Path) -> KeyPair:
     if not path.exists():
         copy = (
             "copy it from the machine that printed the command, as with scp, to "
-            f"{path.absolute()}: for "
-            "you alone"
+            f"{path.absolute()}, readable only by you"
         )
         raise ConfigError(f"the swarm key {path} does not exist here", copy)
     return read_pair(path)
@@ -394,7 +389,7 @@ def differs(commit: str, code: Path) -> str:
     if not commit or own is None or own["commit"] == commit:
         return ""
     return (
-        f"! the code is at commit {str(own['commit'])[:12]}, that of the others at "
+        f"! the code here is at commit {str(own['commit'])[:12]}, that of the other hosts at "
         f"{printable(commit)[:12]}"
     )
 
@@ -405,7 +400,8 @@ def printable(text: str) -> str:
 
 
 def _free(folder: Path, name: str) -> Path:
-    """Return an unused path in ``folder``, named after the run. The name is remote input."""
+    """Return an unused path in ``folder``, named after the run. The name comes from a remote join
+    server."""
     plain = re.sub(r"[^\w.-]", "_", name, flags=re.ASCII).lstrip(".") or "run"
     tails = itertools.chain([""], (f"-{number}" for number in itertools.count(2)))
     return next(path for tail in tails if not (path := folder / f"{plain}{tail}").exists())

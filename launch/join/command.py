@@ -31,16 +31,16 @@ def join(
     script: Annotated[
         str | None,
         typer.Argument(
-            help="Your script; with a folder, by default the run's.", show_default=False
+            help="Your script; if RUN is a folder, by default its script.", show_default=False
         ),
     ] = None,
     arguments: Annotated[
-        list[str] | None, typer.Argument(metavar="ARGS", help="Its own arguments.")
+        list[str] | None, typer.Argument(metavar="ARGS", help="Arguments of the script.")
     ] = None,
     count: Annotated[int, typer.Option("-n", "--peers", min=1, help="How many peers to add.")] = 1,
     seed: Annotated[
         list[str] | None,
-        typer.Option(help="Another HOST:PORT to try; one that answers suffices. Repeatable."),
+        typer.Option(help="Another HOST:PORT to try; one that replies is enough. Repeatable."),
     ] = None,
     key: Annotated[Path | None, optional("The run's swarm key: runs/NAME/swarm.key.")] = None,
     insecure: Annotated[
@@ -51,9 +51,7 @@ def join(
     timeout: Annotated[float, typer.Option(min=0, help="Seconds to try before giving up.")] = 10.0,
     code: Annotated[
         list[str] | None,
-        typer.Option(
-            help="Code of the run, as in my_rules.py:midpoint, that may run here. Repeatable."
-        ),
+        typer.Option(help="Code of the run that may run here: my_rules.py:midpoint. Repeatable."),
     ] = None,
     run_dir: Annotated[Path | None, optional("Folder to make when joining by an address.")] = None,
     output: Output = None,
@@ -143,7 +141,7 @@ def _after_dashes(script: str | None, arguments: Sequence[str]) -> Program | Non
         words = words[1:]
     elif words and words[0].startswith("-"):
         raise ConfigError(
-            f"{words[0]} follows the run: options come before it",
+            f"{words[0]} follows the run: options come before the run",
             f"gossip join {words[0]} ... RUN -- train.py",
         )
     from gossip.launch.local import Program

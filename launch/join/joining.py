@@ -43,7 +43,7 @@ def find_joinable(run: str) -> JoinableRun:
     try:
         folder = find(run)
     except ConfigError as error:
-        hint = "give its folder, its name in gossip ls, or HOST:PORT of a join server"
+        hint = "use its folder, its name in gossip ls, or HOST:PORT of a join server"
         raise ConfigError(str(error), hint) from None
     config = RunConfig.load(path := folder / "config.json", read_file(path))
     place = JoinableRun(folder, config.model_copy(update={"run_dir": str(folder)}))
@@ -75,7 +75,7 @@ def _check_alive(place: JoinableRun) -> None:
         named = ", ".join(f"{seed.peer} ({seed.control})" for seed in here)
         raise ConfigError(
             f"no peer of the run in {place.folder} answers: {named}",
-            "it was killed, or is on another machine",
+            "they were killed, or are on another machine",
         )
 
 
@@ -99,25 +99,25 @@ def _no_room(place: JoinableRun, wanted: int, free: int) -> ConfigError:
     return ConfigError(
         f"the run in {place.folder} has room for {counted(most, 'peer')} at a time: {asked}, and "
         f"there is room for {free}",
-        "a peer that leaves or is killed makes room; one whose launcher was killed does not",
+        "a peer that leaves or is killed makes room; a peer whose launcher was killed does not",
     )
 
 
 @dataclass(frozen=True, slots=True)
 class PeerProgram:
-    """Program of a peer, and the folder that it runs in."""
+    """Program of a peer, and its working directory."""
 
     program: Program
     folder: Path
 
     @property
     def code(self) -> Path:
-        """Folder of the code; its git version is compared with that of the run."""
+        """Folder of the code. Its git commit is compared with the commit of the run."""
         return self.folder if self.program.module else self.program.folder
 
 
 def program(place: JoinableRun, own: Program | None) -> PeerProgram:
-    """Return the program of newcomers: their own, else that of the other peers.
+    """Return the program of newcomers: ``own`` if given, else the program of the other peers.
 
     Raises: ConfigError: There is no such script, the program of the others is not recorded, or
         another user has recorded it.
@@ -147,8 +147,8 @@ def program(place: JoinableRun, own: Program | None) -> PeerProgram:
 
 
 def difference(place: JoinableRun, code: Path) -> str:
-    """Return a warning if git shows another commit of the code here than the run's; "" if it does
-    not."""
+    """Return a warning if the code here is at another git commit than the code of the run;
+    otherwise ""."""
     then, now = (
         (read_json(place.folder / "environment.json") or {}).get("code"),
         code_version(code),
@@ -156,6 +156,6 @@ def difference(place: JoinableRun, code: Path) -> str:
     if not isinstance(then, dict) or now is None or then.get("commit") == now["commit"]:
         return ""
     return (
-        f"! the code is at commit {str(now['commit'])[:12]}, that of the run was at "
+        f"! the code here is at commit {str(now['commit'])[:12]}, that of the run was at "
         f"{str(then.get('commit'))[:12]}"
     )

@@ -1,6 +1,6 @@
 """Run folder of a task that shares no folder with other tasks.
 
-The settings come with the task, and the addresses of other peers from join servers.
+The settings come with the task. The addresses of other peers come from join servers.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ CONFIG = "config.json"
 
 
 def settings(given: Path, submission: str, folder: Path) -> RunConfig:
-    """Return the settings of this submission. Its id is part of the run's id: the same files may be
-    submitted again, which is another run.
+    """Return the settings of this submission. The id of the submission is part of the run's id: if
+    the same files are submitted again, that is another run.
 
     Args:
-        given: File with the settings from the time of the submission.
+        given: File with the settings, written at submission.
         folder: Run folder of this task.
     """
     config = RunConfig.load(given)
@@ -34,7 +34,7 @@ def settings(given: Path, submission: str, folder: Path) -> RunConfig:
 
 
 def furnish(config: RunConfig, words: Sequence[str]) -> list[str]:
-    """Make the run's folder of this task. Return the command of the peer."""
+    """Make the run folder of this task. Return the command of its peer."""
     program = Program.of(words)
     program.check()
     folder = Path(config.run_dir)

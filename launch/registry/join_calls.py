@@ -22,9 +22,9 @@ NUMBER_BYTES = 8
 CONNECT_S = 1.0
 CONNECTS = "connected, but no reply: the program there is busy, or is not a join server of gossip"
 OTHER_KEY = "refused by key: that join server has a different key, or none"
-NO_KEY = "refused by key: that join server needs one (--key FILE), or is not one of gossip"
+NO_KEY = "refused by key: that join server needs a key (--key FILE), or does not belong to gossip"
 LAST_WORDS_S = 0.5
-"""Time to read the data that arrived before the connection ended."""
+"""Time to read the data that arrived before the connection ended, in seconds."""
 _WATCHED = (
     zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
     | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
@@ -32,7 +32,8 @@ _WATCHED = (
 )
 _OPTIONS: dict[zmq.SocketOption, int] = {
     zmq.LINGER: 0,
-    zmq.HANDSHAKE_IVL: 3000,  # less than ``join_server.ASK_S``, so that a refusal is noticed
+    # less than ``join_socket.ASK_S``, so that a refused handshake ends before the request times out
+    zmq.HANDSHAKE_IVL: 3000,
     zmq.MAXMSGSIZE: len(says.VERSION) + says.MESSAGE_BYTES_MAX,
     zmq.SNDHWM: 64,
     zmq.RCVHWM: 64,
@@ -42,8 +43,8 @@ _numbers = itertools.count(1)
 
 
 class JoinServerUnreachable(GossipError):
-    """A join server did not reply. ``why``: the reason; ``by_key``: it rejected the
-    local key, or the lack of one."""
+    """A join server did not reply. ``why``: the reason; ``by_key``: the server rejected the local
+    key, or requires a key."""
 
     def __init__(self, why: str, by_key: bool = False) -> None:
         super().__init__(why, by_key)
@@ -54,8 +55,8 @@ class JoinServerUnreachable(GossipError):
 
 
 def new_socket(context: zmq.asyncio.Context, kind: int) -> zmq.asyncio.Socket:
-    """Return a socket to bind inside (``join_proxy``). ``kind``: ROUTER for a join
-    server, DEALER for a client."""
+    """Return a socket that only ``join_proxy`` connects to. ``kind``: ROUTER for a join server,
+    DEALER for a client."""
     socket = context.socket(kind)
     for option, value in _OPTIONS.items():
         socket.set(option, value)
@@ -69,7 +70,8 @@ def new_socket(context: zmq.asyncio.Context, kind: int) -> zmq.asyncio.Socket:
 
 
 def plain(socket: zmq.asyncio.Socket) -> zmq.Socket[bytes]:
-    """Return the socket with the type for functions that set it up and neither send nor receive."""
+    """Return the socket with the type of a synchronous socket, for functions that only configure
+    it."""
     return cast("zmq.Socket[bytes]", socket)
 
 
@@ -91,7 +93,8 @@ async def ask(
         asyncio.create_task(_ask(dealer, question)),
         asyncio.create_task(_refusal(monitor, key is not None, hung_up)),
     ]
-    # Any program may listen there, so the proxy limits its data (``join_proxy``).
+    # Any program may listen at the address, so the proxy limits the data that it sends
+    # (``join_proxy``).
     passage = asyncio.create_task(_connect(address, bind_inside(plain(dealer)), hung_up))
     try:
         done, _ = await asyncio.wait(
@@ -116,8 +119,8 @@ async def ask(
 
 
 async def _connect(address: str, inside: str, hung_up: asyncio.Event) -> None:
-    """Connect, and forward bytes until either side closes. ``hung_up`` is set if the other side
-    closed after it had begun its greeting. Raises: JoinServerUnreachable."""
+    """Connect to the address, and forward bytes until either side closes. Set ``hung_up`` if the
+    remote side closed after it had begun its ZMTP greeting. Raises: JoinServerUnreachable."""
     try:
         host, port = split(address)
     except ValueError as error:
@@ -137,7 +140,9 @@ async def _connect(address: str, inside: str, hung_up: asyncio.Event) -> None:
             if await pass_on(far, near, FrameMeter(HeldBytes())):
                 hung_up.set()
         except LimitExceeded:
-            raise JoinServerUnreachable("the reply is longer than that of a join server") from None
+            raise JoinServerUnreachable(
+                "the reply is longer than any reply of a join server"
+            ) from None
 
 
 async def _ask(dealer: zmq.asyncio.Socket, question: says.Question) -> says.Said:
@@ -153,7 +158,7 @@ async def _refusal(monitor: zmq.asyncio.Socket, has_key: bool, hung_up: asyncio.
     """Wait for a failed handshake. Raises: JoinServerUnreachable."""
     while True:
         event = parse_monitor_message(await monitor.recv_multipart())["event"]
-        # Without a detail, the event may be the local timeout of a slow handshake.
+        # An event without details may also be the local timeout of a slow handshake.
         if event != zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL or hung_up.is_set():
             break
     raise JoinServerUnreachable(OTHER_KEY if has_key else NO_KEY, by_key=True)
@@ -167,8 +172,7 @@ def _read(data: bytes) -> says.Said:
         other = says.is_other_version(data)
         speaks = (
             f"it has version {data[3:4].decode('ascii', 'replace')} of the join protocol, "
-            "this gossip "
-            f"{says.VERSION[3:].decode()}"
+            f"this gossip has version {says.VERSION[3:].decode()}"
         )
         raise JoinServerUnreachable(
             speaks if other else f"its reply is malformed: {error}"
@@ -176,7 +180,7 @@ def _read(data: bytes) -> says.Said:
 
 
 async def why_silent(address: str) -> str:
-    """Return the result of a plain TCP connection to an address, as text."""
+    """Connect to an address by plain TCP. Return the result as text for the user."""
     try:
         host, port = split(address)
     except ValueError as error:
@@ -185,7 +189,7 @@ async def why_silent(address: str) -> str:
         async with asyncio.timeout(CONNECT_S):
             _, writer = await asyncio.open_connection(host, port)
     except TimeoutError:
-        return "no reply (timeout): no such host, or the packets to it are dropped"
+        return "no reply (timeout): there is no such host, or a firewall drops the packets"
     except OSError as error:
         return _in_words(error)
     writer.close()
@@ -217,11 +221,11 @@ def join(host: str, port: int) -> str:
 
 
 def source_towards(host: str) -> str:
-    """Return the local address from which this machine would send to ``host``, an address; "" if
+    """Return the local address from which this machine would send to the IP address ``host``; "" if
     there is no route.
 
-    Nothing is sent. The hostname is not used: it often resolves to 127.0.0.1, or to another
-    network.
+    Nothing is sent. The hostname of this machine is not used: it often resolves to 127.0.0.1, or to
+    an address in another network.
     """
     family = sockets.AF_INET6 if ":" in host else sockets.AF_INET
     with sockets.socket(family, sockets.SOCK_DGRAM) as probe:

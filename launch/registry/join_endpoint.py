@@ -1,4 +1,4 @@
-"""How a launcher opens its join server."""
+"""Settings with which a launcher opens its join server."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ class JoinEndpoint:
     """Endpoint of a join server, and the addresses of other join servers.
 
     Attributes:
-        seeds: Addresses (``HOST:PORT``, numbers) of other join servers of the run. The join servers
-            that these report are also visited.
-        host: Address to listen on; "" means the address that the peers here listen on.
+        seeds: Addresses (``HOST:PORT``, the host as an IP address) of other join servers of the
+            run. Join servers that these servers report are visited, too.
+        host: Address to listen on; "" means the address that the local peers listen on.
         port: Port to listen on; 0 means any free port.
-        join_server: Id of this join server, if others have it already; b"" means drawn.
-        key: File of the run's swarm key, by which join servers authenticate each other; None means
-            the file in the run's folder, if there is one.
-        invites: Whether to print the command with which others join. False if another launcher
-            prints it, which has all join servers.
+        join_server: Id of this join server, if other join servers already have it; b"" means a
+            random id.
+        key: File of the run's swarm key, with which join servers authenticate each other; None
+            means the file in the run's folder, if it exists.
+        invites: Whether to print the command with which other machines join. False if another
+            launcher prints the command with all join servers.
     """
 
     seeds: tuple[str, ...] = ()

@@ -1,5 +1,5 @@
-"""Messages of the join protocol and their encoding: a request and a reply, each one frame of
-msgpack within narrow limits.
+"""Messages of the join protocol and their encoding: requests and replies. Every message is one
+frame of msgpack within narrow limits.
 
 The first four bytes of each message are the version of the protocol, so that a mismatch is noticed.
 """
@@ -17,7 +17,7 @@ from gossip.transport import PROTOCOL_VERSION, Codec, Limits
 from .registry import JOIN_SERVERS_MAX, PeerEntry, ServerEntry
 
 VERSION = b"GDR1"
-MESSAGE_BYTES_MAX = 512 * 1024  # 1024 peers and 1024 join servers take a third of that
+MESSAGE_BYTES_MAX = 512 * 1024  # Entries of 1024 peers and 1024 join servers need a third of it.
 CONFIG_BYTES_MAX = 64 * 1024
 WORD_MAX = 4096
 WORDS_MAX = 1024
@@ -26,8 +26,8 @@ SAYING_MAX = 1024
 
 @dataclass(frozen=True, slots=True)
 class Versions:
-    """Versions that must be the same on all peers: peers decode each other's messages, and compute
-    the same results from them."""
+    """Versions that must be the same on all peers, because peers decode each other's messages and
+    must compute the same results from them."""
 
     protocol: int
     gossip: str
@@ -44,8 +44,8 @@ class Versions:
         )
 
     def differences(self, other: Versions) -> list[str]:
-        """Return a text such as ``torch 2.13.0 here, 2.12.1 there`` for each difference. ``other``:
-        the versions there."""
+        """Return a text such as ``torch 2.13.0 here, 2.12.1 there`` for each difference from
+        ``other``, the versions of the remote side."""
         pairs = (
             (field.name, getattr(self, field.name), getattr(other, field.name))
             for field in fields(self)
@@ -67,13 +67,13 @@ def _version(package: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class RunQuery:
-    """Query for a description of the run. Changes nothing."""
+    """Query for a description of the run. It changes no state."""
 
 
 @dataclass(frozen=True, slots=True)
 class JoinRequest:
-    """Request to admit ``count`` newcomers. ``join_server``: id of the join server that their
-    launcher will have."""
+    """Request to admit ``count`` newcomers. ``join_server``: id of their launcher's future join
+    server."""
 
     join_server: bytes
     count: int
@@ -82,7 +82,7 @@ class JoinRequest:
 
 @dataclass(frozen=True, slots=True)
 class ProposeIds:
-    """Request to assign these ids."""
+    """Request for the consent to assign these ids to newcomers."""
 
     run: bytes
     entries: tuple[PeerEntry, ...]
@@ -90,8 +90,8 @@ class ProposeIds:
 
 @dataclass(frozen=True, slots=True)
 class RegistryPull:
-    """Request for all entries of the receiver. The reply has them only if the digests differ.
-    ``digest``: Digest of the sender's entries."""
+    """Request for all entries of the receiver. The reply contains the entries only if the
+    receiver's digest differs from ``digest``, that of the sender's entries."""
 
     run: bytes
     sender: ServerEntry
@@ -100,8 +100,8 @@ class RegistryPull:
 
 @dataclass(frozen=True, slots=True)
 class RegistryPush:
-    """Entries that have changed at the sender; or, after a pull that found a difference, all its
-    entries."""
+    """Entries that have changed at the sender. After a pull that found a difference: all entries of
+    the sender."""
 
     run: bytes
     sender: ServerEntry
@@ -117,10 +117,10 @@ class RunInfo:
     """Reply to ``RunQuery``.
 
     Attributes:
-        seen: Address that the request came from.
-        command, folder: Command of the peers here and its folder; empty if they are not
-            recorded.
-        commit: Git commit of their code; "" if not in git.
+        seen: Address of the sender of the request, as this join server sees it.
+        command, folder: Command of the local peers, and its working directory; empty if they are
+            not recorded.
+        commit: Git commit of the code of the local peers; "" if the code is not in git.
     """
 
     run: bytes
@@ -137,8 +137,8 @@ class RunInfo:
 
 @dataclass(frozen=True, slots=True)
 class JoinAccepted:
-    """Reply to ``JoinRequest``: ids, their first incarnations, and the contents of a run's folder.
-    ``config``: JSON."""
+    """Reply to ``JoinRequest``: ids with their first incarnations, and the contents for the run's
+    folder. ``config``: JSON."""
 
     run: bytes
     ids: tuple[tuple[int, int], ...]
@@ -149,7 +149,7 @@ class JoinAccepted:
 
 @dataclass(frozen=True, slots=True)
 class JoinRejected:
-    """Rejection of any request, with a hint. ``kind`` "wait": retry in a moment."""
+    """Rejection of any request, with a hint. ``kind`` "wait" means: retry in a moment."""
 
     kind: Literal["version", "run", "full", "over", "wait"]
     message: str
@@ -158,16 +158,16 @@ class JoinRejected:
 
 @dataclass(frozen=True, slots=True)
 class GrantedIds:
-    """Reply to ``ProposeIds``: the ids that no other peer has and no other proposal
-    contains here."""
+    """Reply to ``ProposeIds``: the proposed ids that no peer has and no other proposal contains, as
+    far as the receiver knows."""
 
     peers: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class RegistryState:
-    """Reply to ``RegistryPull`` and ``RegistryPush``: the digest of this join server's registry.
-    After a pull with another digest, also all entries."""
+    """Reply to ``RegistryPull`` and ``RegistryPush``: the digest of the registry of this join
+    server. If a pull contains another digest, the reply also contains all entries."""
 
     join_server: ServerEntry
     digest: bytes
@@ -198,13 +198,14 @@ _CODEC: Codec[Said] = Codec(
 
 
 def encode(said: Said) -> bytes:
-    """Encode a message. Raises: ValueError: It exceeds a limit: a bug, not bad input."""
+    """Encode a message. Raises: ValueError: The message exceeds a limit, which is a bug of the
+    caller."""
     return VERSION + _CODEC.encode(said)
 
 
 def decode(data: bytes | memoryview) -> Said:
-    """Decode a message. Raises: Malformed: It is not a message of ``encode``. No other exception is
-    raised."""
+    """Decode a message. Raises: Malformed: ``data`` is not the output of ``encode``. No other
+    exception is raised."""
     version = bytes(data[: len(VERSION)])
     if version != VERSION:
         is_other = version[:3] == VERSION[:3]

@@ -1,11 +1,11 @@
 """Proxy between the network and a join server's ZeroMQ socket. It limits the bytes per connection.
 
-libzmq stores the parts of a message until the last part has arrived, and no option limits their
-number. So 58 MB of empty parts become 1.8 GB: the size limit is per part, and high-water marks
-count whole messages. So no peer connects to a join server's ZeroMQ socket directly. That socket is
-a unix socket of this user. TCP connections end at the proxy, which counts frames and bytes, with
-keys or without. A connection carries one request, so small limits are enough. A connection that
-exceeds them is closed.
+libzmq stores the parts of a message until the last part has arrived, and no option limits the
+number of parts: the size limit is per part, and high-water marks count whole messages. So 58 MB of
+empty parts need 1.8 GB of memory. Therefore no peer connects directly to the ZeroMQ socket of a
+join server, which is a unix socket of this user. TCP connections end at the proxy, which counts
+their frames and bytes, encrypted or not. A connection carries one request, so small limits are
+enough. The proxy closes a connection that exceeds them.
 """
 
 from __future__ import annotations
@@ -27,14 +27,15 @@ from .join_messages import MESSAGE_BYTES_MAX
 
 FRAMES_MAX = 8
 """Maximum number of frames of a connection: at most two for the handshake, two for a request."""
-BYTES_MAX = MESSAGE_BYTES_MAX + 16 * 1024  # the handshake, and the overhead of CURVE per frame
+# a message, the handshake, and the overhead of CURVE per frame
+BYTES_MAX = MESSAGE_BYTES_MAX + 16 * 1024
 VISITORS_MAX = 128
-"""Connections at a time; each takes three descriptors."""
+"""Maximum number of connections at a time. A connection needs three descriptors."""
 HELD_BYTES_MAX = 16 * 2**20
-"""Maximum bytes of all open connections together: most requests are smaller than a kilobyte. Beyond
-it, a connection with more than an equal share is closed."""
+"""Maximum bytes of all open connections together. Most requests are smaller than a kilobyte. Beyond
+the maximum, a connection with more bytes than an equal share is closed."""
 VISIT_S = 10.0  # No client waits longer for a reply.
-NO_DESCRIPTORS_S = 0.2  # wait for descriptors to become free
+NO_DESCRIPTORS_S = 0.2  # pause until descriptors may be free again
 CHUNK_BYTES = 64 * 1024
 
 _GREETING_BYTES = 64
@@ -43,11 +44,11 @@ _LARGE = 2
 
 
 class LimitExceeded(Exception):
-    """The other side has sent more than a request, or does not use ZMTP 3."""
+    """The remote side has sent more data than a request may have, or does not use ZMTP 3."""
 
 
 class HeldBytes:
-    """Bytes of all connections of a join server."""
+    """Number of bytes that all open connections of a join server have received."""
 
     def __init__(self) -> None:
         self.bytes = 0
@@ -55,12 +56,12 @@ class HeldBytes:
 
 class FrameMeter:
     """Counts frames and bytes of one direction of a connection (ZMTP 3: RFC 23). An encrypted frame
-    is inside a plain one."""
+    is contained in a plain frame, so no key is needed."""
 
     def __init__(self, held: HeldBytes) -> None:
         self._held = held
         self.bytes = self.frames = 0
-        self._head = bytearray()  # of the greeting, or of a frame
+        self._head = bytearray()  # bytes so far of the greeting, or of the header of a frame
         self._greeted = False
         self._body_left = self._announced = 0
 
@@ -85,13 +86,13 @@ class FrameMeter:
 
     @property
     def is_zmtp(self) -> bool:
-        """Whether the data so far begins like a greeting. The rest may never arrive: if the
-        mechanisms differ, libzmq closes the connection as soon as it has read the other
-        greeting."""
+        """Whether the data so far begins like a ZMTP greeting. The rest of it may never arrive: if
+        the security mechanisms differ, libzmq closes the connection as soon as it has read the
+        greeting of the local side."""
         return self._greeted or _has_signature(self._head)
 
     def release_bytes(self) -> None:
-        """Release the bytes of a connection that has ended."""
+        """Subtract the bytes of an ended connection from the total."""
         self._held.bytes -= self.bytes
         self.bytes = 0
 
@@ -104,7 +105,7 @@ class FrameMeter:
         head = bytes(self._head)
         self._head.clear()
         if not self._greeted:
-            # Older versions have another framing, so the count of frames would be wrong.
+            # Older versions of ZMTP have another framing, so the number of frames would be wrong.
             if not _has_signature(head) or head[_VERSION_AT] < _VERSION:
                 raise LimitExceeded
             self._greeted = True
@@ -125,7 +126,7 @@ def _has_signature(greeting: bytes | bytearray) -> bool:
 
 
 def bind_inside(inside: zmq.Socket[bytes]) -> str:
-    """Bind a socket that only this user can reach. Return its abstract name."""
+    """Bind ``inside`` to a unix socket that only this user can reach. Return its abstract name."""
     name = f"gossip-door-{secrets.token_hex(16)}"
     inside.set(zmq.IPC_FILTER_UID, os.getuid())
     inside.bind(f"ipc://@{name}")
@@ -133,10 +134,10 @@ def bind_inside(inside: zmq.Socket[bytes]) -> str:
 
 
 async def pass_on(outside: socket.socket, inside: socket.socket, meter: FrameMeter) -> bool:
-    """Forward bytes between two connections until either ends, and close both. ``meter``: counts
-    bytes from outside.
+    """Forward bytes between two connections until one of them ends, and close both. ``meter``
+    counts the bytes from outside.
 
-    Returns: Whether the outside closed the connection after it had begun its greeting.
+    Returns: Whether the remote side closed the connection after it had begun its greeting.
     Raises: LimitExceeded.
     """
     ends: list[asyncio.StreamWriter] = []
@@ -153,7 +154,7 @@ async def pass_on(outside: socket.socket, inside: socket.socket, meter: FrameMet
         done, _ = await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
         to_outside.close()
         with contextlib.suppress(OSError):
-            await to_outside.wait_closed()  # The last bytes to the outside may still be unsent.
+            await to_outside.wait_closed()  # Send the last bytes first.
         for pump in done:
             pump.result()
         return pumps[0] in done and meter.is_zmtp
@@ -170,7 +171,7 @@ async def pass_on(outside: socket.socket, inside: socket.socket, meter: FrameMet
 async def _pump(
     source: asyncio.StreamReader, sink: asyncio.StreamWriter, meter: FrameMeter | None
 ) -> None:
-    with contextlib.suppress(OSError):  # If one side has closed, close the other.
+    with contextlib.suppress(OSError):  # If one side has closed, the caller closes the other side.
         while data := await source.read(CHUNK_BYTES):
             if meter is not None:
                 meter.count_bytes(data)
@@ -180,27 +181,27 @@ async def _pump(
 
 @dataclass(slots=True)
 class _ProxiedConnection:
-    """One connection from outside. ``host``: its address."""
+    """One connection from outside. ``host``: address of the remote host."""
 
     host: str
     task: asyncio.Task[None]
 
 
 class Proxy:
-    """Accepts the connections of a join server, and stores the address of each.
+    """Accepts the connections to a join server, and stores the address of their remote hosts.
 
     Args:
-        listener: A listening, non-blocking socket. From now on the proxy owns it.
+        listener: A listening, non-blocking socket. The proxy becomes its owner.
         inside: Name of the join server's ZeroMQ socket, from ``bind_inside``.
     """
 
     def __init__(self, listener: socket.socket, inside: str) -> None:
         self._listener, self._inside = listener, inside
-        # name of the inner connection -> the outer one, the oldest first
+        # connections from outside by the name of their inner connection, oldest first
         self._visits: dict[str, _ProxiedConnection] = {}
         self._numbers = itertools.count()
         self._held = HeldBytes()
-        self.cut = 0  # connections that sent too much, or were too many
+        self.cut = 0  # number of connections closed because of a limit
 
     async def serve(self) -> None:
         loop = asyncio.get_running_loop()
@@ -216,7 +217,8 @@ class Proxy:
             task = asyncio.create_task(self._receive(outside, name, FrameMeter(self._held)))
             self._visits[name] = _ProxiedConnection(str(address[0]), task)
             await self._make_room()
-            await asyncio.sleep(0)  # An accept that does not block never yields to other tasks.
+            # Yield to other tasks: an accept that does not block never does.
+            await asyncio.sleep(0)
 
     async def _receive(self, outside: socket.socket, name: str, meter: FrameMeter) -> None:
         inside = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -237,8 +239,8 @@ class Proxy:
             self._visits.pop(name, None)
 
     async def _make_room(self) -> None:
-        """Close connections until they are within the limit: each time the oldest one of the host
-        with the most connections."""
+        """Close connections until their number is within the limit. Each time, close the oldest
+        connection of the host that has the most connections."""
         while len(self._visits) > VISITORS_MAX:
             most = Counter(visit.host for visit in self._visits.values()).most_common(1)[0][0]
             oldest = next(visit for visit in self._visits.values() if visit.host == most)

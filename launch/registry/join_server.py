@@ -1,9 +1,9 @@
 """A launcher's join server: assigns ids to newcomers, and exchanges addresses of peers with other
 join servers.
 
-Each join server writes these addresses into its own ``seeds/``, the only place that a peer's node
-reads. Join servers visit each other (``remote_servers``). ``registry`` has their shared state and
-the rules for accepting claims.
+Each join server writes these addresses into ``seeds/`` of its run's folder, the only place where
+the node of a peer reads addresses. Join servers visit each other (``remote_servers``). ``registry``
+has their shared state, and the rules for accepting claims.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ CLAIM_PAUSE_S = 0.1
 
 @dataclass(frozen=True)
 class JoinServerCallbacks:
-    """Callbacks of a join server to its launcher.
+    """Functions of the launcher that a join server calls.
 
     Attributes:
-        let_in: Returns the local peers that train with the others.
-        lost: Called with a local id that another launcher also has.
+        let_in: Returns the local peers that rounds have admitted.
+        lost: Called with the id of a local peer if another launcher has the same id.
         say: Called with lines for the user.
     """
 
@@ -82,7 +82,8 @@ class JoinServer:
         self.goodbye_s = GOODBYE_S
 
     async def open(self) -> None:
-        """Open the join server. Raises: ConfigError, AddressInUse: It cannot listen there."""
+        """Open the join server. Raises: ConfigError, AddressInUse: It cannot listen at its
+        address."""
         self.socket.open()
         local = ServerEntry(self.join_server, self.address, self._folder.place())
         self.keeper = Registry(local, self._own, self._config.peers, self._config.peers_max)
@@ -101,8 +102,8 @@ class JoinServer:
         return self.socket.address
 
     async def close(self) -> None:
-        """Close the join server, and notify the others if they reply in a moment. Do nothing if it
-        was never open."""
+        """Close the join server, and notify the other join servers, for at most ``goodbye_s``
+        seconds. Do nothing if it was never open."""
         if not self.address:
             return
         self._publish_changes()
@@ -111,8 +112,8 @@ class JoinServer:
         question = says.RegistryPush(
             self._config.run_id, entry, tuple(self.keeper.entries.values()), ()
         )
-        # A join server that was just visited may have stored this one's address, even if its reply
-        # has not arrived yet.
+        # Also notify a join server whose first reply has not arrived yet: it may have stored the
+        # address of this join server.
         others = [
             other for other in self.remote_servers.all.values() if other.answered or not other.tries
         ]
@@ -191,8 +192,8 @@ class JoinServer:
         if request.join_server in keeper.join_servers:
             return says.JoinRejected(
                 "wait",
-                "another join server has that number",
-                "try again: another number is drawn",
+                "another join server has the same id",
+                "try again: the id is random",
             )
         if (
             len(request.join_server) != JOIN_SERVER_ID_BYTES
@@ -215,7 +216,8 @@ class JoinServer:
                 "a peer that leaves or is killed makes room; one whose launcher was killed does not"
             )
             return says.JoinRejected("full", f"{message}and there is room for {free}", hint)
-        # Keys there must not depend on whether this launcher listens on loopback.
+        # Whether the newcomer uses keys must not depend on whether this launcher listens on
+        # loopback.
         keys = None if config.insecure else config.keyed
         # Only the name of the list of allowed peers is sent: each machine has its own list.
         allowed = Path(config.allowed).name
@@ -231,8 +233,8 @@ class JoinServer:
         )
 
     def _code(self) -> tuple[tuple[str, ...], str, str]:
-        """Return the command of the peers here (from the script on), its folder and its commit.
-        Command and folder are empty if they are not recorded or too long to be sent."""
+        """Return the command of the local peers (from the script on), its folder and the git
+        commit. Command and folder are empty if they are not recorded, or too long for a message."""
         found = read_json(self._run_dir / "command.json") or {}
         code = (read_json(self._run_dir / "environment.json") or {}).get("code")
         commit = str(code["commit"])[:80] if isinstance(code, dict) and "commit" in code else ""
@@ -251,17 +253,17 @@ class JoinServer:
         )
 
     async def claim_own(self) -> tuple[int, int] | None:
-        """Return an id for a newcomer of this launcher, and its incarnation. None if there is no
-        room."""
+        """Return an id for a newcomer of this launcher, and its incarnation. Return None if no id
+        is free."""
         taken = await self.claim(self.join_server, 1)
         return None if taken is None else next(iter(taken.items()))
 
     async def claim(self, owner: bytes, count: int) -> dict[int, int] | None:
         """Return ids for newcomers, with their first incarnations. No other reachable join server
-        assigns these ids. None if too few are free."""
+        assigns these ids. Return None if too few ids are free."""
         keeper = self.keeper
         for attempt in range(CLAIM_TRIES):
-            self._publish_changes()  # A peer may just have claimed one in the folder.
+            self._publish_changes()  # A peer may just have claimed an id in the folder.
             proposal = keeper.propose(
                 owner, count, time.monotonic(), self._draw if attempt else None
             )
@@ -281,7 +283,7 @@ class JoinServer:
 
     @property
     def missing(self) -> list[int]:
-        """First peers without a known address."""
+        """Initial peers without a known address."""
         return self.keeper.missing()
 
     def is_met(self, peer: int) -> bool:
@@ -313,11 +315,12 @@ class JoinServer:
         self, entries: Iterable[PeerEntry], join_servers: Iterable[ServerEntry], source: bytes = b""
     ) -> None:
         """Store claims of another join server in the folder. They are not forwarded: every join
-        server sends its changes to all others itself. A join server that missed some finds the
+        server sends its own changes to all others. A join server that missed changes finds the
         difference by a pull.
 
         Args:
-            source: Id of the join server that made the claims.
+            source: Id of the join server that replied with the claims at its own address; b"" if
+                any process may have sent them.
         """
         news = self.keeper.merge_claims(entries, join_servers, source, self.remote_servers.answers)
         for join_server in news.join_servers:
@@ -331,7 +334,7 @@ class JoinServer:
     # --- other join servers --------------------------------------------------------------------
 
     def meet(self, addresses: Iterable[str]) -> None:
-        """Also visit these join servers after this one has opened."""
+        """Visit these join servers, too, once this join server is open."""
         if not self.address:
             self._to_meet += addresses
             return

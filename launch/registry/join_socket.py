@@ -21,7 +21,7 @@ from .join_endpoint import JoinEndpoint
 from .join_proxy import Proxy, bind_inside
 from .sender_rates import SenderRateLimiter
 
-ASK_S = 5.0  # five round trips, of up to half a second by satellite, with a margin
+ASK_S = 5.0  # five round trips of up to half a second (a satellite link), and a margin
 JOIN_REQUESTS_MAX = 32
 JOIN_REQUEST_COST = 20.0
 BYTES_A_UNIT = 4096
@@ -30,16 +30,18 @@ STUMBLES_MAX = 16
 
 
 class JoinSocket:
-    """Receives requests within the rate limit of each host, sends replies, and runs tasks.
+    """Receives requests, within a rate limit for each host, sends replies, and runs the tasks of
+    the join server.
 
     Args:
-        host: Where to listen if the endpoint has no host.
-        insecure: Whether it may listen on other addresses than loopback.
+        host: Address to listen on if the endpoint has none.
+        insecure: Whether the socket may listen on other addresses than loopback without keys.
         say: Called with lines for the user.
 
     Attributes:
         address: ``HOST:PORT``; "" if it is not open.
-        refused: Number of messages that are no valid request.
+        refused: Number of messages that were dropped or failed: malformed, beyond the rate limit,
+            or with an error.
     """
 
     def __init__(
@@ -57,7 +59,7 @@ class JoinSocket:
         self.address = ""
 
     def open(self) -> None:
-        """Listen. Raises: ConfigError, AddressInUse: It cannot listen there."""
+        """Start to listen. Raises: ConfigError, AddressInUse: The address cannot be used."""
         self._context = zmq.asyncio.Context()
         self._socket = new_socket(self._context, zmq.ROUTER)
         try:
@@ -92,7 +94,8 @@ class JoinSocket:
         self._context.destroy(0)
 
     def authenticate(self) -> None:
-        """Admit waiting clients. The descriptor is edge-triggered: it signals new ones only."""
+        """Admit waiting clients. This is also called regularly, because the descriptor is
+        edge-triggered: it signals only new clients."""
         if self._authenticator is not None:
             self._authenticator.answer()
 
@@ -123,7 +126,7 @@ class JoinSocket:
         answer: Callable[[says.Said, str], says.Said | None],
         welcome: Callable[[says.JoinRequest], Awaitable[says.Said]],
     ) -> None:
-        """Begin to reply.
+        """Start to receive requests and to reply.
 
         Args:
             answer: Returns the reply to a request from a host; None if the message is not
@@ -175,8 +178,8 @@ class JoinSocket:
 
     @contextlib.contextmanager
     def going_on(self) -> Iterator[None]:
-        """After an error such as a full disk, missing descriptors or a too large reply, abandon the
-        present task but keep the join server running."""
+        """Context that ends the present task after an error, but keeps the join server running.
+        Examples are a full disk, missing descriptors, or a reply that is too large."""
         try:
             yield
         except (OSError, ValueError) as error:
@@ -186,7 +189,7 @@ class JoinSocket:
             ) < STUMBLES_MAX:
                 self._stumbles.add(told)
                 self._say(
-                    f"! the join server at {self.address} failed at a task, and continues: {told}"
+                    f"! the join server at {self.address} had an error, and continues: {told}"
                 )
 
     def reply(self, sender: bytes, number: bytes, answer: says.Said | None) -> None:
@@ -196,14 +199,14 @@ class JoinSocket:
         sent = asyncio.ensure_future(
             self._socket.send_multipart([sender, number, says.encode(answer)], zmq.NOBLOCK)
         )
-        # Ignore errors: the client has gone, or accepts no replies.
+        # Ignore errors: the client has disconnected, or does not read replies.
         sent.add_done_callback(lambda done: done.cancelled() or done.exception())
 
     def _other_version(self, data: bytes) -> says.JoinRejected:
         theirs = data[3:4].decode("ascii", "replace")
         return says.JoinRejected(
             "version",
-            f"this join server has version {says.VERSION[3:].decode()}, you have version {theirs}",
+            f"this join server has protocol version {says.VERSION[3:].decode()}, you have {theirs}",
             "use the same version of gossip",
         )
 

@@ -1,13 +1,14 @@
 """Shared state of the join servers of a run: the address of each peer, the owner of each id, and
 the other join servers. Pure: no sockets.
 
-The state is one register per id. Every join server keeps the same one of two entries for an id,
-regardless of their order and number. So join servers that received the same entries have the same
-state. A join server has its own id, which also identifies its launcher.
+The state is one register per peer id. Of several entries for an id, every join server keeps the
+greatest one (``PeerEntry.order``), in whatever order they arrive. So join servers that received the
+same entries have the same state. A join server has an id of its own, which also identifies its
+launcher.
 
-Any process that can connect may send entries, so the source matters (``merge_claims``). A join
-server that replies at its own address has priority for the entries of its peers. Claims of others
-about those peers count only while it does not reply.
+Any process that can connect may send entries, so the source matters (``merge_claims``). While a
+join server replies at its own address, its entries about its own peers have priority. Claims of
+others about these peers count only while it does not reply.
 """
 
 from __future__ import annotations
@@ -22,19 +23,19 @@ from gossip.run import Seed
 JOIN_SERVER_ID_BYTES = 8
 JOIN_SERVERS_MAX = 1024
 GRANT_S = 10.0
-"""Lifetime of a grant, in seconds. By then the join server with the grant has reported to all
-join servers that the id is taken, or does not use it."""
+"""Lifetime of a grant, in seconds. Within this time, the join server with the grant either reports
+to all join servers that it has assigned the id, or does not use the id."""
 LEASE_S = 60.0
-"""Time for a launcher after it was assigned an id, in seconds. It opens a join server at once;
-if it has none by then, it has failed."""
+"""Time from the assignment of an id until the launcher of the newcomer must have a join server, in
+seconds. A launcher without a join server by then has failed."""
 CLAIM_S = 300.0
-"""Time, in seconds, after which a claimed id without an address becomes free again."""
+"""Time after which a claimed id without an address becomes free again, in seconds."""
 UNMET_MAX = 64
-"""Maximum number of join servers that others have named and that have never replied. It bounds the
-effect of invented names."""
+"""Maximum number of join servers that were only named by others and have never replied. It bounds
+the effect of invented join servers."""
 JUMP_MAX = 2**16
-"""Largest increase of a peer's incarnation that another join server may claim. After the largest
-possible number no further incarnation would be possible."""
+"""Largest increase of a peer's incarnation that another join server may claim. Without this limit,
+a claim of the largest possible incarnation would prevent any further one."""
 CLAIMED: Literal[0] = 0
 LISTENING: Literal[1] = 1
 LET_IN: Literal[2] = 2
@@ -48,10 +49,12 @@ class PeerEntry:
     """State of one incarnation of a peer.
 
     Attributes:
-        progress: CLAIMED: its id is taken; LISTENING: it has an address; LET_IN: it trains with the
-            others. It only grows.
-        owner: Join server of the launcher that runs the peer; b"" means a launcher without one.
-        ended: The peer is not restarted. A newcomer may get its id, under a higher incarnation.
+        progress: CLAIMED: the id is taken; LISTENING: the peer has an address; LET_IN: a round has
+            admitted the peer. It never decreases within an incarnation.
+        owner: Id of the join server of the launcher that runs the peer; b"" if the launcher has no
+            join server.
+        ended: The peer has ended and is not restarted. A newcomer may get its id, with a higher
+            incarnation.
     """
 
     peer: int
@@ -65,10 +68,10 @@ class PeerEntry:
 
     @property
     def order(self) -> Order:
-        """Sort key of an entry: the greater one of two entries for an id is kept. The greater entry
-        has the later incarnation. Join servers that cannot reach each other may assign the same
-        incarnation twice. Then the entry with more progress is kept, else that of the join
-        server with the greater id, which is random."""
+        """Sort key of entries for the same id: the greatest entry is kept. A later incarnation is
+        greater. Join servers that cannot reach each other may assign the same incarnation twice.
+        Then the entry with more progress is greater, and otherwise the entry of the join server
+        with the greater id, which is random."""
         return (
             self.incarnation,
             self.progress,
@@ -81,7 +84,8 @@ class PeerEntry:
 
     @property
     def seed(self) -> Seed | None:
-        """The entry in the format of the files for peers; None if it has no address yet."""
+        """The entry as a seed, the format of the files that peers read; None if the peer has no
+        address yet."""
         if self.ended:
             return Seed(self.peer, "", "", self.incarnation, ended=True)
         if self.progress == CLAIMED:
@@ -94,7 +98,7 @@ class ServerEntry:
     """A join server.
 
     Attributes:
-        place: Id of its run's folder: join servers that share a folder do not write each
+        place: Id of the folder of its run. Join servers that share a folder do not write each
             other's entries into it.
     """
 
@@ -114,8 +118,8 @@ class RegistryDelta:
 
     entries: tuple[PeerEntry, ...] = ()
     join_servers: tuple[ServerEntry, ...] = ()
-    lost: tuple[int, ...] = ()  # own ids that belong to another launcher
-    # join servers that have closed according to others: a visit verifies it
+    lost: tuple[int, ...] = ()  # local ids that another launcher has, too
+    # Join servers that others report as closed. A visit verifies the report.
     closed: tuple[ServerEntry, ...] = ()
 
     def __bool__(self) -> bool:
@@ -124,7 +128,7 @@ class RegistryDelta:
 
 @dataclass(slots=True)
 class IdProposal:
-    """Ids that this join server will assign if the others agree."""
+    """Ids that this join server assigns if the other join servers agree."""
 
     entries: tuple[PeerEntry, ...]
     yielded: set[int] = field(default_factory=set)
@@ -147,9 +151,9 @@ class Registry:
         self._proposals: list[IdProposal] = []
         self._granted: dict[int, tuple[PeerEntry, float]] = {}
         self._leases: dict[int, tuple[PeerEntry, float]] = {}
-        # claims of newcomers, and when they expire
+        # claimed ids of newcomers without an address, with the time when the claim expires
         self._claims: dict[int, tuple[PeerEntry, float]] = {}
-        # ids with an entry that comes from its own join server
+        # ids whose entry was confirmed by the join server that owns it
         self._vouched: set[int] = set()
         self._met: set[bytes] = set()  # join servers that have replied
         self.merge(
@@ -187,21 +191,21 @@ class Registry:
         source: bytes,
         answers: Callable[[bytes], bool],
     ) -> RegistryDelta:
-        """Merge entries that the sender has the authority to claim.
+        """Merge those claims of a sender that are credible. Return the changes.
 
         Args:
-            source: Join server that replied with the claims at its own address; b"" if they were
-                sent here, by any process.
+            source: Join server that replied with the claims at its own address; b"" if the claims
+                were sent here by any process.
             answers: Whether a join server replies at present.
         """
         new: list[PeerEntry] = []
         lost: list[int] = []
         for entry in entries:
             if self._is_credible(entry, source, answers):
-                # False claims cannot replace an ended incarnation.
+                # An end is never confirmed, so that false claims cannot replace it.
                 own_word = source != b"" and entry.owner == source and not entry.ended
                 if own_word and entry.peer not in self._vouched | self.own:
-                    # Drop claims of others about this peer, of any order.
+                    # Drop an unconfirmed claim of others about this peer, even if it is greater.
                     self.entries.pop(entry.peer, None)
                 news = self.merge([entry])
                 new += news.entries
@@ -236,8 +240,8 @@ class Registry:
         if known is None:
             return True
         if entry.peer in self.own:
-            # This launcher has the latest state of its own peers. Only the id of a newcomer may
-            # have been assigned twice.
+            # This launcher has the latest state of its own peers, so it rejects claims about them.
+            # The exception is the id of a newcomer, which may have been assigned twice.
             return own_word and entry.peer >= self.first and entry.incarnation == known.incarnation
         later = entry.incarnation > known.incarnation
         vouched = entry.peer in self._vouched and answers(known.owner)
@@ -248,8 +252,8 @@ class Registry:
         return known.ended if later else own_word
 
     def _add_named_server(self, join_server: ServerEntry) -> bool:
-        """Add a join server that another one has named. A join server has one address, and only a
-        visit shows whether it has closed."""
+        """Add a join server that another join server has named, if it is new. Only a visit may
+        change the address of a known join server, or find that it has closed."""
         known = self.join_servers.get(join_server.join_server)
         unmet = [
             other
@@ -259,16 +263,16 @@ class Registry:
         if join_server.ended or len(unmet) > UNMET_MAX:
             return False
         if known is not None and not known.ended:
-            # Its address is known: it has replied there.
+            # A join server that has replied keeps its address.
             return known.address != join_server.address and join_server.join_server not in self._met
-        # Others reported that it has closed, which may have been false.
+        # The join server was reported closed. The report may have been false.
         self.join_servers.pop(join_server.join_server, None)
         self._met.discard(join_server.join_server)
         return self._add_server(join_server)
 
     def meet(self, join_server: ServerEntry) -> bool:
-        """Record that a join server has replied at the address in its entry. False if a join server
-        with its id is known at another address."""
+        """Record that a join server has replied at the address in its entry. Return False if a join
+        server with the same id has replied at another address."""
         known = self.join_servers.get(join_server.join_server)
         if join_server.ended or join_server.join_server == self.local.join_server:
             return False
@@ -281,13 +285,13 @@ class Registry:
             return False
         if known is None and not self._add_server(join_server):
             return False
-        # Its own entry replaces those of others.
+        # Its own entry replaces the entries that others sent.
         self.join_servers[join_server.join_server] = join_server
         self._met.add(join_server.join_server)
         return True
 
     def forget(self, join_server: bytes) -> None:
-        """Remove a join server that does not reply and was reported closed, or only named by
+        """Remove a join server that does not reply, and that was reported closed or only named by
         others."""
         if join_server in self._met:
             self.merge((), [replace(self.join_servers[join_server], ended=True)])
@@ -296,7 +300,7 @@ class Registry:
 
     @property
     def announced_servers(self) -> tuple[ServerEntry, ...]:
-        """Join servers to report to others: those that have replied once."""
+        """Join servers to report to others: this one, and those that have replied at least once."""
         return tuple(
             [
                 entry
@@ -306,8 +310,8 @@ class Registry:
         )
 
     def _disowned(self, entry: PeerEntry) -> PeerEntry:
-        """Return an entry that assigns an unknown id to this launcher as ended: the reply that
-        assigned the id was lost."""
+        """Return the entry, marked as ended if it assigns to this launcher an id that this launcher
+        does not have. The reply that assigned the id was lost."""
         known = self.entries.get(entry.peer)
         mine = entry.owner == self.local.join_server and entry.peer not in self.own
         had = known is not None and (known.owner, known.incarnation) == (
@@ -342,12 +346,12 @@ class Registry:
         return True
 
     def publish(self, seed: Seed, let_in: bool = False) -> RegistryDelta:
-        """Merge the file of a peer in this run's folder: an own peer, or one without a join server.
-        Return the changes."""
+        """Merge the seed file of a peer in this run's folder. The peer belongs to this launcher, or
+        to a launcher without a join server. Return the changes."""
         known, own = self.entries.get(seed.peer), seed.peer in self.own
         same = known is not None and known.incarnation == seed.incarnation
         if known is not None and same and not own and known.owner:
-            return RegistryDelta()  # Its join server has newer data.
+            return RegistryDelta()  # The peer's own join server has newer data.
         progress: Progress = LET_IN if let_in else CLAIMED if seed.ended else LISTENING
         if known is not None and same and known.progress > progress:
             progress = known.progress
@@ -382,7 +386,7 @@ class Registry:
         return [peer for peer in range(self.first) if peer not in known]
 
     def stateless(self) -> set[int]:
-        """Return newcomers and restarted peers that no round has admitted yet."""
+        """Return the newcomers and restarted peers that no round has admitted yet."""
         return {
             peer
             for peer, entry in self.entries.items()
@@ -403,14 +407,14 @@ class Registry:
         )
 
     def end(self) -> ServerEntry:
-        """Mark this join server as closed. Return its entry for the others."""
+        """Mark this join server as closed. Return its entry, for the other join servers."""
         self.local = self.join_servers[self.local.join_server] = replace(self.local, ended=True)
         return self.local
 
     # --- ids for newcomers ------------------------------------------------------------------------
 
     def free(self, now: float) -> list[int]:
-        """Return the ids that a newcomer may get, unused ones first."""
+        """Return the ids that a newcomer may get: first unused ids, then those of ended peers."""
         taken = {entry.peer for proposal in self._proposals for entry in proposal.entries}
         taken |= {peer for peer, (_, until) in self._granted.items() if now < until}
         fresh = [
@@ -430,8 +434,8 @@ class Registry:
         """Choose ids for ``count`` newcomers of a launcher; None if too few are free.
 
         Args:
-            draw: Returns a random number below its argument. It is used after a conflict, to
-                choose other ids than the competing proposals.
+            draw: Returns a random integer below its argument. It is given after a conflict, in
+                order to choose other ids than the competing proposal.
         """
         free = self.free(now)
         if len(free) < count:
@@ -451,11 +455,11 @@ class Registry:
         return 0 if known is None else known.incarnation + 1
 
     def consider(self, entries: Iterable[PeerEntry], now: float) -> list[int]:
-        """Return the ids in another join server's proposal that it may assign. A granted
-        id is granted to no other join server for ``GRANT_S``.
+        """Return the ids of another join server's proposal that this join server grants. It grants
+        such an id to no other join server for ``GRANT_S``.
 
-        If two join servers propose the same id at the same time, one of them yields, always the
-        same one. So two join servers that reach each other never assign the same id.
+        If two join servers propose the same id at the same time, the proposal with the smaller
+        entry yields. So two join servers that reach each other never assign the same id.
         """
         return [entry.peer for entry in entries if self._grants(entry, now)]
 
@@ -484,11 +488,12 @@ class Registry:
         return True
 
     def agreed(self, proposal: IdProposal, granted: Iterable[Iterable[int]]) -> bool:
-        """Whether no other join server objects to a proposal. The proposal ends here.
+        """Whether all join servers that replied have granted the proposed ids. This call ends the
+        proposal.
 
         Args:
-            granted: Ids that each join server that has replied granted. Unreachable join
-                servers are not counted: if they assign the same id, ``merge`` resolves it.
+            granted: Granted ids, for each join server that has replied. Unreachable join servers
+                have no vote: if one of them assigns the same id, ``merge`` resolves the conflict.
         """
         self._proposals.remove(proposal)
         wanted = {entry.peer for entry in proposal.entries}
@@ -509,7 +514,8 @@ class Registry:
         return known is None or (known.ended and entry.incarnation > known.incarnation)
 
     def expire(self, now: float) -> RegistryDelta:
-        """Free the ids of launchers that were assigned ids and never arrived."""
+        """Free the ids of launchers that never opened a join server, and claims that have
+        expired."""
         self._granted = {peer: grant for peer, grant in self._granted.items() if now < grant[1]}
         over = [entry for entry, until in self._leases.values() if now >= until]
         for entry in over:
@@ -523,7 +529,7 @@ class Registry:
         return self.merge([replace(entry, ended=True) for entry in missing])
 
     def _old_claims(self, now: float) -> list[PeerEntry]:
-        """Return claimed ids that were not used in time."""
+        """Return the entries of claimed ids that got no address within ``CLAIM_S``."""
         claims = [
             entry
             for entry in self.entries.values()

@@ -43,7 +43,8 @@ class RegistryFolder:
     def __init__(self, run: Path, join_server: bytes) -> None:
         self._seeds, self._join_servers = run / "seeds", run / JOIN_SERVERS
         self._file = self._join_servers / f"{join_server.hex()}.json"
-        self._read: dict[int, tuple[int, int]] = {}  # peer -> (inode, time) of the file last read
+        # (inode, modification time) of the seed file last read, by peer
+        self._read: dict[int, tuple[int, int]] = {}
         self._claims: set[tuple[int, int]] = set()
         self._others: set[str] = set()
 
@@ -58,7 +59,7 @@ class RegistryFolder:
         scratch = self._join_servers / f".place.{self._file.stem}"
         scratch.write_text(secrets.token_hex(JOIN_SERVER_ID_BYTES), "utf-8")
         with contextlib.suppress(FileExistsError):
-            os.link(scratch, path)  # atomic, and only if there is none yet
+            os.link(scratch, path)  # Atomic. Fails if the file exists.
         scratch.unlink()
         return _number_in(path)
 
@@ -118,24 +119,25 @@ class RegistryFolder:
         return [str((read_json(path) or {}).get("address", "")) for path in new]
 
     def write(self, news: RegistryDelta, keeper: Registry) -> None:
-        """Write changes of other join servers for the peers of this folder."""
+        """Write the changes that came from other join servers into the folder, where the local
+        peers read them."""
         for entry in news.entries:
             owner = keeper.join_servers.get(entry.owner)
             if entry.peer in keeper.own or (
                 owner is not None and owner.place == keeper.local.place
             ):
-                continue  # Its own launcher writes it.
+                continue  # The peer's own launcher writes its files.
             self._seeds.mkdir(parents=True, exist_ok=True)
             if entry.progress == CLAIMED or entry.peer >= keeper.first:
-                # Also for a newcomer with an address: otherwise a peer that joins by this folder
-                # could claim the same id.
+                # A newcomer with an address needs a claim, too: otherwise a peer that joins by this
+                # folder could claim the same id.
                 create_claim(self._seeds, entry.peer, entry.incarnation)
             if (seed := entry.seed) is not None:
                 write_seed(self._seeds, seed)
 
     def claim(self, entries: Iterable[PeerEntry]) -> bool:
-        """Claim ids, so that peers that join by the folder do not take the same ones. Return False
-        if another claim was first."""
+        """Claim ids in the folder, so that peers that join by the folder do not claim the same ids.
+        Return False if another claim was first."""
         self._seeds.mkdir(parents=True, exist_ok=True)
         return all(create_claim(self._seeds, entry.peer, entry.incarnation) for entry in entries)
 
@@ -149,7 +151,7 @@ def _number_in(path: Path) -> bytes:
         number = b""
     if len(number) != JOIN_SERVER_ID_BYTES:
         raise ConfigError(
-            f"{shown(path)} is not a number of {2 * JOIN_SERVER_ID_BYTES} hexadecimal digits",
+            f"{shown(path)} does not have {2 * JOIN_SERVER_ID_BYTES} hexadecimal digits",
             f"remove {shown(path)}",
         )
     return number

@@ -1,9 +1,9 @@
-"""Visits to the other join servers: at once after a change, otherwise every second to compare
-digests.
+"""Visits to the other join servers. A join server visits the others at once after a change, and
+otherwise every second to compare digests.
 
-A reply of a join server at its own address counts as its own claim. A message that arrives here may
-come from any process, so it only causes a visit. A farewell takes effect once the join server no
-longer replies.
+A reply from the address of a join server is that server's own claim. A message that arrives here
+may come from any process, so it only causes a visit. A message that announces the end of a join
+server takes effect once the server no longer replies.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from .join_socket import JoinSocket
 from .registry import UNMET_MAX, PeerEntry, Registry, RegistryDelta, ServerEntry
 
 VISIT_S = 1.0
-VISIT_SOON_S = 0.2  # while an address of a first peer is missing
+VISIT_SOON_S = 0.2  # while the address of an initial peer is missing
 BACK_OFF_MAX_S = 8.0
 NAMED_TRIES = 6
-"""Number of visits to a join server that others have named and that never replies: after about
-twenty seconds it is removed."""
+"""Number of visits after which a join server that others have named and that has never replied is
+removed. They take about twenty seconds."""
 
 LearnAddress = Callable[[Iterable[PeerEntry], Iterable[ServerEntry], bytes], None]
 
@@ -33,15 +33,17 @@ class RemoteServer:
     """Another join server, and the state of the visits to it.
 
     Attributes:
-        named: Only other join servers have named it; it has never replied.
-        doubt: A message in its name has arrived: the next visit verifies it.
-        farewell: Entries of a farewell in its name, until it replies.
+        named: Whether only others have named this join server. It has never replied.
+        doubt: Whether a message in its name has arrived, which the next visit verifies.
+        farewell: Entries of a message in its name that announced its end; None without one, and
+            after its next reply.
     """
 
     address: str
-    news: set[int] = field(default_factory=set)  # ids with entries that it has not received
+    # ids whose entries must still be sent to this join server
+    news: set[int] = field(default_factory=set)
     wake: asyncio.Event = field(default_factory=asyncio.Event)
-    tries: int = 0  # since its last reply
+    tries: int = 0  # failed visits since its last reply
     error: str = ""
     answered: bool = False
     gone: bool = False
@@ -55,7 +57,7 @@ class RemoteServers:
 
     Args:
         socket: Sends the requests, and runs the visits in the background.
-        learn: Merges entries of a join server, with their source.
+        learn: Called with entries of a join server, and their source, to merge them.
     """
 
     def __init__(
@@ -84,8 +86,8 @@ class RemoteServers:
         return other is not None and other.answered and not other.tries
 
     def visit(self, address: str, named: bool = False) -> None:
-        """Visit a join server from now on, unless it is only ``named`` and too many servers of this
-        kind have never answered."""
+        """Visit a join server from now on. Do nothing if others have only ``named`` it and too many
+        such servers have never replied."""
         if address not in self.all and not (
             named and sum(other.named for other in self.all.values()) > UNMET_MAX
         ):
@@ -101,7 +103,7 @@ class RemoteServers:
                 neighbour.wake.set()
 
     def make_sure(self, join_server: ServerEntry, entries: Iterable[PeerEntry]) -> None:
-        """Verify a message that was sent in the name of a join server, by a visit."""
+        """Verify by a visit a message that was sent in the name of a join server."""
         known = self._keeper.join_servers.get(join_server.join_server)
         neighbour = self.all.get(join_server.address)
         if neighbour is None or known is None or known.address != join_server.address:
@@ -134,14 +136,14 @@ class RemoteServers:
                 with self._socket.going_on():
                     self._let_go(neighbour)
             with contextlib.suppress(TimeoutError):
-                # wait_for could not be cancelled once it is woken (bpo-37658), and the join server
-                # would never close.
+                # Not ``wait_for``: a cancellation that arrives as it is woken is lost (bpo-37658),
+                # and the join server would never close.
                 async with asyncio.timeout(pause_s):
                     await neighbour.wake.wait()
 
     def _let_go(self, neighbour: RemoteServer) -> None:
-        """Remove a join server that does not reply, if it has sent a farewell, or if only others
-        have named it."""
+        """Remove a join server that does not reply, if its end was announced, or if only others
+        have named it and it failed ``NAMED_TRIES`` visits."""
         if neighbour.farewell is None and not (neighbour.named and neighbour.tries >= NAMED_TRIES):
             return
         neighbour.gone = True
@@ -185,5 +187,5 @@ class RemoteServers:
         if isinstance(answer, says.JoinRejected):
             raise JoinServerUnreachable(answer.message)
         if not isinstance(answer, says.RegistryState):
-            raise JoinServerUnreachable("it replied to another request")
+            raise JoinServerUnreachable("its reply does not fit the request")
         return answer

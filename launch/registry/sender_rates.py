@@ -9,18 +9,18 @@ class SenderRateLimiter:
     """Rate limit for each sender. A request beyond the limit is refused.
 
     Args:
-        per_s: Units a second for each sender. A sender is identified by the address of its
-            host.
-        at_once: Units that a sender may use at once.
+        per_s: Units per second for each sender. The address of its host identifies a sender.
+        at_once: Units that a sender may use at once after a pause.
     """
 
     def __init__(self, per_s: float, at_once: float) -> None:
         self._per_s, self._at_once = per_s, at_once
-        # sender -> units and the time of the last request; the longest silent sender is first
+        # Units left, and the time of the last request, by sender. The sender whose last request is
+        # the oldest comes first.
         self._left: dict[str, tuple[float, float]] = {}
 
     def consume_units(self, sender: str, units: float, now: float) -> bool:
-        """Whether the sender has ``units`` left. If so, they are used up."""
+        """Consume ``units`` of the sender, if that many are left. Return whether they were."""
         left, since = self._left.pop(sender, (self._at_once, now))
         left = min(self._at_once, left + (now - since) * self._per_s)
         granted = units <= left

@@ -1,9 +1,9 @@
-"""The task of an HTCondor job: its peer and its run, from the ads that HTCondor provides to every
-job.
+"""Task of an HTCondor job: the peer and the run of the job, read from the ClassAds that HTCondor
+provides to every job.
 
-Jobs of one submission are usually independent, with different arguments. So a job is a peer of a
-common run only if its ad has the attributes ``GossipPeer`` and ``GossipPeers``, which ``gossip
-condor`` writes and any submit file may.
+Usually the jobs of one submission are independent, with different arguments. So a job is a peer of
+a common run only if its ad has the attributes ``GossipPeer`` and ``GossipPeers``. ``gossip condor``
+writes these attributes, and the user may write them in any submit file.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from gossip.run import Task
 
 PEER, PEERS = "GossipPeer", "GossipPeers"
 ADDRESS = re.compile(r"<\[?([0-9A-Fa-f.:]+?)\]?:\d+[?>]")
-"""An address in the format of HTCondor's daemons: ``<10.0.0.7:9618?addrs=...>``."""
+"""Address in the format of HTCondor's daemons: ``<10.0.0.7:9618?addrs=...>``."""
 
 
 def condor_task(given: Mapping[str, str]) -> Task | None:
-    """Return the task of a job from its variables; None if it is not a job, or not one of several
-    peers.
+    """Return the task of this process from its environment variables; None if it is no HTCondor
+    job, or its ad has no ``GossipPeers``.
 
     Raises: ConfigError: The ads cannot be read.
     """
@@ -43,26 +43,26 @@ def condor_task(given: Mapping[str, str]) -> Task | None:
         one_host=False,
         towards=reached_at(given),
         comes_back=True,
-        another="submit it again, which starts another run",
+        another="submit the job again, which starts another run",
     )
 
 
 def reached_at(given: Mapping[str, str]) -> str:
-    """Return the host at which HTCondor itself reaches the machine of a job; "" means the ad names
-    none."""
+    """Return the address at which HTCondor itself reaches the machine of this job; "" if the
+    machine's ad has no address."""
     found = ADDRESS.match(read_ad(given.get("_CONDOR_MACHINE_AD", "")).get("MyAddress", ""))
     return found[1] if found else ""
 
 
 def run_of(ad: Mapping[str, str]) -> str:
-    """Return the name of the common run of all jobs of a DAG, including retries of its nodes; or of
-    a single submission."""
+    """Return the name of the run of a job. All jobs of a DAG, including retries of its nodes, have
+    the same run; otherwise all jobs of a submission."""
     return f"condor-{_number(ad, 'DAGManJobId' if 'DAGManJobId' in ad else 'ClusterId')}"
 
 
 def read_ad(path: str) -> dict[str, str]:
-    """Return the attributes in a file of ``Name = value`` lines, without the quotes of strings.
-    Empty if there is no file."""
+    """Return the attributes in a file of ``Name = value`` lines; strings are without their quotes.
+    The result is empty if ``path`` is ""."""
     if not path:
         return {}
     try:

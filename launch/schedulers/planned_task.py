@@ -1,5 +1,5 @@
-"""Assignment of scheduler tasks to the peers of a pipeline plan: machines are unequal, and the plan
-names them."""
+"""Assignment of scheduler tasks to the peers of a pipeline plan. A plan assigns each peer to a
+certain machine, because machines are unequal."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from gossip.run import Task
 
 ONE_EACH = re.compile(r"1(\(x[0-9]+\))?")
-"""``SLURM_STEP_TASKS_PER_NODE`` if each node has one task."""
+"""Value of ``SLURM_STEP_TASKS_PER_NODE`` if every node has one task."""
 
 
 def number_of(given: str, names: Sequence[str]) -> tuple[int, int]:
-    """Return the number of the task ``--task NAME``, and the number of tasks.
+    """Return the number of the peer in ``--task NAME``, and the number of tasks.
 
     Raises: ConfigError: The plan has no such peer.
     """
@@ -31,12 +31,12 @@ def number_of(given: str, names: Sequence[str]) -> tuple[int, int]:
 
 
 def on_node(task: Task, names: Sequence[str], given: Mapping[str, str]) -> Task:
-    """Return the task as the peer with the name of its node, which is the default name of a profile
-    measured there. If nodes have several tasks, or no peer has the name, the peer follows from the
-    rank.
+    """Return the task with the peer that has the name of the task's node: by default, a profile has
+    the name of the node where it was measured. If nodes have several tasks, or no peer has this
+    name, return the task unchanged, with the peer of its rank.
 
     Args:
-        given: Variables of the task.
+        given: Environment variables of the task.
     """
     if task.peers != len(names):
         raise ConfigError(
@@ -51,8 +51,8 @@ def on_node(task: Task, names: Sequence[str], given: Mapping[str, str]) -> Task:
 
 
 def refuse_plan(shown: Mapping[str, Mapping[str, object]], scheduler: str) -> None:
-    """Check that there is no plan. ``shown``: output of ``gossip run --show-config``. Raises:
-    ConfigError: There is one."""
+    """Check that the run has no pipeline plan. ``shown``: output of ``gossip run --show-config``.
+    Raises: ConfigError: The run has a plan."""
     if shown["pipeline"]["value"] is not None:
         raise ConfigError(
             f"--plan: {scheduler} starts a peer on any free machine, but a plan names the machines",

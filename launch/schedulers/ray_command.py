@@ -39,7 +39,7 @@ def ray(
     address: Annotated[
         str,
         typer.Option(
-            help="Address of the cluster: HOST:PORT, or auto for the one of this machine."
+            help="Address of the cluster: HOST:PORT, or auto for the cluster of this machine."
         ),
     ] = "auto",
     strategy: Annotated[
@@ -48,10 +48,10 @@ def ray(
     cpus: Annotated[float, typer.Option(min=0.0, help="Processors of each peer.")] = 1.0,
     gpus: Annotated[float, typer.Option(min=0.0, help="GPUs of each peer.")] = 0.0,
     restarts: Annotated[
-        int, typer.Option(min=-1, help="Maximum restarts of a peer by Ray; -1: no limit.")
+        int, typer.Option(min=-1, help="Maximum restarts of a peer by Ray; -1 means no limit.")
     ] = 3,
     place_timeout: Annotated[
-        float, typer.Option(help="Seconds to wait for room in the cluster.")
+        float, typer.Option(help="Seconds to wait for free resources in the cluster.")
     ] = PLACE_S,
 ) -> None:
     """Train with peers on a Ray cluster: gossip ray -n 8 --address auto -- train.py --lr 0.1
@@ -79,8 +79,8 @@ def ray(
 
 
 def _resolved(shown: dict[str, Any], peers: int) -> Resolved:
-    """Return the settings that ``gossip run --show-config`` printed, with the number of actors as
-    the number of peers."""
+    """Return the settings that ``gossip run --show-config`` has printed. The number of peers is the
+    number of actors."""
     from gossip.config import Resolved, RunConfig
 
     sources = {key: row["source"] for key, row in shown.items()}
@@ -112,7 +112,7 @@ class Driver:
         self.stopped = 0
 
     def run(self, address: str, strategy: str, place_timeout: float) -> int:
-        """Run all actors to their end. Return the exit code."""
+        """Run all actors until they end. Return the exit code."""
         from gossip.config import RunConfig
         from gossip.launch.report import RUNS
         from gossip.run import make, settled, tolerance
@@ -201,7 +201,8 @@ class Driver:
         return group
 
     def _any_lives(self, register: Any, peers: set[int]) -> bool:
-        """Whether one of the peers has reported recently. True if the registry does not reply."""
+        """Whether one of the peers has reported to the registry within the last ``SILENT_S``
+        seconds. Return True if the registry does not reply."""
         try:
             return not peers.isdisjoint(
                 self.ray.get(register.find_active_peers.remote(SILENT_S), timeout=SILENT_S)
@@ -210,8 +211,8 @@ class Driver:
             return True
 
     def _stop(self, register: Any, number: int) -> None:
-        """Ask each peer to leave after its round; at a second signal, end all actors with this
-        process."""
+        """Request all peers to leave after their round. At a second signal, raise
+        KeyboardInterrupt, which ends this process and all actors."""
         if self.stopped:
             raise KeyboardInterrupt
         self.stopped = number
@@ -222,7 +223,8 @@ class Driver:
         codes: dict[int, int] = {}
         while running:
             if 0 in codes.values() and not self._any_lives(register, set(running.values())):
-                # Ray may wait for resources indefinitely.
+                # Do not wait for these peers: Ray may wait indefinitely for resources to restart
+                # them.
                 print(
                     f"x peers {', '.join(map(str, sorted(running.values())))} are lost; the "
                     "others have finished",

@@ -1,9 +1,10 @@
-"""Actors on Ray's nodes: one for each peer, and one that exchanges the addresses of peers. No other
-module imports this one at import time.
+"""Actors on Ray's nodes: one actor for each peer, and one actor that exchanges the addresses of
+peers. Other modules import this module only inside functions.
 
-An actor runs a peer in separate processes, like every launcher. If the actor is killed, the
-guardian of its supervisor ends them. If the process or node of an actor is lost, Ray restarts the
-actor. Its peer then has the next incarnation, and receives the state from other peers.
+Like every launcher, an actor runs its peer in separate processes. If the actor is killed, the
+guardian of its supervisor ends these processes. If the process or node of an actor is lost, Ray
+restarts the actor. The restarted peer has the next incarnation, and receives the state from other
+peers.
 """
 
 from __future__ import annotations
@@ -26,15 +27,15 @@ from gossip.run import Seed, peers_in, read_seed, shown_lines, write_seed
 
 EVERY_S = 0.2
 ANSWER_S = 10.0
-BYTES_MAX = 64 * 2**20  # limit for a peer's files that are sent to the driver
+BYTES_MAX = 64 * 2**20  # maximum size of a peer's files that are sent to the driver
 
 
 @dataclass(frozen=True, slots=True)
 class RayPlan:
-    """Plan of a run that every peer receives.
+    """Description of a run that every actor receives.
 
     Attributes:
-        command: Program and arguments, run in ``folder``.
+        command: Program and arguments. ``folder`` is their working directory.
         one_host: Whether all peers are on one machine, and listen on its loopback interface.
     """
 
@@ -46,8 +47,8 @@ class RayPlan:
 
 
 class RayRegistry:
-    """Addresses of all peers, merged from the folders of all peers. After a restart of this actor
-    the peers send them again."""
+    """Actor with the addresses of all peers. Every peer sends the addresses in its own folder, and
+    does so again after a restart of this actor."""
 
     def __init__(self) -> None:
         self._seeds: dict[int, Seed] = {}
@@ -56,8 +57,8 @@ class RayRegistry:
         self._heard: dict[int, float] = {}
 
     def begin(self, peer: int) -> int | None:
-        """Return a peer's next incarnation; None if it is too late, because all others
-        have ended."""
+        """Return the next incarnation of a peer; None if the peer returns too late, because all
+        others have ended."""
         former = self._seeds.get(peer)
         others = [seed for seed in self._seeds.values() if seed.peer != peer]
         if former is not None and others and all(seed.ended for seed in others):
@@ -69,7 +70,8 @@ class RayRegistry:
     def exchange(
         self, peer: int, known: Sequence[Mapping[str, Any]]
     ) -> tuple[list[dict[str, Any]], bool]:
-        """Merge the seeds of a peer. Return all seeds, and whether the run must stop."""
+        """Merge the seeds (addresses) that a peer sends. Return all seeds, and whether the run must
+        stop."""
         self._heard[peer] = time.monotonic()
         for fields in known:
             seed = Seed(**fields)
@@ -86,16 +88,17 @@ class RayRegistry:
 
 
 def newer(seed: Seed, known: Seed | None) -> bool:
-    """Whether the seed has a later incarnation, or reports the end of the same one."""
+    """Whether ``seed`` has a later incarnation than ``known``, or reports the end of the same
+    incarnation."""
     return known is None or (seed.incarnation, seed.ended) > (known.incarnation, known.ended)
 
 
 class SeedCourier(threading.Thread):
-    """Copies seeds between the local folder and the registry actor, and forwards its request to
-    stop to this process.
+    """Thread that copies seeds between the local folder and the registry actor. If the registry
+    requests a stop, it sends SIGTERM to this process.
 
-    If the actor does not reply, the next attempt is enough: peers with each other's addresses do
-    not need the actor.
+    If the registry does not reply, the thread tries again later: peers that have each other's
+    addresses do not need the registry.
     """
 
     def __init__(self, folder: Path, peer: int, register: Any) -> None:
@@ -119,8 +122,9 @@ class SeedCourier(threading.Thread):
             told = [asdict(seed) for seed in known.values()]
             found, stop = ray.get(self.register.exchange.remote(self.peer, told), timeout=ANSWER_S)
         except Exception as error:  # noqa: BLE001
-            # Ray has many exceptions; the next attempt may succeed after any of them.
-            print(f"gossip: the register does not reply: {type(error).__name__}", file=sys.stderr)
+            # Catch all exceptions: Ray has many, and the next attempt may succeed after any of
+            # them.
+            print(f"gossip: the registry does not reply: {type(error).__name__}", file=sys.stderr)
             return
         for fields in found:
             seed = Seed(**fields)
@@ -128,13 +132,13 @@ class SeedCourier(threading.Thread):
                 write_seed(self.folder, seed)
         if stop and not self.stopped:
             self.stopped = True
-            # The supervisor handles SIGTERM: its peer finishes the round.
+            # The supervisor handles SIGTERM: it lets its peer finish the round.
             os.kill(os.getpid(), signal.SIGTERM)
 
     def close(self) -> None:
         self._over.set()
         self.join()
-        self.carry()  # last exchange: the peer has ended
+        self.carry()  # Send the end of the peer, too.
 
 
 class PeerActor:
@@ -157,7 +161,7 @@ class PeerActor:
         try:
             os.chdir(self.plan.folder)
             config = RunConfig.model_validate_json(self.plan.config)
-            # its own folder: the machines may share no file system
+            # Each peer has a folder of its own, because the machines may share no file system.
             folder = Path(config.run_dir) / f"ray-{self.peer}"
             (folder / "seeds").mkdir(parents=True, exist_ok=True, mode=0o700)
             config = config.model_copy(update={"run_dir": str(folder)})
@@ -193,7 +197,7 @@ class PeerActor:
         return {"code": outcome.exit_code, "files": self._files(folder)}
 
     def _files(self, folder: Path) -> dict[str, bytes]:
-        """Return the files for the driver, with their names in a run's folder."""
+        """Return the contents of the files for the driver, by their name in the run's folder."""
         named = {
             "events.jsonl": f"events-{self.peer}.jsonl",
             "logbook.md": f"logbook-{self.peer}.md",

@@ -1,5 +1,5 @@
-"""``gossip slurm``: a batch script for a job with a peer of one run in each task. The run continues
-after the loss of a node."""
+"""``gossip slurm``: writes the batch script of a job. Every task of the job is one peer of the same
+run, which continues after the loss of a node."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .task_words import check, check_fit, check_resume, program_of
 SCRIPT = """\
 #!/bin/bash
 {options}
-# --no-kill, here and for srun: a lost node takes its own tasks with it, not the job.
+# --no-kill, here and for srun: a lost node ends its own tasks, but not the job.
 # --signal: every task receives SIGTERM before the time limit, and its peer leaves after its round.
 # --requeue: a requeued job is another run, in another folder. With --resume auto it continues from
 # the newest checkpoint; without a checkpoint there is no state to continue from.
@@ -52,25 +52,27 @@ def slurm(
     time: Annotated[str | None, optional("Time limit of the job, in sbatch's format.")] = None,
     cpus: Annotated[int, typer.Option(min=1, help="Processors, and so threads, of each peer.")] = 1,
     gpus: Annotated[int, typer.Option(min=0, help="GPUs of each peer.")] = 0,
-    partition: Annotated[str | None, optional("As sbatch's.", "-p", "--partition")] = None,
-    account: Annotated[str | None, optional("As sbatch's.", "-A", "--account")] = None,
+    partition: Annotated[str | None, optional("As for sbatch.", "-p", "--partition")] = None,
+    account: Annotated[str | None, optional("As for sbatch.", "-A", "--account")] = None,
     leave: Annotated[
         int,
-        typer.Option(min=0, help="Seconds before the end at which peers are asked to leave."),
+        typer.Option(
+            min=0, help="Seconds before the end of the job at which peers are told to leave."
+        ),
     ] = 90,
     more: Annotated[
         list[str] | None,
         optional("One more option for sbatch: --sbatch=--mem=8G. Repeatable.", "--sbatch"),
     ] = None,
     submit: Annotated[
-        bool, typer.Option("--submit", help="Send it with sbatch instead of printing it.")
+        bool, typer.Option("--submit", help="Submit the script with sbatch instead of printing it.")
     ] = False,
 ) -> None:
     """Print or --submit a Slurm job that survives lost nodes: gossip slurm -N 4 --per-node 2 --time
     2:00:00 -- train.py --lr 0.1
 
-    Inside any srun with several tasks, gossip run train.py is one peer of them, with or without
-    this: docs/schedulers.md.
+    In any srun with several tasks, each task that runs gossip run train.py is one peer of the run,
+    also without this command: docs/schedulers.md.
     """
     shown = check(context, words, nodes * per_node)
     check_resume(shown)
@@ -120,7 +122,7 @@ def send(text: str) -> None:
         said = " ".join(done.stderr.split()) or f"exit code {done.returncode}"
         raise ConfigError(
             f"sbatch rejects the job: {said}",
-            "without --submit the script is printed; change and submit it by hand",
+            "print the script without --submit, change it, and submit it by hand",
         )
     job = done.stdout.strip().partition(";")[0]
     print(

@@ -1,5 +1,5 @@
-"""``gossip run`` as a task of a scheduler: one peer of a run with other peers in other tasks, and
-the outcome of the whole run."""
+"""``gossip run`` as a task of a scheduler: one peer of a run, whose other peers are other tasks;
+and the outcome of the whole run."""
 
 from __future__ import annotations
 
@@ -31,10 +31,11 @@ from .condor_job import condor_task
 
 
 def find_task(given: str | None, resolved: Resolved) -> Task | None:
-    """Return the task of this process, from ``--task`` or the scheduler's variables; None if it is
-    not a task.
+    """Return the task of this process, from ``--task`` or the scheduler's environment variables;
+    None if this process is not a task.
 
-    Raises: ConfigError: ``--task`` is invalid or lacks a folder, or the variables are inconsistent.
+    Raises: ConfigError: ``--task`` is invalid or used without ``--run-dir``, or the variables are
+    inconsistent.
     """
     plan = resolved.config.pipeline
     if given is None:
@@ -48,7 +49,7 @@ def find_task(given: str | None, resolved: Resolved) -> Task | None:
         peer, peers = _numbers(given)
     if not resolved.config.run_dir:
         raise ConfigError(
-            f"--task {given} without a folder that the tasks share",
+            f"--task {given} needs a folder that all tasks share",
             "use --run-dir FOLDER, the same for all of them",
         )
     return Task(
@@ -67,7 +68,8 @@ def _numbers(given: str) -> tuple[int, int]:
     numbers = re.fullmatch(r"(\d+)/(\d+)", given)
     if numbers is None or int(numbers[1]) >= int(numbers[2]):
         raise ConfigError(
-            f"--task {given}: it must be the number of the task, from 0, and the number of tasks",
+            f"--task {given}: it must be I/N, the number of the task, from 0, and the number of "
+            "tasks",
             "--task 3/8; with --plan also the name of a peer",
         )
     return int(numbers[1]), int(numbers[2])
@@ -76,10 +78,10 @@ def _numbers(given: str) -> tuple[int, int]:
 def train(
     task: Task, resolved: Resolved, program: Program, screen: Screen, track: Sequence[str] = ()
 ) -> tuple[Path, RunOutcome]:
-    """Run the task's peer to its end. Return the run's folder and the outcome.
+    """Run the peer of the task until it ends. Return the run's folder and the outcome.
 
     Args:
-        track: Trackers, which only the first task uses.
+        track: Names of trackers. Only the first task uses them.
     """
     feasible.check_memory(1)
     command = program.command
@@ -111,15 +113,15 @@ def train(
 
 
 def _place(config: RunConfig, peer: int) -> str:
-    """Return the place of a peer in a pipeline, as in ``, lab2 in stage 1``; "" means no
+    """Return the position of a peer in the pipeline, such as ``, lab2 in stage 1``; "" without a
     pipeline."""
     plan = config.pipeline
     return "" if plan is None else f", {plan.names[peer]} in stage {plan.stage_of(peer)}"
 
 
 def displaces(folder: Path, peer: int) -> str:
-    """Return a warning if an earlier incarnation of the peer still runs, as the other peers then
-    accept only the later one; "" if none runs."""
+    """Return a warning if an earlier incarnation of the peer still runs, otherwise "". The other
+    peers accept only the later incarnation."""
     former = read_seed(folder / "seeds", peer)
     if former is None or former.ended or not answers(former):
         return ""
@@ -131,20 +133,20 @@ def displaces(folder: Path, peer: int) -> str:
 
 
 def verdict(folder: Path, code: int) -> int:
-    """Return the exit code of a batch script. If peers finished, it is the run's, regardless of the
-    others: 0, unless all rounds were lost or the replicas diverged. Otherwise it is ``code``, or if
-    that is 0, the code that follows from the peers'."""
+    """Return the exit code for a batch script. If any peer has finished, this is the exit code of
+    the run: 0, unless all rounds were lost or the replicas diverged. Otherwise it is ``code``; if
+    ``code`` is 0, it follows from the exit codes of the peers."""
     if not (folder / "config.json").is_file():
         print(f"error: there is no run in {folder}: no task has begun", file=sys.stderr)
         return code or ConfigError.exit_code
     found = summary.write(folder, code, 0.0)
-    # The caller may not have the exit codes of the tasks.
+    # ``code`` may be 0 because the caller does not have the exit codes of the tasks.
     if not found["finished"] and not found["exit_code"]:
         found = summary.write(folder, telling(summary.codes(folder)), 0.0)
     finished = found["finished"]
     others = [peer for peer in range(found["peers"]) if peer not in finished]
     lost = f"; not: {', '.join(map(str, others))}" if others else ""
-    came = ", ".join(map(str, finished)) or "nobody"
+    came = ", ".join(map(str, finished)) or "no peer"
     print(f"{found['status']} after {counted(found['rounds'], 'round')}; finished: {came}{lost}")
     for line in missed.format_lines(found["faults_missed"]):
         print(shown(line))

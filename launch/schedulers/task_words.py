@@ -1,8 +1,8 @@
-"""Options of ``gossip run`` after ``--`` in commands for schedulers, checked before any task waits
-in a queue.
+"""Checks of the options of ``gossip run`` in a command for a scheduler. They are checked at
+submission, before any task waits in a queue.
 
-Tasks run elsewhere, without the environment of this process. A relevant variable is sent to them,
-or a message reports that it is not.
+Tasks run on other machines, without the environment of this process. Each variable of gossip is
+either sent to the tasks, or a message reports that it is not.
 """
 
 from __future__ import annotations
@@ -26,16 +26,17 @@ if TYPE_CHECKING:
     from gossip.launch.local import Program
 
 NO_USE = (2, 6)
-"""Exit codes of a peer that would fail again after a restart: wrong settings, or rejected by the
-others."""
+"""Exit codes of a peer that would fail again after a restart: its settings are wrong, or the other
+peers have rejected it."""
 PEERS = "GOSSIP_PEERS"
 START_S = 600.0
-"""Start timeout, in seconds: tasks start in sequence, as machines become free."""
+"""Start timeout for tasks, in seconds. It is long, because tasks start one after the other, as
+machines become free."""
 
 
 def check(context: typer.Context, words: list[str], peers: int) -> dict[str, Any]:
-    """Raise now the errors that every task would raise. Return every option, with its value and
-    source.
+    """Check the options, in order to raise now what every task would raise later. Return the value
+    and the source of every option.
 
     Args:
         context: Context of the ``gossip`` command.
@@ -49,8 +50,9 @@ def check(context: typer.Context, words: list[str], peers: int) -> dict[str, Any
 
 
 def check_options(words: list[str], peers: int) -> dict[str, Any]:
-    """Check the options only, for a script that is not on this machine."""
-    said_so = PEERS in os.environ  # In that case the source of the number of peers stays visible.
+    """Check only the options, not the script, which may be on other machines only."""
+    # The user has set the variable, so it stays visible as the source of the number of peers.
+    said_so = PEERS in os.environ
     done = subprocess.run(
         python_command("-m", "gossip.launch.cli", "run", "--show-config", "--json", *words),
         capture_output=True,
@@ -84,9 +86,9 @@ def check_options(words: list[str], peers: int) -> dict[str, Any]:
 
 
 def parsed(context: typer.Context, words: list[str]) -> dict[str, Any]:
-    """Return the parameters that ``gossip run`` parses from valid options. ``run`` is found in the
-    root command of the context."""
-    # The root is a group, which typer's types do not show.
+    """Return the parameters that ``gossip run`` parses from valid options. ``context`` is needed to
+    find the command ``run``."""
+    # The root command is a group, which its type in typer does not show.
     run = getattr(context.find_root().command, "commands")["run"]  # noqa: B009
     params: dict[str, Any] = run.make_context("run", list(words)).params
     return params
@@ -102,15 +104,16 @@ def program_of(context: typer.Context, words: list[str]) -> Program:
 
 
 def refuse(shown: Mapping[str, Any], elsewhere: Mapping[str, str], hint: str) -> None:
-    """Check that none of these options is set. Raises: ConfigError: An option that is determined
-    elsewhere is set."""
+    """Check that the user has set none of the options in ``elsewhere``, which maps an option to the
+    reason. Raises: ConfigError: One of them is set."""
     for option, why in elsewhere.items():
         if (source := shown[option]["source"]) not in ("default", "drawn"):
             raise ConfigError(f"{option} is set ({source}): {why}", hint)
 
 
 def patient(words: list[str], shown: dict[str, Any], scheduler: str) -> list[str]:
-    """Return the options, with a start timeout for a queue if none is given."""
+    """Return the options. If the user has set no start timeout, add one that is long enough for a
+    queue."""
     if shown["start_timeout_s"]["source"] != "default":
         return words
     shown["start_timeout_s"] = {"value": START_S, "source": scheduler}
@@ -118,7 +121,7 @@ def patient(words: list[str], shown: dict[str, Any], scheduler: str) -> list[str
 
 
 def resolved_for(shown: Mapping[str, Any], peers: int, name: str, scheduler: str) -> Resolved:
-    """Return all settings, checked as far as possible before a task waits in a queue. Raises:
+    """Return all settings of the run, checked as far as the submitting machine can. Raises:
     ConfigError and its subclasses."""
     from gossip.run import settled
 
@@ -140,10 +143,10 @@ def resolved_for(shown: Mapping[str, Any], peers: int, name: str, scheduler: str
 
 def check_fit(shown: Mapping[str, Any], peers: int) -> None:
     """Check that this number of peers can train with these settings, before any task waits in a
-    queue. For tasks that make the run themselves.
+    queue. Used if the tasks themselves make the run.
 
-    Raises: ConfigError and its subclasses: For example, the rule cannot tolerate f among this
-        number of peers, or --min-peers could not train.
+    Raises: ConfigError and its subclasses: For example, the rule cannot tolerate f Byzantine peers
+    among ``peers``, or ``--min-peers`` are too few to train.
     """
     from gossip.run import settled, tolerance
 
@@ -153,7 +156,7 @@ def check_fit(shown: Mapping[str, Any], peers: int) -> None:
 
 
 def check_resume(shown: Mapping[str, Any]) -> None:
-    """Check the checkpoint that the tasks will resume from, if they share folders with this
+    """Check the checkpoint from which the tasks will resume, for tasks that share folders with this
     machine. Raises: ConfigError: It does not exist, or is damaged."""
     from gossip.run import settled_resume
 
@@ -171,7 +174,7 @@ def check_resume_elsewhere(shown: Mapping[str, Any]) -> None:
 
 
 def to_stderr(line: str) -> None:
-    """Print a line to stderr, apart from the output of the command."""
+    """Print a warning to stderr, because stdout has the output of the command."""
     print(f"! {line}", file=sys.stderr)
 
 
@@ -184,14 +187,15 @@ def _settings_of(shown: Mapping[str, Any], peers: int, name: str) -> Resolved:
 
 
 def environment_of(shown: Mapping[str, Any]) -> dict[str, str]:
-    """Return settings that come from variables of this process, which the tasks lack."""
+    """Return the environment variables from which settings come. The tasks do not have these
+    variables."""
     sources = [str(row["source"]) for row in shown.values()]
     return {name: os.environ[name] for name in sources if name.startswith("GOSSIP_")}
 
 
 def left_behind() -> list[str]:
-    """Return the variables of gossip that are set here, describe this machine, and are not sent to
-    the tasks."""
+    """Return the names of gossip's environment variables that are not sent to the tasks, because
+    they describe this machine."""
     from gossip.config import NOT_OPTIONS
 
     return sorted(

@@ -1,5 +1,5 @@
-"""Export of a run's rows to a tracker of the user. A separate process reads the run's files, so
-that training never waits for a tracker."""
+"""Export of the records of a run to a tracker of the user. A separate process reads the run's
+files, so that training never waits for a tracker."""
 
 from __future__ import annotations
 

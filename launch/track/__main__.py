@@ -9,8 +9,8 @@ from .exporting import main
 def _print_exception(
     kind: type[BaseException], error: BaseException, trace: TracebackType | None
 ) -> None:
-    """Print the traceback, and then the error in one line: the launcher prints the last line.
-    Messages of database errors end with a link."""
+    """Print the traceback, and then the error in one line, because the launcher prints the last
+    line. The last line of a database error would be a link."""
     sys.__excepthook__(kind, error, trace)
     (first, *_) = str(error).strip().splitlines() or [""]
     print(f"{kind.__name__}: {first}", file=sys.stderr)

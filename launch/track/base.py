@@ -9,7 +9,7 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A value of a curve.
+    """One value of a curve.
 
     Attributes:
         name: Name of the curve: ``loss/peer-0``, ``swarm/round_s``.
@@ -38,8 +38,9 @@ class RunDescription:
 
     Attributes:
         run: Id of the run.
-        settings: Settings of the run, as in ``config.json``.
-        tags: Host, version of the code, and the checkpoint that the run resumed.
+        settings: Settings of the run by name, as in ``config.json``.
+        tags: Facts about the run by name, such as the host, the version of the code, and the
+            checkpoint from which the run resumed.
         began: Start in seconds since 1970.
     """
 
@@ -51,13 +52,14 @@ class RunDescription:
 
 
 class Tracker(Protocol):
-    """Receiver of a run's rows. It may be slow, and may raise: it runs in its own process."""
+    """Receiver of the records of a run. It may be slow or raise, because it runs in a process of
+    its own."""
 
     def begin(self, about: RunDescription) -> None:
-        """Start the record of a run; called once, first."""
+        """Start the record of a run. This is called first, and once."""
 
     def points(self, points: Sequence[Point]) -> None:
-        """Record a batch of values. The values of a curve arrive in order of time."""
+        """Record a batch of values. The values of each curve arrive in order of time."""
 
     def log_event(self, told: Told) -> None:
         """Record an event."""

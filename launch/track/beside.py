@@ -1,5 +1,5 @@
-"""Trackers of a run: one process each. The launcher starts them, and waits for them for some time
-at the end. Training never calls them."""
+"""Trackers of a run, each in its own process. The launcher starts these processes, and waits for
+them at the end for a limited time. Training never calls them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gossip.launch.report import word_for
 from gossip.run import shown, start_tracker, tracker_log
 
 END_S = 10.0
-"""Maximum time of a tracker after the end of the run, in seconds. Then it is killed."""
+"""Time after the end of the run until a tracker that has not finished is killed, in seconds."""
 LOG_BYTES = 2000
 
 
@@ -28,8 +28,8 @@ class _Exporter:
 
 @contextmanager
 def tracked(names: Sequence[str], folder: Path, say: Callable[[str], None]) -> Iterator[None]:
-    """Export the run's rows to trackers while the body runs. A failure of a tracker never raises:
-    ``say`` receives a line about it."""
+    """Export the records of the run to trackers while the body of the context runs. A failure of a
+    tracker raises nothing, but passes a line to ``say``."""
     exporters = [started for name in names if (started := _start(name, folder, say)) is not None]
     try:
         yield
@@ -58,7 +58,7 @@ def _end(exporters: Sequence[_Exporter], folder: Path, say: Callable[[str], None
         except subprocess.TimeoutExpired:
             each.process.kill()
             each.process.wait()
-            say(f"! {each.name} had not stored all rows {END_S:g} s after the end: {again}")
+            say(f"! {each.name} had not stored all values {END_S:g} s after the end: {again}")
             continue
         if code:
             say(f"! {each.name} has failed: {_last_line(each.log)} ({each.log}); then: {again}")

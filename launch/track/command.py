@@ -1,4 +1,4 @@
-"""``gossip track``: export of any run to a tracker, while the run trains or afterwards."""
+"""``gossip track``: exports a run to a tracker, while the run trains or afterwards."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ def track(
     ],
     to: Annotated[
         str,
-        typer.Option(metavar="TRACKER", help="One of the trackers of --track."),
+        typer.Option(metavar="TRACKER", help="Tracker, as in gossip run --track."),
     ] = "tensorboard",
-    runs: Annotated[Path, typer.Option("--dir", help="Where the runs' folders are.")] = Path(
+    runs: Annotated[Path, typer.Option("--dir", help="Folder with the runs' folders.")] = Path(
         "runs"
     ),
 ) -> None:

@@ -1,5 +1,5 @@
-"""Process that exports a run to a tracker. It reads only the run's files, so its queue is on
-disk, and its failure does not affect the run."""
+"""Process that exports a run to a tracker. It reads only the run's files. So it needs no queue in
+memory, and its failure does not affect the run."""
 
 from __future__ import annotations
 
@@ -25,16 +25,17 @@ def export(name: str, folder: Path, launched: bool, others_s: float = 0.0) -> in
     """Export a run until it is over. Return the number of exported values.
 
     Args:
-        launched: Whether a closed stdin shows that the run is over: a launcher holds its other
-            end. Otherwise the run's files show the end.
-        others_s: Maximum time to wait after that until the run's files also show the end.
+        launched: Whether a launcher has started this process and closes its stdin when the run is
+            over. Otherwise the run's files show when the run is over.
+        others_s: Maximum time to wait, after stdin was closed, until the run's files also show the
+            end, in seconds.
     """
     tracker = open_tracker(name, folder)
     points = RunPoints(folder, tracker.points, tracker.log_event)
     tracker.begin(points.about())
     try:
         while True:
-            # Check this first: the rows from before the end are then read below.
+            # Check this before reading, so that all rows from before the end are read below.
             over = _is_closed(READ_EVERY_S) if launched else standing_of(folder).over
             if over and launched:
                 _wait_for_others(folder, others_s)
@@ -49,8 +50,8 @@ def export(name: str, folder: Path, launched: bool, others_s: float = 0.0) -> in
 
 
 def open_tracker(name: str, folder: Path) -> Tracker:
-    """Import and open the tracker of a run. Raises: ConfigError: There is no such tracker, or it is
-    not installed."""
+    """Import the tracker, and open it for the run in ``folder``. Raises: ConfigError: There is no
+    such tracker, or it is not installed."""
     check_trackers([name])
     module = importlib.import_module(f"{__package__}.to_{name}")
     tracker: Tracker = module.open_tracker(folder)
@@ -64,7 +65,7 @@ def _wait_for_others(folder: Path, most_s: float) -> None:
 
 
 def _is_closed(wait_s: float) -> bool:
-    """Whether stdin closes within ``wait_s``."""
+    """Whether stdin is closed, or becomes so within ``wait_s`` seconds."""
     ready, _, _ = select.select([sys.stdin], [], [], wait_s)
     return bool(ready) and not os.read(sys.stdin.fileno(), 4096)
 

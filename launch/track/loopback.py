@@ -1,4 +1,4 @@
-"""A server of one page, on loopback only."""
+"""HTTP server for one page, on loopback only."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ HOST = "127.0.0.1"
 
 
 class LoopbackServer(ThreadingHTTPServer):
-    """Replies to requests for one path, with this server's own address as their Host. A foreign
-    page in the same browser thus cannot read a run through a name that resolves to this machine.
+    """Serves one path. It rejects a request whose Host header is not this server's own address: a
+    foreign page in the browser could otherwise read the run through a host name that resolves to
+    this machine.
 
     Args:
         path: Path of the page, such as ``/metrics``.
         kind: Content type.
-        make: Function that returns the page; called in a thread of the request.
+        make: Function that returns the page. It is called in the thread of the request.
         port: Port to listen on; 0 means any free port.
     Raises: OSError: The port is taken.
     """
@@ -56,4 +57,4 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Log nothing: requests come every few seconds."""
+        """Log nothing, because requests arrive every few seconds."""

@@ -1,4 +1,4 @@
-"""Conversion of a run's files to values of curves and events, while the files grow."""
+"""Conversion of the files of a run to values of curves and to events, while the files grow."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from gossip.run import checkpoints, real, whole
 from .base import Point, RunDescription, Told
 
 SWARM_EVERY_S = 1.0
-"""Time between two values that describe the whole swarm, in seconds."""
+"""Minimum time between two values of a curve about the swarm or a peer's state, in seconds."""
 BATCH = 1000
 NOT_VALUES = frozenset(("t", "wall", "peer", "round", "step"))
 SETTING_CHARACTERS = 500
-"""Maximum length of a parameter in MLflow."""
+"""Maximum number of characters of a parameter in MLflow."""
 
 
 class RunPoints:
-    """Incremental reader of a run's folder, which passes on new values and events.
+    """Incremental reader of a run's folder. It passes new values and events to callbacks.
 
     Args:
         points: Called with up to ``BATCH`` values at a time.
@@ -64,7 +64,7 @@ class RunPoints:
         self._flush()
 
     def end(self) -> None:
-        """Export the state of the run at its end, and the peers that finished; called once."""
+        """Export the final state of the run, and the peers that finished. This is called once."""
         at, step = self.reader.view.last_at, max(self.reader.view.progress.round, 0)
         self._add_swarm_points(step, at)
         self._flush()
@@ -98,7 +98,8 @@ class RunPoints:
                     self._add_point(f"participation/peer-{peer}", commit.round, share, commit.t)
 
     def _export_event(self, event: Event, lines: Sequence[str]) -> None:
-        """Export the lines about an event and, every ``SWARM_EVERY_S``, the state of the swarm."""
+        """Export the lines about an event. Every ``SWARM_EVERY_S``, also export the state of the
+        swarm."""
         view, at = self.reader.view, event.t
         step = max(view.progress.round, 0)
         for line in lines:
@@ -181,7 +182,7 @@ def _tags(
 
 
 def _end_in_words(view: RunModel) -> str:
-    """Return a line with the number of peers that finished, and the others."""
+    """Return a line with the number of peers that finished, and the ids of all other peers."""
     rows = [row for row in view.rows.values() if row.state != "elsewhere"]
     others = [row.peer for row in rows if row.state != "done"]
     done = f"{len(rows) - len(others)} of {counted(len(rows), 'peer')} finished"

@@ -1,4 +1,5 @@
-"""MLflow: the server that ``MLFLOW_TRACKING_URI`` names, or else ``RUN/mlflow.db``."""
+"""Export to MLflow: to the server in ``MLFLOW_TRACKING_URI`` if it is set, else to the file
+``RUN/mlflow.db``."""
 
 from __future__ import annotations
 
@@ -12,14 +13,15 @@ from mlflow.entities import Metric, Param, RunTag
 from .base import Point, RunDescription, Told
 
 EXPERIMENT = "gossip"
-BATCH = 1000  # maximum number of values in a request to a server
+BATCH = 1000  # maximum number of values in one request
 PARAMS = 100
 TOLD_MAX = 300
-"""Maximum number of events that become tags: MLflow limits the tags of a run."""
+"""Maximum number of events that are exported as tags, because MLflow limits the tags of a run."""
 
 
 class MLflow:
-    """Exports values as metrics, settings as parameters, and events as tags ``event.0001``."""
+    """Exports values as metrics, settings as parameters, and events as tags: ``event.0001`` and so
+    on."""
 
     def __init__(self, uri: str) -> None:
         self._client = MlflowClient(tracking_uri=uri)

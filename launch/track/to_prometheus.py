@@ -1,4 +1,5 @@
-"""Prometheus: the newest value of each curve as text, on loopback, during the run."""
+"""Export to Prometheus: during the run, a server on loopback returns the newest value of each curve
+as text."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ PORT = 9464
 """Default port. If it is taken, for example by a second run, any free port is used."""
 PORT_VARIABLE = "GOSSIP_PROMETHEUS_PORT"
 ADDRESS = "prometheus.url"
-"""Name of the file in the run's folder with the address."""
+"""File in the run's folder that contains the address of the server."""
 CURVES_MAX = 20_000
 KIND = "text/plain; version=0.0.4"
 _PEER = re.compile(r"peer-(\d+)")
@@ -85,8 +86,8 @@ class Prometheus:
 
 
 def _metric(curve: str) -> tuple[str, Labels]:
-    """Return the name and the labels of a metric: ``loss/peer-0`` is ``gossip_loss{peer="0"}``, and
-    ``swarm/loss`` is ``gossip_swarm_loss``."""
+    """Return the name and the labels of the metric for a curve: ``gossip_loss{peer="0"}`` for
+    ``loss/peer-0``, and ``gossip_swarm_loss`` for ``swarm/loss``."""
     name, _, where = curve.rpartition("/")
     peer = _PEER.fullmatch(where)
     words = name if peer or where == "swarm" else curve
@@ -95,20 +96,21 @@ def _metric(curve: str) -> tuple[str, Labels]:
 
 
 def _line(name: str, labels: Iterable[tuple[str, str]], value: float) -> str:
-    # JSON escapes a text as Prometheus does.
+    # JSON and Prometheus escape a text in the same way.
     pairs = ",".join(f"{key}={json.dumps(text, ensure_ascii=False)}" for key, text in labels)
     return f"{name}{{{pairs}}} {value!r}"
 
 
 def _server(make: Callable[[], bytes], port: int | None) -> LoopbackServer:
-    """Return a server at the requested port, else at the default port, else at any free one."""
+    """Return a server at ``port``. Without a port, use the default port, or any free port if that
+    is taken."""
     for chosen in (PORT, 0) if port is None else (port,):
         try:
             return LoopbackServer("/metrics", KIND, make, chosen)
         except OSError as error:
             why = error.strerror
     raise ConfigError(
-        f"cannot serve metrics on port {port}: {why}", f"set another {PORT_VARIABLE}, or none"
+        f"cannot serve metrics on port {port}: {why}", f"set another {PORT_VARIABLE}, or unset it"
     )
 
 

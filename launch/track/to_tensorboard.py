@@ -1,4 +1,4 @@
-"""TensorBoard: event files in ``RUN/tensorboard``."""
+"""Export to TensorBoard: event files in ``RUN/tensorboard``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ QUEUE = 1000
 
 
 class TensorBoard:
-    """Exports values as scalars, and events as text. An earlier export of the run is replaced."""
+    """Exports values as scalars, and events as text. It replaces an earlier export of the run."""
 
     def __init__(self, folder: Path) -> None:
         if folder.is_dir():
@@ -53,7 +53,8 @@ class TensorBoard:
 
 
 def _cell(text: str) -> str:
-    """Escape a cell of a Markdown table: a bar, as in a partition, would end the cell."""
+    """Escape the text of a Markdown table cell: a bar, as in the event of a partition, would end
+    the cell."""
     return text.replace("|", "\\|")
 
 

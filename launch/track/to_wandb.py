@@ -1,4 +1,5 @@
-"""Weights & Biases: offline in ``RUN/wandb``, for ``wandb sync``, unless ``WANDB_MODE`` is set."""
+"""Export to Weights & Biases. Unless ``WANDB_MODE`` is set, the export is offline, in
+``RUN/wandb``, for a later ``wandb sync``."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ class WandB:
         self._told = 0
 
     def begin(self, about: RunDescription) -> None:
-        mode: Any = os.environ.get("WANDB_MODE", "offline")  # wandb reports an unknown mode
+        # wandb itself raises an error for an unknown mode.
+        mode: Any = os.environ.get("WANDB_MODE", "offline")
         self._run = wandb.init(
             project=os.environ.get("WANDB_PROJECT", "gossip"),
             name=about.name,

@@ -115,7 +115,7 @@ async def test_a_list_of_who_is_allowed_is_each_machines_own(
         arrival, said = await arrive(join_server.address, key=key)
     assert arrival.config.allowed == (str(here / "mine.txt") if own else "")
     assert [
-        "who may take part (theirs.txt), and this machine has none" in line for line in said[:1]
+        "of allowed peers (theirs.txt), and this machine has none" in line for line in said[:1]
     ] == [True] * (not own)
     assert ["GOSSIP_KEY=FILE" in line for line in said[1:]] == [True] * (not own)
     assert "/secret" not in (here / "runs" / "t" / "config.json").read_text() + "".join(said)
@@ -131,7 +131,7 @@ async def test_a_script_of_its_own_may_have_its_own_arguments(tmp_path: Path, he
 async def test_what_runs_here_is_not_for_a_door_to_say(tmp_path: Path, here: Path) -> None:
     async with run_in(tmp_path / "run") as join_server:
         with pytest.raises(
-            ConfigError, match=r"name the script: .* The others run train.py --lr 1"
+            ConfigError, match=r"name the script: .* The other peers run train.py --lr 1"
         ) as raised:
             await arrive(join_server.address, script=None)
         assert raised.value.hint == f"gossip join {join_server.address} -- train.py --lr 1"
@@ -221,7 +221,7 @@ async def test_who_has_no_key_or_another_is_told_so_at_once(tmp_path: Path) -> N
 async def test_a_key_that_was_not_copied_is_told_with_where_it_should_be(here: Path) -> None:
     with pytest.raises(ConfigError, match=r"swarm key swarm.key does not exist here") as refused:
         await arrive("10.0.0.5:7421", key=Path("swarm.key"))
-    assert f"to {here}/swarm.key: for you alone" in (refused.value.hint or ""), (
+    assert f"to {here}/swarm.key, readable only by you" in (refused.value.hint or ""), (
         "and not how to make another key"
     )
 
@@ -264,7 +264,7 @@ async def test_an_address_that_the_others_cannot_reach_is_refused(
     async with run_in(tmp_path / "run") as join_server:
         with pytest.raises(
             ConfigError,
-            match=r"this machine's peers would be at 10.9.9.9: the others could not reach them",
+            match=r"this machine's peers would be at 10.9.9.9: the other peers could not reach them",
         ):
             await arrive(join_server.address, advertise="eth0")
 
@@ -277,7 +277,7 @@ async def test_what_the_door_saw_is_compared_with_ones_address(tmp_path: Path, h
         assert said == [
             (
                 "! this machine's address is 127.0.0.1, but the join server at 127.0.0.1:1 saw "
-                "127.0.0.9: the network between them translates addresses. The others connect to "
+                "127.0.0.9: the network between them translates addresses. The other peers connect to "
                 "127.0.0.1"
             )
         ]
@@ -302,7 +302,9 @@ async def test_who_joins_with_the_code_of_another_commit_is_told_so(
             json.dumps({"code": {"commit": "a" * 40}})
         )
         _, said = await arrive(join_server.address)
-        assert said == ["! the code is at commit bbbbbbbbbbbb, that of the others at aaaaaaaaaaaa"]
+        assert said == [
+            "! the code here is at commit bbbbbbbbbbbb, that of the other hosts at aaaaaaaaaaaa"
+        ]
         (tmp_path / "run" / "environment.json").write_text(
             json.dumps({"code": {"commit": "b" * 40}})
         )

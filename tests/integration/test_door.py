@@ -277,7 +277,7 @@ async def test_bytes_of_strangers_are_counted_and_nothing_else(tmp_path: Path) -
         stranger = await say([number, b"GDR9whatever"])
         answer = says.decode((await stranger.recv_multipart())[1])
         assert isinstance(answer, says.JoinRejected)
-        assert answer.message == "this join server has version 1, you have version 9"
+        assert answer.message == "this join server has protocol version 1, you have 9"
         assert isinstance(await asked(join_server, says.RunQuery()), says.RunInfo)
     context.destroy(0)
 
@@ -338,7 +338,7 @@ async def test_doors_with_the_swarm_key_talk_and_others_hear_that_it_is_it(tmp_p
                 f"{one.address}: refused by key: that join server has a different key"
             )
             assert none.troubles()[0].startswith(
-                f"{one.address}: refused by key: that join server needs one (--key FILE)"
+                f"{one.address}: refused by key: that join server needs a key (--key FILE)"
             )
             assert peers_in(tmp_path / "c" / "seeds") == peers_in(tmp_path / "d" / "seeds") == []
         assert (one.socket.refused, len(one.keeper.join_servers)) == (0, 2), (
@@ -436,7 +436,7 @@ async def test_a_full_disk_costs_an_answer_and_not_the_door(
         assert isinstance(await asked(join_server, says.RunQuery()), says.RunInfo)
     assert [line for line in said if "No space left" in line] == [
         (
-            f"! the join server at {join_server.address} failed at a task, and continues: "
+            f"! the join server at {join_server.address} had an error, and continues: "
             "OSError: [Errno 28] No space left on device"
         )
     ]

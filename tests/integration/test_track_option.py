@@ -102,7 +102,7 @@ def test_a_tracker_that_blocks_or_fails_changes_nothing_of_the_run(
     assert (summary["status"], summary["rounds"], summary["rounds_lost"]) == ("finished", 300, 0)
     # Without room MLflow tries again, for longer than anybody waits for it.
     tries_again = tracker == "mlflow" and hurt is leave_no_room
-    why = ["had not stored all rows"] if hurt is stop or tries_again else []
+    why = ["had not stored all values"] if hurt is stop or tries_again else []
     why += [] if hurt is stop else ["has failed"]
     assert any(f"! {tracker} {each}" in out for each in why)
     assert f"gossip track out --to {tracker}" in out

@@ -60,7 +60,7 @@ def test_a_run_that_did_all_it_should_is_fine() -> None:
         ({"rounds": 300}, "only 300 of 400 rounds"),
         ({"replicas_identical": False}, "replicas of honest peers differ"),
         ({"deaths": []}, "kills 1 peer, 0 died"),
-        ({"suspected": [5]}, "the liars 6 were not suspected"),
+        ({"suspected": [5]}, "the Byzantine peers 6 were not suspected"),
         ({"suspected": [1, 5, 6]}, "honest peers 1 were suspected"),
         ({"accuracy": {"mean_model": 0.5, "worst_replica": 0.5}}, "the accuracy is 0.5"),
         ({"accuracy": {"mean_model": None, "worst_replica": None}}, "the accuracy is None"),
@@ -74,7 +74,7 @@ def test_whatever_a_run_did_not_do_is_named(changed: dict[str, Any], says: str) 
 def test_a_comparison_that_broke_down_is_named() -> None:
     comparison = {**REFERENCE, "plain": {"status": "quorum_lost", "rounds": 26}}
     (line,) = what_went_wrong(outcome(), summary(), comparison, standard=True)
-    assert "plain averaging did not get to its end: quorum_lost after 26 rounds" in line
+    assert "plain averaging did not finish: quorum_lost after 26 rounds" in line
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ def test_the_demo_shows_errors_and_the_first_event_of_each_kind() -> None:
 
 def test_a_peer_that_died_out_of_plan_is_named() -> None:
     wrong = what_went_wrong(outcome(1), summary(), REFERENCE, standard=True)
-    assert wrong == ["peers 1 were lost, and not by the fault plan"]
+    assert wrong == ["peers 1 were lost without a fault in the plan"]
 
 
 def test_a_rule_that_does_not_hold_is_no_failure_of_the_demo() -> None:

@@ -336,7 +336,7 @@ def test_the_demo_gives_each_peer_more_honest_neighbours_than_liars(
 def test_an_option_behind_the_run_to_join_is_not_taken_for_a_script(gossip: Gossip) -> None:
     done = gossip("join", "127.0.0.1:9", "--timeout", "2")
     assert done.returncode == 2
-    assert "--timeout follows the run: options come before it" in done.stderr
+    assert "--timeout follows the run: options come before the run" in done.stderr
 
 
 SAID = {

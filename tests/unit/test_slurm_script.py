@@ -44,7 +44,7 @@ GOLDEN = """\
 #SBATCH --no-kill
 #SBATCH --requeue
 #SBATCH --mem=8G
-# --no-kill, here and for srun: a lost node takes its own tasks with it, not the job.
+# --no-kill, here and for srun: a lost node ends its own tasks, but not the job.
 # --signal: every task receives SIGTERM before the time limit, and its peer leaves after its round.
 # --requeue: a requeued job is another run, in another folder. With --resume auto it continues from
 # the newest checkpoint; without a checkpoint there is no state to continue from.
@@ -187,7 +187,7 @@ def test_a_task_by_number_meets_the_others_in_a_folder_that_is_named(tmp_path: P
     for wrong in ("8/8", "3", "x/y", "-1/2"):
         with pytest.raises(ConfigError, match="number of the task"):
             task_runs.find_task(wrong, resolve({"run_dir": "shared"}))
-    with pytest.raises(ConfigError, match="without a folder"):
+    with pytest.raises(ConfigError, match="needs a folder"):
         task_runs.find_task("3/8", resolve({}))
 
 

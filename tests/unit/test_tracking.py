@@ -199,7 +199,7 @@ def test_a_tracker_that_blocks_is_ended_after_the_run(
     monkeypatch.setattr(beside, "END_S", 0.2)
     exporter_is(monkeypatch, "import signal\nwhile True: signal.pause()")
     (line,) = said_of(run)
-    assert "had not stored all rows 0.2 s after the end" in line
+    assert "had not stored all values 0.2 s after the end" in line
 
 
 def test_a_tracker_that_cannot_be_started_ends_nothing(
