@@ -7,15 +7,17 @@ from typing import Any
 
 from .run_model import RunModel
 
-UNTRIED = "no connection was made: gossip doctor --to ADDRESS, from one host to the other"
+UNTRIED = (
+    "no connection was made: check it with gossip doctor --to ADDRESS, from one host to the other"
+)
 
 
 def trained_alone(view: RunModel, first: int, finished: Collection[int]) -> list[dict[str, Any]]:
-    """Return the peers that trained alone, each with the peers that it never met and the best known
-    reason.
+    """Return the peers that trained alone. Each entry lists the peers that it never met, with the
+    best known reasons.
 
     Args:
-        first: Number of peers that the run began with.
+        first: Number of initial peers of the run.
         finished: Peers that have finished.
     """
     peers = range(first) if first > 1 else ()
@@ -32,8 +34,8 @@ def trained_alone(view: RunModel, first: int, finished: Collection[int]) -> list
 
 
 def _why(view: RunModel, peer: int, other: int) -> str:
-    """Return the notice of one of the two peers about the other. Without one, return the end of the
-    other peer, else the result of the last connection to its address."""
+    """Return why ``peer`` never met ``other``: the notice of one of them about the other one, else
+    the end of ``other``, else the result of the last connection to the address of ``other``."""
     row, lives = view.rows.get(other), view.lives
     ended = f"it ended: {row.exit}" if row is not None and row.state == "gone" else ""
     said = lives.notices.get(frozenset((peer, other)))

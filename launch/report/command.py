@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 Run = Annotated[
     str, typer.Argument(help="Folder of the run, or its name under runs/.", show_default=False)
 ]
-Dir = Annotated[Path, typer.Option("--dir", help="Where the runs' folders are.")]
+Dir = Annotated[Path, typer.Option("--dir", help="Folder with the runs' folders.")]
 EXIT_CODE_MAX = 255
 
 
 def ls(
     runs: Dir = Path("runs"),
-    as_json: Annotated[bool, optional("Print them as JSON.", "--json")] = False,
+    as_json: Annotated[bool, optional("Print the list as JSON.", "--json")] = False,
 ) -> None:
     """List runs, the latest first, with state, progress and exit code."""
     from gossip.run import shown
@@ -50,7 +50,7 @@ def ls(
 
 
 def table(runs: list[RunState], now: float, sizes: list[int]) -> list[str]:
-    """Return a header and one line for each run. ``sizes``: bytes in the folders."""
+    """Return a header and one line for each run. ``sizes``: size of each run's folder, in bytes."""
     rows = [("name", "state", "peers", "round", "began", "size", "acc", "loss", "exit")]
     for run, size in zip(runs, sizes, strict=True):
         alive = f"{run.alive}/{run.peers}" if run.alive is not None else str(run.peers)
@@ -98,7 +98,8 @@ def top(
     run: Annotated[
         str | None,
         typer.Argument(
-            help="Folder of the run, or its name under runs/; by default the latest running one.",
+            help="Folder of the run, or its name under runs/; by default the latest run that is "
+            "running.",
             show_default=False,
         ),
     ] = None,
@@ -200,7 +201,9 @@ def stop(
     run: Run,
     now: Annotated[
         bool,
-        optional("Kill its peers; otherwise each finishes its round and leaves.", "--now"),
+        optional(
+            "Kill the peers at once; otherwise each peer finishes its round and leaves.", "--now"
+        ),
     ] = False,
     timeout: Annotated[float, typer.Option(min=0.0, help="Seconds to wait for the end.")] = 60.0,
     runs: Dir = Path("runs"),
@@ -262,9 +265,9 @@ def _explain_codes(code: str | None) -> None:
 def rm(
     run: Run,
     with_checkpoints: Annotated[
-        bool, optional("Remove its checkpoints, too.", "--checkpoints")
+        bool, optional("Also remove the run's checkpoints.", "--checkpoints")
     ] = False,
-    yes: Annotated[bool, optional("Do not ask.", "--yes", "-y")] = False,
+    yes: Annotated[bool, optional("Do not ask for confirmation.", "--yes", "-y")] = False,
     runs: Dir = Path("runs"),
 ) -> None:
     """Remove the files of a run that has ended; checkpoints stay: gossip rm RUN"""
@@ -278,7 +281,7 @@ def rm(
     if removal.checkpoints and (others := removing.shared_with(state)):
         raise ConfigError(
             f"{', '.join(others)} saved checkpoints into the same folder: nothing was removed",
-            "leave out --checkpoints, or remove those yourself",
+            "leave out --checkpoints, or remove the checkpoints yourself",
         )
     what = f"{shown(state.folder)}, {bytes_word(removal.nbytes)}"
     if removal.checkpoints:
@@ -305,7 +308,7 @@ def report(
     ],
     out: Annotated[
         Path | None,
-        optional("The page's file; in the first run's folder by default.", "--out", "-o"),
+        optional("File of the page; by default in the folder of the first run.", "--out", "-o"),
     ] = None,
     runs: Dir = Path("runs"),
 ) -> None:

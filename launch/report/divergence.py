@@ -1,4 +1,4 @@
-"""Sentences about replicas that differ, from the events in which peers report it."""
+"""Sentences about replicas that differ, from the events of type ``divergence``."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ def entry_of(event: events.Divergence) -> dict[str, Any]:
 
 
 def _largest(event: events.Divergence) -> float | None:
-    """Return the largest difference of two numbers; None if it is not known."""
+    """Return the largest difference of two elements of the tensors; None if it is not known."""
     return event.largest if event.largest is not None and event.largest >= 0 else None
 
 
 def describe(event: events.Divergence) -> str:
-    """Return the report of an event as a clause with the peer as its subject."""
+    """Return the event as a clause whose subject is the peer."""
     names = [str(text_of(name)) for name in event.tensors or ()]
     shown = ", ".join(names[:3]) or "a tensor"
     more = (event.count or len(names)) - len(names[:3])

@@ -7,7 +7,8 @@ from gossip.observe import events
 from .words import counted
 
 EVERY_S, EVERY_S_MAX = 5.0, 60.0
-"""Bounds of the interval between two lines, in seconds. Epochs within an interval share a line."""
+"""Initial and maximum interval between two lines about epochs, in seconds. Epochs within an
+interval share a line."""
 
 FEWER = (
     '; so epochs leave samples unread, unless the script has peer.epochs(n, remainder="extend") or '
@@ -19,19 +20,21 @@ class Epochs:
     """Completed epochs.
 
     Attributes:
-        ended: By number, from the report of the first peer that completed the epoch.
+        ended: Event of each completed epoch, by its number. The event is that of the first peer
+            that reported the epoch.
     """
 
     def __init__(self) -> None:
         self.ended: dict[int, events.Epoch] = {}
         self._printed, self._printed_at, self._every_s = 0, float("-inf"), EVERY_S
-        self._batch_told: tuple[int, int] | None = None  # round and peers of the last line on it
-        self._planned = 0  # samples of the first round, until a line has reported fewer
-        self._printed_left = False  # whether a line was about an epoch with unread samples
+        # round and number of peers of the last line about batches
+        self._batch_told: tuple[int, int] | None = None
+        self._planned = 0  # samples of the first round; 0 after a line has reported fewer
+        self._printed_left = False  # whether a line has reported an epoch with unread samples
 
     def _on_batch(self, event: events.Batch) -> list[str]:
-        """Return the line about the batch policy, at the start and whenever the number of peers
-        that share a round changes. The first report counts."""
+        """Return the line about the batch policy, at the start and whenever the number of peers in
+        a round changes. Only the first report of a change counts."""
         at, n, local, samples = event.round, event.peers, event.local or 0, event.samples or 0
         known = self._batch_told
         if at is None or n is None or (known is not None and (at <= known[0] or n == known[1])):
@@ -48,8 +51,9 @@ class Epochs:
         ]
 
     def _on_epoch(self, event: events.Epoch) -> list[str]:
-        """Return a line for an epoch, or for several short ones together. An epoch that used
-        samples twice has its line at once, as has the first epoch with unread samples."""
+        """Return a line about an epoch, or about several short epochs together. The line is
+        returned at once for an epoch that used samples twice, and for the first epoch with unread
+        samples."""
         if event.epoch is None or event.epoch in self.ended:
             return []
         self.ended[event.epoch] = event
@@ -63,8 +67,8 @@ class Epochs:
         return self.rest()
 
     def at_end(self, planned: bool) -> list[str]:
-        """Return the lines at the end of a run. ``planned``: All its planned steps are done, so no
-        later epoch reads the samples that the last one left."""
+        """Return the lines at the end of a run. ``planned``: whether all planned steps are done, so
+        that no later epoch reads the samples that the last epoch left."""
         left = next(reversed(self.ended.values())).left if self.ended and planned else 0
         lines = self.rest()
         if left:
@@ -75,7 +79,7 @@ class Epochs:
         return lines
 
     def rest(self) -> list[str]:
-        """Return the line about the epochs without a line so far."""
+        """Return the line about the epochs that have no line yet."""
         new = list(self.ended.items())[self._printed :]
         self._printed = len(self.ended)
         if not new:

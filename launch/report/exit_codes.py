@@ -1,4 +1,5 @@
-"""Meanings of exit codes, for ``gossip explain``. A test compares docs/exit_codes.md with them."""
+"""Meanings of exit codes, for ``gossip explain``. A test checks that docs/exit_codes.md has the
+same texts."""
 
 from __future__ import annotations
 
@@ -86,7 +87,8 @@ CODES: dict[int, ExitCodeMeaning] = {
 
 
 def status_of(code: int) -> str:
-    """Return the status of a run with that exit code; "failed" for a code that is not ours."""
+    """Return the status of a run with that exit code; "failed" for a code that gossip does not
+    use."""
     return CODES[code].status if code in CODES else "failed"
 
 

@@ -1,4 +1,4 @@
-"""``gossip explain RUN``: sentences about a run, one of its peers or one of its rounds, from
+"""``gossip explain RUN``: sentences about a run, or about one of its peers or rounds, from its
 commits and events."""
 
 from __future__ import annotations
@@ -21,17 +21,18 @@ from .top import PLAIN_WIDTH
 from .words import bytes_word, clock, counted, lasted, named, numbers
 
 LINES_MAX = 40
-"""Maximum number of lines on a peer's events. If there are more, the first and the last are
-shown."""
+"""Maximum number of lines about the events of a peer. If there are more, the first and the last
+lines are shown."""
 LATE_SHARE = 0.1
-"""Minimum share of rounds closed without a late peer at which the peer is named."""
+"""Share of the rounds that were closed without a late peer, above which the peer is named."""
 
 
 def explain(folder: Path, what: str | None, width: int = PLAIN_WIDTH) -> list[str]:
     """Return lines about the run in ``folder``.
 
     Args:
-        what: The number of a peer, or ``@N`` for round N. If no peer has the number, it is a round.
+        what: Id of a peer, or ``@N`` for round N. A number that is no peer's id means a round; None
+            means the whole run.
         width: Width of the lines of tables, in characters.
     Raises: ConfigError: There is no such peer or round.
     """
@@ -59,7 +60,7 @@ def explain(folder: Path, what: str | None, width: int = PLAIN_WIDTH) -> list[st
 def of_run(run: RecordedRun, width: int) -> list[str]:
     """Return lines about the whole run. ``width``: width of the lines, in characters."""
     view, standing = run.view, standing_of(run.folder)
-    # Rounds before the checkpoint that the run resumed from belong to another run.
+    # The rounds before the checkpoint from which the run resumed belong to another run.
     rounds = view.progress.round + 1 - ((view.progress.first or 0) if run.settings.resume else 0)
     took = clock(run.duration_s)
     lines = [f"The run {run.name}: {standing.state}, {counted(rounds, 'round')}, {took}."]
@@ -80,7 +81,8 @@ def of_run(run: RecordedRun, width: int) -> list[str]:
 
 
 def _stages(run: RecordedRun) -> list[str]:
-    """Return the lines about the stages of a pipeline: their peers, and those that ended early."""
+    """Return the lines about the stages of a pipeline: the peers of each stage, and the peers that
+    ended and did not return."""
     view, lines = run.view, []
     for place in sorted({each.in_words for each in view.stages.values()}):
         peers = sorted(peer for peer, each in view.stages.items() if each.in_words == place)
@@ -92,8 +94,8 @@ def _stages(run: RecordedRun) -> list[str]:
 
 
 def _times(run: RecordedRun) -> list[str]:
-    """Return the lines about the time of rounds. In a pipeline the time of an update includes all
-    stages, so only the duration of the round is known."""
+    """Return the lines about the durations of rounds and their parts. In a pipeline the time of an
+    update includes all stages, so only the duration of a round is known."""
     took = run.commits.lasted_s()
     known = np.isfinite(took)
     if not known.any():
@@ -129,7 +131,7 @@ def _rest(seconds: float) -> str:
 
 
 def _late_peers(run: RecordedRun) -> list[str]:
-    """Return lines about the peers without which more than one round of ten was closed."""
+    """Return lines about the late peers without which more than one of ten rounds was closed."""
     late = Counter(peer for missing, _ in run.view.turns.late.values() for peer in missing)
     return [
         f"{counted(count, 'round')} of {len(run.commits)} were closed without peer {peer}, which "
@@ -174,8 +176,8 @@ def of_peer(run: RecordedRun, peer: int) -> list[str]:
 
 
 def _part_in_rounds(run: RecordedRun, peer: int) -> list[str]:
-    """Return the lines about the rounds that have its update, and those that were closed without
-    it."""
+    """Return the lines about the rounds that contain the peer's update, and about those that were
+    closed without it."""
     rounds, lines = np.unique(run.commits.of[run.commits.who == peer]), []
     if len(rounds):
         since = len(run.commits) - int(rounds[0])
@@ -208,7 +210,7 @@ def _time_line(run: RecordedRun, peer: int) -> list[str]:
 
 
 def of_round(run: RecordedRun, number: int) -> list[str]:
-    """Return lines from the commits and events of a round; no lines if there are none."""
+    """Return lines about a round from its commits and events; no lines if it has none."""
     near = {
         (commit.stage, commit.round): commit
         for commit in RunFiles(run.folder).commits()
@@ -250,7 +252,8 @@ def _time_of_round(commit: CommitRow, before: CommitRow | None) -> list[str]:
 
 
 def _updates_of(commit: CommitRow, before: CommitRow | None) -> list[str]:
-    """Return the lines about the updates of a commit: those in it and those left out."""
+    """Return the lines about the updates that a commit contains, and about those that it left
+    out."""
     used = [each.peer for each in commit.contributors if each.weight]
     lines = [f"Its result contains the updates of {numbers(used) or 'no peer'}."]
     lines += [
@@ -274,8 +277,8 @@ def _updates_of(commit: CommitRow, before: CommitRow | None) -> list[str]:
 
 
 def _events_of_round(run: RecordedRun, number: int) -> list[str]:
-    """Return the lines of the run about the round, and the reasons for another server or for a
-    missing peer."""
+    """Return the run's lines about the round, and the reasons why it had another server or lacked a
+    peer."""
     found = []
     if number in run.view.turns.late:
         missing, waited = run.view.turns.late[number]

@@ -1,5 +1,5 @@
-"""Failures in a run, injected or not: deaths, pauses of processes, faults of the network, silent
-peers, lost stages and replicas that differ. Each has its detection and its end."""
+"""Failures in a run, injected or not: deaths and pauses of processes, network faults, silent peers,
+lost stages, and replicas that differ. The record of a failure has its detection and its end."""
 
 from __future__ import annotations
 
@@ -27,20 +27,21 @@ from .sentences import EVER, QUIET_S
 from .stages import describe_rebuilt_stage, describe_unlike_profile
 from .words import at_round, counted
 
-WAKING_S = 1.0  # Time that a stopped peer needs to catch up.
-NOTICED_S = 10.0  # A death noticed later than this after a hang has a different cause.
+WAKING_S = 1.0  # Time that a stopped peer needs to catch up, in seconds.
+# If a death is noticed later than this after a hang, in seconds, it has another cause.
+NOTICED_S = 10.0
 DIVERGENCES_MAX = 100
 
 
 class Failures:
-    """Failures, in the order of their reports.
+    """Failures of a run, in the order in which they were reported.
 
     Attributes:
         injected: Faults that were injected, also by a drill.
         blows: Faults that hit a process, and unplanned deaths.
-        silences: Times in which others had no reply of a peer, for any reason.
-        restarts, hangs: Peer that a fault has killed, or stopped -> seconds until the launcher must
-        start or wake it. The launcher removes the entries that it has carried out.
+        silences: Periods in which other peers received nothing from a peer, for any reason.
+        restarts, hangs: Seconds until the launcher must start or wake a peer that a fault has
+            killed or stopped, by peer. The launcher removes the entries that it has handled.
     """
 
     def __init__(self, state: ModelState, progress: RoundProgress) -> None:
@@ -53,16 +54,17 @@ class Failures:
         self.divergences: list[events.Divergence] = []
         self.restarts: dict[int, float] = {}
         self.hangs: dict[int, float] = {}
-        self._silent: dict[int, Silence] = {}  # silences that are not over
-        # with the peers that reported them: some arrive before the launcher sees the death
+        self._silent: dict[int, Silence] = {}  # silences that are not over, by peer
+        # Recent reports that a peer is dead or skipped, with the reporting peer. Some of them
+        # arrive before the launcher sees the death.
         self._notices: deque[tuple[events.Dead | events.Skip, int]] = deque(maxlen=PEERS_MAX)
 
     def blow(self, peer: int) -> Blow | None:
-        """Return the last blow that hit the peer."""
+        """Return the last fault or death that hit the process of a peer."""
         return next((blow for blow in reversed(self.blows) if blow.peer == peer), None)
 
     def outage_at(self, t: float) -> PartitionRecord | None:
-        """Return the last outage at a time, or shortly before it."""
+        """Return the last outage that was active at ``t``, or shortly before it."""
         on = [
             each
             for each in self.outages
@@ -100,7 +102,8 @@ class Failures:
             each.fault == fault and each.over_at is None and event.t - each.at < QUIET_S
             for each in self.outages
         ):
-            return []  # If peers cannot record which of them reports the fault, all report it.
+            # Several peers report the same fault if they could not record which of them reports it.
+            return []
         self.outages.append(PartitionRecord(*injection, sides=sides_of(fault)))
         self.injected.append(self.outages[-1])
         return [f"* injected: {fault} at round {at}"]
@@ -133,7 +136,8 @@ class Failures:
                 blow.noticed(notice, by)
         self.blows.append(blow)
         if kind == "killed":
-            # Peers that had noticed it have their line; that of later ones counts those that skip.
+            # The line below replaces that of a first skip. A later line about the death also counts
+            # the skips.
             blow.told_skip, blow.told_dead = True, bool(blow.noticed_by)
             over = ("gone", "done", "elsewhere")
             others = sum(each.state not in over for each in self._state.rows.values())
@@ -147,7 +151,7 @@ class Failures:
         return []  # The launcher prints the error.
 
     def _slept(self, peer: int, since: float, until: float) -> bool:
-        """Whether the peer was stopped at any time between ``since`` and ``until``."""
+        """Whether a fault had stopped the peer at any time between ``since`` and ``until``."""
         return any(
             other.peer == peer and other.at <= until and since <= other.until
             for other in self.blows
@@ -171,8 +175,8 @@ class Failures:
         if blow is not None and (
             blow.returned or event.t < blow.at - SLACK_S or 0.0 < blow.until < event.t - NOTICED_S
         ):
-            blow = None  # The event is about another time: a peer that was cut off reports late.
-        # A stopped peer cannot notice a death.
+            blow = None  # The event is not about this blow: a peer that was cut off reports late.
+        # A stopped peer notices a death late, so it is not counted.
         if blow is not None and not self._slept(row.peer, blow.at, event.t):
             blow.noticed(event, row.peer)
         if not isinstance(event, events.Skip):
@@ -190,7 +194,7 @@ class Failures:
         if not self._state.details:
             return
         silence = self._silent.get(event.subject)
-        # A peer that has ended does not report that the other is back.
+        # A peer that has ended no longer reports that the subject is back.
         if silence is None or (silence.dead is None and not subject.skipped_by):
             silence = self._silent[event.subject] = Silence(event.subject, event)
             self.silences.append(silence)
@@ -200,11 +204,11 @@ class Failures:
     def _died(
         self, row: PeerRow, subject: PeerRow, event: events.Dead, blow: Blow | None
     ) -> list[str]:
-        """Return the lines about a peer that declares another dead. ``blow``: the fault that
-        explains it."""
+        """Return the lines about a report that a peer is dead. ``blow``: the fault that explains
+        the death, if any."""
         accuser = row.peer if event.by is None else event.by
         if accuser == subject.peer and subject.state != "elsewhere":
-            return []  # Its own node has reported why.
+            return []  # The peer has declared its own death, and its node has reported why.
         declared = f"x peer {subject.peer} declared dead by peer {accuser}"
         if blow is not None and not blow.told_dead:
             blow.told_dead = True
@@ -223,12 +227,13 @@ class Failures:
         return [] if blow is not None else self._state.speaker.once(event, subject.peer, declared)
 
     def _is_through(self, row: PeerRow, event: events.Skip) -> bool:
-        """Whether the peer had completed all steps at the event. If the link to another peer closes
-        then, that peer has also completed them; its announcement of the end may arrive later."""
+        """Whether the reporting peer had completed all steps at the event. The peer that it skips
+        has then completed them, too, and its announcement of the end may arrive after its link
+        closes."""
         steps = self._progress.steps
         if steps is None or event.round is None:
             return False
-        since = event.round - (row.round + 1)  # rounds that its events have not reported yet
+        since = event.round - (row.round + 1)  # rounds that the peer's events have not reported yet
         return row.step + since >= steps
 
     def _on_unskipped(
@@ -276,14 +281,15 @@ class Failures:
                 last.is_away = False
         elif last is None or last.rebuilt is not None:
             self.lost_stages.append(StageLoss(event.stage, event.t, event.round, is_away=True))
-        elif not last.is_away:  # A second report of the same loss comes from another peer.
+        elif not last.is_away:  # If the loss is recorded, this is the report of another peer.
             last.at, last.round, last.is_away = event.t, event.round, True
         return None
 
     def _on_is_unlike_profile(
         self, event: events.UnlikeProfile, row: PeerRow, subject: PeerRow
     ) -> list[str]:
-        """Return the line about the difference from the profile. The first report counts."""
+        """Return the line about a peer whose speed differs from its profile. Only the first report
+        counts."""
         line = f"! peer {subject.peer} {describe_unlike_profile(event)}"
         return [line] if self._state.speaker.is_due(event, subject.peer, EVER) else []
 
@@ -297,6 +303,7 @@ class Failures:
     def _on_write_failed(self, event: events.CannotWrite, row: PeerRow) -> list[str]:
         why = str(event.why)
         message, hint = in_words(str(event.path), why)
-        # Each process reports it once, and they share the disk.
+        # Every process reports a full disk once, but the processes share the disk, so one line is
+        # enough.
         is_due = self._state.speaker.is_due(event, why, EVER)
         return [f"! {message}", f"  {hint}"] if is_due else []

@@ -1,5 +1,5 @@
-"""Folding of repeated events into one line with a count. Lines and the time are passed as
-arguments."""
+"""Folding of repeated events into one line with their number. This module reads no clock: the time
+is an argument."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from .run_reader import Happening
 from .words import numbers
 
 BURST = 5
-"""Maximum number of lines of a kind that are shown one by one within ``WINDOW_S``."""
+"""Maximum number of lines of one kind that are shown separately within ``WINDOW_S``."""
 WINDOW_S = 10.0
-"""Length of a window, in seconds. The further lines of a kind become one line at its end."""
+"""Length of a window, in seconds. At its end, one line replaces the further lines of a kind."""
 FOLDED = ("~", "!", "?", "+", "-", "=")
 """Marks of lines that are folded. Deaths, faults, pauses and errors have other marks."""
 _NUMBER = re.compile(r"\d[\d.,]*(?:e[+-]?\d+)?")
@@ -31,14 +31,15 @@ class _Kind:
 
 
 class EventFolder:
-    """Folds lines of the same kind. Lines that differ only in their numbers are of one kind."""
+    """Folds lines of the same kind. Lines that differ only in the numbers they contain are of the
+    same kind."""
 
     def __init__(self) -> None:
         self._kinds: dict[str, _Kind] = {}
         self._held_last = False
 
     def fold(self, text: str, now: float) -> list[str]:
-        """Fold a line with those before it. Return the lines to show now."""
+        """Add a line. Return the lines to show now."""
         if text.startswith("  "):  # a continuation of the line before
             return [] if self._held_last else [text]
         self._held_last = False
@@ -57,12 +58,13 @@ class EventFolder:
         return ended
 
     def due(self, now: float) -> list[str]:
-        """Return the lines with the counts of the windows that are over."""
+        """Return the lines that replace folded lines, for all windows that are over."""
         over = [key for key, kind in self._kinds.items() if now - kind.since >= WINDOW_S]
         return self._end(over, now)
 
     def rest(self, now: float) -> list[str]:
-        """Return the lines with the counts of all windows. Called when the run is over."""
+        """Return the lines that replace folded lines, for all windows. This is called when the run
+        is over."""
         return self._end(list(self._kinds), now)
 
     def _end(self, keys: list[str], now: float) -> list[str]:
@@ -84,8 +86,9 @@ class EventFolder:
 
 
 def folded(happenings: Sequence[Happening], most: int) -> list[tuple[Happening, int]]:
-    """Return at most ``most`` of the last events, in order, each with its count. A kind has one
-    entry, its last event; deaths, faults, pauses and errors are never folded."""
+    """Return at most ``most`` of the last events, in order, each with a number of occurrences. A
+    kind of event has one entry, its last event. Deaths, faults, pauses and errors are never
+    folded."""
     found: list[tuple[Happening, int]] = []
     places: dict[str, int] = {}
     for happening in reversed(happenings):

@@ -1,7 +1,9 @@
-"""Files of JSON lines that grow while they are read, and the folder of a run with these files.
+"""Readers of files of JSON lines that grow while they are read, and of the folder of a run with
+these files.
 
-Processes of this or another machine may append to a file of a run during the reading. A row is
-yielded once, as soon as its line is complete. A line that a crash has torn is skipped and counted.
+Processes of this or another machine may append to a file of a run while it is read. A row is
+yielded once, as soon as its line is complete. A line that a crash left incomplete is skipped, and
+the number of such lines is recorded.
 """
 
 from __future__ import annotations
@@ -26,27 +28,28 @@ from .words import counted
 BLOCK_BYTES = 256 * 1024
 LINE_BYTES_MAX = 2**20
 REFUSED_BYTES_MAX = 16 * 2**20
-"""Maximum bytes of lines in one file that are not rows. Beyond it the file is not read further."""
+"""Maximum total bytes of lines in one file that are not rows. Beyond it, the file is not read
+further."""
 TAILS_KEPT = 16
 LATE_S_MAX = 5.0
-"""Maximum delay of a launcher's row behind later rows, in seconds. A launcher reads the messages of
-peers one peer after the other."""
+"""Maximum delay of a row behind later rows in a launcher's file, in seconds. A launcher reads the
+messages of one peer after the other."""
 TAIL_BEGIN = b',"contributors":'
-"""Start of the part of a commit's line that is the same in the files of all peers."""
+"""Start of the part of a line about a commit that is the same in the files of all peers."""
 _DECODER = json.JSONDecoder()
 _PEER = re.compile(r"peer-(0|[1-9]\d{0,3})")
 
 
 def parse_line(line: bytes, file: str) -> Row:
-    """Parse a line of a file of that name. The part that is the same in the lines of all peers
-    about a round is parsed and checked once, and the rows share its values. With hundreds of peers
-    that is most of the line. Raises: ValueError: It is not a row."""
+    """Parse a line of the file named ``file``. Part of the line is the same for all peers of a
+    round; with hundreds of peers this is most of the line. It is parsed and checked once, and the
+    rows share its values. Raises: ValueError: The line is not a row."""
     at = line.find(TAIL_BEGIN)
     if at < 0:
         return check_row(_parsed(str(line, "utf-8")), file)
     try:
         row = check_row(_parsed(str(line[:at], "utf-8") + "}"), file)
-        # In files without events the field ``event`` may be any text.
+        # In files that have no events, the field ``event`` may be any text.
         row.update(_parse_tail(line[at:], str(row.get("event")), file))
     except ValueError:
         return check_row(parse_json(line), file)  # The tail began inside a nested object.
@@ -55,7 +58,7 @@ def parse_line(line: bytes, file: str) -> Row:
 
 @lru_cache(TAILS_KEPT)
 def _parse_tail(text: bytes, event: str, file: str) -> Row:
-    """Return the fields at the end of a line of an event of that name."""
+    """Return the fields in ``text``, the end of a line about an event of the type ``event``."""
     found = check_row({"event": event, **parse_json(b"{" + text[1:])}, file)
     if found.pop("event") != event:
         raise ValueError("the line has two hard links")
@@ -67,21 +70,22 @@ def _parsed(text: str) -> Any:
     try:
         found, end = _DECODER.raw_decode(text)
     except (ValueError, RecursionError):
-        return parse_json(text)  # It begins with blanks, or is not JSON.
+        return parse_json(text)  # The text begins with blanks, or is not JSON.
     return found if end == len(text) else parse_json(text)
 
 
 class GrowingFile:
-    """Reader of ``folder / name`` (no link, no pipe), which yields each row once, in order.
+    """Reader of the file ``folder / name``, which yields each row once, in order. The file must be
+    neither a link nor a pipe.
 
-    Rotated segments come first: ``name.000001.gz``, ``name.000002`` and so on, then ``name``. A
-    file that is rotated between two calls is read further in its segment.
+    Rotated segments are read first: ``name.000001.gz``, ``name.000002`` and so on, then ``name``.
+    If the file is rotated between two calls, the reader continues in its segment.
 
     Attributes:
-        why_not: Why the file cannot be read; "" if it can, or does not exist yet.
-        refused: Number of lines that are not rows of this file, because a crash has torn them or an
-            edit has changed them. ``why_refused``: the first of them, and its error.
-        replaced: Whether another file has replaced it. The other file is not read.
+        why_not: Why the file cannot be read; "" if it can be read, or does not exist yet.
+        refused: Number of lines that are not rows, because of a crash during writing, or a later
+            edit. ``why_refused``: number and error of the first such line.
+        replaced: Whether another file has replaced this file. The other file is not read.
     """
 
     def __init__(self, folder: Path, name: str) -> None:
@@ -91,11 +95,11 @@ class GrowingFile:
         self.refused, self.why_refused = 0, ""
         self._refused_bytes = 0
         self.replaced = False
-        self._segments = 0  # Segments that are read to their ends.
-        self._lines = 0  # Lines read of the next segment, or of the file itself.
-        self._at = 0  # Offset there.
-        self._rest = b""  # An incomplete line.
-        self._seen = -1, -1, -1  # Inode, size and time of the file at the last reading.
+        self._segments = 0  # Number of segments that were read to their ends.
+        self._lines = 0  # Number of lines read in the next segment, or in the file itself.
+        self._at = 0  # Offset in the next segment, or in the file itself.
+        self._rest = b""  # Incomplete last line.
+        self._seen = -1, -1, -1  # Inode, size and modification time at the last reading.
         self._inode = -1  # Inode of the file that ``_at`` belongs to.
 
     def rows(self) -> Iterator[Row]:
@@ -114,21 +118,22 @@ class GrowingFile:
             self.why_not = str(error)
 
     def _changed(self) -> bool:
-        """Whether the file has changed since the last call. A ``stat`` is cheap, and most of
-        hundreds of files have nothing new."""
+        """Whether the file has changed since the last call. Usually most of hundreds of files have
+        not, and ``stat`` is cheaper than opening them."""
         try:
             found = os.stat(self.path, follow_symlinks=False)
         except OSError:
             return False
         now = found.st_ino, found.st_size, found.st_mtime_ns
         seen, self._seen = self._seen, now
-        # An empty file was just rotated. Opening a link or a pipe raises.
+        # An empty file counts, because its data may just have been rotated. Links and pipes also
+        # count: opening them raises an error.
         return seen != now
 
     def _open_segment(self) -> tuple[str, BinaryIO] | None:
-        """Open the segment that is read next."""
+        """Open the next segment; None if there is none."""
         while (name := self._next_segment()) is not None:
-            with suppress(FileNotFoundError):  # It was compressed between the two calls.
+            with suppress(FileNotFoundError):  # The segment was compressed in between.
                 return name, open_in(self._folder, name)
         return None
 
@@ -148,8 +153,8 @@ class GrowingFile:
                 yield from self._parse_block(block)
 
     def _read_rest(self) -> Iterator[Row]:
-        """Yield new rows of the file itself. It is open only for each block: a swarm may have more
-        files than a process can hold open."""
+        """Yield new rows of the file itself. The file is opened for each block and closed again,
+        because a swarm may have more files than a process can hold open."""
         while block := self._next_block():
             yield from self._parse_block(block)
 
@@ -193,10 +198,10 @@ class GrowingFile:
 
 
 class RunFiles:
-    """Reader of all files of a run, which yields new rows.
+    """Reader of all files of a run. Its methods yield new rows.
 
-    ``t`` of each row is seconds since 1970, by the clock of the machine that has written it:
-    monotonic clocks of several machines cannot be compared.
+    The field ``t`` of each row is replaced by seconds since 1970, from the clock of the machine
+    that wrote the row, because monotonic clocks of several machines cannot be compared.
 
     Attributes:
         folder: Folder of the run.
@@ -208,7 +213,8 @@ class RunFiles:
 
     @property
     def broken(self) -> list[str]:
-        """A line for each file that cannot be read, or that has lines that are not rows."""
+        """A line of text for each file that cannot be read, or that contains lines which are not
+        rows."""
         return [
             file.why_not
             or f"{counted(file.refused, 'line')} of {name} could not be read, the first in "
@@ -227,18 +233,18 @@ class RunFiles:
         try:
             names = os.listdir(self.folder)
         except OSError:
-            return []  # It was removed, or is no longer readable.
+            return []  # The folder was removed, or is no longer readable.
         found = sorted(int(match[1]) for name in names if (match := _PEER.fullmatch(name)))
         return found[:PEERS_MAX]
 
     def events(self) -> Iterator[Event]:
-        """Yield new events of launchers, by time; without a launcher (torchrun), those that the
-        peers have written."""
+        """Yield the new events of the launchers, by time. Without a launcher, as under torchrun,
+        yield the events that the peers have written."""
         return map(read_event, self._by_time(self._event_files(), in_order))
 
     def commits(self) -> Iterator[CommitRow]:
-        """Yield new commits of all shards and branches, by the time at which their makers recorded
-        them. A commit appears twice if two peers recorded it."""
+        """Yield the new commits of all shards and branches, by the time at which peers recorded
+        them. A commit that two peers recorded appears twice."""
         return read_commits(self._by_time(self._files_of("commits")))
 
     def metrics(self) -> Iterator[Row]:
@@ -249,7 +255,7 @@ class RunFiles:
         return [*map(self._file, event_files(self.folder))] or self._files_of("events")
 
     def _files_of(self, kind: str) -> list[GrowingFile]:
-        """Return the files of the peers; if the folder has none, the file that merges them."""
+        """Return the files of this kind of all peers. If there are none, return the merged file."""
         names = [f"peer-{peer}/{kind}.jsonl" for peer in self.peers()]
         there = [name for name in names if os.path.lexists(self.folder / name)]
         return [self._file(name) for name in there or [f"{kind}.jsonl"]]
@@ -267,14 +273,15 @@ class RunFiles:
 
 
 def event_files(folder: Path) -> list[str]:
-    """Return the names of the event files that launchers of the run append to: one, or one for each
-    task of a scheduler."""
+    """Return the names of the files to which the launchers of the run append events: one file, or
+    one for each task of a scheduler."""
     names = ["events.jsonl", *sorted(path.name for path in folder.glob("events-*.jsonl"))]
     return [name for name in names if os.path.lexists(folder / name)]
 
 
 def in_order(rows: Iterable[Row]) -> Iterator[Row]:
-    """Yield rows by ``t``. No row may arrive more than ``LATE_S_MAX`` after a later one."""
+    """Yield rows in order of ``t``. Input rows may be out of order by at most ``LATE_S_MAX``
+    seconds."""
     waiting: list[tuple[float, int, Row]] = []
     newest = 0.0
     for number, row in enumerate(rows):

@@ -1,5 +1,5 @@
-"""Faults, deaths, returns and partitions of a run, as its launcher assembles them from the peers'
-reports."""
+"""Records of faults, deaths, returns and partitions of a run, assembled from the reports of
+launchers and peers."""
 
 from __future__ import annotations
 
@@ -10,39 +10,42 @@ from gossip.errors import GossipError
 from gossip.faults import Fault, Partition, parse
 from gossip.observe import events
 
-EXIT_ASKED = 143  # Exit code of a trainer that left properly after SIGTERM.
+EXIT_ASKED = 143  # exit code of a trainer that left properly after SIGTERM
 AFTER_S = 3.0
-"""Time after the end of a fault in which its effects may still show, in seconds."""
-SLACK_S = 0.05  # The launcher may receive the report of a death a moment after the peers.
+"""Time after the end of a fault during which it may still have effects, in seconds."""
+# seconds; the launcher may receive the report of a death slightly later than the peers
+SLACK_S = 0.05
 
 
 @dataclass(slots=True)
 class Blow:
-    """A fault that hit a peer, or an unplanned death, and the peers that noticed it. Times are
-    monotonic seconds."""
+    """Fault that hit the process of a peer, or unplanned death, with the peers that noticed it.
+    Times are monotonic seconds."""
 
     peer: int
     incarnation: int
-    kind: str  # crash, restart, hang; unplanned: killed, raised
+    kind: str  # planned: crash, restart, hang; unplanned: killed, raised
     round: int
     at: float
     planned: bool
     fault: str = ""  # in the syntax of a plan
-    skips: dict[int, float] = field(default_factory=dict)  # peer -> time of its first skip
-    deaths: dict[int, float] = field(default_factory=dict)  # peer -> when it declared the death
+    # time of the first skip, by the peer that skipped
+    skips: dict[int, float] = field(default_factory=dict)
+    # time of the declaration of death, by the declaring peer
+    deaths: dict[int, float] = field(default_factory=dict)
     until: float = 0.0  # end of a hang
     woken_at: float | None = None  # after a hang
     started_at: float | None = None  # start of the next process, by a launcher
     raised: events.Halted | None = None  # last report of a script that raised
-    returned: bool = False  # alive for others again; later events do not belong to this blow
+    returned: bool = False  # whether the peer was alive again; later events belong to another blow
     told_skip: bool = False
     told_dead: bool = False
 
     @property
     def skip_ms(self) -> float | None:
-        """Time from the blow to the slowest survivor's first skip, in milliseconds; None if no peer
-        has noticed it. A survivor that receives the death before its own skip counts from that
-        time."""
+        """Time from the blow until the last survivor skipped the peer, in milliseconds; None if no
+        peer has noticed the blow. If a survivor received the declaration of death before its own
+        skip, the time of the declaration counts."""
         return self._until_last({**self.deaths, **self.skips})
 
     @property
@@ -64,15 +67,15 @@ class Blow:
 
 @dataclass(slots=True)
 class RejoinRecord:
-    """A restarted peer or a newcomer before its first round. ``since``: when it died, or was
-    started."""
+    """Return of a restarted peer, or arrival of a newcomer, until its first round. ``since``: time
+    of its death, or of its start as a newcomer."""
 
     peer: int
     incarnation: int
     since: float | None
     started_at: float | None = None
     round: int | None = None  # its first round
-    after_s: float | None = None  # seconds from ``since`` until that round
+    after_s: float | None = None  # seconds from ``since`` until its first round
 
     @property
     def after_ms(self) -> float | None:
@@ -88,8 +91,8 @@ class RejoinRecord:
 
 @dataclass(slots=True)
 class RestartRecord:
-    """Restart of a peer that died by itself (``--restarts``). ``number``: None if its restarts were
-    used up."""
+    """Restart of a peer that died without a planned fault (``--restarts``). ``number``: number of
+    the restart; None if no restart was left."""
 
     peer: int
     round: int
@@ -101,7 +104,8 @@ class RestartRecord:
 
 @dataclass(slots=True)
 class SuspicionRecord:
-    """A peer below the threshold of trust: the first round, its lowest trust, and the reasons."""
+    """Suspicion of a peer: the first round with too little trust, the lowest trust, and the
+    reasons."""
 
     round: int | None
     trust: float
@@ -110,8 +114,8 @@ class SuspicionRecord:
 
 @dataclass(slots=True)
 class Injection:
-    """A fault that was injected, reported by ``peer``. ``over_at``: None if it lasts, or its end is
-    not reported."""
+    """Injected fault, reported by ``peer``. ``over_at``: time of its end; None if it lasts, or its
+    end was not reported."""
 
     fault: str
     kind: str
@@ -123,11 +127,11 @@ class Injection:
 
 @dataclass(slots=True)
 class Silence:
-    """A time in which others had no reply of a peer.
+    """Period in which other peers received nothing from a peer.
 
     Attributes:
         first: First report. ``dead``: first report that declares the peer dead, if any.
-        back_at: Time at which the peer was alive again; None means never.
+        back_at: Time at which the peer was alive again; None if it never was.
     """
 
     peer: int
@@ -139,7 +143,7 @@ class Silence:
 @dataclass(slots=True)
 class StageLoss:
     """Loss of all peers of a stage of a pipeline. ``rebuilt``: report of the peer that rebuilt the
-    state; None if none has. ``is_away``: whether the stage has no peer."""
+    state, if any. ``is_away``: whether the stage has no peer now."""
 
     stage: int | None
     at: float
@@ -150,25 +154,26 @@ class StageLoss:
 
 @dataclass(slots=True)
 class PartitionRecord(Injection):
-    """A fault of links, and the peers that it separated.
+    """Fault of links, with the peers that it separated.
 
     Attributes:
-        skipped: Peer that the fault may explain the silence of -> its first report.
-        back_at: Time at which the last peer had returned.
+        skipped: Time of the first report of a silent peer whose silence the fault may explain, by
+            peer.
+        back_at: Time at which the last peer returned.
     """
 
     paused: set[int] = field(default_factory=set)
     alone: set[int] = field(default_factory=set)
-    sides: tuple[tuple[int, ...], ...] = ()  # only of a partition
+    sides: tuple[tuple[int, ...], ...] = ()  # () unless it is a partition
     skipped: dict[int, float] = field(default_factory=dict)
     back_at: float | None = None
 
     def affects(self, t: float) -> bool:
-        """Whether the fault was active at a time, or shortly before."""
+        """Whether the fault was active at ``t``, or shortly before."""
         return self.at <= t and (self.over_at is None or t <= self.over_at + AFTER_S)
 
     def record_return(self, t: float) -> None:
-        """Record that a peer was back, if the fault was over shortly before."""
+        """Record that a peer returned at ``t``, if the fault ended shortly before."""
         if self.over_at is not None and self.over_at <= t <= self.over_at + 2 * AFTER_S:
             self.back_at = t
 
@@ -183,8 +188,8 @@ def milliseconds(seconds: float | None) -> float | None:
 
 
 def fault_of(word: str) -> Fault | None:
-    """Parse a fault in the syntax of a fault plan. A drill has its number before it. Return
-    None for any other text."""
+    """Parse a fault in the syntax of a fault plan. The fault of a drill is preceded by the drill's
+    number. Return None for any other text."""
     try:
         (fault,) = parse([word.rpartition(": ")[2]])
     except (GossipError, ValueError):
@@ -193,6 +198,7 @@ def fault_of(word: str) -> Fault | None:
 
 
 def sides_of(word: str) -> tuple[tuple[int, ...], ...]:
-    """Return the sides of a partition in the syntax of a fault plan; () for another fault."""
+    """Return the sides of a partition that is given in the syntax of a fault plan; () for any other
+    fault."""
     fault = fault_of(word)
     return fault.sides if isinstance(fault, Partition) else ()

@@ -11,15 +11,16 @@ from typing import TypeAlias
 from gossip.observe import CommitRow
 
 RECENT_ROUNDS = 8  # as in the core
-# A single commit at the end may be on one peer only, which died before it sent it.
+# At least two: a single commit at the end may exist only on a peer that died before it sent the
+# commit.
 BRANCH_ROUNDS = 2
 EPOCHS_MAX = 1000
-"""Epochs that one slice of a round may span."""
+"""Maximum number of epochs that one slice of a round may span."""
 
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """Abandoned rounds, first to last."""
+    """Abandoned branch: its commits, in order of their rounds."""
 
     commits: tuple[CommitRow, ...]
 
@@ -33,13 +34,13 @@ class Branch:
 
     @property
     def t(self) -> float:
-        """When its first commit was made; monotonic seconds."""
+        """Time of its first commit, in seconds."""
         return self.commits[0].t
 
     @property
     def peers(self) -> list[int]:
-        """Peers that contributed to its last rounds. The first rounds of a branch may still have
-        updates of other peers."""
+        """Peers that contributed to the last rounds of the branch. Its first rounds may still
+        contain updates of other peers."""
         last = self.commits[-1].round
         recent = [each.peers for each in self.commits if each.round > last - RECENT_ROUNDS]
         return sorted(set[int]().union(*recent))
@@ -47,8 +48,8 @@ class Branch:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """``true``: one commit for each (round, shard), in order. ``given_up``: branches of at least
-    ``BRANCH_ROUNDS`` rounds."""
+    """History of a run. ``true``: the valid commit of each (round, shard), in order. ``given_up``:
+    abandoned branches of at least ``BRANCH_ROUNDS`` rounds."""
 
     true: tuple[CommitRow, ...]
     given_up: tuple[Branch, ...]
@@ -88,13 +89,13 @@ Key: TypeAlias = tuple[int, str]  # round, chain
 def read(commits: Iterable[CommitRow]) -> History:
     """Return the history of the commits, which may be in any order.
 
-    A commit names the chain that it extends. If a run ends on several branches, or if a killed
-    maker did not record its commit, the branch with the most contributors in its last rounds
-    counts. Ties go to the longest branch, then to the latest attempt of the last commit: its server
-    had not received an earlier one.
+    A commit names the chain that it extends. A run may end on several branches, or the server of a
+    commit may have been killed before it recorded the commit. The branch with the most contributors
+    in its last rounds is then the history. A tie goes to the longest branch, and then to the branch
+    whose last commit has the latest attempt, because its server had received no earlier commit.
 
-    In a pipeline each stage has its own commits for the same rounds. Those of the last stage
-    count, because they have the losses.
+    In a pipeline each stage has its own commits for the same rounds. The history has the commits of
+    the last stage, because they contain the losses.
     """
     rounds: dict[Key, _BranchRound] = defaultdict(_BranchRound)
     kept = list(commits)
@@ -112,7 +113,7 @@ def read(commits: Iterable[CommitRow]) -> History:
         candidates = [key for key in heads if key[0] <= below]
         if not candidates:
             break
-        # After a gap, the nearest round counts.
+        # After a gap, continue at the nearest earlier round.
         if true:
             nearest = max(number for number, _ in candidates)
             candidates = [key for key in candidates if key[0] == nearest]
@@ -138,12 +139,12 @@ def read(commits: Iterable[CommitRow]) -> History:
 
 
 def _bridges(rounds: Mapping[Key, _BranchRound], heads: set[Key]) -> dict[Key, Key]:
-    """Return bridges over one missing commit inside a branch: round after it -> head at which the
-    branch continues.
+    """Return bridges over single missing commits inside a branch: for the round after a gap, the
+    head at which the branch continues.
 
-    A Byzantine server records the commit that it made, not the one that it sent. That record is a
-    separate head in the round of the missing commit, and has the contributors. If the maker of a
-    commit was killed before it recorded the commit, only the rounds before it exist.
+    A Byzantine server may record another commit than it sends. Its record is a separate head in the
+    round of the missing commit, and contains the contributors. If the server of a commit was killed
+    before it recorded the commit, the branch continues in the round before.
     """
     found: dict[Key, Key] = {}
     for key, here in rounds.items():
@@ -158,7 +159,7 @@ def _bridges(rounds: Mapping[Key, _BranchRound], heads: set[Key]) -> dict[Key, K
 
 
 def _path(rounds: Mapping[Key, _BranchRound], head: Key, chosen: set[Key]) -> list[CommitRow]:
-    """Return the commits of a branch, from its first after the true chain to its head."""
+    """Return the commits of a branch, from the first one after the fork to its head."""
     path: list[CommitRow] = []
     key = head
     while key in rounds and key not in chosen:
@@ -168,9 +169,9 @@ def _path(rounds: Mapping[Key, _BranchRound], head: Key, chosen: set[Key]) -> li
 
 
 def _weight(rounds: Mapping[Key, _BranchRound], head: Key, children: Mapping[Key, int]) -> int:
-    """Return the number of contributors of the last rounds up to ``head``. Rounds that another
-    branch shares do not count, nor does the first round of a branch: peers that have followed
-    another branch since also contributed to it."""
+    """Return the number of different contributors to the last rounds up to ``head``. Rounds that
+    several branches share do not count. The first round of a branch does not count either, because
+    peers that then followed another branch may have contributed to it."""
     seen: set[int] = set()
     key = head
     for _ in range(RECENT_ROUNDS):
@@ -188,11 +189,12 @@ Ranges: TypeAlias = list[tuple[int, int]]
 
 
 def used(commits: Iterable[CommitRow]) -> tuple[int, dict[int, Ranges]]:
-    """Return the number of samples of an epoch, and the samples that the rounds of the commits
-    used, by epoch. A sample counts if it is in the commits of all shards; others are assigned
-    again.
+    """Return the number of samples of an epoch, and the ranges of samples that the rounds used, by
+    epoch. A sample counts if the commits of all shards of its round contain it; other samples are
+    assigned again.
 
-    Memory and time depend only on the number of slices, not on the numbers in untrusted files.
+    Memory and time depend only on the number of slices, not on their sizes, because the files are
+    untrusted.
     """
     ranges: dict[int, Ranges] = {}
     sharded = [commit for commit in commits if commit.epoch is not None and commit.samples_total]
@@ -221,7 +223,7 @@ def _add_slice(ranges: dict[int, Ranges], total: int, of_line: tuple[int, int], 
     """Add a slice of the samples of all epochs up to ``last``, cut at the ends of epochs."""
     start, stop = of_line[0], min(of_line[1], total * (last + 1))
     if stop - start > EPOCHS_MAX * total:
-        return  # No round uses this many epochs.
+        return  # No round uses so many epochs: the file is invalid.
     while start < stop:
         epoch, at = divmod(start, total)
         here = min(total - at, stop - start)
@@ -230,7 +232,8 @@ def _add_slice(ranges: dict[int, Ranges], total: int, of_line: tuple[int, int], 
 
 
 def count_uses(ranges: Ranges, total: int) -> tuple[int, int, int]:
-    """Return the numbers of the ``total`` samples in none of the ranges, in one, and in several."""
+    """Return how many of the ``total`` samples are in none of the ranges, in exactly one, and in
+    several."""
     found, depth, before = [0, 0, 0], 0, 0
     for at, change in sorted([*((a, 1) for a, _ in ranges), *((b, -1) for _, b in ranges)]):
         found[min(depth, 2)] += at - before
@@ -239,8 +242,8 @@ def count_uses(ranges: Ranges, total: int) -> tuple[int, int, int]:
 
 
 def cost(branch: Branch, true: Sequence[CommitRow]) -> dict[str, int]:
-    """Return the cost of an abandoned branch: the number of samples that were returned, and the
-    number of these that the true history also read."""
+    """Return the cost of an abandoned branch: the number of samples that it used in vain, and how
+    many of them the history also used."""
     (total, ours), (_, theirs) = used(true), used(branch.commits)
     given_back = sum(stop - start for ranges in theirs.values() for start, stop in ranges)
     both = 0

@@ -1,4 +1,4 @@
-"""Peers of a launcher that have the state of the run, as their rows report it."""
+"""Peers of a launcher that have the state of the run, according to their events."""
 
 from __future__ import annotations
 
@@ -7,18 +7,19 @@ from typing import Literal, TypeAlias
 from gossip.observe import events
 
 Holding: TypeAlias = Literal["new", "lacks", "receives", "has"]
-"""Relation of a peer to the state of the run. ``new``: a first incarnation, which may begin with a
-state of its own. ``has``: also a peer that finished with the state."""
+"""Whether a peer has the state of the run. ``new``: it is a first incarnation, which may begin with
+a state of its own. ``lacks``: a later incarnation needs the state. ``has``: also if the peer has
+finished."""
 
 
 class StateHolders:
-    """Holders of the run's state. ``round``: the latest round that was reported. ``metrics``: the
-    values that any peer logged last."""
+    """Peers that have, need or receive the run's state. ``round``: latest reported round.
+    ``metrics``: last logged values, of any peer."""
 
     def __init__(self) -> None:
         self.round = -1
         self.metrics: dict[str, float] = {}
-        self._peers: dict[int, Holding] = {}  # those that run or have finished
+        self._peers: dict[int, Holding] = {}  # peers that run, or have finished
 
     @property
     def anybody(self) -> bool:
@@ -32,7 +33,7 @@ class StateHolders:
 
     def _on_progress(self, event: events.Round | events.Fault | events.Halted) -> None:
         if event.round is not None:
-            self.round = max(self.round, event.round)  # rows of rounds are thinned out
+            self.round = max(self.round, event.round)  # not every round has an event
             if isinstance(event, events.Round) and event.round > 0:
                 self._peers[event.peer] = "has"
 
@@ -59,6 +60,6 @@ class StateHolders:
         self.metrics |= {name: n for name, n in logged.items() if n is not None}
 
     def in_words(self) -> str:
-        """Describe the progress of the run."""
+        """Describe the progress of the run: the round and the last metrics."""
         logged = ", ".join(f"{name} {value:.4g}" for name, value in self.metrics.items())
         return f"round {self.round}" + (f" ({logged})" if logged else "")

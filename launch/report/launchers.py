@@ -1,5 +1,5 @@
-"""The launchers of a run. Each records its pid and start time in the run's folder, and is found by
-these, never by name."""
+"""Launchers of a run. A launcher records its pid and start time in the run's folder. Other commands
+identify it by these, never by the name of its program."""
 
 from __future__ import annotations
 
@@ -37,15 +37,17 @@ class Launcher:
     """A process that has started peers of a run.
 
     Attributes:
-        started: Start time in clock ticks since boot. With the pid it identifies one process.
-        machine: Machine of the pid.
+        started: Start time in clock ticks since boot. Together with the pid it identifies one
+            process.
+        machine: Id of the machine to which the pid belongs.
         user: User id of the process.
-        since: Start of the launcher; seconds of the epoch.
+        since: Start of the launcher, in seconds since 1970.
         peers: Peers that it has started.
-        ended: Time at which its last peer ended; 0.0 if peers still run, or the launcher was
-            killed.
-        owner: User id of the owner of the record and of its folders. If the owners differ, it is
-            an id other than this user's; -1 if the record was not read from a file.
+        ended: Time at which its last peer ended, in seconds since 1970; 0.0 if peers still run, or
+            the launcher was killed.
+        owner: User id of the owner of the record and of its folders. If these have several owners,
+            it is the id of an owner other than this user. -1 if the record was not read from a
+            file.
         folder: Folder of the run in which the record was found.
     """
 
@@ -84,8 +86,8 @@ class Launcher:
 
 @contextlib.contextmanager
 def present(folder: Path, peers: Iterable[int]) -> Iterator[None]:
-    """Record in a run's folder that this process is a launcher of that run, while the body runs.
-    Afterwards record its end."""
+    """Record in a run's folder that this process is a launcher of that run, while the body of the
+    context runs. Then record its end."""
     own = stat(os.getpid())
     assert own is not None, "this process exists"
     host, began = socket.gethostname(), time.time()
@@ -95,23 +97,23 @@ def present(folder: Path, peers: Iterable[int]) -> Iterator[None]:
         os.getpid(), own.started, this_machine(), host, os.getuid(), began, tuple(peers)
     )
     said = {field: getattr(launcher, field) for field in documents.LauncherRecord.fields}
-    held = hold.mark_leader(folder)  # before the record appears, and until its end is recorded
+    held = hold.mark_leader(folder)  # held from before the record appears until its end is recorded
     write_json(path, said)
     try:
         yield
     finally:
-        # If the disk is full or the folder was removed, the folder stays open until the process
-        # ends.
+        # If the end cannot be recorded (the disk is full, the folder was removed), the folder stays
+        # open until the process ends.
         with contextlib.suppress(OSError):
             write_json(path, {**said, "ended": time.time()})
             os.close(held)
 
 
 def of(folder: Path, broken: list[str] | None = None) -> list[Launcher]:
-    """Return all launchers that the run has had, in order of their start.
+    """Return the records of all launchers of the run, in order of their start.
 
     Args:
-        broken: List that receives a line for each invalid record.
+        broken: List to which a line is added for each invalid record.
     """
     told = [] if broken is None else broken
     try:
@@ -130,14 +132,14 @@ def of(folder: Path, broken: list[str] | None = None) -> list[Launcher]:
         try:
             found.append(_read(folder, f"{FOLDER}/{name}"))
         except FileNotFoundError:
-            continue  # It was removed after the listing.
+            continue  # The record was removed after the listing.
         except ConfigError as error:
             told.append(str(error))
     return sorted(found, key=lambda launcher: (launcher.since, launcher.pid))
 
 
 def _read(folder: Path, name: str) -> Launcher:
-    """Read a record. Raises: ConfigError: It is not a record of a launcher."""
+    """Read a record. Raises: ConfigError: The file is not a record of a launcher."""
     owners: set[int] = set()
     with open_in(folder, name, owners) as file:
         said = object_in(read_at_most(file, RECORD_BYTES_MAX, folder / name), folder / name)
@@ -168,11 +170,11 @@ def _words_of(pid: int) -> list[str]:
 
 
 def is_launcher(pid: int, folder: Path) -> bool:
-    """Whether a process is this user's, leads the run in ``folder``, and was started by a command
-    that starts peers.
+    """Whether a process belongs to this user, leads the run in ``folder``, and was started by a
+    command that starts peers.
 
-    The records are not proof. They can be forged, and a user that copies or unpacks a folder
-    becomes the owner of its records.
+    The records are no proof: they can be forged, and a user that copies or unpacks a folder owns
+    the records in it.
     """
     try:
         own = os.stat(f"/proc/{pid}").st_uid == os.geteuid()
@@ -182,8 +184,9 @@ def is_launcher(pid: int, folder: Path) -> bool:
 
 
 def starts_peers(command: Sequence[str]) -> bool:
-    """Whether a command is ``gossip ...``, also as ``python /usr/bin/gossip ...``, or
-    ``python -m gossip.launch.X ...``, or the same of another package of ours, ``gossip_X``."""
+    """Whether a command has one of the forms ``gossip ...``, ``python /usr/bin/gossip ...``,
+    ``python -m gossip.launch.X ...`` and ``python -m gossip_X ...``, where ``gossip_X`` is another
+    gossip package."""
     if not command:
         return False
     program, *words = map(os.path.basename, command)
@@ -210,17 +213,17 @@ def is_alive(pid: int, started: int) -> bool:
 
 
 def processes_of(folder: Path) -> list[int]:
-    """Return the running processes of this machine with the run in ``folder`` in their
-    environment."""
+    """Return the pids of the running processes of this machine whose environment names the run in
+    ``folder``."""
     word = f"GOSSIP_RUN_DIR={folder.resolve()}".encode()
     found = []
     for name in os.listdir("/proc"):
         if not name.isdigit() or int(name) == os.getpid():
             continue
-        # The folder no longer exists, or belongs to another user.
+        # The process has ended, or belongs to another user.
         with contextlib.suppress(OSError), open(f"/proc/{name}/environ", "rb") as file:
             if os.fstat(file.fileno()).st_uid != os.geteuid():
-                continue  # Root can read environments of other users, which may be forged.
+                continue  # Root can read the environments of other users, but they may be forged.
             if word in file.read().split(b"\0"):
                 alive = stat(int(name))
                 if alive is not None and alive.state not in "ZX":

@@ -1,5 +1,5 @@
-"""Lines at the bottom of the terminal during a run: description, progress, health, the place
-of the model, and a table of the peers. All lines fit the terminal."""
+"""Lines at the bottom of the terminal during a run: description, progress, health, path of the
+saved model, and a table of the peers. All lines fit the terminal."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from .run_model import RunModel
 from .words import clock, counted, figure, named, near, numbers
 
 PEERS_MAX = 12
-"""Maximum number of peers for a table of all peers. With more, it shows only those that need
-attention."""
+"""Maximum number of peers for which the table shows all peers. With more peers, it shows only those
+that need attention."""
 BAR_WIDTH = 20
 ROWS_MIN = 3
 NO_LOSS = "no loss is shown: add peer.log(loss=loss.item()) before optimizer.step()"
@@ -34,8 +34,8 @@ class About:
         name: Name of the run.
         what: Peers, topology and rule, as text.
         folder: Folder of the run, as shown.
-        rounds: Number of rounds after which it ends by itself; None if not set.
-        model: Place of the saved model, if it is known before the script reports it.
+        rounds: Number of rounds after which the run ends; None if not set.
+        model: Path of the saved model, if it is known before the script reports it; otherwise "".
     """
 
     name: str
@@ -50,7 +50,7 @@ class About:
 
 def frame(about: About, view: RunModel, now: float, began: float, size: Size) -> list[Text]:
     """Return the lines, none wider than the terminal, and fewer than its height. ``now`` and
-    ``began``: monotonic seconds."""
+    ``began`` are monotonic seconds."""
     width = max(size.width - 1, WIDTH_MIN)
     head = [
         Text(f"{about.name}: {about.what}", style="bold"),
@@ -92,8 +92,8 @@ def _progress(about: About, view: RunModel, now: float, began: float, width: int
 def progress_line(
     view: RunModel, now: float | None, total: int | None, width: int, since: str = ""
 ) -> Text:
-    """Return step, steps a second, loss and time left; without a known end there is no bar.
-    ``now``: None if the training is over."""
+    """Return a line with step, steps per second, loss and remaining time, and a bar if ``total`` is
+    known. ``now``: None if the training is over."""
     trains = any(row.state in ("training", "stopped") for row in view.rows.values())
     rate = view.progress.pace.per_s(now) if trains and now is not None else None
     each = view.local_steps
@@ -111,8 +111,8 @@ def progress_line(
 
 
 def losses(view: RunModel) -> list[str]:
-    """Return the loss and the accuracy, as far as they are known. After a round without a usable
-    update the last loss is an old one."""
+    """Return texts of the loss and the accuracy, or "" if not known. The loss is omitted after a
+    round without a usable update, because it is outdated."""
     loss, accuracy = view.progress.loss, view.progress.accuracy
     last = view.progress.participation.last
     return [
@@ -131,7 +131,7 @@ def own(view: RunModel) -> list[PeerRow]:
 
 
 def health(view: RunModel) -> Text:
-    """Return a line on the health of the run, problems first."""
+    """Return a line about the health of the run."""
     rows = own(view)
     gone = [row for row in rows if row.state == "gone" and not (row.left or row.asked)]
     asked = sum(row.state == "gone" and row.asked for row in rows)
@@ -168,7 +168,7 @@ def health(view: RunModel) -> Text:
 
 
 def model(view: RunModel) -> str:
-    """Return the place where the model will be."""
+    """Return where and when the model is saved, as text."""
     if not view.progress.saves_to:
         begun = view.progress.saves_to is not None or view.progress.round >= 0
         if not begun and _all_ended(own(view)):

@@ -1,4 +1,4 @@
-"""Incarnations of a run's peers: start, admission, return and end of their processes."""
+"""Starts, admissions, returns and ends of the peers of a run."""
 
 from __future__ import annotations
 
@@ -13,24 +13,27 @@ from .peer_row import PeerRow
 from .progress import RoundProgress
 from .words import at_round, numbers
 
-UNMET_S = 10.0  # Peers report every 5 s which peers they wait for.
+UNMET_S = 10.0  # Peers report every 5 s for which peers they wait.
 
 
 class Lives:
-    """Lives of the peers.
+    """Starts and ends of all incarnations of the peers.
 
     Attributes:
         spawned: Peers that a launcher has started.
-        ready: Peers that began to train. ``began_at``: time of the first; None if no peer did.
-        met: Peers that began with others, or met them later. ``notices``: last notice of one of two
-            peers about the other. ``unreached``: peer -> result of connecting to its address.
-        joins: Peers that joined the run. ``rejoins``: returns after an end.
-        leaves: Peer that left on request before the end -> its last round.
+        ready: Peers that began to train. ``began_at``: time at which the first of them began; None
+            if none did.
+        met: Peers that have met others, at the start or later. ``notices``: last notice of a peer
+            about another one, by the pair. ``unreached``: result of the last connection to the
+            address of a peer, by peer.
+        joins: Arrivals of newcomers. ``rejoins``: returns of peers that had ended.
+        leaves: Last round of each peer that left on request before the end.
         own_restarts: Restarts after unplanned deaths.
         halted: Last report of each peer about its end.
-        unconfirmed: Peers that ended without confirmation that others have the same parameters.
-        unannounced: Peer without an address on record -> reason.
-        launcher_ends: Ends of launchers.
+        unconfirmed: Peers that ended without a confirmation that other peers have the same
+            parameters.
+        unannounced: Reason why a peer could not announce its address, by peer.
+        launcher_ends: Events about the ends of launchers.
     """
 
     def __init__(self, state: ModelState, progress: RoundProgress, failures: Failures) -> None:
@@ -49,8 +52,9 @@ class Lives:
         self.unconfirmed: set[int] = set()
         self.unannounced: dict[int, str] = {}
         self.launcher_ends: list[events.LauncherEnded] = []
-        self._early_ends = {-1}  # steps
-        # peer -> peers that it waits for at the start, and when it last reported them
+        self._early_ends = {-1}  # numbers of steps after which peers ended early
+        # peers for which a peer waits at the start, and the time of its last report, by waiting
+        # peer
         self._unmet: dict[int, tuple[frozenset[int], float]] = {}
 
     def have_begun(self, peers: Iterable[int]) -> bool:
@@ -67,7 +71,7 @@ class Lives:
         return [row.peer for row in self._state.rows.values() if row.state == "starting"]
 
     def unmet(self, now: float) -> set[int]:
-        """Return the peers that others wait for at the start: they have not started, have not
+        """Return the peers for which others wait at the start: they have not started, have not
         finished ``prepare``, or have no connection."""
         return {
             peer
@@ -77,20 +81,21 @@ class Lives:
         }
 
     def awaited(self, now: float) -> list[int]:
-        """Return all peers that the start waits for, as far as reported."""
+        """Return all peers for which the start waits, as far as reported."""
         return sorted(self.unmet(now).union(self.missing))
 
     @property
     def not_saved(self) -> str:
-        """Reason why the last checkpoint was not written, common to all peers that finished or to
-        all that were stopped; "" if it was written."""
+        """Reason why the last checkpoint was not written; "" if it was written. It counts only if
+        all finished peers report one or, if no peer finished, all halted peers do."""
         done = [p for p, row in self._state.rows.items() if row.state == "done"] or [*self.halted]
         said = [end.not_saved for end in map(self.halted.get, done) if end is not None]
         return said[0] or "" if said and all(said) and len(said) == len(done) else ""
 
     @property
     def over_at(self) -> float:
-        """Time after which peers end because they have finished; infinity if none has."""
+        """Time at which the first peer ended without an error; infinity if none has. Later ends
+        need no explanation."""
         ends = [end.t for end in self.halted.values() if end.reason != "raised"]
         return min(ends, default=float("inf"))
 
@@ -109,7 +114,7 @@ class Lives:
         elif event.incarnation and (blow := self._failures.blow(row.peer)) is not None:
             blow.started_at = blow.started_at or event.t
         row.host = event.host or row.host
-        # The peer may end before its own first event.
+        # Set here, because the peer may end before its own first event.
         row.incarnation = event.incarnation or 0
         waits = [each for each in self.own_restarts if each.peer == row.peer]
         if waits and waits[-1].number is not None and waits[-1].incarnation is None:
@@ -186,7 +191,7 @@ class Lives:
         row.state, row.receiving, row.figures.trained_at = "training", False, event.t
         if event.round != 0:
             return None
-        # A peer with the initial state of the others begins with its own.
+        # A transfer in round 0 means that the initial state of the peer differed.
         return [
             f"+ peer {row.peer} re-synced from peer {event.from_} at round 0: its initial state "
             "differed (torch.manual_seed(0) before the model)"
@@ -217,7 +222,7 @@ class Lives:
     def _on_halted(self, event: events.Halted, row: PeerRow) -> list[str]:
         self.halted[row.peer] = event
         row.figures.record_traffic(event.traffic or {})
-        # The node of a killed trainer reports this after the trainer's end.
+        # After its trainer was killed, a node reports this later than the launcher reports the end.
         row.state = "done" if row.state != "gone" else "gone"
         if event.round is not None:
             self._progress.finish(row, event.round)
@@ -229,8 +234,8 @@ class Lives:
         return [f"~ peer {row.peer} ended after {row.step} of {steps} rounds"]
 
     def _on_exited(self, event: events.Exited, row: PeerRow) -> list[str]:
-        """Record the end of a peer's process, from its launcher: exit code or signal, and whether
-        it was planned."""
+        """Record the end of a peer's process, as its launcher reports it: exit code or signal, and
+        whether a stop was requested."""
         row.exit, row.asked, row.receiving = event.how or "", bool(event.stopping), False
         row.pid = None
         row.figures.exited_at = event.t

@@ -1,5 +1,4 @@
-"""Health of the machines of a run: load, memory, disk and GPUs, from the usage that nodes
-report."""
+"""Health of the machines of a run: load, memory, disk and GPUs, from the reports of nodes."""
 
 from __future__ import annotations
 
@@ -12,18 +11,18 @@ from gossip.run import text_of
 from .words import counted, short_bytes
 
 MEMORY_SHORT = 0.05
-"""Minimum free share of memory. Below it the machine may soon end a process."""
+"""Minimum free share of memory. Below it, the system may soon kill a process."""
 DISK_SHORT = 2**30
-"""Minimum free bytes of a disk. Below it checkpoints and records may not fit."""
+"""Minimum free bytes of a disk. Below it, checkpoints and records may not fit."""
 GPU_HOT_C = 90.0
-"""Approximate temperature at which GPUs begin to slow down to cool off, in degrees Celsius."""
+"""Approximate temperature at which GPUs begin to throttle, in degrees Celsius."""
 GPUS_MAX = 64
 LOAD_HIGH = 2.0
-"""Load for each core above which processes wait for processors most of the time."""
+"""Load per core above which processes wait for processors most of the time."""
 
 
 class Figures:
-    """Figures of a machine or a GPU, by name: the last value of each, and its worst."""
+    """Values about a machine or a GPU, by name: the last value and the worst value of each."""
 
     def __init__(self) -> None:
         self._last: dict[str, float] = {}
@@ -38,8 +37,8 @@ class Figures:
                 self._worst[name] = worst(value, self._worst.get(name, value))
 
     def find(self, name: str, over: bool) -> float | None:
-        """Return the last value of a figure or, if the run is ``over``, its worst; None if it is
-        not known."""
+        """Return the last value with this name or, if the run is ``over``, the worst; None if there
+        is none."""
         return (self._worst if over else self._last).get(name)
 
 
@@ -54,9 +53,10 @@ class MachineHealth:
 
     Attributes:
         cores, memory: Number of cores, and bytes of memory; None if not known.
-        seen: Load of the last minute; free bytes of memory, and of the disk with the run's folder.
-        gpus: GPUs that peers use, by index: busy share of the last second, bytes used, total bytes,
-            temperature.
+        seen: Load of the last minute, free bytes of memory, and free bytes of the disk with the
+            run's folder.
+        gpus: Values about the GPUs that peers use, by index: busy share of the last second, used
+            and total bytes of memory, and temperature.
     """
 
     host: str
@@ -66,15 +66,15 @@ class MachineHealth:
     gpus: dict[int, Figures] = field(default_factory=dict)
 
     def record_usage(self, usage: events.Usage) -> None:
-        """Record the report of an event about the machine."""
+        """Record the values about the machine in a usage event."""
         self.seen.record(OF_MACHINE, usage)
         for gpu in map(documents.GpuUsage.pick, (usage.gpus or ())[:GPUS_MAX]):
             if gpu.index is not None:
                 self.gpus.setdefault(int(gpu.index), Figures()).record(OF_GPU, gpu)
 
     def figures(self, over: bool) -> list[tuple[str, str]]:
-        """Return figures of the machine, the worst ones if the run is ``over``. Each has its
-        problem; "" means none."""
+        """Return (text, problem) for each value about the machine; the problem is "" if there is
+        none. If the run is ``over``, the values are the worst ones."""
         load = self.seen.find("load", over)
         free, disk = (self.seen.find(name, over) for name in OF_MACHINE[1:])
         found = []
@@ -91,8 +91,8 @@ class MachineHealth:
         return [*found, *self._gpu_figures(over)]
 
     def _gpu_figures(self, over: bool) -> list[tuple[str, str]]:
-        """Return figures of all GPUs together: their mean busy share, or the mean of their lowest
-        values, the memory of the fullest GPU, and the temperature of the hottest."""
+        """Return (text, problem) for values about all GPUs together: the mean busy share, the
+        memory of the fullest GPU, and the temperature of the hottest GPU."""
         gpus = list(self.gpus.values())
         busy = [each for gpu in gpus if (each := gpu.find("busy", over)) is not None]
         full = [
@@ -127,8 +127,8 @@ class Machines:
     """All hosts of a run from which peers have reported.
 
     Args:
-        environment: ``environment.json`` of the run, with cores and memory of the host on which it
-            was started. Peers that report no host run there.
+        environment: ``environment.json`` of the run, with cores and memory of the host on which the
+            run was started. Peers that report no host run on that host.
     """
 
     environment: documents.RunEnvironment = field(default_factory=documents.RunEnvironment)
@@ -143,8 +143,8 @@ class Machines:
         self.found[name].record_usage(usage)
 
     def machine_of(self, host: str) -> MachineHealth | None:
-        """Return the machine of a peer on ``host``, if a peer on it has reported; "" means as
-        above."""
+        """Return the machine of a peer on ``host``, if any peer on it has reported; "" means the
+        host on which the run was started."""
         return self.found.get(text_of(host) or text_of(self.environment.host) or "")
 
     def _new(self, name: str, is_own: bool) -> MachineHealth:
@@ -152,8 +152,8 @@ class Machines:
         return MachineHealth(name, own.usable_cores, own.memory_bytes)
 
     def line(self, over: bool) -> tuple[str, bool]:
-        """Return a line about one machine, and whether it has a problem. The machine is the first
-        with a problem, else the busiest; "" if there is no report."""
+        """Return a line about one machine, and whether any machine has a problem. The machine is
+        the first one with a problem, or else the busiest. The line is "" if there is no report."""
         known = [each for each in self.found.values() if each.in_words(over)]
         if not known:
             return "", False

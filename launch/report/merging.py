@@ -1,7 +1,6 @@
-"""Selection of the peers' output that is shown: equal lines of several peers once, or each line.
-
-Lines and the time are passed as arguments. The lines of one peer keep their order, and none waits
-longer than ``HOLD_S``.
+"""Selection of the output of peers that is shown: either equal lines of several peers once, or all
+lines. This module reads no clock: the time is an argument. The lines of each peer keep their order,
+and no line waits longer than ``HOLD_S``.
 """
 
 from __future__ import annotations
@@ -13,9 +12,9 @@ from .run_model import RunModel
 from .words import numbers
 
 HOLD_S = 1.0
-"""Maximum time that a line waits for the same line of the other peers, in seconds."""
+"""Maximum time for which a line waits for the same line of other peers, in seconds."""
 PENDING_MAX = 64
-"""Maximum number of different lines that wait. Beyond it the oldest is shown."""
+"""Maximum number of different lines that wait. Beyond it, the oldest line is shown."""
 Choice: TypeAlias = Literal["merged", "all"]
 OVER = ("done", "gone", "elsewhere")
 
@@ -34,7 +33,8 @@ class PeerOutput:
     """Filter of the peers' output by the option ``--output``.
 
     Args:
-        choice: ``merged``: the lines of all peers, equal ones once; ``all``: each line as it comes.
+        choice: ``merged`` shows equal lines of several peers once; ``all`` shows each line as it
+            arrives.
     """
 
     def __init__(self, choice: Choice = "merged") -> None:
@@ -44,7 +44,7 @@ class PeerOutput:
         self._members: set[int] = set()
 
     def poll_lines(self, view: RunModel, now: float) -> list[SharedLine]:
-        """Update the peers that run. Return the lines that wait for no further peer."""
+        """Update the set of running peers. Return the lines that no further peer can write."""
         rows = view.rows.values()
         self._running = {row.peer for row in rows if row.state not in OVER}
         self._members = {row.peer for row in rows if row.state not in ("gone", "elsewhere")}
@@ -68,7 +68,8 @@ class PeerOutput:
         return self._due(now)
 
     def _due(self, now: float) -> list[SharedLine]:
-        """Return the lines that wait for no further peer, and all lines before them."""
+        """Return the lines that have waited long enough, or that all running peers have written;
+        and all lines before them."""
         ready = len(self._pending) - PENDING_MAX
         for at, line in enumerate(self._pending):
             if now - line.since >= HOLD_S or not self._running.difference(line.peers):
@@ -76,7 +77,7 @@ class PeerOutput:
         return self._pop_lines(max(ready, 0))
 
     def rest(self) -> list[SharedLine]:
-        """Return the lines that still wait, when the run is over."""
+        """Return all waiting lines. This is called when the run is over."""
         return self._pop_lines(len(self._pending))
 
     def _pop_lines(self, count: int) -> list[SharedLine]:

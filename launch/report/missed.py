@@ -1,5 +1,4 @@
-"""Faults of the plan that never took place, and the reasons. The list has no faults that were
-planned after the end of the run."""
+"""Faults of the plan that did not take place, or only in part, and the reasons."""
 
 from __future__ import annotations
 
@@ -26,25 +25,26 @@ from .words import named
 def missed(
     plan: FaultPlan, view: RunModel, last: int, elsewhere: Collection[int]
 ) -> list[dict[str, Any]]:
-    """Return the faults of the plan, in its order, that no peer has reported, and restarts after
-    which the peer did not return.
+    """Return the faults that no peer has reported, and the restarts after which the peer did not
+    return, in the order of the plan.
 
     Args:
         view: Model with the events of this machine.
         last: Last round of the run; -1 means none.
         elsewhere: Peers with files on other machines. The faults that hit them are unknown.
-    Returns: ``fault`` in the syntax of a plan, ``struck`` (the blow took place, and only the return
-        is missing) and ``why``, as text.
+    Returns: Rows with ``fault``, in the syntax of a plan, ``struck``, whether the fault took place
+    and only the return is missing, and ``why``, the reason as text.
     """
-    # Peers of another launcher in this folder may still be hit, or return. The launcher that ends
-    # last reports it.
+    # Peers of another launcher in this folder may still be hit, or return. So the launcher that
+    # ends last reports them.
     unknown = {
         peer for peer, row in view.rows.items() if row.state in ("here", "training", "stopped")
     }.union(elsewhere)
     found, alike = [], Counter[str]()
     for fault in plan:
         strikes = [each for each in view.failures.injected if each.fault == str(fault)]
-        if isinstance(fault, Blow):  # A plan with crash:server@20 twice has two deaths.
+        # If a plan contains crash:server@20 twice, the second one needs a second death.
+        if isinstance(fault, Blow):
             strikes = strikes[alike[str(fault)] :]
             alike[str(fault)] += 1
         if _concerns(fault, unknown):
@@ -59,8 +59,8 @@ def missed(
 
 
 def format_lines(rows: Collection[Mapping[str, Any]]) -> list[str]:
-    """Return lines for the end of a run: one for all faults that are missing for the same reason,
-    and one for each restart without a return."""
+    """Return lines for the end of a run: one line for all faults that did not take place for the
+    same reason, and one line for each restart without a return."""
     never: dict[str, list[str]] = {}
     for row in rows:
         if not row["struck"]:
@@ -79,8 +79,8 @@ def format_lines(rows: Collection[Mapping[str, Any]]) -> list[str]:
 
 
 def _concerns(fault: Fault, unknown: set[int]) -> bool:
-    """Whether one of the peers may have been hit, or may have reported the fault. Any peer reports
-    faults of the network, for all."""
+    """Whether the fault may have hit one of these peers, or one of them may have reported it. A
+    fault of the network is reported by any peer, on behalf of all."""
     named = fault.victims
     return bool(unknown) and (
         isinstance(fault, LinkFault) or "server" in named or not unknown.isdisjoint(named)
@@ -88,7 +88,7 @@ def _concerns(fault: Fault, unknown: set[int]) -> bool:
 
 
 def _not_back(fault: Restart, struck_at: float, view: RunModel) -> str:
-    """Return the reason why the peer was in no later round; "" if it was in one."""
+    """Return the reason why a restarted peer was in no later round; "" if it was in one."""
     figures = view.rows[fault.peer].figures
     if figures.trained_at is not None and figures.trained_at > struck_at:
         return ""
@@ -101,8 +101,8 @@ def _not_back(fault: Restart, struck_at: float, view: RunModel) -> str:
 
 
 def _not_struck(fault: Fault, view: RunModel, last: int) -> str:
-    """Return the best known reason; "" if the fault has no moment, and its peers have trained with
-    it."""
+    """Return the best known reason why a fault did not take place; "" if it lasts for the whole
+    run, and its peers have trained."""
     trained = {p for p, row in view.rows.items() if row.figures.trained_at is not None}
     peers = [peer for peer in fault.victims if isinstance(peer, int)]
     if not trained or last < 0:

@@ -12,15 +12,15 @@ from .peer_row import PeerRow
 from .sentences import Speaker
 from .stages import PeerStage
 
-ENDING_S = 5.0  # Finished peers close their links in sequence.
+ENDING_S = 5.0  # seconds; finished peers close their links one after the other
 
 
 @dataclass(slots=True)
 class ModelState:
-    """Peers of a run, and the lines about them.
+    """State of the peers of a run, and of the lines about them.
 
     Attributes:
-        details: Whether to keep data that only pages need.
+        details: Whether to keep data that only the HTML report needs.
         halted: Last report of each peer about its end.
     """
 

@@ -1,4 +1,4 @@
-"""Speed of a peer, and its waiting time in a step, from its reports about rounds."""
+"""Speed of a peer, and the share of a step in which it waits, from its reports about rounds."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ SAMPLES_MAX = 128
 
 
 class StepPace:
-    """Pace of a peer over the last ``WINDOW_S`` seconds. Times are monotonic seconds."""
+    """Speed of a peer over the last ``WINDOW_S`` seconds. Times are monotonic seconds."""
 
     def __init__(self) -> None:
         self._steps: deque[tuple[float, int]] = deque(maxlen=SAMPLES_MAX)
@@ -22,19 +22,21 @@ class StepPace:
         return self._steps[-1][0] if self._steps else None
 
     def stepped(self, t: float, step: int) -> None:
-        """Record the number of steps done. If a peer goes back to an earlier step, the measurement
-        restarts."""
+        """Record the number of completed steps. If a peer returns to an earlier step, the
+        measurement restarts."""
         if self._steps and (step < self._steps[-1][1] or t < self._steps[-1][0]):
             self._steps.clear()
             self._computed.clear()
         self._steps.append((t, step))
 
     def computed(self, t: float, seconds: float) -> None:
-        """Record the seconds from the start of a round until the peer's update was computed."""
+        """Record the time from the start of a round until the peer had computed its update, in
+        seconds."""
         self._computed.append((t, seconds))
 
     def per_s(self, now: float) -> float | None:
-        """Return steps a second; None if not known yet. The speed of a stalled peer decays."""
+        """Return the steps per second; None if not known yet. The speed of a stalled peer
+        decays."""
         kept = [(t, step) for t, step in self._steps if now - t <= WINDOW_S] or list(self._steps)
         if len(kept) < 2 and len(self._steps) >= 2:
             kept = list(self._steps)[-2:]
@@ -42,7 +44,7 @@ class StepPace:
             return None
         (first_t, first), (last_t, last) = kept[0], kept[-1]
         step_s = (last_t - first_t) / max(last - first, 1)
-        # The peer counts as late with the next step after twice the time of a step.
+        # The next step counts as late after twice the time of a step.
         late_s = max(0.0, now - last_t - 2 * step_s - REPORT_DELAY_S)
         took_s = last_t - first_t + late_s
         return (last - first) / took_s if took_s > 0 else None

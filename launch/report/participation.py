@@ -1,5 +1,5 @@
-"""Participation in rounds: the share of peers, alive and not in quarantine, with an update in the
-round."""
+"""Participation in rounds: the share of the live peers outside quarantine whose update a round
+contains."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from gossip.observe import ROUNDS_END
 from .words import counted
 
 WINDOW = 20
-"""Length of a window, in steps of a run."""
+"""Length of a window, in rounds."""
 BOUND = 0.8
 """Mean participation of a window below which the run prints a warning."""
 GAPS_MAX = 32
-"""Maximum number of gaps in the reported rounds that are kept. Reports about rounds of older gaps
-are not expected."""
+"""Maximum number of gaps between reported rounds that are kept. Late reports about rounds in older
+gaps are ignored."""
 
 
 @dataclass(frozen=True, slots=True)
 class LowWindow:
-    """A window with participation below the bound. ``first``, ``last``: its rounds.
-    ``without_anybody``: number of its rounds without a contributor."""
+    """Window whose mean participation is below ``BOUND``. ``first``, ``last``: its first and last
+    round. ``without_anybody``: number of its rounds without a contributor."""
 
     first: int
     last: int
@@ -36,9 +36,10 @@ class Participation:
     """Participation in the rounds of a run. Each round counts once, in the order of the reports.
 
     Attributes:
-        last: Contributors of the last round, and peers that were alive; None before the first.
-        least: The smallest mean of a window; None before the first window is over.
-        is_low: Whether the last window was below ``BOUND``.
+        last: Number of contributors to the last round, and of live peers; None before the first
+            round.
+        least: Smallest mean of a window; None before the first window is full.
+        is_low: Whether the mean of the last window was below ``BOUND``.
     """
 
     def __init__(self) -> None:
@@ -47,12 +48,12 @@ class Participation:
         self.is_low = False
         self._sum, self._rounds = 0.0, 0
         self._newest = -1
-        self._window: list[tuple[int, float]] = []  # the newest rounds, each with its share
-        self._unreported = [range(ROUNDS_END)]  # the last range is of rounds to come
+        self._window: list[tuple[int, float]] = []  # (round, share) of the newest rounds
+        self._unreported = [range(ROUNDS_END)]  # the last range contains future rounds
 
     @property
     def mean(self) -> float | None:
-        """Mean over all rounds; None before the first."""
+        """Mean over all rounds; None before the first round."""
         return self._sum / self._rounds if self._rounds else None
 
     @property
@@ -62,15 +63,14 @@ class Participation:
         return sum([share for _, share in self._window]) / WINDOW if full else None
 
     def observe(self, rounds: range, contributors: int, alive: int) -> list[LowWindow]:
-        """Record rounds that were steps, each with ``contributors`` of ``alive`` peers. Return the
-        windows in which participation fell below the bound. Rounds that were reported before are
-        not counted again."""
+        """Record rounds with ``contributors`` of ``alive`` peers each. Return the windows in which
+        the participation fell below ``BOUND``. Rounds that were reported before are ignored."""
         share, found = contributors / max(1, alive, contributors), list[LowWindow]()
         for new in self._pop_unreported(rounds):
             if new[-1] > self._newest:
                 self._newest, self.last = new[-1], (contributors, max(alive, contributors))
             self._sum, self._rounds = self._sum + share * len(new), self._rounds + len(new)
-            # The rounds between do not change the mean of a window.
+            # Further rounds between these do not change the mean of a window.
             for number in (*new[:WINDOW], *new[WINDOW:][-WINDOW:]):
                 found += self._slide(number, share)
         return found
@@ -89,7 +89,8 @@ class Participation:
         return new
 
     def _slide(self, number: int, share: float) -> list[LowWindow]:
-        """Add a round to the window, and drop the oldest; a late report may be the oldest."""
+        """Add a round to the window, and drop the oldest round, which may be the added one if its
+        report is late."""
         insort(self._window, (number, share))
         del self._window[:-WINDOW]
         mean, was_low = self.of_window, self.is_low
@@ -104,7 +105,7 @@ class Participation:
 
 
 def low_participation(window: LowWindow) -> str:
-    """Return the line about a window."""
+    """Return the warning about a window."""
     nobody = window.without_anybody
     why = (
         f"in {counted(nobody, 'round')} no peer had an update that can be used: gradients were "
@@ -120,10 +121,11 @@ def low_participation(window: LowWindow) -> str:
 
 
 def low_influence(shares: Mapping[Any, float]) -> list[str]:
-    """Return lines about peers with updates of little weight, without evidence against them.
+    """Return lines about peers whose updates have little weight although there is no evidence
+    against them.
 
     Args:
-        shares: Peer -> mean weight of 20 updates, in multiples of an equal weight.
+        shares: Mean weight of 20 updates of each peer, in multiples of an equal weight.
     """
     return [
         f"! the updates of peer {peer} counted for {share:.0%} of an equal weight over 20 rounds, "

@@ -1,4 +1,4 @@
-"""State and figures of one peer of a run, as its launcher and other peers see it."""
+"""State and statistics of one peer of a run, from the reports of its launcher and of peers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gossip.observe import Judgement, events
 from .pace import StepPace
 
 RECENT_ROUNDS = 100
-"""Number of last rounds over which a peer's share of late rounds is computed."""
+"""Number of recent rounds over which the share of a peer's late rounds is computed."""
 
 
 @dataclass(slots=True)
@@ -29,20 +29,20 @@ class TotalCount:
 
 @dataclass(slots=True)
 class PeerFigures:
-    """Figures of one peer.
+    """Statistics of one peer.
 
     Attributes:
-        rounds: Committed rounds since it contributed for the first time.
-        contributed: Number of these rounds with its update in the result, even without weight.
-        served: Commits that it has made.
-        usage: Last usage that it has reported; ``usage_before``: the usage reported before that.
-        sent, received: Bytes of all its incarnations, as they reported them; 0 if none has.
-        last_at: Time of its own last report. ``started_at``, ``exited_at``: last start and
-            last end of its process.
-        trained_at: Last report from which it took part in rounds, or was about to do so.
+        rounds: Number of committed rounds since the peer contributed for the first time.
+        contributed: Number of these rounds that contain the peer's update, even with zero weight.
+        served: Number of commits that it made as a server.
+        usage: Last reported usage of resources. ``usage_before``: the previous report.
+        sent, received: Bytes that all its incarnations have reported; 0 without a report.
+        last_at: Time of the peer's own last report. ``started_at``, ``exited_at``: time of the last
+            start and of the last end of its process.
+        trained_at: Time of the last report that shows it in a round, or about to enter one.
         skipped_for: Reason why it was skipped the last time.
-        late_rounds: Rounds that were closed without it after a grace period, among the last
-            ``RECENT_ROUNDS`` of which it was in the roster.
+        late_rounds: The last ``RECENT_ROUNDS`` rounds that were closed without the peer after a
+            grace period.
     """
 
     rounds: int = 0
@@ -60,7 +60,8 @@ class PeerFigures:
     late_rounds: deque[int] = field(default_factory=lambda: deque(maxlen=RECENT_ROUNDS))
 
     def record_late(self, round_id: int) -> None:
-        """Record a round that was closed without the peer. Each of its shards reports that."""
+        """Record a round that was closed without the peer. A round with several shards is reported
+        several times, but recorded once."""
         if not self.late_rounds or self.late_rounds[-1] != round_id:
             self.late_rounds.append(round_id)
 
@@ -70,7 +71,7 @@ class PeerFigures:
         self.received.record(usage.received_bytes)
 
     def record_traffic(self, traffic: Mapping[str, int | None]) -> None:
-        """Record the bytes that the present incarnation has reported at its end."""
+        """Record the bytes that the present incarnation reports at its end."""
         self.sent.record(traffic.get("sent_bytes") or 0)
         self.received.record(traffic.get("received_bytes") or 0)
 
@@ -81,17 +82,19 @@ class PeerFigures:
 
     @property
     def participation(self) -> float | None:
-        """Share of the rounds to which it has contributed; None if there was no round."""
+        """Share of ``rounds`` to which the peer has contributed; None if there was no round."""
         return self.contributed / self.rounds if self.rounds else None
 
     def late_share(self, last_round: int) -> float | None:
-        """Share of the last rounds that were closed without it; None if there was none."""
+        """Return the share of the recent rounds that were closed without the peer; None if there
+        was no round."""
         count = min(self.rounds, RECENT_ROUNDS)
         late = sum(number > last_round - RECENT_ROUNDS for number in self.late_rounds)
         return min(1.0, late / count) if count else None
 
     def cpu(self) -> float | None:
-        """Processors that it kept busy between its last two reports of usage; None if unknown."""
+        """Return the number of processors that the peer kept busy between its last two reports;
+        None if unknown."""
         now, before = self.usage, self.usage_before
         if now is None or before is None or now.t <= before.t or now.cpu_s < before.cpu_s:
             return None
@@ -99,37 +102,39 @@ class PeerFigures:
 
 
 State = Literal["starting", "here", "training", "stopped", "gone", "done", "elsewhere"]
-"""State of a peer's process, from its own events and its launcher's. ``here``: started, and not yet
-in a round. ``gone``: ended. ``elsewhere``: a peer of another launcher. A peer that others declare
-dead keeps its state: see ``skipped_by``."""
+"""State of a peer's process, from the events of the peer and of its launcher. ``here``: started,
+but not yet in a round. ``gone``: ended without finishing. ``elsewhere``: a peer of another
+launcher. If other peers declare the peer dead, its state does not change: see ``skipped_by``."""
 
 
 @dataclass(slots=True)
 class PeerRow:
-    """State of one peer, as its launcher and other peers see it."""
+    """State of one peer, from the reports of its launcher and of peers."""
 
     peer: int
     state: State = "starting"
     incarnation: int = 0
-    pid: int | None = None  # of its trainer, while it runs
+    pid: int | None = None  # pid of its trainer, while the trainer runs
     round: int = -1
     loss: float | None = None
-    logs_loss: bool = False  # whether its script logged ``loss``; else it is the mean of a round
+    # whether the script logged ``loss``; otherwise ``loss`` is the mean of a round
+    logs_loss: bool = False
     accuracy: float | None = None
     trust: float = 1.0
     reasons: tuple[str, ...] = ()
-    reasons_round: int | None = None  # round in which they were reported
-    judged_round: int = -1  # round of the last report about its trust
+    reasons_round: int | None = None  # round in which ``reasons`` were reported
+    judged_round: int = -1  # round of the last report about the peer's trust
     suspected: bool = False
     quarantined: bool = False
-    skipped_by: set[int] = field(default_factory=set)  # peers that last reported it skipped or dead
-    left: bool = False  # whether it left in order; later reports about it do not count
-    receiving: bool = False  # whether it has requested the state of others
+    # peers whose last report is that this peer is skipped or dead
+    skipped_by: set[int] = field(default_factory=set)
+    left: bool = False  # whether it announced that it leaves; later reports about it do not count
+    receiving: bool = False  # whether it is receiving a state
     pause: str = ""  # why it waits for a quorum; "" if it does not
     lie: str = ""
     host: str = ""  # "" if not reported
     exit: str = ""
-    asked: bool = False  # whether it was stopped on request, like the whole run
+    asked: bool = False  # whether its process ended because the run was stopped
     step: int = 0  # number of completed steps
     pace: StepPace = field(default_factory=StepPace)
     figures: PeerFigures = field(default_factory=PeerFigures)
@@ -139,8 +144,8 @@ class PeerRow:
         self.reasons, self.reasons_round = tuple(event.reasons or ()), event.round
 
     def is_news(self, event: Judgement) -> bool:
-        """True if the event is not older than the last one about its trust. A peer that was away
-        reports old rounds."""
+        """Whether the event is not older than the last event about the peer's trust. Peers that
+        were away report old rounds."""
         at = self.judged_round if event.round is None else event.round
         self.judged_round, was = max(at, self.judged_round), self.judged_round
         return at >= was

@@ -1,7 +1,7 @@
-"""Table of a run's peers for the screens of a running run.
+"""Table of the peers of a run, for the screen of the launcher and of ``gossip top``.
 
-Each peer has a line. The reason of the state is shown next to it, or below it if there is no room.
-All lines fit the terminal.
+Each peer has a line. The reason for its state is at the end of the line, or in lines below if there
+is no room. All lines fit the terminal.
 """
 
 from __future__ import annotations
@@ -56,16 +56,18 @@ COLUMNS = (
     ("pid", 7),
     ("sent", 6),
 )
-"""Columns and their widths, the most important first: a narrow terminal shows only the first ones.
-A column without any value is omitted."""
+"""Names and widths of the columns, the most important first. A narrow terminal shows only the first
+columns. A column without any value is omitted."""
 UNKNOWN = "-"
 SILENT_S = 15.0
 """Time without a report after which the state of a peer is unknown, in seconds. A peer reports at
 least every 5 s."""
 BEHIND_S = 0.3
-"""Maximum delay of a peer's report of its step. A peer within it is not behind."""
+"""Maximum delay of a peer's report of its step, in seconds. If its last report is not older than
+that, relative to the first peer, the peer does not count as behind."""
 LATE_SHARE = 0.5
-"""Share of late rounds at which a peer counts as in trouble: most rounds are closed without it."""
+"""Share of late rounds at which a peer counts as in trouble: at least half of the rounds are closed
+without it."""
 WIDTH_MIN = 20
 REASON_BEGIN = 5
 REASON_LINES = 3
@@ -86,7 +88,7 @@ class PeerLine:
     Attributes:
         state: State in one or two words.
         trouble: Severity of its problem; 0 means none.
-        why: Reason of the state; "" if it needs no reason.
+        why: Reason for the state; "" if the state needs no reason.
     """
 
     row: PeerRow
@@ -100,17 +102,18 @@ class PeerLine:
 
     @property
     def pid(self) -> int | None:
-        """Process of its trainer. The processes of a run that is over have ended."""
+        """Pid of its trainer; None if there is none. In a run that is over, no process is left."""
         return None if self.state == "lost" else self.row.pid
 
     def trained_at(self, now: float) -> float:
-        """Return the time for which its speed is shown: ``now``, or when it trained last."""
+        """Return the time at which the speed is computed: ``now``, or the last step if the peer
+        does not train."""
         last = self.row.pace.last_at
         return now if self.trains or last is None else last
 
 
 def peer_lines(view: RunModel, now: float, over: bool = False) -> list[PeerLine]:
-    """Return the line of every peer, by number. ``over``: whether the run is over."""
+    """Return the line of every peer, ordered by id. ``over``: whether the run is over."""
     return [_peer_line(row, view, now, over) for _, row in sorted(view.rows.items())]
 
 
@@ -156,7 +159,7 @@ def _state(row: PeerRow, now: float, over: bool) -> tuple[str, int, str]:
 
 
 def behind(row: PeerRow, view: RunModel) -> int:
-    """Return the number of steps that a peer lags behind the first."""
+    """Return the number of steps by which a peer lags behind the foremost peer."""
     gap, last, first = view.progress.step - row.step, row.pace.last_at, view.progress.pace.last_at
     if gap <= 0 or last is None or first is None or first - last <= BEHIND_S:
         return 0
@@ -164,24 +167,25 @@ def behind(row: PeerRow, view: RunModel) -> int:
 
 
 def height(lines: Sequence[PeerLine], width: int) -> int:
-    """Return the height of the table, or slightly more: a short reason is in the line of its
-    peer."""
+    """Return an upper bound of the height of the table. It counts lines for each reason, although a
+    short reason needs none."""
     return 1 + sum(1 + len(_reason(line, width)) for line in lines)
 
 
 def _reason(line: PeerLine, width: int) -> list[str]:
-    """Return the reason of a state, in lines."""
+    """Return the reason for a state, wrapped into lines."""
     return textwrap.wrap(line.why, max(width - REASON_BEGIN, WIDTH_MIN))[:REASON_LINES]
 
 
 def table(
     view: RunModel, lines: Sequence[PeerLine], now: float, room: Size, most: int = 10**6
 ) -> list[Text]:
-    """Return the table, which fits ``room``. It has all peers by number. If they do not fit, it has
-    those with the most severe problems first, and a line that counts the others.
+    """Return a table that fits ``room``. It shows all peers, ordered by id. If they do not fit, it
+    shows the peers with the most severe problems first, and a line with the number of the others.
 
     Args:
-        most: Maximum number of peers. With more, only peers with a problem have a line.
+        most: Maximum number of peers for which all peers are shown. With more peers, only peers
+            with a problem have a line.
     """
     cells = {line.row.peer: _cells(line, view, now) for line in lines}
     columns = [
@@ -196,7 +200,7 @@ def table(
     drawn = 0
     for line in chosen:
         texts = _row(line, columns, cells[line.row.peer], room.width)
-        is_last = drawn == len(lines) - 1  # Otherwise the line about the others needs room.
+        is_last = drawn == len(lines) - 1  # If not, the line about the other peers needs room.
         if len(found) + len(texts) + (not is_last) > room.height:
             break
         found += texts
@@ -208,7 +212,7 @@ def table(
 
 
 def _cells(line: PeerLine, view: RunModel, now: float) -> dict[str, str]:
-    """Return the text of each column; ``UNKNOWN`` without a value."""
+    """Return the text of each column by name; ``UNKNOWN`` for a missing value."""
     row, known, at = line.row, line.row.figures, line.trained_at(now)
     rate, stage, usage = row.pace.per_s(at), view.stages.get(row.peer), row.figures.usage
     return {
@@ -247,7 +251,8 @@ def _row(
 
 
 def _others(lines: Sequence[PeerLine], view: RunModel) -> str:
-    """Return the line about the peers without a line, counted by state."""
+    """Return the line about the peers that have no line of their own: the number of peers in each
+    state."""
     states = Counter(line.state for line in lines)
     counts = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
     steps = [line.row.step * view.local_steps for line in lines if line.row.step]
@@ -260,7 +265,8 @@ def _spread(steps: Sequence[int]) -> str:
 
 
 def _line(columns: Sequence[tuple[str, int]], cells: Mapping[str, str], width: int) -> str:
-    """Return one row with as many cells as fit, words left-aligned and figures right-aligned."""
+    """Return a line with as many cells as fit. The state is left-aligned, all other cells are
+    right-aligned."""
     gap = 2 if width >= sum(each for _, each in columns) + 2 * (len(columns) - 1) else 1
     parts, used = list[str](), 0
     for name, wide in columns:

@@ -1,4 +1,5 @@
-"""Progress of a run: its rounds, their servers, and the plan of its script."""
+"""Progress of a run: its rounds, the servers of the rounds, and the number of rounds that the
+script plans."""
 
 from __future__ import annotations
 
@@ -16,17 +17,17 @@ from .pace import StepPace
 from .participation import Participation, low_participation
 from .peer_row import PeerRow
 
-ENDLESS_STEPS = 2**40  # The plan of a training loop without an end.
+ENDLESS_STEPS = 2**40  # A training loop without an end reports at least this number as its plan.
 
 
 class ServerTurns:
-    """Rounds that went to further servers, or were closed without a peer.
+    """Rounds that needed more than one attempt, or were closed without a late peer.
 
     Attributes:
-        attempts: (round, attempt) -> reasons for the attempt, and the number of peers that reported
-            each. The round may have been committed by an earlier server nevertheless.
-        refused: Server -> number of its results that peers refused.
-        late: Round -> (late peers, seconds that the server waited for them).
+        attempts: Reasons for an attempt, with the number of peers that reported each reason, by
+            (round, attempt). An earlier server may have committed the round nevertheless.
+        refused: Number of results of a server that peers rejected, by server.
+        late: (late peers, seconds that the server waited for them) by round.
     """
 
     def __init__(self) -> None:
@@ -48,11 +49,11 @@ class ServerTurns:
             self.late.setdefault(event.round, (missing, event.waited_s or 0.0))
 
     def reasons_of(self, handed: Iterable[tuple[int, int]]) -> dict[int, str]:
-        """Return for each round the reason why another server than the first committed it: the
-        reason that most peers reported for its first attempt after attempt 0.
+        """Return for each round the reason why another server than the first committed it. This is
+        the reason that most peers reported for the first attempt after attempt 0.
 
         Args:
-            handed: Rounds, each with the attempt that committed it.
+            handed: (round, attempt that committed the round) of these rounds.
         """
         earliest = {number: turn for number, turn in sorted(self.attempts, reverse=True) if turn}
         found = {}
@@ -67,15 +68,15 @@ class RoundProgress:
     """Rounds of a run, as its peers report them.
 
     Attributes:
-        first, round: First and last reported round; ``round`` is -1 before.
-        step: Number of completed steps. ``steps``: planned rounds of the run, if its script set
-            them.
-        saves_to, saves_every: Folder of checkpoints, and rounds between two. "" if the script saves
-            none; None if not known yet.
-        server, attempt, alive: Values of the last round.
-        lost: Lost rounds, as the first peer reports each.
-        pauses: Reports of peers that wait for a quorum.
-        reported: Time and number of the first reported round, and of the last one.
+        first, round: First and last reported round; ``round`` is -1 before the first report.
+        step: Number of completed steps. ``steps``: number of rounds that the script plans; None if
+            not known.
+        saves_to, saves_every: Folder of checkpoints, and number of rounds between two checkpoints.
+            The folder is "" if the script saves none, and None if not known yet.
+        server, attempt, alive: Server, attempt and number of live peers of the last round.
+        lost: First report about each lost round.
+        pauses: Reports of peers that they wait for a quorum.
+        reported: (time, round) of the first and of the last report about a round.
     """
 
     def __init__(self, state: ModelState) -> None:
@@ -96,12 +97,13 @@ class RoundProgress:
 
     @property
     def accuracy(self) -> float | None:
-        """Lowest of the last accuracies of honest running peers, as in the summary."""
+        """Lowest of the last accuracies that honest, running peers have logged, as in the
+        summary."""
         return min(self._values("accuracy"), default=None)
 
     @property
     def loss(self) -> float | None:
-        """Mean of the last loss of honest running peers, as in the summary."""
+        """Mean of the last losses of honest, running peers, as in the summary."""
         values = self._values("loss")
         return sum(values) / len(values) if values else None
 
@@ -111,22 +113,23 @@ class RoundProgress:
 
     @property
     def rate(self) -> float | None:
-        """Rounds a second between the first report and the last; None if not known."""
+        """Rounds per second between the first and the last report; None if not known."""
         if len(self.reported) < 2:
             return None
         (began, first), (ended, last) = self.reported
         return (last - first) / (ended - began) if ended > began else None
 
     def finish(self, row: PeerRow, last: int) -> None:
-        """Record the last round of a peer. Events of rounds are throttled, so the peer may not have
-        reported it before."""
+        """Record the last round of a peer that ends. The peer may not have reported it before,
+        because not every round has an event."""
         row.step += max(0, last - row.round)
         self.step = max(self.step, row.step)
         row.round = max(row.round, last)
         self.round = max(self.round, last)
 
     def _on_plan(self, event: events.Plan) -> None:
-        """Record the plan of the script, in rounds. The last report counts."""
+        """Record the number of rounds and the checkpoints that the script plans. The last report
+        counts."""
         if isinstance(event.steps, int) and 0 < event.steps < ENDLESS_STEPS:
             self.steps = event.steps
         folder = str(event.folder or "")
@@ -155,7 +158,8 @@ class RoundProgress:
         row.pause = self._state.speaker.format(
             "since round {round}: alive are {alive}, a round needs {need} {why}", event
         )
-        # A pause in an earlier round belongs to a single peer that was absent or is cut off.
+        # A pause in an earlier round does not pause the run: it concerns a single peer that was
+        # absent or is cut off.
         self.paused = self.paused or event.round is None or event.round >= self.round
         if self._state.details:
             self.pauses.append(event)
@@ -167,14 +171,16 @@ class RoundProgress:
         row.round, row.pause = event.round or 0, ""
         if row.state != "stopped":  # Reports of earlier rounds may arrive later.
             row.state = "training"
-        if event.loss is not None and not row.logs_loss:  # A logged loss is the peer's own.
+        # A logged loss is the peer's own and has priority.
+        if event.loss is not None and not row.logs_loss:
             row.loss = event.loss
         row.step = event.step or row.round + 1
         row.pace.stepped(event.t, row.step)
         self.reported[1:] = [(event.t, row.round)]
         self._computed(row, event)
         if row.round > self.round or event.server is None or self._state.stages:
-            # All peers, or all of a stage, report the same about a round with a commit.
+            # All peers, or all peers of a stage, report the same scores about a round with a
+            # commit. So the first report is enough.
             for peer, score in event.scores.items():
                 if peer in self._state.rows:
                     self._state.rows[peer].trust = score
@@ -196,11 +202,12 @@ class RoundProgress:
             self.alive = sum(each.state == "training" for each in self._state.rows.values())
 
     def _record_participation(self, round_id: int, event: events.Round) -> list[str]:
-        """Record the participation in the rounds of an event. The first report of a round counts.
-        Collective operations are not steps. A peer in quarantine does not count as missing.
+        """Record the participation in the rounds of an event. Only the first report of a round
+        counts. Rounds of collective operations are no steps and are ignored. A peer in quarantine
+        does not count as missing.
 
-        In gossip rounds, which have no server, contributors differ from peer to peer. In a pipeline
-        a round waits until all its work is done. Neither counts.
+        Rounds without a server are ignored, because their contributors differ between peers. Rounds
+        of a pipeline are ignored, because they wait until all work is done.
         """
         who, alive = event.contributors, event.alive
         if self._state.stages or event.server is None or who is None or not isinstance(alive, int):
@@ -215,17 +222,18 @@ class RoundProgress:
         return [low_participation(window) for window in found]
 
     def _may_be_operation(self, round_id: int, step: int | None) -> bool:
-        """Whether rounds without contributors may be collective operations: since the last reported
-        round there are fewer steps than rounds, or the report is late."""
+        """Whether a round without contributors may be a collective operation. This is so if, since
+        the last reported round, there were fewer steps than rounds; or if the report is late, so
+        that this is unknown."""
         behind = step is not None and step - self.step < round_id - self.round
         return behind or round_id <= self.round
 
     def _computed(self, row: PeerRow, event: events.Round) -> None:
-        """Record the time that the peer needed for its update, if it has contributed one."""
+        """Record the time that the peer needed for its update, if it contributed to the round."""
         who, took_us = event.contributors, event.took_us
         if took_us is None or who is None:
             return
-        at = bisect_left(who, row.peer)  # The contributors of a commit are in order.
+        at = bisect_left(who, row.peer)  # Contributors are sorted.
         if at == len(who) or who[at] != row.peer:
             return
         if at < len(took_us) and (took := took_us[at]):

@@ -1,7 +1,7 @@
 """``gossip rm``: removal of a run's files.
 
-Only files that gossip itself writes into a run's folder are removed. Checkpoints and last states of
-peers (``peer-N/last_state``) stay unless their removal is requested.
+It removes only files that gossip itself writes into a run's folder. Checkpoints and last states of
+peers (``peer-N/last_state``) stay, unless the user requests their removal.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ OURS = (
     *("report.html", "comparison.html", "tensorboard", "mlflow.db", "mlflow", "wandb"),
     *("prometheus.url", "tracker-*.log", "screen.log", "peer-*", "plain", "alone"),
 )
-"""Names of gossip's own files in a run's folder."""
+"""Patterns of the names of files that gossip writes into a run's folder."""
 LAST_STATE = "last_state"
 
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """Parts of one run to remove.
+    """Files of one run to remove.
 
     Attributes:
         paths: Files and folders of the run.
         checkpoints: Checkpoints of the run; () if they stay.
-        kept: Lines about parts that stay.
-        nbytes: Bytes of ``paths`` and ``checkpoints``.
+        kept: Lines about files that stay.
+        nbytes: Total bytes of ``paths`` and ``checkpoints``.
     """
 
     run: RunState
@@ -50,8 +50,8 @@ class Removal:
 
 
 def plan(run: RunState, with_checkpoints: bool) -> Removal:
-    """Return the parts to remove. Raises: ConfigError: The run trains, or its folder cannot be
-    read."""
+    """Return the files to remove. Raises: ConfigError: The run is still running, or its folder
+    cannot be read."""
     _refuse_living(run)
     paths, kept = [], []
     try:
@@ -90,8 +90,8 @@ def _refuse_living(run: RunState) -> None:
 
 
 def _checkpoints(run: RunState) -> tuple[tuple[Path, ...], Path | None]:
-    """Return the checkpoints of the run and their folder. A copy of a run has no processes: they
-    belong to the original."""
+    """Return the checkpoints of the run, and their folder. A copy of a run has none: the
+    checkpoints belong to the original run."""
     folder = checkpoints.folder_of(run.folder) if run.state != "copy" else None
     if folder is None:
         return (), None
@@ -99,7 +99,8 @@ def _checkpoints(run: RunState) -> tuple[tuple[Path, ...], Path | None]:
 
 
 def shared_with(run: RunState) -> list[str]:
-    """Return the names of the runs next to it that save into the same folder."""
+    """Return the names of the runs in the same parent folder that save checkpoints into the same
+    folder."""
     own = _folder_of(run.folder)
     others = [each for each in folders(run.folder.parent) if each != run.folder]
     return [each.name for each in others if own is not None and _folder_of(each) == own]
@@ -113,10 +114,9 @@ def _folder_of(folder: Path) -> Path | None:
 
 
 def carry_out(removal: Removal) -> None:
-    """Remove the parts. If a file is a link, only the link is removed. The run's settings are
-    removed last, so that an interrupted removal can be repeated; then the folder, if it is empty.
-
-    Raises: ConfigError: A part cannot be removed.
+    """Remove the files. If a file is a link, only the link is removed. The settings of the run are
+    removed after all other files, so that an interrupted removal can be repeated. Then the folder
+    is removed if it is empty. Raises: ConfigError: A file cannot be removed.
     """
     _refuse_living(read_state(removal.run.folder))  # The run may have been resumed since.
     last = removal.run.folder / "config.json"
@@ -141,14 +141,14 @@ def _remove(path: Path) -> None:
 
 
 def size_of(path: Path) -> int:
-    """Return the bytes of a file, or of all files in a folder; links are not followed. A file with
-    several hard links counts once for all of them."""
+    """Return the size of a file, or of all files in a folder, in bytes. Links are not followed. The
+    size of a file with several hard links is divided by their number."""
     try:
         if not path.is_dir() or path.is_symlink():
             return path.lstat().st_size
         return sum(_sizes_in(path))
     except OSError:
-        return 0  # It no longer exists, or is not readable.
+        return 0  # The path no longer exists, or is not readable.
 
 
 def _sizes_in(folder: Path) -> Iterator[int]:

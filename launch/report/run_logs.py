@@ -1,5 +1,5 @@
-"""``gossip logs``: output of a run's peers, each line with its peer in front; and the error that
-ended a script."""
+"""``gossip logs``: shows the output of peers, each line with its peer in front. Also finds the
+error that ended a script."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ LOG = "out.log"
 ERROR = "error.json"
 ERROR_CHARS_MAX = 240
 ERROR_LINES = 20
-"""Number of last lines of output in which the error of a script is looked for."""
+"""Number of last lines of output that are searched for the error of a script."""
 LOOK_EVERY_S = 0.1
 BLOCK_BYTES = 64 * 1024
 LINE_BYTES_MAX = 16 * 1024
-"""Maximum bytes of a line that is shown. A longer line is shown in parts."""
+"""Maximum number of bytes that are shown as one line. A longer line is shown as several lines."""
 
 Write = Callable[[int, str], None]
 """Function that receives a peer and a line of its output."""
@@ -39,7 +39,8 @@ def peers_with_logs(folder: Path) -> list[int]:
 
 
 def show(folder: Path, peers: Iterable[int], lines: int | None, write: Write) -> dict[int, Tail]:
-    """Write the last ``lines`` of each peer; None means all. Return the tails for ``follow``."""
+    """Write the last ``lines`` lines of each peer; None means all lines. Return the tails, for
+    ``follow``."""
     tails = {}
     for peer in peers:
         tails[peer] = tail = Tail(folder, f"peer-{peer}/{LOG}", lines)
@@ -55,9 +56,11 @@ def follow(
     goes_on: Callable[[], bool],
     write: Write,
 ) -> None:
-    """Write new lines, also of peers that join later, until the run is over and all is read."""
+    """Write new lines, also of peers that join later, until the run is over and all lines were
+    written."""
     while True:
-        last = not goes_on()  # Check this first: the lines from before the end are then read below.
+        # Check this before reading, so that all lines from before the end are read.
+        last = not goes_on()
         for peer in peers_with_logs(folder):
             if wanted(peer) and peer not in tails:
                 tails[peer] = Tail(folder, f"peer-{peer}/{LOG}", None)
@@ -91,11 +94,12 @@ class Tail:
         path = shown(self._folder / self._name)
         try:
             file = open_in(self._folder, self._name)
-            # A launcher may append meanwhile, so the end is later than ``size``.
+            # ``size`` is a lower bound: a launcher may append at any time.
             size = os.fstat(file.fileno()).st_size
             if self._at >= size or _hole_from(file, self._at) >= size:
                 return file
-            # A launcher appends. In a tampered folder, a hole may claim any number of bytes.
+            # A launcher only appends, so it leaves no hole. In a tampered folder, a hole could
+            # simulate any number of bytes.
             file.close()
             self.why_not = f"{path} has a hole, which no launcher has written"
         except FileNotFoundError:
@@ -105,8 +109,8 @@ class Tail:
         return None
 
     def read(self, whole: bool = False) -> Iterator[str]:
-        """Yield the lines since the last call. ``whole``: whether to keep an incomplete last line
-        for the next call."""
+        """Yield the lines that were written since the last call. ``whole``: whether to keep an
+        incomplete last line for the next call."""
         file = self._open()
         if file is None:
             return
@@ -115,7 +119,7 @@ class Tail:
             while block := file.read(BLOCK_BYTES):
                 self._at += len(block)
                 *done, rest = (self._rest + block).split(b"\n")
-                # Of an incomplete line, the parts that exceed the maximum are shown.
+                # An incomplete line that is too long is shown in parts, except for its last part.
                 *parts, self._rest = _parts(rest)
                 yield from map(_text, [*chain.from_iterable(map(_parts, done)), *parts])
         if not whole and self._rest:
@@ -124,11 +128,13 @@ class Tail:
 
 
 def _hole_from(file: BinaryIO, at: int) -> float:
-    """Return where the first hole begins, which is the end of a file without one."""
+    """Return the offset at which the first hole after ``at`` begins. In a file without holes this
+    is its end."""
     try:
         return file.seek(at, os.SEEK_HOLE)
     except OSError as error:
-        if error.errno not in (errno.ENXIO, errno.EINVAL):  # it shrank; no holes are known here
+        # The file has shrunk, or this file system does not report holes.
+        if error.errno not in (errno.ENXIO, errno.EINVAL):
             raise
         return math.inf
 
@@ -138,13 +144,14 @@ def _parts(line: bytes) -> list[bytes]:
 
 
 def _text(line: bytes) -> str:
-    """Return a line as a terminal finally shows it: of a progress bar only the last state."""
+    """Return a line as a terminal shows it in the end. For example, only the last state of a
+    progress bar is left."""
     return line.rstrip(b"\r").rsplit(b"\r", 1)[-1].decode("utf-8", "replace")
 
 
 def _begin_of_last(file: BinaryIO, lines: int) -> int:
-    """Return the offset at which the last ``lines`` lines begin. Each line is shown with at most
-    ``LINE_BYTES_MAX`` bytes."""
+    """Return the offset at which the last ``lines`` lines begin. At most ``LINE_BYTES_MAX`` bytes
+    are searched for each line."""
     end = at = file.seek(0, os.SEEK_END)
     if lines <= 0 or end == 0:
         return end
@@ -167,8 +174,9 @@ def _begin_of_last(file: BinaryIO, lines: int) -> int:
 
 
 def script_error(folder: Path, peer: int) -> str:
-    """Return type, message and line: ``NameError: name 'x' is not defined (train.py:24)``. If the
-    script died before ``gossip.init()``, return its last line of output; "" if there is none.
+    """Return the error of a peer's script, such as ``NameError: name 'x' is not defined
+    (train.py:24)``. If the script ended before ``gossip.init()``, return its last line of output;
+    "" if there is no output.
 
     Args:
         folder: Folder of the run.
@@ -176,7 +184,7 @@ def script_error(folder: Path, peer: int) -> str:
     try:
         written = read_object(folder, f"peer-{peer}/{ERROR}") or {}
     except ConfigError:
-        written = {}  # The file is invalid. The log also has the error.
+        written = {}  # If the file is invalid, use the log, which also contains the error.
     said = _message_of(documents.ScriptError.pick(written)) if written else _last_line(folder, peer)
     return said if len(said) <= ERROR_CHARS_MAX else f"{said[: ERROR_CHARS_MAX - 3]}..."
 

@@ -1,5 +1,5 @@
-"""Model of a run, which alone reads its events. Tables, screens, pages and trackers read its
-parts."""
+"""Model of a run. Only the model reads events; tables, screens, pages and trackers read the parts
+of the model."""
 
 from __future__ import annotations
 
@@ -29,17 +29,19 @@ COMMITS_KEPT = 512
 class RunModel:
     """State of a whole run. ``apply`` takes the events in the order in which they arrive.
 
-    Each part applies the events of its subject, and may return the lines to print about them.
-    Without such lines, the event's sentence is printed, if it has one (``sentences``).
+    Each part of the model applies the events about its subject, and may return lines to print. If
+    no part returns lines, the sentence for this kind of event is printed, if there is one
+    (``sentences``).
 
     Args:
-        peers: Ids of the peers, or their number; the ids begin at 0 then. Only events of these
-            peers are applied. Other peers appear only as subjects of events.
-        local_steps: Local steps in a round. Events count rounds, printed lines steps.
-        stages: Stage of each peer of a pipeline. There a round is one round of each stage, and a
-            peer reports about its stage.
-        details: Whether to keep each silence, pause, state transfer, further attempt and late
-            round, as pages need. A launcher keeps none: a long run has too many.
+        peers: Ids of the peers, or their number if the ids are 0, 1 and so on. Only events from
+            these peers are applied. Other peers can only be subjects of events.
+        local_steps: Number of local steps in a round. Events contain numbers of rounds, but printed
+            lines contain numbers of steps.
+        stages: Stage of each peer of a pipeline. In a pipeline every stage has its own commit of a
+            round, and a peer reports about its own stage.
+        details: Whether to keep all silences, pauses, further attempts and late rounds, which
+            reports need. A launcher keeps none of them, because a long run has too many.
     """
 
     def __init__(
@@ -56,8 +58,9 @@ class RunModel:
         }
         for peer in plan.byzantine:
             self._subject(peer).lie = "+".join(plan.attack_kinds(peer))
-        self.commits: deque[CommitRow] = deque(maxlen=COMMITS_KEPT)  # one a round and stage
-        self.began: float | None = None  # first time of an event
+        # one commit for each round and stage
+        self.commits: deque[CommitRow] = deque(maxlen=COMMITS_KEPT)
+        self.began: float | None = None  # earliest time of an event
         self.last_at = 0.0
         state = ModelState(self.rows, self.stages, details)
         self.machines, self._speaker = state.machines, state.speaker
@@ -87,11 +90,12 @@ class RunModel:
         return self.rows.setdefault(peer, PeerRow(peer, state="elsewhere"))
 
     def apply(self, event: Event) -> list[str]:
-        """Apply one event. Return the lines to print, without time or colour; usually none."""
+        """Apply one event. Return the lines to print about it, without time or colour. Most events
+        have none."""
         row, t = None if event.peer is None else self.rows.get(event.peer), event.t
         if t and (self.began is None or t < self.began):
             self.began = t
-        if t > self.last_at:  # This runs for each event, and max() is slower.
+        if t > self.last_at:  # not max(), which is slower: this runs for each event
             self.last_at = t
         rows: tuple[PeerRow, ...] = ()
         if row is not None:
@@ -115,8 +119,8 @@ class RunModel:
         return self._speaker.render(event)
 
     def apply_recorded(self, event: Event) -> list[str]:
-        """Apply an event from the files of the run, as ``apply`` does. Its writer is added to the
-        run's peers."""
+        """Apply an event from the files of the run, as ``apply`` does. The peer that wrote the
+        event is added to the peers of the run."""
         if event.peer is not None:
             row = self.rows.get(event.peer)
             if row is None:
@@ -125,14 +129,15 @@ class RunModel:
                 row.state = "starting"
         lines = self.apply(event)
         if isinstance(event, events.Halted) and event.exit_code:
-            # With a launcher, the launcher's own event reports how the process ended.
+            # Without a launcher, no other event reports that the process failed.
             row = self.rows[event.peer]
             row.state, row.exit = "gone", row.exit or text_of(event.reason) or ""
         return lines
 
     def apply_commit(self, commit: CommitRow) -> bool:
-        """Apply a commit. Return whether it is the first of its round and stage. If two branches
-        have commits of a round, the later record counts. Shards beyond the first are ignored."""
+        """Apply a commit. Return whether it is the first commit of its round and stage. If two
+        branches have commits of the same round, the later record replaces the earlier one. Shards
+        other than the first are ignored."""
         if commit.shard:
             return False
         self.last_at = max(self.last_at, commit.t)
@@ -150,7 +155,7 @@ class RunModel:
         return True
 
     def _replaces_commit(self, commit: CommitRow) -> bool:
-        """Replace an earlier commit of the round and stage. Return whether there was one."""
+        """Replace an earlier commit of the same round and stage. Return whether there was one."""
         for place in range(len(self.commits) - 1, -1, -1):
             if self.commits[place].stage != commit.stage:
                 continue
@@ -163,15 +168,15 @@ class RunModel:
 
 
 PARTS = (RunModel, StateHolders, RoundProgress, ServerTurns, Lives, Failures, TrustRecord, Epochs)
-"""Parts of the model that apply events, in this order."""
+"""Parts of the model, in the order in which they apply an event."""
 Handler: TypeAlias = tuple[type, Callable[..., list[str] | None], int]
-"""A part, its method for a kind of event, and the number of rows of peers that the method needs: of
-the writer, and of the subject."""
+"""Part of the model, its method for a kind of event, and the number of peer rows that the method
+takes: 1 is the row of the peer that wrote the event, 2 also that of its subject."""
 
 
 def _handlers(part: type) -> Iterator[tuple[str, Handler]]:
-    """Yield each kind of event with the method ``_on_...`` of a part that applies it. The type of
-    the parameter ``event`` names the kind."""
+    """Yield the name of each kind of event that a part applies, with its method ``_on_...``. The
+    annotation of the parameter ``event`` names the kinds."""
     for name, method in vars(part).items():
         if name.startswith("_on_"):
             types = method.__annotations__

@@ -23,22 +23,23 @@ HAPPENINGS_KEPT = 500
 
 @dataclass(frozen=True, slots=True)
 class Happening:
-    """A line of ``RunModel``. ``at``: seconds since 1970."""
+    """Line that ``RunModel`` returned. ``at``: time of its event in seconds since 1970."""
 
     at: float
     text: str
 
 
 class RunReader:
-    """Reader of a run's folder. Its model has the state of the run, with ``details`` for pages.
-    Nothing is read before ``update`` is called.
+    """Reader of a run's folder, which keeps a model of the run. ``details``: whether the model
+    keeps data for reports. Events and commits are not read before ``update`` is called.
 
     Attributes:
-        settings: Settings of the run; ``environment``: host and process that started it.
-        plan: Planned faults; none if the plan is of another version.
+        settings: Settings of the run. ``environment``: facts about the host and the process that
+            started the run.
+        plan: Planned faults; empty if another version of gossip wrote the plan.
         view: Model of the run. Its times are seconds since 1970.
-        happenings: Last lines of the model; ``happened``: number of all lines.
-        broken: A line about each file that cannot be read.
+        happenings: Last lines of the model. ``happened``: number of all lines so far.
+        broken: Lines about files that cannot be read.
     """
 
     def __init__(self, folder: Path, details: bool = False) -> None:
@@ -56,7 +57,7 @@ class RunReader:
             details,
         )
         self.view.machines.environment = self.environment
-        self.view.began = self.environment.started  # as on the launcher's screen
+        self.view.began = self.environment.started  # so that times are as on the launcher's screen
         self.happenings: deque[Happening] = deque(maxlen=HAPPENINGS_KEPT)
         self.happened = 0
 
@@ -69,8 +70,8 @@ class RunReader:
         return [*self.unreadable, *self.files.broken]
 
     def object(self, name: str) -> dict[str, Any]:
-        """Return the JSON object in a file of the folder; {}: the file does not exist, or cannot be
-        read."""
+        """Return the JSON object in a file of the folder; {} if the file does not exist, or cannot
+        be read."""
         return read_known(self.folder, name, self.unreadable) or {}
 
     def update(
@@ -81,8 +82,9 @@ class RunReader:
         """Read new rows and apply them to the model.
 
         Args:
-            event_taken: Called with each applied event and the lines of the model about it.
-            commit_taken: Called with each applied commit of a round that was not known before.
+            event_taken: Called with each applied event, and the lines that the model returned for
+                it.
+            commit_taken: Called with each commit whose round had no commit before.
         """
         self.read_events(event_taken)
         for commit in self.files.commits():

@@ -1,5 +1,5 @@
-"""State of a run, from the files in its folder. The module must be fast: it has few imports, and
-reads little of the files."""
+"""State of a run, from the files in its folder. This module must be fast, so it has few imports,
+and reads only small parts of the files."""
 
 from __future__ import annotations
 
@@ -38,20 +38,21 @@ from .words import near
 RUNS = "runs"
 NODES_MAX = 10_000
 BEGIN_S = 300.0
-"""Time after which a run without any start counts as over, in seconds."""
-TAIL_BYTES = 256 * 1024  # end of events.jsonl: more rows than all peers write in a second
-TAIL_BYTES_MIN = 16 * 1024  # end of each file, if every peer has its own
+"""Time after which a run that no launcher has started counts as over, in seconds."""
+# bytes at the end of events.jsonl that are read: more than all peers write in a second
+TAIL_BYTES = 256 * 1024
+TAIL_BYTES_MIN = 16 * 1024  # bytes at the end of each file that are read if every peer has its own
 State = Literal["running", "elsewhere", "copy", "ended", "killed", "not begun"]
 """State of a run. ``elsewhere``: its launchers are on other machines, and have not recorded their
-end. ``copy``: a process that it names exists, but has another folder. ``killed``: a launcher has
-ended without a record of its end, and there is no summary."""
+end. ``copy``: a recorded launcher is alive, but leads another folder. ``killed``: a launcher has
+ended without recording its end, and there is no summary."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunState:
-    """State of a run. ``peers``: number of peers, including those that joined. ``alive``: number
-    alive in the last round; None if there was no round, or the run is over. ``broken``: a line
-    about each file that cannot be read."""
+    """State of a run. ``peers``: number of peers, including those that joined. ``alive``: number of
+    live peers in the last round; None if there was no round, or the run is over. ``broken``: lines
+    about files that cannot be read."""
 
     name: str
     folder: Path
@@ -115,7 +116,7 @@ class RunStatus:
 
 
 def find(run: str, runs: Path = Path(RUNS)) -> Path:
-    """Return the folder of a run, which ``run`` names by path, or by name under ``runs``.
+    """Return the folder of a run. ``run`` is its path, or its name under ``runs``.
 
     Raises: ConfigError: There is no run of that name, or its settings cannot be read.
     """
@@ -131,8 +132,8 @@ def find(run: str, runs: Path = Path(RUNS)) -> Path:
 
 
 def word_for(folder: Path) -> str:
-    """Return the argument that names the run in that folder for a command: its name under ``runs``,
-    else its path.
+    """Return the argument with which a command names the run in ``folder``: the name of the run
+    under ``runs``, or else its path.
 
     Args:
         folder: Result of ``find``.
@@ -142,7 +143,7 @@ def word_for(folder: Path) -> str:
 
 
 def folders(runs: Path) -> list[Path]:
-    """Return the folders of all runs, the latest first."""
+    """Return the folders of all runs, the latest run first."""
     found = [(at, folder) for folder in _folders_in(runs) if (at := written_at(folder)) is not None]
     return [folder for _, folder in sorted(found, key=itemgetter(0), reverse=True)]
 
@@ -160,16 +161,17 @@ def _folders_in(runs: Path) -> list[Path]:
 
 def written_at(folder: Path) -> float | None:
     """Return the time at which the settings of a run were written, in seconds since 1970; None if
-    the folder is not that of a run. If its entry for the settings is not a file, reading it
-    raises."""
+    ``folder`` is not the folder of a run. The settings may be a link or a pipe here; reading them
+    raises an error."""
     try:
         return (folder / "config.json").stat(follow_symlinks=False).st_mtime
-    except (OSError, ValueError):  # It does not exist, or the name is invalid.
+    except (OSError, ValueError):  # The file does not exist, or the name is invalid.
         return None
 
 
 def read_state(folder: Path) -> RunState:
-    """Return the state of a run, from its files. ``broken`` lists files that cannot be read."""
+    """Return the state of a run, from its files. Its ``broken`` has lines about files that cannot
+    be read."""
     broken: list[str] = []
     settings = documents.RunSettings.pick(read_known(folder, "config.json", broken))
     summary = read_known(folder, "summary.json", broken)
@@ -205,7 +207,7 @@ def read_state(folder: Path) -> RunState:
 
 
 def standing_of(folder: Path) -> RunStatus:
-    """Return the state of the run in a folder. It is cheaper than ``read_state``."""
+    """Return the state of the run in a folder. This is cheaper than ``read_state``."""
     broken: list[str] = []
     summary = read_known(folder, "summary.json", broken)
     launchers, nodes, state = _state_of(folder, broken, summary is not None)
@@ -221,7 +223,7 @@ def standing_of(folder: Path) -> RunStatus:
 def _state_of(
     folder: Path, broken: list[str], summarised: bool
 ) -> tuple[Sequence[Launcher], Sequence[NodeRecord], State]:
-    """Return the launchers of a run, its nodes if there is no launcher, and its state."""
+    """Return the launchers of a run, its nodes (only if it has no launcher), and its state."""
     launchers = launchers_of(folder, broken)
     nodes = () if launchers else tuple(nodes_in(folder))
     return launchers, nodes, _state_of_nodes(nodes) if nodes else _state(launchers, summarised)
@@ -235,7 +237,7 @@ def nodes_in(folder: Path) -> Iterator[NodeRecord]:
 
 
 def _state_of_nodes(nodes: Sequence[NodeRecord]) -> State:
-    """Return the state of a run without a launcher of gossip, as under torchrun."""
+    """Return the state of a run that has no launcher of gossip, for example under torchrun."""
     if any(node.alive for node in nodes):
         return "running"
     if any(node.ended is None and not node.here for node in nodes):
@@ -247,7 +249,7 @@ def _outcome(
     summary: Mapping[str, Any] | None, nodes: Sequence[NodeRecord], state: State
 ) -> documents.Outcome:
     """Return the outcome in the summary. A run without a launcher has no summary; its exit code is
-    that of its best peer."""
+    the lowest exit code of its peers."""
     codes = [node.exit_code for node in nodes if node.exit_code is not None]
     if summary is not None or state != "ended" or not codes:
         return documents.Outcome.pick(summary)
@@ -256,8 +258,8 @@ def _outcome(
 
 
 def read_known(folder: Path, name: str, broken: list[str]) -> dict[str, Any] | None:
-    """Return the JSON object in a file. Return None if it does not exist, or if it cannot be read;
-    then add a line to ``broken``."""
+    """Return the JSON object in a file. Return None if the file does not exist or cannot be read.
+    If it cannot be read, add a line to ``broken``."""
     try:
         return read_object(folder, name)
     except ConfigError as error:
@@ -277,7 +279,8 @@ def _state(launchers: Sequence[Launcher], summarised: bool) -> State:
         return "ended"
     if not launchers:
         return "not begun"
-    # Each launcher records the end of its peers. The last writes the summary after that.
+    # Each launcher records its end before the last one writes the summary, so a run with all ends
+    # recorded may have no summary yet.
     return "ended" if all(one.ended for one in launchers) else "killed"
 
 
@@ -286,7 +289,7 @@ def _first(*values: float | None) -> float | None:
 
 
 def still_here(folder: Path) -> list[int]:
-    """Return the peers that have an address on record, and no recorded end."""
+    """Return the peers whose address is recorded, but whose end is not."""
     seeds = folder / "seeds"
     return [
         peer
@@ -296,7 +299,7 @@ def still_here(folder: Path) -> list[int]:
 
 
 def _read_progress(view: RunModel, folder: Path, broken: list[str]) -> None:
-    """Apply the last events of a run to its model."""
+    """Apply the last events of a run to a model of it."""
     files = [*map(folder.joinpath, event_files(folder))] or sorted(
         folder.glob("peer-*/events.jsonl")
     )[:NODES_MAX]

@@ -1,5 +1,5 @@
 """Output of a run: plain lines, or a region at the bottom of the terminal that is redrawn in place,
-with other lines above it."""
+with all other lines above the region."""
 
 from __future__ import annotations
 
@@ -34,10 +34,11 @@ MARKS = {
     "*": "bold",
 }
 ENDS = ("x", "error")
-"""First characters of lines about an end. Earlier output of the peer is shown before them."""
+"""Beginnings of lines about the end of a peer or an error. Output of peers that arrived earlier is
+shown before such a line."""
 REDRAW_S = 0.25
 NO_LOSS_STEPS = 10
-"""Number of steps after which a script that logs a loss has usually done so."""
+"""Number of steps after which a script that logs a loss has usually logged one."""
 
 
 class Screen(Protocol):
@@ -50,15 +51,16 @@ class Screen(Protocol):
         """Show a line about the run."""
 
     def tick(self, view: RunModel) -> None:
-        """Update the output; called several times a second."""
+        """Update the output. This is called several times a second."""
 
     def close(self, view: RunModel) -> None:
-        """Finish the output: the run is over."""
+        """Finish the output. This is called when the run is over."""
 
 
 class LastingStream(io.TextIOBase):
-    """Stream that outlives its output: the reader ends (``| head``), the terminal closes, or the
-    disk is full. Text then goes to the file ``spare``, until that file is full."""
+    """Stream that survives the loss of its output: the reader ends (``| head``), the terminal
+    closes, or the disk is full. Further text is then appended to the file ``spare``, if
+    possible."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream, self._lost = stream, False
@@ -82,7 +84,7 @@ class LastingStream(io.TextIOBase):
             except OSError:
                 self._lost = True
                 null = os.open(os.devnull, os.O_WRONLY)
-                os.dup2(null, self.fileno())  # for buffered text, and for other writers
+                os.dup2(null, self.fileno())  # also for buffered text, and for other writers
                 os.close(null)
         if self._lost:
             with contextlib.suppress(OSError), open(self.spare, "a", encoding="utf-8") as file:
@@ -95,7 +97,7 @@ def _console(stream: LastingStream, soft_wrap: bool = False) -> Console:
 
 
 class _BaseScreen(ABC):
-    """Selection of the lines to show, and their time."""
+    """Base of screens: selects the lines to show, and the time at which they are shown."""
 
     def __init__(self, output: Choice, folder: str = "") -> None:
         self._streams = [LastingStream(stream) for stream in (sys.stdout, sys.stderr)]
@@ -106,13 +108,13 @@ class _BaseScreen(ABC):
             self._set_spare(folder)
 
     def _set_spare(self, folder: str) -> None:
-        """Set the file of the run for the lines of a stream that is lost."""
+        """Set the file in the run's folder that receives the lines of a lost stream."""
         for stream in self._streams:
             stream.spare = os.path.join(folder, SCREEN_LOG)
 
     @abstractmethod
     def _show(self, lines: Iterable[SharedLine], events: Iterable[str], now: float) -> None:
-        """Show lines that peers wrote, and after them lines about the run."""
+        """Show lines that peers wrote, and then lines about the run."""
 
     def output(self, peer: int, text: str, err: bool) -> None:
         now = time.monotonic()
@@ -124,7 +126,7 @@ class _BaseScreen(ABC):
         self._show(rest, self._folder.fold(text, now), now)
 
     def _show_due(self, view: RunModel, now: float) -> None:
-        """Show the lines that wait no longer."""
+        """Show the lines whose waiting time is over."""
         events = self._folder.due(now)
         if not self._loss_asked and lacks_loss(view):
             self._loss_asked = True
@@ -140,11 +142,12 @@ class PlainScreen(_BaseScreen):
     """Screen of plain lines.
 
     Args:
-        out: Stream of our lines and of the peers' stdout; the peers' stderr goes to stderr.
+        out: Stream for the launcher's lines and the stdout of peers; the stderr of peers goes to
+            stderr.
         every_s: Seconds between two lines of progress.
         quiet: Whether to show only the output of peers and lines about an end.
-        name: Function that returns the prefix of a peer's lines.
-        output: Choice of the peers' output, as in ``PeerOutput``.
+        name: Function that returns the prefix for the lines of a peer.
+        output: Selection of the output of peers, as in ``PeerOutput``.
     """
 
     def __init__(
@@ -164,8 +167,8 @@ class PlainScreen(_BaseScreen):
         self._last_round = -1
 
     def introduce(self, about: About) -> None:
-        """Print a description of the run. If a stream is lost later, its lines go to a file of the
-        run."""
+        """Print a description of the run. From now on, the lines of a lost stream go to a file in
+        the run's folder."""
         self._set_spare(about.folder)
         self.print_line(about.in_words())
 
@@ -201,8 +204,8 @@ class LiveScreen(_BaseScreen):
     """Screen with the state of the run at the bottom of the terminal, redrawn in place. Events and
     the output of peers are printed above it.
 
-    The cursor stays visible and no mode of the terminal is changed, so nothing has to be restored
-    after any end of the launcher.
+    The cursor stays visible, and no mode of the terminal is changed. So nothing has to be restored,
+    however the launcher ends.
     """
 
     def __init__(self, about: About, output: Choice = "merged") -> None:
@@ -237,7 +240,7 @@ class LiveScreen(_BaseScreen):
             self._region.above(above)
 
     def _lines(self, lines: Iterable[SharedLine]) -> list[Text]:
-        """Return the lines for the terminal; print those for a redirected stderr."""
+        """Return the lines for the terminal, and print the lines for a redirected stderr."""
         found = []
         for line in lines:
             text = peer_line(line, label(line, self._output.everybody(line)))
@@ -248,7 +251,8 @@ class LiveScreen(_BaseScreen):
         return found
 
     def _events(self, lines: Iterable[str], now: float) -> list[Text]:
-        """Return the lines wrapped at words, in their own column."""
+        """Return the lines with a time stamp. Long lines are wrapped within the column to the right
+        of the time stamp."""
         found = []
         for line in lines:
             whole = stamped(line.replace(self._here, ""), now - self._began)
@@ -261,7 +265,8 @@ class LiveScreen(_BaseScreen):
 
 
 class _Region:
-    """Lines at the bottom of a terminal. Without a terminal only the last lines are written."""
+    """Region of lines at the bottom of a terminal. Without a terminal, the region is written only
+    once, at the end."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
@@ -271,18 +276,18 @@ class _Region:
 
     @property
     def size(self) -> Size:
-        found = shutil.get_terminal_size()  # A console keeps its initial width.
+        found = shutil.get_terminal_size()  # not that of the console, which keeps its initial width
         return Size(found.columns, found.lines)
 
     def draw(self, lines: list[Text], above: list[Text]) -> None:
-        """Replace the drawn lines by ``lines``, and print ``above`` over them."""
+        """Replace the drawn lines by ``lines``, and print the lines ``above`` above them."""
         self._shown = lines
         if not self.console.is_terminal:
             self._write("", above)
             return
         self._catch_stderr()
         back = self._erased()
-        for line in lines:  # The terminal may have become narrower.
+        for line in lines:  # The terminal may have become narrower since ``lines`` were made.
             line.truncate(max(self.size.width - 1, 1))
         self._widths = [line.cell_len for line in lines]
         self._write(back, [*above, *lines])
@@ -295,7 +300,7 @@ class _Region:
             self._write("", lines)
 
     def close(self) -> None:
-        """Leave the lines where they are."""
+        """End the region. Its lines stay on the screen."""
         if not self.console.is_terminal:
             self._write("", self._shown)
         if self._stderr is not None:
@@ -304,8 +309,8 @@ class _Region:
         self._widths = []
 
     def _erased(self) -> str:
-        """Return the codes that erase the drawn lines. A terminal that has become narrower has
-        wrapped them."""
+        """Return the escape codes that erase the drawn lines. If the terminal has become narrower,
+        it has wrapped the lines, so they have more rows."""
         width = self.size.width
         rows = sum(max(1, -(-each // width)) for each in self._widths)
         return f"\r\x1b[{rows}A\x1b[J" if rows else "\r"
@@ -351,8 +356,8 @@ def screen_for(
     output: Choice | None = None,
     name: Callable[[int], str] = lambda peer: f"{peer}|",
 ) -> PlainScreen | LiveScreen:
-    """Return the screen of a run: a region of the terminal, or plain lines. The default ``output``
-    is ``merged`` on a terminal and ``all`` elsewhere."""
+    """Return the screen of a run: a region of the terminal, or plain lines. If ``output`` is None,
+    it is ``merged`` on a terminal and ``all`` elsewhere."""
     on_terminal = is_terminal() and not as_json
     choice: Choice = output or ("merged" if on_terminal else "all")
     if on_terminal and not quiet:
@@ -371,13 +376,13 @@ def peer_line(line: SharedLine, name: str) -> Text:
 
 
 def lacks_loss(view: RunModel) -> bool:
-    """Whether the script has had time to log a loss, and has logged none."""
+    """Whether the script has had enough time to log a loss, but has logged none."""
     has_loss = any(row.loss is not None for row in view.rows.values())
     return view.progress.step >= NO_LOSS_STEPS and not has_loss
 
 
 def progress(view: RunModel) -> str:
-    """Return one line on the progress of the run."""
+    """Return one line about the progress of the run."""
     at = view.progress
     attempt = f" attempt {at.attempt}" if at.attempt else ""
     suspects = [str(row.peer) for row in view.rows.values() if row.suspected]
@@ -393,8 +398,8 @@ def progress(view: RunModel) -> str:
 
 
 def _taking_part(view: RunModel) -> str:
-    """Return the participation in the last round that was a step. Collective operations may have
-    followed it."""
+    """Return a text about the participation in the last round that was a step. Later rounds may
+    have been collective operations."""
     if view.progress.participation.last is None:
         return ""
     who, alive = view.progress.participation.last
@@ -406,7 +411,7 @@ SCREEN_LOG = "screen.log"
 
 
 def stamped(text: str, seconds: float) -> Text:
-    """Return a line such as ``00:04.9  x 3 dead ...``, coloured by its mark."""
+    """Return a line such as ``00:04.9 x 3 dead ...``, in the colour of its first character."""
     minutes, rest = divmod(seconds, 60)
     return Text.assemble(
         (f"{int(minutes):02d}:{rest:04.1f}  ", "dim"), (shown_lines(text), MARKS.get(text[:1], ""))
@@ -414,5 +419,5 @@ def stamped(text: str, seconds: float) -> Text:
 
 
 def is_terminal() -> bool:
-    """Whether stdout is a terminal that can be drawn on."""
+    """Whether stdout is a terminal that supports redrawing."""
     return sys.stdout.isatty() and os.environ.get("TERM") != "dumb"

@@ -1,5 +1,5 @@
-"""Sentences about events, for the screen of a run. Parts of the model add those that depend on more
-than the event."""
+"""Sentences about events, for the screen of a run. Sentences that depend on more than the event
+come from the parts of the model."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from gossip.run import ROOM_HINT
 from .words import counted, named, numbers
 
 QUIET_S = 2.0
-"""Minimum time between two sentences of a kind about the same subject, in seconds."""
+"""Minimum time between two sentences about events of the same kind and the same subject, in
+seconds."""
 EVER = float("inf")
 
 
@@ -20,10 +21,11 @@ class Sentence(NamedTuple):
     """Sentence about a kind of event.
 
     Attributes:
-        text: Template with fields of the event. Peers are ``0-2,5``, or ``peers 0-2,5`` in
-            ``{x:named}``. ``{x:update}`` is a count, such as ``3 updates``.
-        quiet_s: Time after a sentence in which a further one about the same subject is omitted.
-        about: Field with the subject; "" means the run.
+        text: Template with fields of the event. ``{x}`` formats a list of peers as ``0-2,5``, and
+            ``{x:named}`` as ``peers 0-2,5``. ``{x:update}`` formats a number as ``3 updates``.
+        quiet_s: Time after an event in which no sentence about the same subject is printed, in
+            seconds.
+        about: Field that contains the subject; "" means that the run is the subject.
     """
 
     text: str
@@ -49,7 +51,7 @@ SENTENCES: dict[type[Event], Sentence] = {
     events.Lingering: Sentence(
         "~ peer {peer} has finished; it waits for {for_:named} up to {at_most_s} s", QUIET_S
     ),
-    # Lost rounds usually occur in series. The summary counts them.
+    # Lost rounds usually occur in series, so not all are printed. The summary has their number.
     events.LostRound: Sentence("! round {round} is lost: {reason}", QUIET_S),
     events.MinorityContinues: Sentence(
         "! {alive:named} of {of} continue alone from round {round}: for them the others are dead"
@@ -93,17 +95,17 @@ WARNINGS = (
     events.UnconfirmedResult,
     events.UnequalUpdates,
 )
-"""Events whose lines are incidents of the run."""
+"""Kinds of events whose lines are incidents of the run."""
 
 
 class Speaker:
-    """Sentences that are due."""
+    """Formats sentences about events, and omits those that repeat too soon."""
 
     def __init__(self) -> None:
         self._last: dict[tuple[type[Event], object], float] = {}
 
     def render(self, event: Event) -> list[str]:
-        """Return the lines about an event: its sentence, if there is one and it is due."""
+        """Return the lines of the sentence about an event, if there is one and it is due."""
         found = SENTENCES.get(type(event))
         if found is None:
             return []
@@ -114,23 +116,23 @@ class Speaker:
 
     @staticmethod
     def format(text: str, event: Event) -> str:
-        """Return a template with the fields of an event."""
+        """Fill a template with the fields of an event."""
         return _FORMAT.format(text, event=event).rstrip()
 
     def once(self, event: Event, about: object, *lines: str) -> list[str]:
-        """Return the lines if they are due."""
+        """Return the lines if they are due, otherwise none."""
         return [*lines] if self.is_due(event, about) else []
 
     def is_due(self, event: Event, about: object, quiet_s: float = QUIET_S) -> bool:
-        """Whether no event of this kind about the same subject had lines in the last
-        ``quiet_s``."""
+        """Whether the last event of this kind about the same subject is at least ``quiet_s``
+        seconds old. The time of this event is recorded."""
         last = self._last.get((type(event), about))
         self._last[type(event), about] = event.t
         return last is None or event.t - last >= quiet_s
 
 
 class _Format(string.Formatter):
-    """Format with the fields of the event ``event``, also those with their defaults."""
+    """Formatter that reads the fields of ``event``, including fields with default values."""
 
     def get_value(self, key: Any, args: Any, kwargs: Any) -> Any:
         return getattr(kwargs["event"], key)

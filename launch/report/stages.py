@@ -1,4 +1,4 @@
-"""The stage of each peer in a pipeline, from the run's settings, and messages about stages."""
+"""Stages of the peers in a pipeline, from the run's settings, and messages about stages."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PeerStage:
-    """A peer's place in a pipeline.
+    """Position of a peer in a pipeline.
 
     Attributes:
         number: Number of the stage, from 0.
-        layers: First and last layer.
-        name: Name of the peer in the plan; "" means none.
+        layers: First and last layer of the stage.
+        name: Name of the peer in the plan; "" if it has none.
     """
 
     number: int
@@ -43,7 +43,7 @@ def stages_of(config: RunConfig) -> dict[int, PeerStage]:
 
 
 def stages_in(pipeline: object) -> dict[int, PeerStage]:
-    """Return the stage of each peer, from the part ``pipeline`` of a run's ``config.json``. The
+    """Return the stage of each peer, from the entry ``pipeline`` of a run's ``config.json``. The
     file is untrusted, so malformed entries are skipped."""
     plan = documents.PipelineDocument.pick(pipeline)
     names, found = plan.names or [], dict[int, PeerStage]()
@@ -76,8 +76,8 @@ def describe_rebuilt_stage(event: events.StageRebuilt) -> str:
 
 
 def describe_unlike_profile(event: events.UnlikeProfile) -> str:
-    """Return the message about an event ``unlike_profile``: the measured and the predicted time,
-    and a remedy."""
+    """Return the message about an event ``unlike_profile``. It has the measured and the predicted
+    time, and a remedy."""
     measured, predicted = (event.measured_us or 0.0) / 1e6, (event.predicted_us or 0.0) / 1e6
     apart, slower = measured / predicted if predicted else 0.0, measured > predicted
     factor, word = (apart, "slower") if slower else (1 / apart if apart else 0.0, "faster")

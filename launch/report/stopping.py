@@ -1,5 +1,5 @@
-"""``gossip stop``: signals to the launchers of a run, which are identified by pid and start time,
-never by name."""
+"""``gossip stop``: sends signals to the launchers of a run. They are identified by pid and start
+time, never by name."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from .launchers import Launcher
 from .run_state import RunState, read_state, still_here
 
 PROGRESS_EVERY_S = 2.0
-# A launcher that kills its peers ends well before. Otherwise it is killed, and its guardian ends
-# the peers.
+# Time within which a launcher must end after it was told to kill its peers, in seconds. Then the
+# launcher is killed, and its guardian ends the peers.
 NOW_S = 5.0
 GUARDIAN_S = 5.0  # more than the guardian of a killed launcher needs
 POLL_S = 0.05
@@ -46,15 +46,15 @@ class StillRunning(LocalError):
 
 
 def stop(run: RunState, now: bool, timeout_s: float, say: Callable[[str], None]) -> None:
-    """End a run. Return when no process of it is left on this machine.
+    """End a run. Return when no process of the run is left on this machine.
 
     Args:
         now: Whether to kill the peers; otherwise each finishes its round and leaves.
-        timeout_s: Maximum time to wait for that, in seconds.
-        say: Receives lines of progress.
+        timeout_s: Maximum time to wait for the end, in seconds.
+        say: Called with lines about the progress.
     Raises:
-        ConfigError: The run belongs to another user, was started on another machine, or names a
-            process that is not one of its launchers.
+        ConfigError: The run belongs to another user, was started on another machine, or its records
+            name a process that is no launcher of the run.
         StillRunning: The run has not ended in time.
     """
     _refuse_others(run)
@@ -94,8 +94,8 @@ def stop(run: RunState, now: bool, timeout_s: float, say: Callable[[str], None])
     at = f" at round {after.round}" if after.round is not None else ""
     how = f", exit code {after.exit_code}" if after.exit_code is not None else ""
     say(
-        f"{run.name} has ended after {time.monotonic() - began:.1f} s{at}{how}: no process of it "
-        "is left here"
+        f"{run.name} has ended after {time.monotonic() - began:.1f} s{at}{how}: none of its "
+        "processes is left here"
     )
     for one in elsewhere:
         say(
@@ -105,8 +105,8 @@ def stop(run: RunState, now: bool, timeout_s: float, say: Callable[[str], None])
 
 
 def _refuse_others(run: RunState) -> None:
-    """Refuse to stop a run of another user, also as root: a pid in that user's files may be forged,
-    and name any process.
+    """Refuse to stop a run of another user, even as root: the pids in that user's files may be
+    forged.
 
     Raises: ConfigError.
     """
@@ -129,7 +129,7 @@ def _refuse_others(run: RunState) -> None:
 
 
 def _refuse_impostors(run: RunState, own: Sequence[Launcher]) -> None:
-    """Refuse records of processes that are not launchers of the run.
+    """Check that the recorded processes are launchers of the run.
 
     Raises: ConfigError: A record names a process that launches no peers.
     """
@@ -144,7 +144,7 @@ def _refuse_impostors(run: RunState, own: Sequence[Launcher]) -> None:
 
 
 def _skip_strays(run: RunState, own: Sequence[Launcher], say: Callable[[str], None]) -> None:
-    """Report the recorded launchers that do not lead this folder.
+    """Report the recorded launchers that lead another folder, or none. They are not signalled.
 
     Raises: ConfigError: There is no other launcher.
     """
@@ -178,10 +178,11 @@ def _why_strays(launcher: Launcher) -> tuple[str, str]:
 def _end_leftovers(
     run: RunState, elsewhere: Sequence[Launcher], now: bool, say: Callable[[str], None]
 ) -> None:
-    """Kill the processes of a run without a launcher on this machine, if ``now``. Report the state
-    of the run.
+    """Handle a run that has no launcher on this machine: if ``now``, kill its remaining processes.
+    Report the state of the run.
 
-    Raises: ConfigError: A launcher elsewhere leads it. StillRunning: Some of its processes remain.
+    Raises: ConfigError: A launcher on another machine leads the run. StillRunning: Some of its
+    processes remain.
     """
     if elsewhere:
         where = ", ".join(f"{one.host} (pid {one.pid})" for one in elsewhere)
@@ -212,15 +213,15 @@ def _end_leftovers(
 
 @contextlib.contextmanager
 def _handle(launcher: Launcher) -> Iterator[int]:
-    """Yield a descriptor of the launcher's process, which stays valid if its pid is reused; -1 if
-    the process is gone."""
+    """Yield a descriptor of the launcher's process, or -1 if that process has ended. The descriptor
+    never refers to a process that reuses the pid."""
     try:
         handle = os.pidfd_open(launcher.pid)
     except ProcessLookupError:
         yield -1
         return
     try:
-        # Check after the descriptor is open: the pid might have been reused before.
+        # Check this after the descriptor is open, because the pid may have been reused before.
         yield (
             handle
             if launcher.running and launchers.is_launcher(launcher.pid, launcher.folder)
@@ -233,7 +234,7 @@ def _handle(launcher: Launcher) -> Iterator[int]:
 def _ask(run: RunState, launcher: Launcher, handle: int, now: bool) -> None:
     try:
         _send(handle, AT_ONCE if now else signal.SIGTERM)
-        _send(handle, signal.SIGCONT)  # A stopped process handles the signal only then.
+        _send(handle, signal.SIGCONT)  # A stopped process handles the signal only after SIGCONT.
     except PermissionError:
         raise ConfigError(
             f"{run.name} is user {_user_name(launcher.user)}'s: only that user can stop its "
@@ -255,7 +256,8 @@ def _wait(
     timeout_s: float,
     say: Callable[[str], None],
 ) -> bool:
-    """Whether all of these launchers have ended, at the latest ``timeout_s`` after ``began``."""
+    """Wait until all of these launchers have ended, at most until ``timeout_s`` after ``began``.
+    Return whether they have."""
     reported = began
     while any(one.alive for one in own):
         now = time.monotonic()
@@ -275,7 +277,8 @@ def _wait(
 
 
 def _wait_for_processes(folder: Path) -> list[int]:
-    """Wait for the guardian of a run without a launcher. Return the remaining processes."""
+    """Wait until the guardian of a run has ended its processes, at most ``GUARDIAN_S``. Return the
+    remaining pids."""
     until = time.monotonic() + GUARDIAN_S
     while (left := launchers.processes_of(folder)) and time.monotonic() < until:
         time.sleep(POLL_S)
@@ -286,7 +289,7 @@ def _kill(pid: int, folder: Path) -> None:
     with contextlib.suppress(ProcessLookupError, PermissionError):
         handle = os.pidfd_open(pid)
         try:
-            # The descriptor refers to the checked process, or to a later one that is not ours.
+            # Check after opening the descriptor: if the pid was reused before, the check fails.
             if pid in launchers.processes_of(folder):
                 signal.pidfd_send_signal(handle, signal.SIGKILL)
         finally:

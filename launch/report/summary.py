@@ -1,4 +1,4 @@
-"""``summary.json``: outcome of a run, from the files in its folder only
+"""``summary.json``: outcome of a run, computed only from the files in its folder
 (``docs/records.md``)."""
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ SCHEMA = "gossip.summary/2"
 EPOCHS_MAX = 1000
 OF_SETTINGS = ("run", "name", "peers", "topology", "aggregator", "f", "peers_for_one")
 RETURN = ("peer", "incarnation", "round", "after_ms")
-"""Fields of a row about a peer that joined or returned."""
+"""Fields of an entry about a peer that joined or returned."""
 
 
 def merge_commits(folder: Path, troubles: WriteFailures | None = None) -> list[dict[str, Any]]:
-    """Write ``commits.jsonl`` from the files of the peers, by round and shard, without duplicates.
-    Return the rows."""
+    """Merge the commits of all peers into ``commits.jsonl``, sorted by round and shard, without
+    duplicates. Return the rows."""
     seen: dict[tuple[Any, ...], dict[str, Any]] = {}
     for path in sorted(folder.glob("peer-*/commits.jsonl")):
         for row in read_lines(path):
@@ -64,18 +64,19 @@ def merge_commits(folder: Path, troubles: WriteFailures | None = None) -> list[d
 
 
 def codes(folder: Path) -> list[int]:
-    """Return the last exit code of each peer; 5 for a killed one."""
+    """Return the last exit code of each peer; 5 for a peer that was killed."""
     last = {event.peer: event.code for event in select(RunFiles(folder).events(), events.Exited)}
     return [5 if code is None else code for code in last.values()]
 
 
 def of_the_run(exit_code: int, joined: bool, view: RunModel, rounds: int) -> int:
-    """Return the exit code of the run. A launcher sees only its own peers.
+    """Return the exit code of the whole run. The exit code of a launcher depends only on its own
+    peers.
 
     Args:
-        exit_code: Exit code of that launcher.
-        joined: Whether its peers joined a run that others had begun. Their failure is not a failure
-            of the run.
+        exit_code: Exit code of the calling launcher.
+        joined: Whether the launcher's peers joined a run that others had begun. Their failure is
+            then no failure of the run.
         rounds: Number of rounds of the run.
     """
     ends = [end for end in view.lives.launcher_ends if end.exit_code is not None]
@@ -97,11 +98,11 @@ def build(
     """Return the summary of the run in ``folder``.
 
     Args:
-        exit_code, joined: Values of the calling launcher, see ``of_the_run``.
-        wall_s: Time from the start of the first peer to the end of the last, in seconds.
-        lacking: File that could not be written completely -> number of missing lines.
-        seen: Settings and model of the launcher; they replace those in the folder, which may be
-            incomplete or missing.
+        exit_code, joined: Arguments of ``of_the_run``.
+        wall_s: Time from the start of the first peer to the end of the last peer, in seconds.
+        lacking: Number of missing lines of each file that could not be written completely.
+        seen: Settings and model of the calling launcher. They replace those from the folder, which
+            may be incomplete or missing.
     """
     config = RunConfig.load(folder / "config.json") if seen is None else seen[0]
     reader = RunReader(folder)
@@ -109,16 +110,17 @@ def build(
     recorded = reader.view
     view, came = recorded if seen is None else seen[1], recorded.lives.spawned
     past = history.read(reader.files.commits())
-    # In a topology with commits a round without one was lost. Other topologies report lost rounds.
+    # If the topology has commits, a round without a commit was lost. Otherwise peers report lost
+    # rounds.
     elsewhere = _elsewhere(folder, config.peers, came, past.true) if came else []
     span = _span(config, view, past, whole=not elsewhere and not lacking)
     finished = [peer for peer, row in view.rows.items() if row.state == "done"]
     if finished and any(folder.glob("events-*.jsonl")):
-        # With a launcher for each peer, the exit code of one is not that of the run.
+        # If every peer has its own launcher, the exit code of one launcher is not that of the run.
         exit_code = 0
     exit_code = of_the_run(exit_code, joined, recorded, span.last + 1)
     if exit_code == 0 and span.lost and span.kept == 0:
-        # All peers finished, and no round had a result, for example because the rule always fails.
+        # All peers finished, but no round had a result, for example because the rule always raises.
         exit_code = 1
     present = finished or [peer for peer, row in view.rows.items() if row.state != "gone"]
     survivors = [peer for peer in present if peer not in config.plan.byzantine]
@@ -199,11 +201,11 @@ class _Span:
 
 
 def _span(config: RunConfig, view: RunModel, past: history.History, whole: bool) -> _Span:
-    """Return the rounds of a run. ``whole``: whether the files have all commits."""
+    """Return the rounds of a run. ``whole``: whether the files contain all commits."""
     done = {commit.round for commit in past.true}
-    # An abandoned branch may have been ahead.
+    # The last reported round may belong to an abandoned branch that was ahead.
     last = max([*done, *(() if past.given_up else (view.progress.round,))], default=-1)
-    # Rounds before the checkpoint that the run resumed from belong to another run.
+    # The rounds before the checkpoint from which the run resumed belong to another run.
     first = min(done, default=0) if config.resume else 0
     missing = set(range(first, last + 1)).difference(done) if done and whole else set()
     told = view.progress.lost.keys() & range(first, last + 1)
@@ -230,7 +232,7 @@ def _rows(records: Iterable[object], *names: str) -> list[dict[str, Any]]:
 
 
 def _settings(config: RunConfig) -> dict[str, Any]:
-    """Return the settings that the run was started with."""
+    """Return the settings with which the run was started."""
     return {
         **{name: getattr(config, name) for name in OF_SETTINGS},
         **({} if config.pipeline is None else {"stages": _stages(config.pipeline)}),
@@ -251,9 +253,11 @@ def _stages(plan: PipelineConfig) -> list[dict[str, Any]]:
 
 
 def _elsewhere(folder: Path, first: int, came: set[int], commits: Iterable[CommitRow]) -> list[int]:
-    """Return the peers without files in this folder: peers of other launchers, or of a lost host.
+    """Return the peers that have no files in this folder: peers of other launchers, or of a lost
+    host.
 
-    The maker of a commit records it, so without these files the rounds are not completely known.
+    Only the server of a commit records it, so without the files of these peers some commits are
+    unknown.
     """
     written = {path.parent.name for path in folder.glob("peer-*/commits.jsonl")}
     contributed = {peer for commit in commits for peer in commit.peers}
@@ -270,11 +274,11 @@ def write(
     lacking: Mapping[str, int] | None = None,
     seen: tuple[RunConfig, RunModel] | None = None,
 ) -> dict[str, Any]:
-    """Merge the commits, and build and write the summary. Files that the disk has no room for are
-    listed in the returned summary (``record_incomplete``) and on stderr.
+    """Merge the commits, and write the summary. Return the summary. If the disk is full, the
+    incomplete files are listed in its ``record_incomplete``, and on stderr.
 
-    Each launcher of a run does this when its own peers have ended, one at a time. The last one has
-    all peers.
+    Each launcher of a run calls this when its own peers have ended; a lock serializes the calls.
+    The summary of the last launcher includes all peers.
 
     Raises: OSError: The folder no longer exists.
     """
@@ -295,8 +299,8 @@ def write(
 
 
 def joins(view: RunModel, commits: Iterable[CommitRow]) -> list[dict[str, Any]]:
-    """Return the peers that joined, each with the first round that it contributed to. Reports of
-    peers about rounds are throttled, so commits come first."""
+    """Return the peers that joined, each with the first round to which it contributed. The round
+    comes from the commits if possible, because not every round has an event."""
     made, found = list(commits), []
     for join in view.lives.joins:
         since = join.since or 0.0
@@ -308,8 +312,8 @@ def joins(view: RunModel, commits: Iterable[CommitRow]) -> list[dict[str, Any]]:
 
 
 def partitions(view: RunModel, past: history.History) -> list[dict[str, Any]]:
-    """Return the faults of the network, with the separated peers. The list includes forks that no
-    injected fault explains."""
+    """Return the faults of the network, with the separated peers. Forks that no injected fault
+    explains are included."""
     outages, found = view.failures.outages, list[dict[str, Any]]()
     for each in outages:
         for_s = round(each.over_at - each.at, 3) if each.over_at is not None else None
@@ -328,8 +332,8 @@ def partitions(view: RunModel, past: history.History) -> list[dict[str, Any]]:
 
 
 def epochs(commits: Iterable[CommitRow]) -> list[dict[str, int]] | None:
-    """Return the number of samples used once, used twice or more, and never used, for each epoch
-    that is over. Return None if no data was sharded."""
+    """Return, for each epoch that is over, the numbers of samples that were used once, several
+    times, and never. Return None if no data was sharded."""
     made = list(commits)
     total, used = history.used(made)
     if not used:
@@ -343,7 +347,7 @@ def epochs(commits: Iterable[CommitRow]) -> list[dict[str, int]] | None:
     counted = []
     for epoch, ranges in sorted(used.items()):
         if epoch in (min(used), max(used)) and len(rounds[epoch]) < planned:
-            continue  # The run resumed or ended within the epoch.
+            continue  # The run has resumed or ended within this epoch.
         never, once, twice = history.count_uses(ranges, total)
         counts = {"once": once, "twice": twice, "never": never}
         counted.append({"epoch": epoch, **counts, "rounds": len(rounds[epoch])})
@@ -351,8 +355,9 @@ def epochs(commits: Iterable[CommitRow]) -> list[dict[str, int]] | None:
 
 
 def _epochs_by_peers(view: RunModel) -> list[dict[str, int]] | None:
-    """Return the counts of ``epochs`` as peers report them, for completed epochs. They include
-    samples of earlier epochs, and for the last epoch the unread samples."""
+    """Return the same as ``epochs``, from the reports of peers about completed epochs. An epoch
+    includes the samples left from earlier epochs; the last one also counts its unread samples as
+    never used."""
     ended = [event for _, event in sorted(view.epochs.ended.items())]
     counted = [
         {
@@ -370,7 +375,7 @@ def _epochs_by_peers(view: RunModel) -> list[dict[str, int]] | None:
 
 
 def samples(counted: list[dict[str, int]] | None) -> dict[str, int] | None:
-    """Return the sums over all epochs."""
+    """Return the sums of the numbers over all epochs."""
     return (
         None
         if counted is None
@@ -381,8 +386,9 @@ def samples(counted: list[dict[str, int]] | None) -> dict[str, int] | None:
 def _accuracy(
     view: RunModel, survivors: list[int], evaluation: Mapping[str, Any]
 ) -> dict[str, float | None]:
-    """Return the accuracy of the evaluation. Without one, return the lowest that honest survivors
-    logged last; the accuracy of their mean is unknown then."""
+    """Return the accuracy from the evaluation. Without an evaluation, return the lowest of the
+    accuracies that honest survivors logged last; the accuracy of their mean model is then
+    unknown."""
     if "worst_replica" in evaluation:
         return {
             "mean_model": evaluation["mean_model"],
@@ -405,8 +411,8 @@ def _loss(view: RunModel, survivors: list[int], evaluation: Mapping[str, Any]) -
 def _identical(
     config: RunConfig, view: RunModel, survivors: list[int], evaluation: Mapping[str, Any]
 ) -> bool | None:
-    """Whether all honest survivors, of each stage of a pipeline, ended with the same bits; None if
-    it is unknown."""
+    """Whether all honest survivors ended with bit-identical parameters, in a pipeline within each
+    stage; None if it is unknown."""
     if config.pipeline is None:
         return _alike(view, survivors, evaluation)
     stages = [
@@ -417,7 +423,7 @@ def _identical(
 
 
 def _ends_by_divergence(config: RunConfig) -> bool:
-    """Whether replicas that differ at the end are a failure of the run."""
+    """Whether different replicas at the end are a failure of the run."""
     return config.on_divergence == "stop" and topologies.load(config.topology).rolling
 
 
@@ -431,7 +437,8 @@ def _alike(view: RunModel, survivors: list[int], evaluation: Mapping[str, Any]) 
         for event in map(view.lives.halted.get, survivors)
         if event is not None
     ]
-    # A peer that ended earlier has parameters of another round, which cannot be compared.
+    # The parameters of a peer that ended earlier are those of another round, and cannot be
+    # compared.
     comparable = len(ends) == len(survivors) > 0 and len({at for at, _ in ends}) == 1
     if not comparable or any(digest is None for _, digest in ends):
         return None
@@ -439,8 +446,8 @@ def _alike(view: RunModel, survivors: list[int], evaluation: Mapping[str, Any]) 
 
 
 def _rate(commits: Iterable[CommitRow]) -> float | None:
-    """Return rounds a second from the first commit to the last, without start and end of the
-    processes."""
+    """Return the rounds per second from the first to the last commit. So start and end of the
+    processes do not count."""
     times = sorted((commit.t, commit.round) for commit in commits if commit.t)
     if not times or times[-1][0] <= times[0][0]:
         return None

@@ -28,9 +28,9 @@ from .screens import is_terminal
 from .top_frame import frame
 
 PLAIN_WIDTH = 120
-"""Width of output into a file or a pipe, in columns."""
+"""Width of output to a file or a pipe, in columns."""
 ROWS_ALL = 100_000
-"""Height of output that is printed once, in rows: all rows fit."""
+"""Height of output that is printed once, in rows; large enough for all rows."""
 STATE_EVERY_S = 1.0
 
 
@@ -49,7 +49,7 @@ class TopView:
 
     @property
     def broken(self) -> list[str]:
-        """A line for each file that cannot be read, or not completely."""
+        """Lines about files that cannot be read, or not completely."""
         return self._reader.broken
 
     def render_lines(self, size: Size) -> list[Text]:
@@ -58,7 +58,7 @@ class TopView:
         return frame(reader, standing, now, size)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the present state of the run for scripts."""
+        """Return the present state of the run as JSON data, for scripts."""
         reader, standing, now = self._now()
         view, at = reader.view, reader.view.progress
         lines = peer_lines(view, now, standing.over)
@@ -83,7 +83,7 @@ class TopView:
             # Check this first: the rows from before the end are then read below.
             self._standing = standing_of(self.folder)
             self._looked_at = time.monotonic()
-        if self._reader.files.replaced:  # At the end a launcher merges all files.
+        if self._reader.files.replaced:  # At the end, a launcher replaces files by merged ones.
             self._reader = RunReader(self.folder)
         self._reader.update()
         now = self._reader.view.last_at if self.over else time.time()
@@ -116,8 +116,8 @@ def _pick(source: object, *names: str) -> dict[str, Any]:
 
 
 def choose(run: str | None, runs: Path) -> Path:
-    """Return the folder of the named run; without a name, that of the latest running one, else of
-    the latest one.
+    """Return the folder of the named run. Without a name, return the folder of the latest run that
+    is running, or else of the latest run.
 
     Raises: ConfigError: There is no run.
     """
@@ -134,13 +134,14 @@ def choose(run: str | None, runs: Path) -> Path:
 
 
 def show(folder: Path, once: bool, every_s: float) -> None:
-    """Draw the run until it is over, or until Ctrl-C. The last state stays on the screen."""
+    """Show the run until it is over, or until Ctrl-C. The last state stays on the screen."""
     view = TopView(folder)
     if once or not is_terminal():
         _print(view)
         return
     with _ends_on_sigterm(), Live(screen=True, auto_refresh=False) as live:
-        live.update(Text(f"reading {folder} ..."), refresh=True)  # A long run takes seconds.
+        # Reading a long run takes seconds.
+        live.update(Text(f"reading {folder} ..."), refresh=True)
         try:
             while True:
                 size = Size(live.console.size.width, live.console.size.height)
@@ -154,7 +155,7 @@ def show(folder: Path, once: bool, every_s: float) -> None:
 
 
 def show_json(folder: Path) -> None:
-    """Print one line of JSON."""
+    """Print the state as one line of JSON."""
     print(json.dumps(TopView(folder).to_json()))
 
 

@@ -23,13 +23,13 @@ from .words import clock, counted, named, near
 
 EVENTS_LEAST, EVENTS_MOST = 4, 16
 MACHINE_LINES = 2
-EVENT_BEGIN = 13  # width of time and count, in columns
+EVENT_BEGIN = 13  # width of the time and the number of occurrences, in columns
 SERVED_ROUNDS = 100
 
 
 def frame(reader: RunReader, standing: RunStatus, now: float, size: Size) -> list[Text]:
-    """Return the lines, none wider than the terminal, and at most as many as its height. ``now``:
-    seconds since 1970; for a run that is over, when it ended."""
+    """Return the lines, none wider than the terminal, and at most as many as its height. ``now`` is
+    in seconds since 1970; for a run that is over, it is the time of the end."""
     width = max(size.width - 1, peer_table.WIDTH_MIN)
     lines = peer_lines(reader.view, now, standing.over)
     saves_to = reader.view.progress.saves_to
@@ -101,14 +101,14 @@ def _health(reader: RunReader, standing: RunStatus, lines: Sequence[PeerLine]) -
 
 
 def _machines(reader: RunReader, standing: RunStatus, width: int) -> list[Text]:
-    """Return the lines about the machines; no line without a report."""
+    """Return the lines about the machines; no lines if no machine was reported."""
     line, is_ill = reader.view.machines.line(standing.over)
     style = "yellow" if is_ill else "dim"
     return [Text(part, style) for part in textwrap.wrap(shown(line), width)[:MACHINE_LINES]]
 
 
 def _serving(reader: RunReader) -> str:
-    """Return the line about the servers of the last commit, of each stage of a pipeline."""
+    """Return the line about the server of the last commit, in a pipeline of each stage."""
     last = list(reader.view.commits)[-SERVED_ROUNDS:]
     if not last:
         return (
@@ -130,8 +130,8 @@ def _serving(reader: RunReader) -> str:
 
 
 def _not_shown(reader: RunReader, earlier: int, width: int) -> Text:
-    """Return a line with the number of earlier events, and the command that shows them, if it
-    fits."""
+    """Return a line with the number of earlier events and, if it fits, the command that shows
+    them."""
     if not earlier:
         return Text()
     count = f"  {counted(earlier, 'event')} before"
@@ -141,7 +141,7 @@ def _not_shown(reader: RunReader, earlier: int, width: int) -> Text:
 
 def _events(reader: RunReader, width: int, room: int) -> tuple[list[Text], int]:
     """Return the last events in at most ``room`` lines, and the number of earlier events. Repeated
-    events have one line, with a count."""
+    events share one line, with their number."""
     found, drawn = list[Text](), 0
     for happening, count in reversed(folded(reader.happenings, room)):
         stamp = clock(happening.at - (reader.view.began or happening.at))

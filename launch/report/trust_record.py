@@ -1,4 +1,5 @@
-"""Trust in the peers of a run: suspicions with time and reason, and updates of little weight."""
+"""Record of the trust in peers: suspicions with time and reason, and peers whose updates have
+little weight."""
 
 from __future__ import annotations
 
@@ -22,17 +23,17 @@ SHARES = {1.0: "whole", 0.5: "half", 0.25: "quarter"}
 
 
 class TrustRecord:
-    """Judgements of peers about each other. The methods apply events, and return the lines to print
+    """Verdicts of peers about each other. The methods apply events, and return the lines to print
     about them.
 
     Attributes:
         suspicions, quarantines: Peers that were suspected, and peers that were quarantined.
-        unequal_updates: How persistently the updates of the same peers are farther out, in standard
-            deviations beyond chance; None if not reported.
-        verdicts: (peer, standing, round) -> time of the first report. ``standing``: last standing
-            of each judged peer.
-        low_influence: Peer -> mean weight of 20 updates in multiples of an equal weight, if it was
-            below half.
+        unequal_updates: How much more often than by chance the updates of the same peers are
+            outlying, in standard deviations; None if not reported.
+        verdicts: Time of the first report of a verdict, by (peer, standing, round). ``standing``:
+            last standing of each judged peer.
+        low_influence: Mean weight of 20 updates of a peer, in multiples of an equal weight. It
+            contains only peers with too little weight.
     """
 
     def __init__(self) -> None:
@@ -42,7 +43,8 @@ class TrustRecord:
         self.low_influence: dict[int, float] = {}
         self.verdicts: dict[tuple[int, str, int | None], float] = {}
         self.standing: dict[int, str] = {}
-        self._shares: dict[int, int] = {}  # peer -> round in which its share changed last
+        # round in which the batch share of a peer last changed, by peer
+        self._shares: dict[int, int] = {}
 
     def _on_judged(self, event: Judgement, row: PeerRow, subject: PeerRow) -> None:
         """Record an event about a peer's trust."""
@@ -50,7 +52,8 @@ class TrustRecord:
         self.verdicts.setdefault((subject.peer, standing, event.round), event.t)
 
     def first_verdict(self, who: Collection[int], standing: str) -> tuple[float, int | None] | None:
-        """Return time and round of the first verdict about these peers; None if there is none."""
+        """Return time and round of the first report that one of these peers has this standing; None
+        if there is none."""
         found = (
             (t, round_id)
             for (peer, word, round_id), t in self.verdicts.items()
@@ -98,15 +101,16 @@ class TrustRecord:
         return [f"~ peer {subject.peer} is trusted again"] if was else []
 
     def _on_share(self, event: events.Share, row: PeerRow, subject: PeerRow) -> list[str]:
-        """Record the peer's share of the batch; only its first report counts."""
+        """Record a change of the peer's share of the batch. Only the first report of a change
+        counts."""
         peer = subject.peer
         if self._shares.get(peer, 0) >= (event.round or 0):
             return []
         share = event.share or 1.0
         self._shares[peer] = event.round or 0
         size = SHARES.get(share, f"{share:.2f}")
-        # The last reported share may be outdated: a peer that left the roster and returned begins
-        # with a full one.
+        # Compare with ``was``, not with the last reported share: a peer that left the roster and
+        # returned begins with a full share.
         if share >= (event.was or 1.0):
             why = "it is quick enough for that"
         elif subject.quarantined:
@@ -120,7 +124,7 @@ class TrustRecord:
     def _on_low_influence(
         self, event: events.LowInfluence, row: PeerRow, subject: PeerRow
     ) -> list[str]:
-        """Report a peer once, unless it is suspected or quarantined."""
+        """Return lines about a peer once, and only if it is neither suspected nor quarantined."""
         if subject.suspected or subject.quarantined or subject.peer in self.low_influence:
             return []
         self.low_influence[subject.peer] = event.share or 0.0

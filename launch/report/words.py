@@ -1,4 +1,4 @@
-"""Format of numbers, lines and errors for users."""
+"""Formats of values, lines and errors for users."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NARROWEST = 20
 
 
 def counted(count: int, what: str) -> str:
-    """Return a count with its noun: ``1 peer``, ``2 peers``."""
+    """Return a number with its noun: ``1 peer``, ``2 peers``."""
     return f"{count} {what}{'' if count == 1 else 's'}"
 
 
@@ -27,7 +27,7 @@ def at_round(number: int) -> str:
 
 
 def ranges_of(found: Iterable[int]) -> list[list[int]]:
-    """Return the numbers in lists of consecutive ones, ascending."""
+    """Return the integers, ascending, as lists of consecutive integers."""
     parts: list[list[int]] = []
     for number in sorted(set(found)):
         if parts and parts[-1][-1] == number - 1:
@@ -38,7 +38,8 @@ def ranges_of(found: Iterable[int]) -> list[list[int]]:
 
 
 def numbers(peers: Iterable[int], most: int | None = None) -> str:
-    """Return numbers as ``0-3,5``; beyond ``most`` parts, only the first and a count."""
+    """Return integers as ``0-3,5``. If there are more than ``most`` parts, return the first
+    ``most`` and the number of the others."""
     parts = ranges_of(peers)
     shown = ",".join(
         f"{part[0]}-{part[-1]}" if len(part) > 2 else ",".join(map(str, part))
@@ -54,7 +55,7 @@ def named(peers: Iterable[int], most: int | None = None) -> str:
 
 
 def clock(seconds: float | None, exact: bool = False) -> str:
-    """Return the time since the start: ``0:07``, ``12:30``, ``3:00:00``, ``2 d 01:00``; with tenths
+    """Format the time since the start: ``0:07``, ``12:30``, ``3:00:00``, ``2 d 01:00``; with tenths
     of a second if ``exact``."""
     if seconds is None or not math.isfinite(seconds):
         return "-"
@@ -70,7 +71,7 @@ def clock(seconds: float | None, exact: bool = False) -> str:
 
 
 def lasted(seconds: float | None) -> str:
-    """Return a duration: ``0.8 ms``, ``82 ms``, ``1.3 s``, ``4 min 05 s``, ``2 h 10 min``."""
+    """Format a duration: ``0.8 ms``, ``82 ms``, ``1.3 s``, ``4 min 05 s``, ``2 h 10 min``."""
     if seconds is None or not math.isfinite(seconds):
         return "-"
     if seconds <= 0:
@@ -96,7 +97,8 @@ def bytes_word(count: float) -> str:
 
 
 def short_bytes(count: float) -> str:
-    """Return bytes in four characters: ``512``, ``1.2k``, ``31M``; units of 1024."""
+    """Format a number of bytes in four characters: ``512``, ``1.2k``, ``31M``. The units are powers
+    of 1024."""
     for unit in ("", "k", "M", "G", "T"):
         if count < 999.5 or unit == "T":
             break
@@ -117,8 +119,8 @@ def near(path: str) -> str:
 
 
 def print_lines(lines: Iterable[str], out: TextIO | None = None) -> None:
-    """Print the lines, on a terminal wrapped at words with an indent. ``out``: output stream; None
-    means stdout."""
+    """Print the lines. On a terminal, long lines are wrapped at words, with an indent. ``out``:
+    output stream; None means stdout."""
     width = line_width(out)
     for line in lines:
         print("\n".join(broken(line, width)), file=out, flush=True)
@@ -132,7 +134,7 @@ def line_width(out: TextIO | None = None) -> int | None:
 
 
 def broken(line: str, width: int | None) -> list[str]:
-    """Return a line in parts of at most ``width`` characters; None means in one part."""
+    """Return a line as parts of at most ``width`` characters; None means no limit."""
     if width is None or len(line) <= width:
         return [line]
     indent = len(line) - len(line.lstrip()) + 2

@@ -98,7 +98,7 @@ def test_a_run_is_listed_read_and_stopped_from_another_terminal(folder: Path, st
     assert done.returncode == 0, done.stderr
     assert f"launcher pid {launcher.pid}" in done.stdout
     assert "one has ended after" in done.stdout
-    assert "exit code 143: no process of it is left here" in done.stdout
+    assert "exit code 143: none of its processes is left here" in done.stdout
     assert launcher.wait(20) == 143
     assert launchers.processes_of(folder) == []
     with followed:

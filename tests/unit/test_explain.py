@@ -111,7 +111,7 @@ def test_a_peer_that_is_not_as_its_profile_says_is_told_with_what_to_do(tmp_path
 
 def test_a_slow_peer_is_told_beside_the_others(run: RecordedRun) -> None:
     text = told(run, "2")
-    assert "Its updates take 90 ms, those of others 30 ms (median)." in text
+    assert "Its updates take 90 ms, those of other peers 30 ms (median)." in text
     assert "Its update is in 10 of 40 rounds since its first (25%)." in text
 
 

@@ -603,7 +603,7 @@ def test_each_side_of_a_partition_is_not_silent_for_the_round_it_held_up(tmp_pat
 def test_liars_whom_nobody_suspected_are_named_where_all_seems_well(tmp_path: Path) -> None:
     run = made(tmp_path, [], rounds=30, faults=["sign_flip:1,3"])
     told = overview.verdict(run, incidents.of(run))
-    assert told.endswith("Peers 1,3 were Byzantine and never suspected.")
+    assert told.endswith("Peers 1,3 were Byzantine but never suspected.")
     seen = event_row("suspected", 0, 2.0, subject=3, trust=0.4, round=9)
     run = made(tmp_path / "seen", [seen], rounds=30, faults=["sign_flip:1,3"])
     assert learning.unseen_liars(run) == [1]
@@ -714,7 +714,7 @@ def test_from_when_the_times_of_a_plan_count_is_told_where_it_has_any(tmp_path: 
     run.view.lives.began_at = BEGAN + 3.0
     at = dataclasses.replace(SOME, fault="partition:0|1@45s+6s")
     of_round = dataclasses.replace(SOME, fault="crash:server@150")
-    assert overview.times_of_faults(run, [at]).endswith("when training began, at 0:03.0.")
+    assert overview.times_of_faults(run, [at]).endswith("the start of training, at 0:03.0.")
     assert overview.times_of_faults(run, [of_round]) == ""
 
 

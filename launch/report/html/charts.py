@@ -17,12 +17,12 @@ STATES: dict[str, str] = {
     "gone": "its process has ended",
     "done": "has finished",
 }
-"""State of a peer -> its description. A later state hides earlier ones."""
+"""Description of each state of a peer, in the order of the legend."""
 
 
 Axis: TypeAlias = Literal["time", "round", "bytes"]
 BAND = "; band: lowest to highest"
-"""Suffix of the name of a line with a band."""
+"""Suffix of the name of a curve that has a band."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +39,8 @@ class Line:
     """One curve: ``x`` and ``y`` of the same length. NaN in ``y`` interrupts it.
 
     Attributes:
-        style: Number of its colour; -1 means that of the text.
-        low, high: Bounds of a band around it, or None.
+        style: Number of the curve's colour; -1 means the colour of text.
+        low, high: Bounds of a band around the curve; None without a band.
     """
 
     name: str
@@ -53,14 +53,14 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class LineChart:
-    """Curves over time, over rounds, or over bytes. All have the same ``x``.
+    """Curves over time, over rounds, or over bytes. All curves have the same ``x``.
 
     Attributes:
-        name: Name of the chart's anchor.
+        name: Anchor of the chart in the page.
         title: Quantity with its unit.
         about: One or two sentences below the title.
-        bottom: Natural lower end of the y axis, if any.
-        logarithmic: Whether the y axis is logarithmic; all values are positive then.
+        bottom: Lower end of the y axis; None means the lowest value.
+        logarithmic: Whether the y axis is logarithmic. All values must then be positive.
         over: Quantity of the x axis: seconds since the start, rounds, or bytes.
     """
 
@@ -87,7 +87,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class LaneChart:
-    """Rows of a few peers, each with the states of the peer over time."""
+    """Chart with a row for each peer, which shows the states of the peer over time."""
 
     name: str
     title: str
@@ -99,11 +99,11 @@ class LaneChart:
 
 @dataclass(frozen=True, slots=True)
 class HeatChart:
-    """Rows of cells, the darker the higher their values.
+    """Heat map: the higher the value of a cell, the darker the cell.
 
     Attributes:
         rows: Names of the rows.
-        columns: Name of all columns together; each has its number.
+        columns: Common name of the columns. Each column has a number, too.
         values: ``(rows, columns)``, all non-negative.
     """
 
@@ -123,7 +123,7 @@ class TextTable:
     """Table of text. ``numeric``: right-aligned columns.
 
     Attributes:
-        anchors: An id for each row, or ().
+        anchors: HTML id of each row, or ().
     """
 
     caption: str

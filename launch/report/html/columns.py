@@ -1,7 +1,7 @@
-"""Rows of a run as columns of numbers: its commits, and values that its scripts logged.
+"""Records of a run as numeric columns: the commits, and the values that scripts have logged.
 
-A hundred thousand commits of eight peers have a million numbers. As parsed JSON they would take a
-gigabyte.
+A hundred thousand commits of eight peers have a million values. As parsed JSON they would need a
+gigabyte of memory.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from .downsampling import Floats
 
 NAMES_MAX = 6
 WARNINGS_MAX = 40
-"""Maximum number of names of logged values that are drawn. Names in ``FIRST`` are always drawn."""
+"""Maximum numbers of names of logged values that are drawn, not counting ``FIRST``, and of
+different warnings."""
 NOT_LOGGED = ("t", "wall", "peer", "round", "step", "event", "epoch")
 FIRST = ("loss", "accuracy")
 OF_COMMIT = ("t", "round", "server", "shard", "stage", "made_at", "chain", "parent", "rule_ms")
@@ -45,7 +46,7 @@ class Points:
 
     @property
     def highest(self) -> float:
-        """Largest value of any peer, at least 0.0."""
+        """Largest y value of all peers, or 0.0 if that is larger."""
         return max([0.0, *(float(self.y(peer).max()) for peer in self.peers)])
 
     def x(self, peer: int) -> Floats:
@@ -59,8 +60,8 @@ class Points:
         return np.concatenate([np.empty(0), *map(self.x, self.peers)])
 
     def foremost(self) -> tuple[Floats, Floats]:
-        """Return the x of all values, ascending, and the largest value up to each, without those
-        from which a peer went back later."""
+        """Return all x values, ascending, and for each the largest y value so far. If a peer later
+        has a smaller value, its earlier values are lowered to that value."""
         kept = [np.minimum.accumulate(self.y(peer)[::-1])[::-1] for peer in self.peers]
         x, y = self.all_x(), np.concatenate([np.empty(0), *kept])
         order = np.argsort(x)
@@ -68,7 +69,7 @@ class Points:
 
 
 class Metric:
-    """Values of one name, by time and by round."""
+    """Logged values with one name, by time and by round."""
 
     def __init__(self) -> None:
         self.by_time, self.by_round = Points(), Points()
@@ -80,9 +81,9 @@ class Metric:
 
 
 class Logged:
-    """Values that scripts logged, by name: at most ``NAMES_MAX`` names, and those in ``FIRST``.
-    ``lost``: number of values that were not finite, by name. ``warnings``: time, round and peer of
-    each warning, by its text."""
+    """Values that scripts have logged, by name: the first ``NAMES_MAX`` names, and those in
+    ``FIRST``. ``lost``: number of values that were not finite, by name. ``warnings``: time, round
+    and peer of each warning, by the text of the warning."""
 
     def __init__(self) -> None:
         self.found: dict[str, Metric] = {}
@@ -118,11 +119,11 @@ class Series:
     """Values that peers reported, by peer and time.
 
     Attributes:
-        steps: Completed steps of each peer's script; with local steps there are several a round.
-        losses: Losses that rounds report.
-        consensus: Consensus distances, as measured by peers in each round.
-        trust: Trust in each peer, if rounds have no server.
-        load: Load of the peer's machine.
+        steps: Completed steps of each peer's script. With local steps, a round has several steps.
+        losses: Losses that events of rounds report.
+        consensus: Consensus distances that peers have measured in each round.
+        trust: Trust in each peer, by trusted peer, if rounds have no server.
+        load: Load of each peer's machine.
         logged: Values that scripts logged.
     """
 
@@ -132,7 +133,7 @@ class Series:
         self.logged = Logged()
 
     def record(self, event: Event, local_steps: int) -> None:
-        """Record an event of a round, or about the use of resources."""
+        """Record an event if it is about a round or the use of resources."""
         match event:
             case events.Round() if event.round is not None:
                 self._record_round(event, event.round, local_steps)
@@ -151,8 +152,8 @@ class Series:
 
     @property
     def metrics(self) -> dict[str, Metric]:
-        """Metrics by name: the loss first, then the accuracy. If scripts log no loss, it is the
-        loss that rounds report."""
+        """Metrics by name: the loss first, then the accuracy. If scripts log no loss, the loss is
+        the one that rounds report."""
         found = {"loss": self.losses} if self.losses.by_time.peers else {}
         found |= self.logged.found
         first = {name: found[name] for name in FIRST if name in found}
@@ -160,17 +161,17 @@ class Series:
 
 
 class CommitColumns:
-    """Commits of all branches; after ``settle``, only those of the history that counts.
+    """Commits of all branches; after ``settle``, only the commits of the history.
 
     Each commit is one row of ``t``, ``round`` and so on. Each contributor of a commit is one row of
     ``who``, ``took_s`` and so on, which belongs to commit ``of``. In a pipeline the rows are the
-    commits of the last stage, with the contributors of all stages to the same round. ``makers``:
-    the maker of each commit, of any stage.
+    commits of the last stage, and the contributors of all stages to the same round. ``makers``:
+    server of each commit, of all stages.
     """
 
     def __init__(self) -> None:
-        self._commits: list[CommitRow] = []  # with only the fields that their history needs
-        self._updates: list[Floats] = []  # of each commit: peer, time, weight, outlyingness
+        self._commits: list[CommitRow] = []  # with only the fields that ``history`` needs
+        self._updates: list[Floats] = []  # by commit: rows of (peer, time, weight, outlyingness)
         self._groups: dict[tuple[int, ...], tuple[ContributionRow, ...]] = {}
         self.trust = Points()
         self._trust: Any = None
@@ -193,7 +194,8 @@ class CommitColumns:
                 self.trust.add(peer, commit.t, score)
 
     def settle(self) -> None:
-        """Drop abandoned branches, and shards beyond the first."""
+        """Compute the columns. Drop the commits of abandoned branches, and of shards other than the
+        first."""
         stages = sorted({commit.stage for commit in self._commits}) or [0]
         pasts = [
             history.read(commit for commit in self._commits if commit.stage == stage)
@@ -225,22 +227,23 @@ class CommitColumns:
         return len(self.t)
 
     def lasted_s(self) -> Floats:
-        """Return the time of each round since the commit before, ``(rounds,)``, in seconds; NaN for
-        the first."""
+        """Return the time from the previous commit to each commit, ``(rounds,)``, in seconds; NaN
+        for the first commit."""
         return np.concatenate([[np.nan], np.diff(self.t)])[: len(self.t)]
 
     def handed_on(self) -> Iterator[tuple[int, int]]:
-        """Return the rounds that a server other than the first committed, with the attempt."""
+        """Return (round, attempt) of each round that a server other than the round's first server
+        has committed."""
         handed = self.attempt > 0
         return zip(self.round[handed].tolist(), self.attempt[handed].tolist(), strict=True)
 
     def contributors(self) -> Floats:
-        """Return the number of updates in each result, ``(rounds,)``."""
+        """Return the number of updates in each commit, ``(rounds,)``."""
         return np.bincount(self.of, minlength=len(self)).astype(np.float64)
 
     def slowest(self) -> tuple[NDArray[np.int64], Floats]:
-        """Return for each round the peer with the longest time for its update (-1: not known), and
-        this time in seconds."""
+        """Return for each round the peer that needed the longest time for its update (-1 if not
+        known), and this time in seconds."""
         who, longest = np.full(len(self), -1, np.int64), np.full(len(self), np.nan)
         np.fmax.at(longest, self.of, self.took_s)
         is_slowest = self.took_s == longest[self.of]

@@ -1,4 +1,4 @@
-"""Comparison of several runs: results, curves by round, and what differs."""
+"""Comparison of several runs: results, curves by round, and differences between their settings."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from .figures import NONE
 from .recorded import RecordedRun
 
 OWN = ("name", "run_dir", "Folder")
-"""Values in which any two runs differ."""
+"""Values that differ between any two runs, so that they are not listed."""
 
 
 def compare(runs: Mapping[str, RecordedRun]) -> list[Section]:
-    """Return the sections of a page on several runs. ``runs``: label -> run."""
+    """Return the sections of a page about several runs. ``runs``: run by label."""
     results = [
         {"Result": overview.headline(run, incidents.of(run)), "Continued at": run.origin}
         | {fact.label: fact.value for fact in overview.facts(run)}
@@ -49,6 +49,6 @@ def compare(runs: Mapping[str, RecordedRun]) -> list[Section]:
 
 
 def _rows(found: Sequence[Mapping[str, str]]) -> list[tuple[str, ...]]:
-    """Return a row for each key, with its value of each run, if any has one."""
+    """Return a row for each key that has a value in some run, with its value in each run."""
     keys = dict.fromkeys(key for each in found for key, value in each.items() if value)
     return [(key, *(each.get(key) or NONE for each in found)) for key in keys]

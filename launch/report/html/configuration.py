@@ -26,7 +26,7 @@ def section(run: RecordedRun) -> Section:
 
 
 def facts(environment: documents.RunEnvironment) -> list[tuple[str, str]]:
-    """Return label and value of what is known about program and host; "" is not known."""
+    """Return (label, value) of each fact about program and host; the value is "" if not known."""
     hardware = documents.Hardware.pick(environment.hardware)
     memory, packages = hardware.memory_bytes, environment.packages or {}
     versions = [f"{name} {version}" for name, version in packages.items() if version]

@@ -1,4 +1,4 @@
-"""Curves of a swarm: the mean of its peers, with their bounds."""
+"""Curves of a swarm: the mean of its peers, with a band from the lowest to the highest peer."""
 
 from __future__ import annotations
 
@@ -14,22 +14,23 @@ from .downsampling import BUCKETS, Buckets, Floats
 from .recorded import RecordedRun
 
 LISTED_MAX = 12
-"""Maximum number of peers with a row each in a table or a chart."""
+"""Maximum number of peers that have rows of their own in a table or a chart."""
 LEAST = 24
 ROUNDS_EACH = 4
-"""Mean number of rounds of a point, in a short run."""
+"""Mean number of rounds per point of a curve, in a short run."""
 
 
 def buckets_for(run: RecordedRun) -> Buckets:
-    """Return buckets of the time of a run. In a short run each has ``ROUNDS_EACH`` rounds."""
+    """Return buckets for the time of a run. In a short run, a bucket has ``ROUNDS_EACH`` rounds on
+    average."""
     longest = max((len(run.series.steps.x(peer)) for peer in run.series.steps.peers), default=0)
     rounds = max(len(run.commits), longest)
     return Buckets(run.duration_s, max(LEAST, min(BUCKETS, rounds // ROUNDS_EACH)))
 
 
 def honest_line(run: RecordedRun, points: Points, since: float, buckets: Buckets) -> Line:
-    """Return the line of the values of honest peers, or of all if all are Byzantine. ``since``: x
-    value at the start of the axis."""
+    """Return the curve of the values of honest peers, or of all peers if all are Byzantine.
+    ``since``: x value at the start of the axis."""
     peers, who = honest(run, points.peers), "honest peer"
     if not peers:
         peers, who = points.peers, "peer"
@@ -45,7 +46,7 @@ def swarm_line(rows: Mapping[int, Floats], x: Floats, who: str = "peer") -> Line
         mean = np.nansum(every, 0) / present
     if len(rows) == 1:
         return Line(f"peer {next(iter(rows))}", x, mean)
-    # some are dead, or joined later
+    # Some peers are dead at times, or joined later.
     fewer = "up to " * bool((present[present > 0] < len(rows)).any())
     name = f"mean of {fewer}{counted(len(rows), who)}{BAND}"
     return Line(name, x, mean, -1, np.fmin.reduce(every), np.fmax.reduce(every))

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 BUCKETS = 240
-"""Default number of buckets of a curve: one or two pixels each on a narrow screen, five on a wide
-one."""
+"""Default number of buckets of a curve. A bucket is one or two pixels wide on a narrow screen, and
+five on a wide screen."""
 
 
 GAP = 3.0
@@ -33,21 +33,23 @@ class Buckets:
         return self.stop / self.count
 
     def of(self, x: Floats) -> NDArray[np.int64]:
-        """Return the part of each value of ``x``; the nearest for a value outside."""
+        """Return the index of the part that contains each value of ``x``, or that is nearest to a
+        value outside."""
         if self.stop <= 0:
             return np.zeros(len(x), np.int64)
         return np.clip(x / self.width, 0, self.count - 1).astype(np.int64)
 
     def means(self, x: Floats, y: Floats) -> Floats:
-        """Return the mean of each part, ``(count,)``; NaN without values."""
+        """Return the mean of the values ``y`` in each part, ``(count,)``; NaN for a part without
+        values."""
         at = self.of(x)
         sums, counts = (np.bincount(at, each, self.count) for each in (y, np.ones(len(at))))
         with np.errstate(invalid="ignore"):
             return np.asarray(sums / counts, np.float64)
 
     def curve(self, x: Floats, y: Floats) -> Floats:
-        """Return the mean of each part, ``(count,)``. Parts without values are interpolated; NaN in
-        gaps longer than ``GAP`` times the median."""
+        """Return the mean of the values ``y`` in each part, ``(count,)``. Parts without values are
+        interpolated, but are NaN in a gap longer than ``GAP`` times the median gap."""
         found = self.means(x, y)
         known = np.flatnonzero(np.isfinite(found))
         if len(known) < 2:
@@ -62,7 +64,8 @@ class Buckets:
         return found
 
     def quantile(self, x: Floats, y: Floats, q: float) -> Floats:
-        """Return a quantile of the values in each part, ``(count,)``; NaN without values."""
+        """Return the ``q`` quantile of the values ``y`` in each part, ``(count,)``; NaN for a part
+        without values."""
         found = np.full(self.count, np.nan)
         order = np.argsort(self.of(x), kind="stable")
         inside, values = self.of(x)[order], y[order]
@@ -73,8 +76,8 @@ class Buckets:
         return found
 
     def held(self, x: Floats, y: Floats) -> Floats:
-        """Return the lowest value in each part, ``(count,)``, where a value lasts until the next
-        one; NaN before the first. ``x`` ascends."""
+        """Return the lowest value of a step function in each part, ``(count,)``: each value of
+        ``y`` holds until the next one. NaN before the first value. ``x`` ascends."""
         if not len(x):
             return np.full(self.count, np.nan)
         ends = self.width * (np.arange(self.count) + 1)

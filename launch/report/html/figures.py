@@ -14,14 +14,14 @@ STEPS_S = (
     *(HOUR_S * n for n in (1, 2, 3, 6, 12)),
     *(DAY_S * n for n in (1, 2, 5, 10, 20, 50, 100)),
 )
-"""Possible distances of two ticks of a time axis, in seconds."""
+"""Possible distances between two ticks of a time axis, in seconds."""
 NONE = "-"
 """Text of a cell without a value."""
 PEERS_NAMED = 6
 
 
 def number(value: float | None, digits: int = 3) -> str:
-    """Return a number with ``digits`` significant digits: ``0.0861``, ``1,234``, ``2.1e+09``."""
+    """Format a value with ``digits`` significant digits: ``0.0861``, ``1,234``, ``2.1e+09``."""
     if value is None or not math.isfinite(value):
         return NONE
     if value == int(value) and abs(value) < 1e7:
@@ -35,7 +35,8 @@ def number(value: float | None, digits: int = 3) -> str:
 
 
 def share(part: float, whole: float) -> str:
-    """Return a share as ``62 %``, or ``under 1 %`` if it is small and not zero."""
+    """Format ``part / whole`` as ``62 %``. Values near 0 or 1 become ``under 1 %`` or ``over 99
+    %``."""
     if not whole:
         return NONE
     percent = 100 * part / whole
@@ -45,19 +46,21 @@ def share(part: float, whole: float) -> str:
 
 
 def peers(found: Iterable[int]) -> str:
-    """Return ``peer 3`` or ``peers 0-4,7``; with many peers, the first and a count."""
+    """Return ``peer 3`` or ``peers 0-4,7``. If there are many peers, return the first ones and the
+    number of the others."""
     return named(found, PEERS_NAMED) or "no peer"
 
 
 def time_ticks(duration_s: float, most: int = 6) -> list[float]:
-    """Return at most ``most`` round times from 0 on."""
+    """Return at most ``most`` tick positions from 0 on, at multiples of a step in ``STEPS_S``."""
     longest = STEPS_S[-1] * math.ceil(duration_s / most / STEPS_S[-1])
     step = next((step for step in STEPS_S if duration_s / step < most), longest)
     return [float(at) for at in range(0, math.floor(duration_s) + 1, step)]
 
 
 def value_ticks(low: float, high: float, most: int = 5) -> list[float]:
-    """Return round numbers from ``low`` to ``high``."""
+    """Return tick positions from ``low`` to ``high``, at multiples of 1, 2 or 5 times a power of
+    ten."""
     if not high > low:
         return [low]
     rough = (high - low) / most

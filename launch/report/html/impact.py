@@ -25,9 +25,9 @@ class Impact:
         self._begins = sorted(hit)
 
     def effect(self, t: float, until: float | None) -> str:
-        """Describe the rounds from ``t`` until ``AFTER_S`` after ``until``, or until the next
-        fault: the longest wait, and the numbers of rounds that went to another server or were
-        lost."""
+        """Describe the rounds from ``t`` until ``AFTER_S`` seconds after ``until``, or until the
+        next fault. The text has the longest time without a round, and the numbers of rounds that
+        went to another server or were lost."""
         over = t if until is None else until
         stop = over + AFTER_S
         after = [begin for begin in self._begins if begin > max(t, over)]
@@ -47,7 +47,7 @@ class Impact:
         return "; ".join(text for text in told if text)
 
     def _longest(self, inside: NDArray[np.bool_], goes_on: bool) -> str:
-        """Describe the longest time without a round."""
+        """Describe the longest time without a round, relative to the usual time."""
         waits = self._lasted[inside & np.isfinite(self._lasted)]
         if not len(waits) or self.usual_s is None:
             return "" if goes_on or not len(self._t) else "no further round was committed"

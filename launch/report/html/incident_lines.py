@@ -13,12 +13,12 @@ from .overview import nothing_noticed, times_of_faults
 from .recorded import RecordedRun
 
 INDENT = 13
-"""Width of number and time, in columns."""
+"""Width of the number and the time of an incident, in columns."""
 LISTED_MAX = 60
 
 
 def lines_of(run: RecordedRun, width: int) -> list[str]:
-    """Return lines about all incidents of a run by time, or a line that there are none."""
+    """Return lines about all incidents of a run, ordered by time, or a text that there are none."""
     found, width = incidents.of(run), max(width, 2 * INDENT)
     lines = [f"It continued at {run.origin}."] if run.origin else []
     if not found:
@@ -48,8 +48,8 @@ def _lines(run: RecordedRun, one: incidents.Incident, width: int) -> list[str]:
 
 
 def _wrap(text: str, width: int, begin: str, more: int = 0) -> list[str]:
-    """Return ``text`` in a column to the right of ``begin``. Further lines have ``more`` blanks
-    before it."""
+    """Return ``text`` as lines in a column to the right of ``begin``. Lines after the first are
+    indented by ``more`` further blanks."""
     return textwrap.wrap(
         shown(text),
         width,

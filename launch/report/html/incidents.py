@@ -38,10 +38,10 @@ from .recorded import RecordedRun
 FAULT_MAX = 48
 PEERS = re.compile(r"\d+(?:,\d+)+")
 STOOD_STILL_ROUNDS = 50
-"""Maximum distance of the round in which a peer reports its pause from the round in which others
-missed it."""
+"""Maximum number of rounds between the round in which a peer reports its pause and the round in
+which others missed the peer."""
 TOLD = ("crash", "restart", "hang", "leave")
-"""Faults that other rows report."""
+"""Kinds of faults that ``_injected`` leaves to other rows."""
 KINDS = {
     "crash": "killed (SIGKILL), for good",
     "restart": "killed (SIGKILL), to be restarted",
@@ -59,12 +59,12 @@ class Incident:
     Attributes:
         what: Description.
         fault: The injected fault in the syntax of a plan; "" if none was injected.
-        kind: Kind in two words, for a headline; "" if not for a headline. ``count``: number of
-            incidents of that kind in this row.
+        kind: Kind in two words for the headline; "" if the headline omits it. ``count``: number of
+            incidents of this kind in this row.
         who: Affected peers.
-        t: Time of its beginning; None if it never took place.
+        t: Start time; None if the incident never took place.
         noticed, back, effect: Detection, return and effect, as text.
-        grave: Severity, to choose the marks of charts.
+        grave: Severity, which selects the incidents that charts mark.
     """
 
     what: str
@@ -87,7 +87,7 @@ class Incident:
 
 
 def of(run: RecordedRun) -> list[Incident]:
-    """Return all incidents of a run, by time, numbered from 1."""
+    """Return all incidents of a run, ordered by time and numbered from 1."""
     impact = Impact(run)
     makers: tuple[Callable[[RecordedRun, Impact], Iterator[Incident]], ...] = (
         _liars,
@@ -137,8 +137,8 @@ def _liars(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
 
 
 def _shorten(fault: Fault | str) -> str:
-    """Return a fault in the syntax of a plan, shortened if it is long: it may name hundreds of
-    peers. Consecutive peers become ranges then."""
+    """Return a fault in the syntax of a plan. A long fault, which may name hundreds of peers, is
+    shortened: consecutive peers become ranges, and the middle may be left out."""
     typed = str(fault)
     if len(typed) > FAULT_MAX:
         typed = PEERS.sub(lambda found: peers_word(tuple(map(int, found[0].split(",")))), typed)
@@ -259,8 +259,8 @@ def _blows(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
         back_at, back = _woken(run, blow) if blow.kind == "hang" else _back(run, blow)
         t, at_round = blow.at, blow.round if blow.planned else _round_at(run, blow.at, blow.round)
         if blow.raised is not None:
-            # The script takes part in no further round, although its process may take seconds to
-            # end.
+            # After the error the script contributes to no round, although its process may need
+            # seconds to end. So the time of the error counts.
             t, at_round = blow.raised.t, blow.raised.round or 0
         yield Incident(
             what=what,
@@ -277,7 +277,8 @@ def _blows(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
 
 
 def _lost_stages(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
-    """Yield stages of a pipeline that lost all peers, with a rebuilt state or without an end."""
+    """Yield the stages of a pipeline that lost all their peers, if their state was rebuilt or the
+    loss lasted until the end."""
     for loss in run.view.failures.lost_stages:
         rebuilt, back, until = loss.rebuilt, "never", None
         if rebuilt is None and not (loss.is_away and loss.at < run.view.lives.over_at):
@@ -300,13 +301,14 @@ def _lost_stages(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
 
 
 def _round_at(run: RecordedRun, t: float, told: int) -> int:
-    """Return the last completed round at a time. Peers report rounds with a delay."""
+    """Return the last round that was completed at ``t``. ``told``, the last reported round, may be
+    older, because peers report rounds with a delay."""
     done = run.commits.round[run.commits.t <= t]
     return int(max(told, done.max(initial=-1)))
 
 
 def _woken(run: RecordedRun, blow: Blow) -> tuple[float | None, str]:
-    """Return when a stopped peer took part again, and a description."""
+    """Return the time at which a stopped peer took part in a round again, and a description."""
     if blow.woken_at is None:
         return None, "not woken before the end"
     woken = f"woken after {lasted(blow.woken_at - blow.at)}"
@@ -319,8 +321,8 @@ def _woken(run: RecordedRun, blow: Blow) -> tuple[float | None, str]:
 
 
 def _back(run: RecordedRun, blow: Blow) -> tuple[float | None, str]:
-    """Return when a killed peer took part again, and a description."""
-    started = ""  # Under torchrun no launcher reports it.
+    """Return the time at which a killed peer took part in a round again, and a description."""
+    started = ""  # stays "" under torchrun: no launcher reports the start
     if blow.started_at is not None:
         started = f"its process was started after {lasted(blow.started_at - blow.at)}"
     rejoins = run.view.lives.rejoins
@@ -334,7 +336,8 @@ def _back(run: RecordedRun, blow: Blow) -> tuple[float | None, str]:
 
 
 def _absences(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
-    """Yield peers that were declared dead without an explaining blow, network fault or leave."""
+    """Yield the peers that were declared dead although no fault or death of their process, network
+    fault or leave explains it."""
     for silence in run.view.failures.silences:
         peer, first, dead, back_at = silence.peer, silence.first, silence.dead, silence.back_at
         if dead is None or dead.t >= run.view.lives.over_at or peer in run.view.lives.leaves:
@@ -366,7 +369,7 @@ def _absences(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
 
 
 def _stood_still(run: RecordedRun, peer: int, around: int) -> bool:
-    """Whether a peer has detected by its own clock, near that round, that it was paused."""
+    """Whether a peer has reported a pause of its own process in a round near ``around``."""
     return any(
         f"{peer} was paused" in reasons
         for (round_id, _), reasons in run.view.turns.attempts.items()
@@ -375,7 +378,7 @@ def _stood_still(run: RecordedRun, peer: int, around: int) -> bool:
 
 
 def _is_started_again(run: RecordedRun, peer: int, since: float, until: float) -> bool:
-    """Whether a further node of the peer was started between two times."""
+    """Whether another node of the peer was started between two times."""
     rejoins = (each for each in run.view.lives.rejoins if each.peer == peer)
     return any(each.started_at and since <= each.started_at <= until for each in rejoins)
 
@@ -389,7 +392,7 @@ def _explained(run: RecordedRun, peer: int, t: float) -> bool:
 
 
 def _cut(run: RecordedRun, t: float) -> bool:
-    """Whether a network fault was active at a time, or shortly before."""
+    """Whether a network fault was active at time ``t``, or shortly before."""
     return any(outage.affects(t) for outage in run.view.failures.outages)
 
 
@@ -410,7 +413,7 @@ def _arrivals(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
             gone_at = run.view.rows[fault.peer].figures.exited_at
             is_gone = gone_at is not None and gone_at >= fault.at
             yield Incident(
-                what="was asked to leave (SIGTERM)",
+                what="was told to leave (SIGTERM)",
                 who=(fault.peer,),
                 t=fault.at,
                 round=fault.round,
@@ -434,7 +437,8 @@ def _injected(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
 
 
 def _injection(run: RecordedRun, impact: Impact, fault: str, began: Injection | None) -> Incident:
-    """Return the incident of a fault. ``began``: None if it lasts for the whole run."""
+    """Return the incident of a fault. ``began``: report of its start; None if the fault lasts for
+    the whole run."""
     is_slow = isinstance(fault_of(fault), Slow)
     who = _victims(fault) or (() if began is None else (began.peer,))
     over_at = None if began is None else began.over_at
@@ -458,17 +462,17 @@ def _injection(run: RecordedRun, impact: Impact, fault: str, began: Injection | 
 
 
 def slowness(run: RecordedRun, who: tuple[int, ...]) -> str:
-    """Describe the time of the updates of these peers, and of the others."""
+    """Describe how long these peers, and the others, need for an update."""
     of_them = np.isin(run.commits.who, who)
     took = [run.commits.took_s[rows] for rows in (of_them, ~of_them)]
     if not all(np.isfinite(each).any() for each in took):
         return ""
     own, others = (lasted(float(np.nanmedian(each))) for each in took)
-    return f"its updates take {own}, those of others {others} (median)"
+    return f"its updates take {own}, those of other peers {others} (median)"
 
 
 def _victims(fault: str) -> tuple[int, ...]:
-    """Return the peers that a fault in the syntax of a plan names."""
+    """Return the peers in a fault that is given in the syntax of a plan."""
     parsed = fault_of(fault)
     return tuple(peer for peer in parsed.victims if isinstance(peer, int)) if parsed else ()
 
@@ -504,7 +508,7 @@ def _outages(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
 
 
 def _went_on(run: RecordedRun, outage: PartitionRecord) -> str:
-    """Describe the sides that contributed to most rounds until a partition was over."""
+    """Describe the peers on the sides of a partition that contributed to most of its rounds."""
     over = run.ended if outage.over_at is None else outage.over_at
     done = np.flatnonzero((run.commits.t > outage.at) & (run.commits.t <= over))
     within = np.isin(run.commits.of, done)
@@ -555,7 +559,7 @@ def _forks(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
             who=tuple(branch.peers),
             t=branch.t,
             round=branch.first,
-            effect=f"{counted(branch.rounds, 'round')} of it do not count",
+            effect=f"{counted(branch.rounds, 'round')} of the branch do not count",
             grave=2,
         )
 
@@ -575,7 +579,8 @@ def _warnings(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
 
 
 def _end(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
-    """Yield a missing last checkpoint, and a launcher that was killed with all of its peers."""
+    """Yield an incident if the last checkpoint is missing, and one if the launcher was killed with
+    all its peers."""
     at_round = _round_at(run, run.ended, run.view.progress.round)
     if why := run.view.lives.not_saved:
         yield Incident(
@@ -600,7 +605,7 @@ def _end(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
 
 
 def _steps_lost(run: RecordedRun) -> str:
-    """Describe the steps that were lost since the newest checkpoint before the end."""
+    """Describe the steps that were lost: those after the newest checkpoint before the end."""
     steps = int(run.series.steps.highest)
     text = f"the last record is of step {steps}"
     saved = _last_saved(run)
@@ -611,7 +616,8 @@ def _steps_lost(run: RecordedRun) -> str:
 
 
 def _last_saved(run: RecordedRun) -> int | None:
-    """Return the step of the newest complete checkpoint from before the end of the run."""
+    """Return the step of the newest complete checkpoint that was saved before the end of the
+    run."""
     try:
         folder = checkpoints.folder_of(run.folder)
         found = checkpoints.listed(folder) if folder is not None else []
@@ -619,7 +625,7 @@ def _last_saved(run: RecordedRun) -> int | None:
         run.unreadable.append(str(error))
         return None
     for step, path in reversed(found):
-        with suppress(ConfigError):  # A damaged checkpoint does not count.
+        with suppress(ConfigError):  # Skip a damaged checkpoint.
             wall = real(checkpoints.open_at(path).manifest.get("wall_time_s"))
             if wall is not None and wall <= run.ended:
                 return step
@@ -658,8 +664,9 @@ def who(run: RecordedRun, one: Incident) -> str:
 def in_trouble(
     spans: Mapping[int, Sequence[Span]], found: Sequence[Incident], count: int
 ) -> list[int]:
-    """Return the ``count`` peers with the most trouble: first by the most serious incident, then
-    by the time of absence and quarantine. Incidents that affected most peers do not count.
+    """Return the ``count`` peers with the most trouble, ascending. Trouble is measured by the most
+    serious incident of the peer, and then by its time of absence and quarantine. Incidents that
+    affected most peers do not count.
 
     Args:
         spans: States of each peer over time.

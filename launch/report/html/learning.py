@@ -19,7 +19,7 @@ from .figures import number, peers
 from .recorded import RecordedRun
 
 SPREAD_LOG = 20.0
-"""Minimum ratio of the 95th to the 5th percentile of the values for a logarithmic axis."""
+"""Ratio of the 95th to the 5th percentile of the values, above which the axis is logarithmic."""
 CURVES_MAX = 8
 LEVELS = TrustSettings()
 TITLES = {"loss": "Loss", "accuracy": "Accuracy"}
@@ -29,7 +29,7 @@ def section(run: RecordedRun, marks: tuple[Mark, ...]) -> Section:
     found = Section("training", "Training")
     for name, metric in run.series.metrics.items():
         lost = run.series.logged.lost.get(name, 0)
-        about = f"Left out: {counted(lost, 'value')}, not finite." if lost else ""
+        about = f"{counted(lost, 'value')} left out: not finite." if lost else ""
         found.parts.append(_by_time(run, name, metric.by_time, about, marks))
         if chart := by_round({run.name: run}, name):
             found.parts.append(chart)
@@ -47,8 +47,8 @@ def section(run: RecordedRun, marks: tuple[Mark, ...]) -> Section:
 
 
 def named(run: RecordedRun, peer: int) -> str:
-    """Return the name of a peer with its stage, if any, and a mark if the plan makes it
-    Byzantine."""
+    """Return the name of a peer, with its stage in a pipeline, and "(Byzantine)" if the fault plan
+    makes it so."""
     row, place = run.view.rows.get(peer), run.view.stages.get(peer)
     stage = "" if place is None else f", stage {place.number}"
     return f"peer {peer}{stage}{' (Byzantine)' if row is not None and row.lie else ''}"
@@ -72,8 +72,8 @@ def _by_time(
 
 
 def by_round(runs: Mapping[str, RecordedRun], name: str) -> LineChart | None:
-    """Draw a metric against rounds, with a curve for each run if there are several. Return None if
-    no run logged it by round. ``runs``: label -> run."""
+    """Return the chart of a metric over rounds. If there are several runs, each has a curve. Return
+    None if no run logged the metric by round. ``runs``: run by label."""
     logged = {
         label: (run, metric.by_round)
         for label, run in runs.items()
@@ -86,7 +86,7 @@ def by_round(runs: Mapping[str, RecordedRun], name: str) -> LineChart | None:
     lines = tuple(curves.honest_line(*each, 0.0, buckets) for each in logged.values())
     about = f"Each point is the mean of {counted(math.ceil(buckets.width), 'round')}."
     if len(runs) > 1:
-        about = f"{about} A curve is the mean of the honest peers of a run."
+        about = f"{about} Each curve is the mean of the honest peers of a run."
         lines = tuple(
             replace(line, name=label, style=style, low=None, high=None)
             for style, (label, line) in enumerate(zip(logged, lines, strict=True))
@@ -107,7 +107,7 @@ def _anchor(name: str) -> str:
 
 
 def wants_log(lines: tuple[Line, ...]) -> bool:
-    """Whether a curve would hide most of its values on a linear axis."""
+    """Whether the values spread so much that a linear axis would hide most of them."""
     means = np.concatenate([np.empty(0), *(line.y for line in lines)])
     lowest = np.concatenate([means, *(line.low for line in lines if line.low is not None)])
     means, lowest = means[np.isfinite(means)], lowest[np.isfinite(lowest)]
@@ -118,7 +118,8 @@ def wants_log(lines: tuple[Line, ...]) -> bool:
 
 
 def _speed(run: RecordedRun, marks: tuple[Mark, ...]) -> LineChart | None:
-    """Draw the speed of the foremost peer. Thus steps that a peer receives do not count."""
+    """Return the chart of the speed of the peer with the most steps. So steps that a peer skips by
+    receiving a state do not count."""
     buckets, steps = curves.buckets_for(run), run.series.steps
     edges = np.linspace(0.0, run.duration_s, buckets.count + 1)
     x, foremost = steps.foremost()
@@ -126,7 +127,7 @@ def _speed(run: RecordedRun, marks: tuple[Mark, ...]) -> LineChart | None:
         return None
     done = np.interp(edges, x - run.began, foremost, left=np.nan, right=np.nan)
     line = Line("foremost peer", buckets.centers, np.diff(done) / np.diff(edges))
-    about = f"Means of {lasted(buckets.width)}, of the peer with the most steps."
+    about = f"Of the peer with the most steps. Each point is the mean of {lasted(buckets.width)}."
     ends = [float(np.nanmax(steps.y(peer))) for peer in steps.peers]
     if max(ends) - min(ends) > run.view.local_steps:
         about += f" The peers ended between step {number(min(ends))} and step {number(max(ends))}."
@@ -152,8 +153,8 @@ def unseen_liars(run: RecordedRun) -> list[int]:
 
 
 def _trust_chart(run: RecordedRun, trust: Points, marks: tuple[Mark, ...]) -> LineChart:
-    """Return a chart with a curve for each of the least trusted suspects, and one for the lowest
-    trust of the other peers."""
+    """Return a chart with a curve for each of the least trusted suspects, and a curve for the
+    lowest trust of the other peers."""
     about = (
         f"1 is full trust. A peer is suspected below {number(LEVELS.suspect_below)}, and "
         f"quarantined below {number(LEVELS.quarantine_below)}."

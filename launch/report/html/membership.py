@@ -21,7 +21,8 @@ class Presence:
         self._changes: dict[int, list[tuple[float, str]]] = {}
 
     def record(self, event: Event) -> None:
-        """Record the states of the peers of an event that the model has applied."""
+        """Record the new states of the peers that an event is about. The model must have applied
+        the event."""
         if event.peer is None:
             return
         self._record_state(event.t, event.peer)
@@ -50,8 +51,8 @@ class Presence:
         return "quarantined" if row.quarantined else "training"
 
     def _is_lost(self, row: PeerRow) -> bool:
-        """Whether most of the training peers skip the peer. In a partition each side skips the
-        other, and the side that waits for a quorum does not count."""
+        """Whether most of the training peers skip the peer. Peers that wait for a quorum do not
+        count as training: in a partition, each side skips the other."""
         if not row.skipped_by:
             return False
         training = {
@@ -62,7 +63,8 @@ class Presence:
         return 2 * len(row.skipped_by & training) > len(training)
 
     def spans(self, began: float, ended: float) -> dict[int, tuple[Span, ...]]:
-        """Return the states of each peer in order, without gaps after its first event."""
+        """Return the states of each peer in order of time, without gaps after the first event about
+        the peer."""
         found = {}
         for peer, changes in sorted(self._changes.items()):
             ends = [*(t for t, _ in changes[1:]), ended]
@@ -75,7 +77,7 @@ class Presence:
 
 
 def away_s(each: Iterable[Span]) -> float:
-    """Return the time in which a peer that had begun was absent or unable to train, in seconds."""
+    """Return how long a peer was absent or unable to train after its first start, in seconds."""
     known = list(each)
     begun = known[1:] if known and known[0].state == "starting" else known
     return time_in(begun, STATES.keys() - PRESENT)

@@ -42,7 +42,7 @@ class Fact:
 
 
 def headline(run: RecordedRun, incidents: list[Incident]) -> str:
-    """Return the result of a run and its most serious incidents, in a line."""
+    """Return a line with the result of a run and its most serious incidents."""
     steps, planned = _steps(run)
     after = f"{steps:,.0f} steps"
     accuracy, loss = run.state.accuracy, _last(run, "loss")
@@ -77,18 +77,19 @@ def _article(count: int, kind: str) -> str:
 
 
 def verdict(run: RecordedRun, incidents: list[Incident]) -> str:
-    """Return the attacks that were not noticed, or that nothing was; "" if neither."""
+    """Return a text about attacks that no peer noticed, or a text that there was no incident at
+    all; "" if neither applies."""
     told = []
     if unseen := unseen_liars(run):
         were = "was" if len(unseen) == 1 else "were"
-        told.append(f"{peers(unseen).capitalize()} {were} Byzantine and never suspected.")
+        told.append(f"{peers(unseen).capitalize()} {were} Byzantine but never suspected.")
     if not any(one.t is not None for one in incidents):
         told.append(nothing_noticed(run))
     return " ".join(told)
 
 
 def nothing_noticed(run: RecordedRun) -> str:
-    """Return the text on a run without incidents."""
+    """Return the text about a run without incidents."""
     refused = sum(run.view.turns.refused.values())
     nothing = "Nothing went wrong that any peer noticed"
     if not refused:
@@ -100,7 +101,7 @@ def nothing_noticed(run: RecordedRun) -> str:
 
 
 def facts(run: RecordedRun) -> list[Fact]:
-    """Return figures of the run, the most important first."""
+    """Return the facts about a run, the most important first."""
     steps, planned = _steps(run)
     found = [
         Fact("Steps", f"{steps:,.0f}", f"of {planned:,}" if planned else ""),
@@ -137,7 +138,7 @@ def facts(run: RecordedRun) -> list[Fact]:
 
 
 def _steps(run: RecordedRun) -> tuple[float, int]:
-    """Return the number of completed steps, and of planned ones; 0 if not known."""
+    """Return the numbers of completed and of planned steps; 0 if not known."""
     each = run.view.local_steps
     return max(run.view.progress.step * each, run.series.steps.highest), (
         run.view.progress.steps or 0
@@ -159,8 +160,8 @@ def _pace(run: RecordedRun) -> list[Fact]:
 
 
 def _last(run: RecordedRun, name: str) -> tuple[str, str] | None:
-    """Return the mean of the last tenth of the values of honest peers, and that of the first tenth;
-    None if they logged no value."""
+    """Return the mean of the last tenth of the values of honest peers, and the mean of the first
+    tenth, as text. Return None if they logged no value."""
     if (metric := run.series.metrics.get(name)) is None:
         return None
     each = [metric.by_time.y(peer) for peer in curves.honest(run, metric.by_time.peers)]
@@ -184,20 +185,21 @@ def incidents_section(run: RecordedRun, incidents: list[Incident]) -> Section:
         anchors = tuple(f"incident-{one.number}" for one in group[:LISTED_MAX])
         if rows:
             found.parts.append(TextTable(caption, HEAD, rows, frozenset({0, 1, 2}), anchors))
-    found.text.append("The pictures below show these numbers. Times count from the start.")
+    found.text.append("The charts below show the numbers of incidents. Times count from the start.")
     if origin := times_of_faults(run, incidents):
         found.text.append(origin)
     return found
 
 
 def times_of_faults(run: RecordedRun, incidents: list[Incident]) -> str:
-    """Return a sentence on the start of the times in a fault plan; "" if the plan has no times."""
+    """Return a sentence that states when the times of the fault plan began to count; "" if the plan
+    has no times."""
     trained = run.view.lives.began_at
     timed = any(re.search(r"@[\d.]+(ms|s|m)\b", one.fault) for one in incidents)
     if trained is None or not timed:
         return ""
     at = run.clock(trained)
-    return f"The times of planned faults (as in @20s) count from when training began, at {at}."
+    return f"The times of planned faults (such as @20s) count from the start of training, at {at}."
 
 
 def _row(run: RecordedRun, one: Incident) -> tuple[str, ...]:
@@ -215,7 +217,7 @@ def _row(run: RecordedRun, one: Incident) -> tuple[str, ...]:
 
 
 def marks(run: RecordedRun, incidents: list[Incident]) -> tuple[Mark, ...]:
-    """Return the most serious incidents as marks for charts."""
+    """Return marks for the most serious incidents, for charts."""
     timed = [one for one in incidents if one.t is not None]
     chosen = sorted(timed, key=lambda one: (-one.grave, one.number))[:MARKED_MAX]
     return tuple(

@@ -44,9 +44,8 @@ class RunReport:
 
 
 def make(folder: Path) -> RunReport:
-    """Read a run from its folder, and return the report on it.
-
-    Raises: ConfigError: It cannot be read.
+    """Read a run from its folder, and return its report. Raises: ConfigError: The run cannot be
+    read.
     """
     run = RecordedRun(folder)
     found = incidents.of(run)
@@ -71,7 +70,7 @@ def render(report: RunReport) -> str:
 
 
 def write(folders: Sequence[Path], out: Path | None) -> None:
-    """Write the page of a run, or one that compares several, to a file, atomically.
+    """Write a page to a file, atomically: the report of a run, or a comparison of several runs.
 
     Args:
         out: The file; None means ``report.html`` or ``comparison.html`` in the first folder.
@@ -108,7 +107,8 @@ def render_page(
     footer: str,
     **more: Any,
 ) -> str:
-    """Return a page of sections, with its time. ``more``: further values for the template.
+    """Return a page with these sections and the present time. ``more``: further values for the
+    template.
 
     Raises: ConfigError: jinja2 is not installed.
     """

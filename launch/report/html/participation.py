@@ -37,8 +37,9 @@ def section(run: RecordedRun, marks: tuple[Mark, ...], incidents: list[Incident]
     if len(run.commits):
         found.parts.append(_contributors(run, marks))
         found.text.append(
-            "No weight: updates that the rule left out. Refused by others: results that the peer "
-            "made as a server. With small batches both happen to honest peers, too."
+            "No weight: updates that the rule left out. Refused by others: results that it made "
+            "as a server, which others rejected. With small batches both happen to honest peers, "
+            "too."
         )
     sent = sent_in_all(run)
     if not sent:
@@ -48,7 +49,7 @@ def section(run: RecordedRun, marks: tuple[Mark, ...], incidents: list[Incident]
         rounds = max(1.0, len(run.commits) or steps / run.view.local_steps)
         silent = sum(not row.figures.sent.total for row in run.view.rows.values())
         found.text.append(
-            f"Sent in all: {bytes_word(sent)}, {bytes_word(sent / rounds)} a round."
+            f"Sent in all: {bytes_word(sent)}, {bytes_word(sent / rounds)} per round."
             + (f" It is unknown for {counted(silent, 'peer')}." if silent else "")
         )
     return found
@@ -69,7 +70,8 @@ def _contributors(run: RecordedRun, marks: tuple[Mark, ...]) -> LineChart:
     return LineChart(
         "chart-contributors",
         "Contributors to a round",
-        f"Peers whose update reached the server in time. Each point is {lasted(buckets.width)}.",
+        "Peers whose update reached the server in time. Each point is the mean of "
+        f"{lasted(buckets.width)}.",
         (line,),
         run.duration_s,
         marks,
@@ -78,7 +80,8 @@ def _contributors(run: RecordedRun, marks: tuple[Mark, ...]) -> LineChart:
 
 
 def sent_in_all(run: RecordedRun) -> int:
-    """Return the bytes that all incarnations of all peers reported as sent."""
+    """Return the number of bytes that all peers, in all their incarnations, have reported as
+    sent."""
     return sum(row.figures.sent.total for row in run.view.rows.values())
 
 
@@ -122,7 +125,7 @@ def _row(run: RecordedRun, peer: int, spans: Mapping[int, tuple[Any, ...]]) -> t
 def presence(run: RecordedRun, marks: tuple[Mark, ...], incidents: list[Incident]) -> Section:
     spans = run.spans
     shown = in_trouble(spans, incidents, curves.LISTED_MAX)
-    about = "If a peer has several states, the most serious is drawn."
+    about = "If a peer has several states at a time, the most serious state is drawn."
     if len(spans) > len(shown):
         rest = [membership.away_s(spans[peer]) for peer in spans if peer not in shown]
         about = (
@@ -141,7 +144,8 @@ def presence(run: RecordedRun, marks: tuple[Mark, ...], incidents: list[Incident
 
 
 SPANS_MAX = 150
-"""Maximum number of spans that are drawn for a peer: the longest ones."""
+"""Maximum number of spans that are drawn for a peer. If it has more, the longest spans are
+drawn."""
 
 
 def _joined(spans: tuple[Span, ...]) -> tuple[Span, ...]:

@@ -20,28 +20,31 @@ from .membership import Presence
 
 TEXT_BYTES_MAX = 2**20
 LOAD_AFTER_S = 15.0
-"""Time after a moment in which a report of the load counts, in seconds. Nodes report every few
-seconds."""
+"""Time after an event in which a report of the load is taken as the load at the event, in seconds.
+Nodes report every few seconds."""
 
 
 class RecordedRun(RunReader):
-    """Record of a run, which may still be running, from its folder. Times are seconds since 1970.
+    """Record of a run, read from its folder. The run may still be running. Times are seconds since
+    1970.
 
     Attributes:
         sources: (key, value, source) of each setting.
-        outcome: Outcome of the run; empty unless it has ended.
-        presence: States of its peers over time.
-        lines: Lines of the model, each with its event.
-        handed_on: Round that another server than the first committed -> the reason.
-    Raises: ConfigError: There is no such folder, or its settings cannot be read.
+        outcome: Outcome of the run; empty if the run has not ended.
+        presence: States of the peers over time.
+        lines: Lines that the model returned, each with its event.
+        handed_on: Reason why a round went to another server than its first, by round.
+    Raises: ConfigError: The folder does not exist, or its settings cannot be read.
     """
 
     def __init__(self, folder: Path) -> None:
-        read_object(folder, "config.json")  # The reader only notes an unreadable one.
+        # Raise an error for an unreadable file, which the reader only records.
+        read_object(folder, "config.json")
         super().__init__(folder, details=True)
         self.state = run_state.read_state(folder)
         self.sources = tuple(_sources(folder))
-        # Otherwise the summary may be that of one of several launchers, or of an earlier end.
+        # Of a run that has not ended, the summary may be from one of several launchers, or from an
+        # earlier end.
         summary = self.object("summary.json") if self.state.state == "ended" else None
         self.outcome = documents.Outcome.pick(summary)
         self.presence = Presence(self.view)
@@ -57,16 +60,16 @@ class RecordedRun(RunReader):
         self._set_times()
 
     def _record(self, event: Event, lines: list[str]) -> None:
-        """Record an event that was applied to the model. Lines about epochs would outnumber all
-        others."""
+        """Record an event that was applied to the model. Lines about epochs are dropped: they would
+        outnumber all other lines."""
         self.presence.record(event)
         self.series.record(event, self.view.local_steps)
         if not isinstance(event, events.Epoch):
             self.lines += [(event, shown(line)) for line in lines]
 
     def _set_times(self) -> None:
-        """Set start and end of the run: the time at which its launcher started, or that of the
-        first row of a launcher or peer, and the time of the last row."""
+        """Set start and end of the run. It starts with its launcher, or with the first row if that
+        is earlier, and ends with the last row."""
         times = [t for t in (self.view.began, self.view.last_at) if t]
         if len(self.commits):
             times += [float(self.commits.t.min()), float(self.commits.t.max())]
@@ -105,13 +108,13 @@ class RecordedRun(RunReader):
         return self.presence.spans(self.began, self.ended)
 
     def overload(self, peer: int, t: float) -> str:
-        """Describe the load of a peer's machine shortly after ``t``; "" if it was not too high, or
-        was not reported."""
+        """Describe the load of a peer's machine shortly after ``t``; "" if the load was not too
+        high, or was not reported."""
         row, load = self.view.rows.get(peer), self.series.load
         host = row.host if row is not None else ""
         machine = self.view.machines.machine_of(host)
         beside = [other for other in load.peers if self.view.rows[other].host == host]
-        # A load is the mean of a minute, so the next report covers the moment.
+        # A reported load is the mean of a minute, so the next report also covers ``t``.
         reports = [(x, y) for p in beside for x, y in zip(load.x(p), load.y(p), strict=True)]
         reports = [(x, y) for x, y in reports if t <= x <= t + LOAD_AFTER_S]
         if machine is None or not machine.cores or not reports:
@@ -123,7 +126,8 @@ class RecordedRun(RunReader):
         return f"its machine was overloaded then, load {reported:.1f} on {cores}"
 
     def clock(self, t: float) -> str:
-        """Return the time since the start of the run, with tenths of a second; ``before`` it."""
+        """Return the time from the start of the run to ``t`` as text, with tenths of a second;
+        "before" if ``t`` is before the start."""
         return "before" if t < self.began else clock(t - self.began, exact=True)
 
     def since(self, t: float) -> float:

@@ -15,7 +15,7 @@ from .recorded import RecordedRun
 
 LONGEST, SLOW_MAX = 5, 6
 SLOWER = 1.3
-"""Multiple of the median time for a step from which a peer counts as slow."""
+"""Multiple of the median step time above which a peer counts as slow."""
 
 
 def section(run: RecordedRun, marks: tuple[Mark, ...]) -> Section:
@@ -47,13 +47,13 @@ def section(run: RecordedRun, marks: tuple[Mark, ...]) -> Section:
 
 
 def reasons_of_turns(run: RecordedRun) -> str:
-    """Return the reasons why rounds went to another server, each with its count."""
+    """Return the reasons why rounds went to another server, each with its number of rounds."""
     reasons = Counter(_kind(reason) for reason in run.handed_on.values())
     return "; ".join(f"{reason} ({count:,})" for reason, count in reasons.most_common(5))
 
 
 def _kind(reason: str) -> str:
-    """Return a reason without its numbers and peers."""
+    """Return a reason without numbers and peers, in order to count equal reasons."""
     if "is refused" in reason:
         return "a result was refused: " + reason.partition("is refused: ")[2].partition(",")[0]
     words = [word for word in reason.split() if not any(map(str.isdigit, word))]
@@ -78,7 +78,7 @@ def _chart(
     return LineChart(
         "chart-rounds",
         "Time for a round, ms",
-        f"From one commit to the next. Each point is {lasted(buckets.width)}.",
+        f"From one commit to the next. Each point covers {lasted(buckets.width)}.",
         tuple(lines),
         run.duration_s,
         marks,
@@ -88,7 +88,8 @@ def _chart(
 
 
 def _slow_peers(run: RecordedRun, who: np.ndarray, usual_s: float) -> list[str]:
-    """Return a sentence on each peer that was slower to compute than most, or was slow by plan."""
+    """Return a sentence about each peer that computed more slowly than most peers, or that the
+    fault plan made slow."""
     commits = run.commits
     counts = Counter(int(peer) for peer in who if peer >= 0)
     lines = []
@@ -99,9 +100,9 @@ def _slow_peers(run: RecordedRun, who: np.ndarray, usual_s: float) -> list[str]:
             continue
         why = f" (planned: {', '.join(planned)})" if planned else ""
         lines.append(
-            f"Peer {peer} was slow to compute{why}: its step takes {lasted(own_s)}, that of most "
-            f"{lasted(usual_s)}. It was the slowest in {share(count, sum(counts.values()))} of the "
-            "rounds."
+            f"Peer {peer} was slow to compute{why}: its step takes {lasted(own_s)}, the median "
+            f"step {lasted(usual_s)}. It was the slowest in {share(count, sum(counts.values()))} "
+            "of the rounds."
         )
     return lines
 
@@ -131,7 +132,7 @@ def _longest(
 
 
 def why(run: RecordedRun, at: int, duration: float, who: np.ndarray, longest: np.ndarray) -> str:
-    """Return the reasons for the duration of a round, as far as they are recorded."""
+    """Return the recorded reasons for the duration of a round."""
     round_id, stop = int(run.commits.round[at]), float(run.commits.t[at])
     start = stop - duration
     told = []

@@ -1,5 +1,5 @@
-"""Charts as shapes of inline SVG, stretched to the width of the page. Their text is HTML beside the
-SVG, so that letters keep their size on any screen."""
+"""Charts as shapes of inline SVG, which is stretched to the width of the page. The text of a chart
+is HTML around the SVG, so that it keeps its size on any screen."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from .downsampling import Floats
 from .figures import number, time_ticks, value_ticks
 
 WIDE, HIGH = 1000, 220
-"""Size of a picture of curves in units of the SVG. A unit of the height is a pixel."""
+"""Size of a chart of curves, in units of the SVG. A unit of the height is a pixel."""
 ROW = 20
-"""Height of a peer's row, in pixels."""
+"""Height of the row of a peer, in pixels."""
 COLOURS = 8
 STATES_MAX = 8
-"""Maximum number of states of a peer's lane that its description names."""
+"""Maximum number of states that the description of a peer's row lists."""
 NARROW_PX, BADGE_PX = 270, 20
-"""Width of a plot on the narrowest supported screen, and of a badge, in pixels."""
+"""Widths of a plot on the narrowest supported screen, and of a badge, in pixels."""
 LANES_MAX = 4
 HEAT_TICKS = 10
 TICK_TEXT: Mapping[Axis, Callable[[float], str]] = {
@@ -43,7 +43,7 @@ TICK_TEXT: Mapping[Axis, Callable[[float], str]] = {
     "round": number,
 }
 HOVERS_MAX = 120
-"""Maximum number of places of a picture that show their values under a pointer."""
+"""Maximum number of positions of a chart that show values under the mouse pointer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class Tick:
 
 @dataclass(frozen=True, slots=True)
 class Badge:
-    """The number of an incident above a picture. ``lane``: 0 is next to the picture."""
+    """Number of an incident above a chart. ``lane``: 0 is next to the chart."""
 
     at: float
     text: str
@@ -66,7 +66,8 @@ class Badge:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Path of the SVG with its CSS classes. ``title``: text that a pointer shows."""
+    """Path of the SVG with its CSS classes. ``title``: text that appears under the mouse
+    pointer."""
 
     kind: str
     path: str
@@ -76,14 +77,14 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """Picture of a chart in the form that the template needs.
+    """Chart in the form that the template needs.
 
     Attributes:
         kind: CSS classes: ``lines`` or ``lanes``, and ``by-AXIS`` for curves over rounds or bytes.
         label: Description for screen readers.
         height: Height of the plot in pixels.
         legend: (class, text) of each drawn series.
-        hovers: Values at equal parts of the x axis, from left to right.
+        hovers: Texts with the values in equal parts of the x axis, from left to right.
     """
 
     kind: str
@@ -99,7 +100,7 @@ class Drawing:
 
 
 def draw(chart: Chart) -> Drawing:
-    """Return the picture of a chart."""
+    """Return the drawing of a chart."""
     match chart:
         case LineChart():
             return _lines(chart)
@@ -166,7 +167,7 @@ def _range(chart: LineChart) -> tuple[float, float]:
 
 
 class _PlotScale:
-    """Scale from values to places in a picture."""
+    """Scale from values to positions in a chart."""
 
     def __init__(self, x_max: float, low: float, high: float, logarithmic: bool) -> None:
         self._x = WIDE / x_max if x_max > 0 else 0.0
@@ -178,7 +179,7 @@ class _PlotScale:
             return np.log10(values) if self._log else values
 
     def _share(self, values: Floats) -> Floats:
-        """Return the heights of values as shares of the picture."""
+        """Return the heights of values as shares of the height of the chart."""
         gap = (self._high - self._low) or 1.0
         return np.asarray((self._scaled(values) - self._low) / gap, np.float64)
 
@@ -191,7 +192,7 @@ class _PlotScale:
         return "L".join(f"{here:g} {level:g}" for here, level in corners)
 
     def path(self, x: Floats, y: Floats) -> str:
-        """Return the path of a curve, interrupted at missing values. A single point is a short
+        """Return the path of a curve, interrupted at missing values. A single point becomes a short
         stroke."""
         return "".join(f"M{self._points(x[part], y[part])}h3" for part in _known_parts(y))
 
@@ -206,13 +207,14 @@ class _PlotScale:
 
 
 def _known_parts(values: Floats) -> list[slice]:
-    """Return the parts without a missing value."""
+    """Return the longest slices without a missing value."""
     known = np.ma.masked_invalid(values)
     return list(np.ma.clump_unmasked(known))  # type: ignore[no-untyped-call]
 
 
 def _log_ticks(low: float, high: float) -> list[float]:
-    """Return powers of ten, or round numbers if there are few powers."""
+    """Return tick positions at powers of ten. If these are fewer than three, add 2 and 5 times the
+    powers."""
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
     for factors in ((1,), (1, 2, 5)):
         every = [factor * 10.0**at for at in range(first, last + 1) for factor in factors]
@@ -236,7 +238,8 @@ def _place_words(x: float, over: Axis) -> str:
 
 
 def _hovers(chart: LineChart) -> Iterator[str]:
-    """Yield the values of all curves at equal parts of the x axis; "" if there is none."""
+    """Yield a text with the values of all curves for each equal part of the x axis; "" for a part
+    without values."""
     x = chart.lines[0].x if chart.lines else np.empty(0)
     each = math.ceil(len(x) / HOVERS_MAX) or 1
     for at in range(each // 2, len(x), each):
@@ -327,7 +330,7 @@ def _heat(chart: HeatChart) -> Drawing:
 
 def _badges(marks: Sequence[Mark], x_max: float) -> tuple[Badge, ...]:
     """Return the badges of incidents, stacked where they would overlap on a narrow screen. Badges
-    without a place are dropped; the table has all incidents."""
+    for which no room is left are dropped, because the table has all incidents."""
     ends = [-math.inf] * LANES_MAX
     found = []
     for mark in sorted(marks, key=lambda mark: mark.x):
