@@ -1,4 +1,5 @@
-"""Start, supervision, shutdown and failure reports of the peers of a run on this machine."""
+"""Launcher of the peers of a run on this machine: start, supervision, shutdown and failure
+reports."""
 
 from __future__ import annotations
 

@@ -10,10 +10,10 @@ from gossip.transport import is_loopback
 
 
 def own_address(wanted: str) -> str:
-    """Return the address of this machine that ``wanted`` names: an address, an interface, or a
-    network (CIDR) that contains it.
+    """Return the address of this machine that ``wanted`` names. ``wanted`` is the address itself,
+    its interface, or a network (CIDR) that contains it.
 
-    Raises: ConfigError: There is no address, or there are several.
+    Raises: ConfigError: ``wanted`` names no address of this machine, or several.
     """
     addresses = own_addresses()
     everything = [number for numbers in addresses.values() for number in numbers]
@@ -34,8 +34,8 @@ def own_address(wanted: str) -> str:
 
 
 def resolve_advertised(wanted: str) -> str:
-    """Return the address that ``wanted`` names, for other machines. Raises: ConfigError: It is a
-    loopback address or the name of this machine."""
+    """Return the address that ``wanted`` names, for use by other machines. Raises: ConfigError:
+    ``wanted`` is a loopback address, or the name of this machine."""
     names_itself = wanted in ("localhost", socket.gethostname())
     found = "" if names_itself else own_address(wanted)
     if not names_itself and not is_loopback(found):
@@ -53,19 +53,19 @@ def resolve_advertised(wanted: str) -> str:
     instead = (
         f"--advertise {next(iter(others))}; {_have(others)}"
         if others
-        else "this machine has no address that others reach"
+        else "this machine has no address that other machines reach"
     )
     raise ConfigError(
         f"peers cannot advertise {wanted!r}: it is {leads}, so other machines cannot reach "
         "this one with it",
-        f"{instead}. For this machine alone, leave it out",
+        f"{instead}. If all peers run on this machine, leave it out",
     )
 
 
 def own_addresses() -> dict[str, list[str]]:
     """Return the addresses of each interface, IPv4 first. Link-local addresses with an interface
-    (fe80::1%eth0) are left out: other machines cannot use them."""
-    import psutil  # here: 50 ms that `gossip --help` need not pay
+    (fe80::1%eth0) are left out, because other machines cannot use them."""
+    import psutil  # Imported here: it takes 50 ms, which `gossip --help` must not need.
 
     found: dict[str, list[str]] = {}
     for interface, entries in psutil.net_if_addrs().items():
@@ -80,7 +80,7 @@ def own_addresses() -> dict[str, list[str]]:
 def _only(wanted: str, numbers: list[str], addresses: dict[str, list[str]]) -> str:
     if not numbers:
         raise ConfigError(f"this machine has no address {wanted}", _have(addresses))
-    # An interface usually has one address of each family; IPv4 is preferred.
+    # An interface usually has one IPv4 and one IPv6 address. Prefer IPv4.
     same = [number for number in numbers if (":" in number) == (":" in numbers[0])]
     if len(same) > 1:
         raise ConfigError(f"{wanted} has several addresses: {', '.join(same)}", "name one of them")

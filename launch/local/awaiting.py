@@ -1,4 +1,4 @@
-"""Reports which peers a start waits for, and the results of connecting to their addresses."""
+"""Reports for which peers a start waits, and the results of connecting to their addresses."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ INSECURE = (
 )
 
 
-# Two launchers call it with different knowledge.
+# The parameters differ between the local launcher and that of many hosts.
 def waiting(  # noqa: PLR0913
     view: RunModel,
     config: RunConfig,
@@ -28,17 +28,19 @@ def waiting(  # noqa: PLR0913
     name: Callable[[int], str] = str,
     elsewhere: Sequence[int] = (),
 ) -> str:
-    """Return a line about a start that waits: missing peers, seconds waited, limits, present peers.
+    """Return a line about a start that waits. It has the missing peers, the time waited, the time
+    limits, and the present peers.
 
     Args:
-        seconds: Time since the start began.
-        name: Function that names a peer.
-        elsewhere: Other missing peers, as far as join servers know.
+        seconds: Time since the first process was started.
+        name: Function that returns the name of a peer.
+        elsewhere: Further missing peers, as reported by join servers.
     """
     lacking = {*view.lives.awaited(now), *elsewhere}
-    # As long as no peer reports its missing peers, only the peers of this launcher are known here.
+    # Until a peer reports which peers it misses, this launcher only has information about its own
+    # peers.
     everybody = range(config.peers) if view.lives.unmet(now) else view.lives.here
-    here = ", ".join(name(peer) for peer in everybody if peer not in lacking) or "nobody"
+    here = ", ".join(name(peer) for peer in everybody if peer not in lacking) or "no peer"
     enough = (
         f"; {config.patience_s:g} s once {config.needed_to_start} are here"
         if config.min_peers
@@ -58,21 +60,23 @@ def machine_load() -> str:
 
 
 def name_log(folder: Path, peer: int) -> str:
-    """Return the place of a peer's output; "" if it has printed nothing."""
+    """Return the path of a peer's output after a colon; "" if the peer has printed nothing."""
     log = folder / f"peer-{peer}" / "out.log"
     return f": {log}" if log.is_file() and log.stat().st_size else ""
 
 
 class WaitingReminder:
-    """Times at which to print the peers that a start waits for: after 5, 15, 45 s and so on, and 5
-    s after the previous line if the missing peers have changed."""
+    """Timer for lines about the peers for which a start waits. A line is due after 5, 15, 45 s and
+    so on, or 5 s after the previous line if the missing peers have changed (with ``first_s`` =
+    5)."""
 
     def __init__(self, began: float, first_s: float) -> None:
         self._began, self._first_s = began, first_s
         self._said_s, self._missing = 0.0, frozenset[int]()
 
     def is_due(self, now: float, missing: Collection[int]) -> bool:
-        """Whether to print a line now. The next call counts from the present time."""
+        """Whether to print a line now. If so, the caller must print it: the next line is timed from
+        now."""
         waited_s, others = now - self._began, self._missing != frozenset(missing)
         if waited_s < max(self._first_s, self._said_s * 3) and not (
             others and waited_s >= self._said_s + self._first_s
@@ -83,13 +87,12 @@ class WaitingReminder:
 
 
 class ReachabilityProbe:
-    """Determines in the background the reasons why missing peers cannot be reached.
+    """Determines in the background why missing peers cannot be reached.
 
     Args:
         folder: Folder of the run; addresses are read from its ``seeds``.
         own: Peers that run here.
-        unannounced: Local peers without an address file in ``seeds``, with the reason why it cannot
-            be written.
+        unannounced: Reason why the address of a local peer cannot be written to ``seeds``, by peer.
     """
 
     def __init__(
@@ -100,16 +103,16 @@ class ReachabilityProbe:
         self.found: dict[int, str] = {}
         """Reason why a missing peer cannot be reached, by peer."""
         self.over = ""
-        """Peers that have completed the training, as text; "" if none has, or another peer still
-        answers."""
+        """Peers that have completed the training, as text; "" if none has, or if another peer still
+        replies."""
         self._task: asyncio.Task[None] | None = None
 
     def troubles(self, missing: Collection[int], shared: bool) -> list[str]:
-        """Return the findings of the last probe and start another probe.
+        """Return the reasons found by the last probe, and start another probe.
 
         Args:
-            shared: Whether the launchers of all peers write to this folder. If so, a peer without a
-                file there has not been started.
+            shared: Whether all launchers of the run share this folder. If so, a peer without a file
+                in it has not been started.
         """
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._try(sorted(missing), shared))
@@ -141,7 +144,7 @@ class ReachabilityProbe:
         seed = read_seed(seeds, peer)
         if seed is None:
             return (
-                f"{peer} has no address in {seeds}: it was not started, or with another folder"
+                f"{peer} has no address in {seeds}: it was not started, or it uses another folder"
                 if shared
                 else ""
             )

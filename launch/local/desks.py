@@ -1,9 +1,9 @@
 """Sockets that receive commands for a live run (``drilling``).
 
-Each launcher of a run has one unix socket in the run's folder. ``drill.sock`` belongs to the
-launcher that began the run. ``drill-5.sock`` belongs to a ``gossip join`` with 5 as its first peer,
-or to task 5 of a scheduler. The launcher that started a process applies faults to it. The first
-launcher that replies records lasting faults.
+Every launcher of a run has one unix socket in the run's folder. ``drill.sock`` belongs to the
+launcher that began the run. ``drill-5.sock`` belongs to a ``gossip join`` whose first peer is 5, or
+to task 5 of a scheduler. A fault of a process is applied by the launcher that started the process.
+Lasting faults are recorded by the first launcher that replies.
 """
 
 from __future__ import annotations
@@ -24,17 +24,18 @@ TIMEOUT_S = 10.0
 
 
 class RunUnreachable(ConfigError):
-    """The run is over, or does not reply: no drill is possible."""
+    """The run is over or does not reply, so no drill is possible."""
 
 
 def name_of(first_peer: int | None) -> str:
-    """Return the name of a launcher's socket. ``first_peer``: the first peer that it started; None
-    if the launcher began the run."""
+    """Return the name of a launcher's socket. ``first_peer``: the first peer that the launcher
+    started; None if the launcher began the run."""
     return "drill.sock" if first_peer is None else f"drill-{first_peer}.sock"
 
 
 def names(folder: Path) -> list[str]:
-    """Return the names of the sockets in a run's folder, that of the run's first launcher first."""
+    """Return the names of the sockets in a run's folder. The socket of the launcher that began the
+    run comes first."""
     found = [path.name for path in folder.glob("drill*.sock")]
     return sorted(found, key=lambda name: int("0" + "".join(filter(str.isdigit, name))))
 
@@ -43,8 +44,8 @@ def open_socket(
     folder: Path, name: str, act: Callable[[socket.socket, str], None]
 ) -> socket.socket:
     """Return a unix socket that ``act`` has bound or connected. The path of a socket has at most
-    107 bytes, and that of a run's folder may be longer, so it goes through an open descriptor of
-    the folder."""
+    107 bytes, but the path of a run's folder may be longer. So the path goes through an open
+    descriptor of the folder."""
     end = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -58,11 +59,11 @@ def open_socket(
 
 
 def ask(folder: Path, order: Mapping[str, Any]) -> dict[str, Any]:
-    """Send an order to the launcher in ``folder`` that runs its peers, or to each of several
-    launchers its share. No launcher acts before all have accepted the order.
+    """Send an order to the launchers of the run in ``folder``. Each launcher receives the share of
+    the order that concerns its own peers, and none acts before all have accepted the order.
 
-    Returns: The number of the drill. For ``heal``: the faults that ended and the peers that were
-        woken.
+    Returns: Reply with the number of the drill. After ``heal`` it also has the faults that ended,
+    and the peers that were woken.
     Raises: RunUnreachable: The run has ended. ConfigError: The run allows no drills, or cannot
         perform this one.
     """
@@ -74,7 +75,8 @@ def ask(folder: Path, order: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _shares(folder: Path, order: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
-    """Return the sockets of the launchers that must act, each with its share of the order."""
+    """Return the sockets of the launchers that must act, each with the launcher's share of the
+    order."""
     heard = _request_all(folder, {"drill": "who"})
     kind, wanted = order.get("drill"), order.get("peers")
     if kind == "heal":
@@ -84,7 +86,8 @@ def _shares(folder: Path, order: Mapping[str, Any]) -> list[tuple[str, Mapping[s
         return [(first, order)]
     theirs = {desk: [peer for peer in wanted if peer in answer["peers"]] for desk, answer in heard}
     known = [peer for peers in theirs.values() for peer in peers]
-    # The first launcher replies for peers that no launcher runs: it has the error message for them.
+    # Peers that no launcher runs go to the first launcher, which replies with an error message
+    # about them.
     theirs[first] += [peer for peer in wanted if peer not in known]
     return [(desk, {**order, "peers": peers}) for desk, peers in theirs.items() if peers] or [
         (first, order)
@@ -101,8 +104,8 @@ def _together(answers: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _request_all(folder: Path, order: Mapping[str, Any]) -> list[tuple[str, dict[str, Any]]]:
-    """Send an order to every launcher and return the replies. A launcher that was killed leaves its
-    socket behind. So a launcher that does not reply is skipped as long as another one replies."""
+    """Send an order to every launcher, and return the replies. A launcher that does not reply is
+    skipped if another one replies, because a killed launcher leaves its socket behind."""
     heard, silent = [], None
     for desk in names(folder):
         try:
@@ -147,12 +150,13 @@ def _no_desk(folder: Path) -> ConfigError:
 
     if not (folder / "config.json").is_file():
         return ConfigError(
-            f"there is no run in {folder}", "give its folder, or its name under runs/"
+            f"there is no run in {folder}", "use its folder, or its name under runs/"
         )
     if not RunConfig.load(folder / "config.json").drills:
         return ConfigError(
             f"the run in {folder} allows no drills", "start it with: gossip run --drills ..."
         )
     return RunUnreachable(
-        f"the run in {folder} is over, or has not begun", "gossip drill is for a run that trains"
+        f"the run in {folder} is over, or has not begun",
+        "gossip drill needs a run that is training",
     )

@@ -1,9 +1,11 @@
-"""Server of drills in a live run: a unix socket in the run's folder, which only its owner can open.
+"""Server of drills in a live run. It listens on a unix socket in the run's folder, which only the
+owner of the run can open.
 
-One line of JSON in, one out: ``{"drill": "stop", "peers": [3], "for_s": 5}``,
-``{"number": 1}`` or ``{"error": ..., "hint": ...}``. The supervisor applies
-a drill to processes, by pid and start time. Lasting faults (cut links, slow and Byzantine peers) go
-into the file that nodes and trainers read (``gossip.faults.drills``). ``desks`` sends the orders.
+A request is a line of JSON, such as ``{"drill": "stop", "peers": [3], "for_s": 5}``. The reply is a
+line ``{"number": 1}`` or ``{"error": ..., "hint": ...}``. Faults of processes are applied by
+signals; a process is identified by pid and start time. Lasting faults (cut links, slow and
+Byzantine peers) are written to the file that nodes and trainers read (``gossip.faults.drills``).
+``desks`` sends the requests.
 """
 
 from __future__ import annotations
@@ -57,16 +59,17 @@ def _bind(end: socket.socket, path: str) -> None:
 
 
 _DrillAct: TypeAlias = Callable[[int], Mapping[str, Any] | None]
-"""Effect of an order that has passed all checks. It receives the number of the drill; its result
-is part of the reply."""
+"""Function that carries out an order that has passed all checks. It receives the number of the
+drill, and its result is part of the reply."""
 
 
 class DrillServer:
-    """Applies drills to the peers of one launcher, and lasting faults to all peers.
+    """Applies drills: faults of processes to the peers of one launcher, and lasting faults to all
+    peers.
 
     Args:
-        run: Run that the peers belong to.
-        first_peer: First peer that it started; None if the launcher began the run.
+        run: Run to which the peers belong.
+        first_peer: First peer that the launcher started; None if the launcher began the run.
     """
 
     def __init__(
@@ -129,8 +132,8 @@ class DrillServer:
             return {"error": f"not an order: {error}", "hint": None}
 
     def _begin(self, order: Mapping[str, Any]) -> dict[str, Any]:
-        """Perform an order. Raises: ConfigError, BadFault: The order is not possible; nothing has
-        changed."""
+        """Perform an order. Raises: ConfigError, BadFault: The order is not possible, and nothing
+        has changed."""
         kind = order.get("drill")
         if kind not in KINDS:
             raise UnknownName("drill", str(kind), KINDS)
@@ -147,7 +150,7 @@ class DrillServer:
         return {"number": self._number, **(act(self._number) or {})}
 
     def _check(self, kind: str, order: Mapping[str, Any]) -> _DrillAct:
-        """Check an order completely before any part of it takes effect."""
+        """Check an order completely. Return a function that carries it out."""
         if kind == "heal":
             return lambda _: self._heal()
         if kind == "partition":
@@ -175,11 +178,11 @@ class DrillServer:
         if gone:
             plural = "peers" if len(gone) > 1 else "peer"
             hint = (
-                "peers that were killed for good, have left or have finished cannot be drilled; a "
-                "restarted peer can soon"
+                "a drill needs a running peer: wait if the peer is being restarted; peers that "
+                "were killed for good, have left or have finished do not return"
             )
             raise ConfigError(
-                f"{plural} {peers_word(gone)} {'are' if len(gone) > 1 else 'is'} not there", hint
+                f"{plural} {peers_word(gone)} {'are' if len(gone) > 1 else 'is'} not running", hint
             )
 
         def hit(number: int) -> None:
@@ -222,7 +225,7 @@ class DrillServer:
         if attack in DATA_ATTACKS:
             raise BadFault(
                 f"{attack} changes a peer's data, which a running peer has already read",
-                "take sign_flip",
+                "use sign_flip",
             )
         if strength is not None and not ATTACKS[attack].meaning:
             raise BadFault(f"{attack} has no strength", "leave out --strength")
@@ -260,7 +263,8 @@ class DrillServer:
         return named
 
     def _known(self, peer: Any) -> int:
-        """Return a peer of the run: one of the first peers or a newcomer."""
+        """Return ``peer`` if it is an initial peer of the run or a newcomer. Raises: BadFault: It
+        is neither."""
         known = {*range(self._run.config.peers), *peers_in(self._folder / "seeds")}
         if isinstance(peer, bool) or not isinstance(peer, int) or peer not in known:
             raise BadFault(
@@ -274,12 +278,12 @@ class DrillServer:
         return lambda number: self._last(number, fault, for_s)
 
     def _last(self, number: int, fault: Fault, for_s: float) -> None:
-        """Begin a lasting fault, and schedule its end."""
+        """Start a lasting fault, and schedule its end."""
         now = time.monotonic()
         self._lasting[number] = Drill(number, fault, now, now + for_s)
         write(self._folder / "faults", self._lasting.values())
         word = _word(number, fault)
-        for peer in fault.victims[:1]:  # one row for all peers, as for a planned fault
+        for peer in fault.victims[:1]:  # one event for all peers, as for a planned fault
             at = self._run.view.progress.round
             self._run.record(
                 events.Fault(peer=peer, kind=fault.kind, round=at, fault=word, seconds=for_s)
@@ -298,12 +302,13 @@ class DrillServer:
         self._run.record(events.FaultOver(peer=peer, kind=kind, round=at, fault=word))
 
     def _heal(self) -> dict[str, Any]:
-        """End all lasting faults and wake all stopped peers. Return both."""
+        """End all lasting faults, and wake all stopped peers. Return the ended faults and the woken
+        peers."""
         ended = [_word(number, drill.fault) for number, drill in self._lasting.items()]
         for number in list(self._lasting):
             self._end(number)
         if not ended:
-            # Remove faults of a launcher that was killed in between.
+            # A killed launcher may have left faults in the file. Remove them, too.
             write(self._folder / "faults", ())
         return {"ended": ended, "woken": self._processes.wake_all()}
 

@@ -1,5 +1,5 @@
-"""The first failure of a run in at most twelve lines: the peer, the round, the place in the user's
-code, and its output."""
+"""Description of the first failure of a run in at most twelve lines: the peer, the round, the line
+in the user's code, and the error message."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ class Frame:
 
     @property
     def users(self) -> bool:
-        """Whether the frame is user code: not a library's, not gossip's, not frozen into the
-        interpreter."""
+        """Whether the frame is user code: it belongs neither to a library nor to gossip, and is not
+        frozen into the interpreter."""
         path = str(Path(self.file).resolve())
         libraries = [
             path_
@@ -66,15 +66,16 @@ def explain(
     """Return lines about a peer that failed.
 
     Args:
-        life: Incarnation that ended.
+        life: Process that ended.
         going_on: Number of peers that continue.
-        finished: Number of peers that finished before.
+        finished: Number of peers that have already finished.
         folder: The peer's folder, ``<run>/peer-<id>``.
-        shadowing: Modules that the script imports from files of the user, and these files.
+        shadowing: Files of the user that are imported instead of standard or installed modules, by
+            module.
     """
     left = ""
     if going_on:
-        left = f"; {counted(going_on, 'peer')} go{'es' if going_on == 1 else ''} on"
+        left = f"; {counted(going_on, 'peer')} continue{'s' if going_on == 1 else ''}"
     elif finished:
         left = f"; {finished} peer{'s have' if finished > 1 else ' has'} finished"
     written = read_error(folder, life.incarnation)
@@ -108,8 +109,9 @@ def _hint(said: str, tail: Sequence[str], shadowing: Mapping[str, str]) -> str |
     if _NO_GPU.search(said):
         return "hint: torch has no GPU here; peer.device is a GPU if there is one, else the CPU"
     if "error: unrecognized arguments: " in said:
-        return "hint: options after the script are the script's; those of gossip go before it"
-    # A library may have caught the error of its import and raised another one.
+        return "hint: options after the script belong to the script; options of gossip go before it"
+    # Also search the earlier output: a library may have caught the import error and raised another
+    # error.
     for name in _IMPORTS_FROM.findall("\n".join([said, *tail])):
         if name in shadowing:
             return f"hint: rename {shadowing[name]}: it is imported instead of the module {name}"
@@ -120,7 +122,7 @@ def _hint(said: str, tail: Sequence[str], shadowing: Mapping[str, str]) -> str |
 
 def read_error(folder: Path, incarnation: int) -> dict[str, Any] | None:
     """Return the error that the session wrote to ``error.json`` in this incarnation; None if there
-    is no readable one."""
+    is none, or if the file is not readable."""
     try:
         written = read_json(folder / "error.json")
     except ValueError:
@@ -142,7 +144,7 @@ def _frames(written: Mapping[str, Any]) -> list[Frame]:
 
 
 def _parse(lines: Sequence[str]) -> list[Frame]:
-    """Return the frames of the last traceback in a text."""
+    """Return the frames of the last traceback in these lines."""
     frames = list[Frame]()
     for number, line in enumerate(lines):
         if line.startswith("Traceback (most recent call last)"):
@@ -167,7 +169,8 @@ def _lines_of(written: Mapping[str, Any]) -> list[str]:
 
 
 def _last_words(tail: Sequence[str]) -> list[str]:
-    """Return the last lines on stderr that are not frames of a traceback."""
+    """Return the error message at the end of stderr: the last lines that are not part of a
+    traceback."""
     words = [line for line in tail if line.strip()]
     starts = [
         number
@@ -175,7 +178,7 @@ def _last_words(tail: Sequence[str]) -> list[str]:
         if line.startswith("Traceback (most recent call last)")
     ]
     if starts:
-        # The exception comes after the last indented line of the traceback.
+        # The exception follows the last indented line of the traceback.
         rest = words[starts[-1] + 1 :]
         last = max((number for number, line in enumerate(rest) if line.startswith(" ")), default=-1)
         return rest[last + 1 :][:3] or rest[-1:]

@@ -1,4 +1,4 @@
-"""Checks of this machine before anything starts: memory, a port, the run's folder."""
+"""Checks of this machine before a run starts: memory, a port, and the run's folder."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from pathlib import Path
 from gossip.errors import AddressInUse, ConfigError, OutOfMemory, RunExists
 
 PEER_BYTES = 450 * 2**20
-"""Memory that a peer's two processes add, in bytes: 280 MiB for a trainer that has imported torch
-and scikit-learn, 160 MiB for its node (proportional set size, eight peers, torch 2.13 on Linux).
-Model and data add to it."""
+"""Memory that the two processes of a peer need without model and data, in bytes: 280 MiB for a
+trainer that has imported torch and scikit-learn, and 160 MiB for its node (proportional set size
+with eight peers, torch 2.13 on Linux)."""
 
 
 def check_memory(peers: int) -> None:
-    """Check the available memory. Raises: OutOfMemory: It is too small for the peers."""
+    """Check the available memory. Raises: OutOfMemory: The memory is too small for the peers."""
     import psutil  # here: 50 ms that `gossip --help` need not pay
 
     have = psutil.virtual_memory().available
@@ -25,8 +25,8 @@ def check_memory(peers: int) -> None:
 
 
 def check_port(host: str, port: int) -> None:
-    """Check that a port is free, before a folder is made and the join server opens. Raises:
-    AddressInUse: It is not."""
+    """Check that a port is free. This is called before the run's folder is made and the join server
+    opens. Raises: AddressInUse: The port is in use."""
     plain = host.strip("[]")
     with socket.socket(socket.AF_INET6 if ":" in plain else socket.AF_INET) as end:
         # Use the same option as the join server: a connection that was just closed does not block
@@ -43,8 +43,8 @@ def check_port(host: str, port: int) -> None:
 
 
 def make_run_folder(path: Path) -> None:
-    """Make the folder of a run, readable by its owner only. Raises: RunExists: It is not empty.
-    ConfigError: It cannot be made, or its mode cannot be changed."""
+    """Make the folder of a run, readable only by its owner. Raises: RunExists: The folder exists
+    and is not empty. ConfigError: It cannot be made, or its mode cannot be changed."""
     try:
         # A process that can read the folder could take part as a peer.
         path.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -58,7 +58,7 @@ def make_run_folder(path: Path) -> None:
 
 
 def _close_to_others(path: Path) -> None:
-    """Restrict the mode of a folder that existed before."""
+    """Restrict the mode of a folder to its owner, in case it existed before."""
     mode = stat.S_IMODE(path.stat().st_mode)
     if not mode & 0o077:
         return
@@ -66,7 +66,7 @@ def _close_to_others(path: Path) -> None:
         path.chmod(mode & ~0o077)
     except PermissionError:
         raise ConfigError(
-            f"other users can read the run folder {path} (mode {mode:04o}), and it is not yours "
-            "to close",
+            f"other users can read the run folder {path} (mode {mode:04o}), and you cannot change "
+            "its mode",
             "choose another --run-dir: a user that reads the files there can join",
         ) from None

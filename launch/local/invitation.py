@@ -1,4 +1,4 @@
-"""Command that lets another machine join a run, and the files that machine needs for it."""
+"""Command with which another machine joins a run, and the files that this machine needs."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ JOIN_SERVERS_SAID = 3  # One reachable server is enough.
 
 @dataclass(frozen=True)
 class Invitation:
-    """How others join a run.
+    """Data for the command with which other machines join a run.
 
     Attributes:
-        join_servers: Addresses of some join servers; the first is contacted first.
-        key: Path of the swarm key on this machine. Another machine needs a copy, in the folder
-            that the command runs in.
+        join_servers: Addresses of some join servers. The command contacts the first one first.
+        key: Path of the swarm key on this machine. Another machine needs a copy in the working
+            directory of the command.
         command: The script and its arguments.
     """
 
@@ -33,7 +33,7 @@ class Invitation:
 
     @property
     def is_local(self) -> bool:
-        """Whether only this machine reaches the first server."""
+        """Whether only this machine can reach the first join server."""
         return is_loopback(self.join_servers[0].rpartition(":")[0].strip("[]"))
 
     @property
@@ -44,18 +44,19 @@ class Invitation:
         if self.key is not None:
             words = ["--key", str(self.key) if self.is_local else self.key.name, *words]
         elif not self.is_local:
-            # Without a key, no server on another machine is contacted.
+            # Without a key, gossip join needs --insecure to contact a server on another machine.
             words = ["--insecure", *words]
         for spec in code_of(self.config):
-            words += ["--code", spec]  # The user sees the code before pasting the line.
+            # The line shows the code, so that the user sees it before running the command.
+            words += ["--code", spec]
         return shlex.join(["gossip", "join", *words, first, "--", *self.command])
 
     def format_lines(self, head: str, only: str) -> list[str]:
-        """Return the lines of the invitation; the last one can be pasted.
+        """Return the lines of the invitation. The last line contains the command.
 
         Args:
-            head: Beginning of the first line: the number of peers that may join.
-            only: Hint for an invitation that works on this machine only.
+            head: Beginning of the first line, with the number of peers that may join.
+            only: Hint that is added if the command works only on this machine.
         """
         if self.is_local:
             return [f"{head}: {self.line}   (on this machine; {only})"]
@@ -68,12 +69,13 @@ class Invitation:
 def of_many_hosts(
     config: RunConfig, folder: Path, join_servers: Sequence[str], command: Sequence[str]
 ) -> list[str]:
-    """Return the invitation of a run on many hosts once each host has a join server. Empty before
-    that, or if there is no room for more peers.
+    """Return the lines of the invitation to a run on many hosts. Return [] until every host has a
+    join server, or if there is no room for more peers.
 
     Args:
         folder: Folder of the launcher, with the key.
-        join_servers: Addresses of all hosts' join servers; "" if not open yet.
+        join_servers: Addresses of the join servers of all hosts; "" for a server that is not open
+            yet.
     """
     more = config.room - config.peers
     if more <= 0 or not all(join_servers):
@@ -85,15 +87,15 @@ def of_many_hosts(
 
 
 def code_of(config: RunConfig) -> list[str]:
-    """Return the rules, topologies, senders and attacks of a run that are code of its users."""
+    """Return the rules, topologies, senders and attacks of a run that are the user's own code."""
     attacks = [f.attack for f in config.plan if isinstance(f, ByzantineFault) and not f.built_in]
     specs = [config.aggregator, config.topology, config.sender, *attacks]
     return [spec for spec in specs if names_code(spec)]
 
 
 def names_code(spec: str) -> bool:
-    """Whether a rule or topology is loaded from a file or a module, as in ``my_rules.py:midpoint``,
-    instead of being built in."""
+    """Whether ``spec`` names code in a file or a module, such as ``my_rules.py:midpoint``, instead
+    of something built in."""
     return any(
         tail and "=" not in tail[0] for stage in spec.split("+") for tail in [stage.split(":")[1:]]
     )

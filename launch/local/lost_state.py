@@ -1,9 +1,8 @@
 """Detects that all peers with the state of a run have died.
 
-A restarted peer could then only begin with fresh weights. The run ends instead. A launcher ends a
-run at once if all peers are its own. If other launchers have peers of the run, the peers find out
-by themselves
-(``gossip.core.lifecycle.bootstrap``).
+A restarted peer could then only begin with fresh weights, so the run ends instead. If all peers of
+the run are its own, the launcher ends the run at once. Otherwise the peers themselves detect the
+loss (``gossip.core.lifecycle.bootstrap``).
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ FILES_TOLD = 3
 
 
 def end_if_lost(run: OngoingRun, shutdown: PeersShutdown) -> bool:
-    """End a run with a message if its state is lost. Return whether the run ended."""
+    """End a run with a message if its state is lost. Return whether the state is lost."""
     if not _is_lost(run):
         return False
     was = run.view.holders.in_words()
@@ -35,8 +34,8 @@ def end_if_lost(run: OngoingRun, shutdown: PeersShutdown) -> bool:
 
 
 def hints(folder: Path) -> list[str]:
-    """Return the files of a lost state that are on disk, and a hint: resume from the newest
-    checkpoint, or save checkpoints if there is none."""
+    """Return a line with the files on disk that contain parts of the lost state, and a hint: resume
+    from the newest checkpoint, or save checkpoints next time."""
     saved = newest_saved(folder)
     found = [
         *([] if saved is None else [f"the checkpoint of step {saved[0]} in {near(str(saved[1]))}"]),
@@ -47,22 +46,25 @@ def hints(folder: Path) -> list[str]:
     named = ", ".join(found[:FILES_TOLD])
     disk = f"on disk: {named}{more}" if found else "the run's folder has no part of the state"
     advice = (
-        "save checkpoints to resume from, as by peer.steps(N, save=FOLDER)"
+        "save checkpoints, for example with peer.steps(N, save=FOLDER)"
         if saved is None
         else "--resume auto continues from the checkpoint"
     )
-    return [f"  {disk}", f"  hint: {advice}; with more peers (-n, --room) one loss does no harm"]
+    return [
+        f"  {disk}",
+        f"  hint: {advice}; with more peers (-n, --room) the loss of one does no harm",
+    ]
 
 
 def _left_by_peers(folder: Path) -> list[str]:
-    """Return the last states that peers saved when they gave up (``RunCheckpoints.leave_state``),
-    with their rounds, the latest first."""
+    """Return the last states that peers saved when they ended without a quorum
+    (``RunCheckpoints.leave_state``), with their rounds, the latest first."""
     found: list[checkpoints.Checkpoint] = []
     for place in sorted(folder.glob("peer-*/last_state")):
         try:
             newest = checkpoints.listed(place)[-1:]
         except ConfigError:
-            continue  # The loss is reported in any case. A folder without access has no remedy.
+            continue  # Skip a folder that cannot be read: the loss itself is reported in any case.
         opened = [checkpoints.open_or_none(path) for _, path in newest]
         found += [checkpoint for checkpoint in opened if checkpoint is not None]
     found.sort(key=lambda each: -each.step)
@@ -76,7 +78,7 @@ def _is_lost(run: OngoingRun) -> bool:
     if run.is_over or run.outcome.finished:
         return False
     if run.joins or len(run.peers) < run.config.peers:
-        return False  # Peers of other launchers may have it.
+        return False  # Peers of other launchers may have the state.
     seeds = run.folder / "seeds"
     others = [read_seed(seeds, peer) for peer in peers_in(seeds) if peer not in run.peers]
     return all(seed is None or seed.ended for seed in others)

@@ -1,6 +1,6 @@
 """Stopped peers, and the times at which they are woken.
 
-If drills and planned hangs overlap on one peer, the one that ends last applies.
+If several drills or planned hangs stop the same peer, it is woken when the last of them ends.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class StoppedProcesses:
     """Wakes stopped peers with SIGCONT.
 
     Args:
-        woken: Called with each peer that was woken, and the seconds for which it was stopped.
+        woken: Called with each woken peer, and the time for which it was stopped, in seconds.
     """
 
     def __init__(self, woken: Callable[[int, float], None]) -> None:
@@ -37,20 +37,20 @@ class StoppedProcesses:
 
     def wake_later(self, process: PeerProcess, after_s: float) -> None:
         """Wake ``process``, which was just stopped, after ``after_s`` seconds, or later if an
-        earlier call requires it."""
+        earlier call set a later time."""
         now = time.monotonic()
         since, until = now, now + after_s
         known = self._asleep.pop(process.peer, None)
         if known is not None:
             known.timer.cancel()
-            # Otherwise an earlier process of the peer was stopped, and no longer exists.
+            # If not, the earlier call was about a process that no longer exists.
             if known.process is process:
                 since, until = known.since, max(until, known.until)
         timer = asyncio.get_running_loop().call_later(until - now, self._wake, process.peer)
         self._asleep[process.peer] = _StoppedProcess(process, since, until, timer)
 
     def wake_all(self) -> list[int]:
-        """Wake all stopped peers now. Return the peers."""
+        """Wake all stopped peers now. Return the woken peers."""
         return [peer for peer in list(self._asleep) if self._wake(peer)]
 
     def close(self) -> None:

@@ -1,5 +1,5 @@
-"""The processes of one peer, as the launcher sees them: start, output, signals, and the end of the
-last process."""
+"""Processes of one peer, seen from the launcher: start, output, signals, and the end of the last
+process."""
 
 from __future__ import annotations
 
@@ -24,25 +24,26 @@ from gossip.run import Appender, parse_json
 
 from .warm import ForkedProcess, WarmStart
 
-# The node announces the death of its trainer; then it sends its queued messages and also exits.
+# Time for the node to announce the death of its trainer, send its queued messages and exit, in
+# seconds.
 GROUP_GRACE_S = 8.0
-LEFT_BEHIND_S = 1.0  # for other processes of its group
+LEFT_BEHIND_S = 1.0  # seconds for other processes of the group to exit
 DRAIN_S = 1.0
 LAST_WORDS_S = 0.2
 POLL_S = 0.05
 LINE_MAX = 64 * 1024
-TAIL_LINES = 100  # enough for the traceback of a DataLoader worker and then that of its trainer
+TAIL_LINES = 100  # enough for the tracebacks of a DataLoader worker and of its trainer
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessLife:
-    """How one process of a peer ended: with an exit code, or by a signal."""
+    """Record of a process of a peer that has ended, with an exit code or by a signal."""
 
     peer: int
     incarnation: int
     code: int | None
     signal: int | None
-    tail: tuple[str, ...]  # the last lines that it wrote to stderr
+    tail: tuple[str, ...]  # last lines that it wrote to stderr
     began_at: float  # monotonic seconds
     ended_at: float
 
@@ -63,11 +64,11 @@ def signal_name(number: int) -> str:
 
 @dataclass(frozen=True)
 class PeerCommand:
-    """How a launcher starts each of its peers.
+    """Command with which a launcher starts each of its peers.
 
     Attributes:
-        token: Marks the processes of this launcher.
-        warm: Forks the process; None if it is started with ``environment``.
+        token: Marks the processes of this launcher in their environment.
+        warm: Forks the process of the peer; None to start a new process with ``environment``.
     """
 
     command: Sequence[str]
@@ -81,9 +82,9 @@ class PeerListener:
     """Callbacks of a peer's process.
 
     Attributes:
-        on_line: Called with each line of its output and whether it went to stderr.
-        on_row: Called with each row of its status channel.
-        on_exit: Called when the trainer has ended, after the calls for its earlier output.
+        on_line: Called with each line of output, and whether the line went to stderr.
+        on_row: Called with each row from the status channel of the peer.
+        on_exit: Called when the trainer has ended, usually after the calls for its last output.
     """
 
     on_line: Callable[[str, bool], None]
@@ -92,7 +93,7 @@ class PeerListener:
 
 
 class PeerProcess:
-    """A peer, from its start until its last process has ended."""
+    """Processes of a peer, from its start until the last of them has ended."""
 
     def __init__(
         self,
@@ -136,7 +137,7 @@ class PeerProcess:
             theirs.close()
         self.pid = self._process.pid
         found = stat(self.pid)
-        assert found is not None, "a child that was not waited for exists, at least as a zombie"
+        assert found is not None, "a child that was not reaped exists, at least as a zombie"
         self.started_ticks = found.started
         self._status = ours
 
@@ -147,20 +148,22 @@ class PeerProcess:
         return found is not None and found.started == self.started_ticks and found.state not in "ZX"
 
     def send_trainer(self, number: int) -> None:
-        """Send a signal to the trainer alone. Its pid cannot be reused before it is reaped."""
+        """Send a signal to the trainer only. Its pid cannot be reused before the launcher reaps
+        it."""
         if self._process.returncode is None:
             os.kill(self.pid, number)
 
     def send_all(self, number: int) -> bool:
-        """Send a signal to trainer, node and all their children."""
+        """Send a signal to the trainer, the node and all their children. Return whether there was
+        any process."""
         return signal_group(self.pid, self.started_ticks, self.token, number)
 
     def members(self) -> list[int]:
         return members(self.pid, self.started_ticks, self.token)
 
     async def wait_gone(self) -> ProcessLife:
-        """Read all output until the last process of the peer has ended. Processes that outlive the
-        trainer too long are killed."""
+        """Read all output until the last process of the peer has ended. Kill processes that outlive
+        the trainer by more than ``GROUP_GRACE_S``."""
         assert self._process.stdout is not None
         assert self._process.stderr is not None
         readers = [
@@ -170,7 +173,7 @@ class PeerProcess:
         ]
         try:
             code, ended_at = await self._wait_trainer()
-            # The last output may still be in the channels. If the whole peer was killed, they end
+            # Read the last output, for a short time. If the whole peer was killed, the channels end
             # at once.
             await asyncio.wait(readers, timeout=LAST_WORDS_S)
             life = ProcessLife(
@@ -185,14 +188,14 @@ class PeerProcess:
             self._listener.on_exit(life)
             until = time.monotonic() + GROUP_GRACE_S
             while self.members():
-                if readers[0].done():  # neither trainer nor node has the status channel open
+                if readers[0].done():  # Trainer and node have ended: only their children are left.
                     until = min(until, time.monotonic() + LEFT_BEHIND_S)
                 if time.monotonic() >= until:
                     self.send_all(signal.SIGKILL)
                     break
                 await asyncio.sleep(POLL_S)
-            # All writers have ended, except children with their own session: the launcher does
-            # not wait for those.
+            # All writers have ended, except children with their own session, for which the launcher
+            # does not wait.
             await asyncio.wait(readers, timeout=DRAIN_S)
         finally:
             for reader in readers:
@@ -266,7 +269,7 @@ class PeerProcess:
             transport.close()
 
     def _line(self, line: bytes, err: bool) -> None:
-        # A progress bar redraws its line with carriage returns, so its last state is shown.
+        # A progress bar redraws its line with carriage returns. Show only its last state.
         text = line.decode("utf-8", "replace").rstrip("\r").rsplit("\r", 1)[-1]
         if err:
             self._tail.append(text)
@@ -274,15 +277,15 @@ class PeerProcess:
 
 
 class ProcessLeader(Protocol):
-    """The leader of a process group."""
+    """Leader of a process group."""
 
     pid: int
     started_ticks: int
 
 
 class Guardian:
-    """The launcher's connection to ``guardian.py``. If the guardian is killed, it is started again
-    with all its data."""
+    """Connection of the launcher to ``guardian.py``. If the guardian is killed, another one is
+    started and receives all data again."""
 
     def __init__(self, token: str) -> None:
         self.token = token
@@ -318,8 +321,7 @@ class Guardian:
         self._send_line(f"watch {process.pid} {process.started_ticks}")
 
     def remove_socket(self, path: Path) -> None:
-        """Have the guardian remove a socket that this launcher would leave behind if it were
-        killed."""
+        """Register a socket that the guardian removes if this launcher is killed."""
         self._sockets.append(path)
         self._send_line(f"socket {path}")
 
@@ -328,7 +330,7 @@ class Guardian:
         self._send_line(f"forget {process.pid}")
 
     def revive(self) -> bool:
-        """Start the guardian again if it has ended; then return True."""
+        """Start the guardian again if it has ended. Return whether it had."""
         if self._process.poll() is None:
             return False
         self._close_pipe()
@@ -340,7 +342,7 @@ class Guardian:
         try:
             self._process.stdin.write(line + "\n")
         except BrokenPipeError:
-            self.revive()  # This sends the new process all data.
+            self.revive()  # The new process receives all data, including this line.
 
     def close(self) -> None:
         """End the guardian."""

@@ -17,18 +17,19 @@ from .peer_process import Guardian, PeerCommand, PeerListener, PeerProcess, Proc
 from .running import OngoingRun
 from .warm import ForkServerGone, WarmStart, is_possible
 
-START_AGAIN_S = (0.5, 1.0, 2.0, 4.0)  # after each failure to start a process
+START_AGAIN_S = (0.5, 1.0, 2.0, 4.0)  # pauses after failures to start a process, in seconds
 
 
 class PeerProcesses:
     """Starts the processes of a launcher's peers, sends them signals, and applies drills to them.
 
     Args:
-        environment: Environment of each peer.
+        environment: Environment that all peers inherit.
 
     Attributes:
-        running: Process of each peer, until the last process of its group has ended.
-        first_start: Monotonic seconds; None if no process was started yet.
+        running: Processes of each peer, until the last one has ended.
+        first_start: Time of the first start, in monotonic seconds; None if no process was started
+            yet.
     """
 
     def __init__(self, run: OngoingRun, environment: Mapping[str, str]) -> None:
@@ -39,7 +40,7 @@ class PeerProcesses:
         self._stopped = StoppedProcesses(self._on_woken)
 
     def open(self, on_exit: Callable[[ProcessLife], None]) -> None:
-        """``on_exit``: called when the trainer of a peer has ended."""
+        """Prepare to start processes. ``on_exit``: called when the trainer of a peer has ended."""
         self._on_exit = on_exit
         self.guardian = Guardian(self.token)
         warm = self._run.config.warm and is_possible(self._run.command)
@@ -49,14 +50,14 @@ class PeerProcesses:
 
     def close(self) -> None:
         self._stopped.close()
-        self.send_all(signal.SIGKILL)  # Processes are left only after an error.
+        self.send_all(signal.SIGKILL)  # Normally no process is left. After an error, some may be.
         self.guardian.close()
         if self._warm is not None:
             self._warm.close()
 
     async def begin_life(self, peer: int, incarnation: int) -> PeerProcess | None:
-        """Start a process of a peer. None if the run was stopped before. Raises: OSError: No
-        process can be started, not even a few seconds later."""
+        """Start a process of a peer. Return None if the run is stopped before that. Raises:
+        OSError: No process can be started, even after several attempts."""
         pauses, stop = iter(START_AGAIN_S), self._run.stop
         while not stop.is_set():
             warm = (
@@ -71,7 +72,8 @@ class PeerProcesses:
             except ForkServerGone:
                 continue  # The fork server has failed: start without it.
             except OSError as error:
-                # Processes, descriptors or memory are exhausted: others may end and free some.
+                # Processes, descriptors or memory are exhausted. Other programs may end and free
+                # some.
                 if (pause_s := next(pauses, None)) is None:
                     raise
                 self._run.print_line(
@@ -110,7 +112,7 @@ class PeerProcesses:
             self.running.pop(process.peer, None)
 
     def is_here(self, peer: int) -> bool:
-        """Whether the peer has a process that has not ended."""
+        """Whether the trainer of the peer is running."""
         process = self.running.get(peer)
         return process is not None and process.running
 
@@ -120,33 +122,33 @@ class PeerProcesses:
             process.send_all(number)
 
     def send_leave(self, peer: int, number: int = signal.SIGTERM) -> None:
-        """Send a signal to the trainer of a peer, and wake it: a stopped process could not
-        leave."""
+        """Send a signal to the trainer of a peer, and wake the peer, because a stopped process
+        could not leave."""
         self.running[peer].send_trainer(number)
         self.running[peer].send_all(signal.SIGCONT)
 
     # --- faults -----------------------------------------------------------------------------------
 
     def kill_peer(self, after_s: float | None, peer: int, fault: str) -> None:
-        """Send SIGKILL to all processes of a peer. It is restarted after ``after_s``; None if
-        never."""
+        """Send SIGKILL to all processes of a peer. The peer is restarted after ``after_s`` seconds;
+        None means never."""
         self._record_fault("crash" if after_s is None else "restart", peer, fault, after_s)
         self.running[peer].send_all(signal.SIGKILL)
 
     def stop_peer(self, for_s: float, peer: int, fault: str) -> None:
-        """Send SIGSTOP to all processes of a peer, and SIGCONT after ``for_s``."""
+        """Send SIGSTOP to all processes of a peer, and SIGCONT after ``for_s`` seconds."""
         self._record_fault("hang", peer, fault, for_s)
         self.running[peer].send_all(signal.SIGSTOP)
         self._wake_later()
 
     def ask_peer_to_leave(self, peer: int, fault: str) -> None:
-        """Send SIGTERM to the trainer of a peer, as a scheduler does at a preemption. It is not
-        restarted."""
+        """Send SIGTERM to the trainer of a peer, as a scheduler does at a preemption. The peer is
+        not restarted."""
         self._record_fault("leave", peer, fault)
         self.send_leave(peer)
 
     def wake_all(self) -> list[int]:
-        """Send SIGCONT to all stopped peers now. Return the peers."""
+        """Send SIGCONT to all stopped peers now. Return the woken peers."""
         return self._stopped.wake_all()
 
     def _record_fault(self, kind: str, peer: int, fault: str, seconds: float | None = None) -> None:
@@ -162,7 +164,7 @@ class PeerProcesses:
             self._run.outcome.lacking.update(lacking)
 
     def _wake_later(self) -> None:
-        """Schedule the end of each hang that was just recorded."""
+        """Schedule SIGCONT for each hang that was just recorded."""
         hangs = self._run.view.failures.hangs
         while hangs:
             peer, after_s = hangs.popitem()

@@ -1,4 +1,4 @@
-"""Program of peers: a script, or a module as ``python -m`` takes it."""
+"""Program of peers: a script, or a module as for ``python -m``."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ NAMED_MAX = 8
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A script or a module, with its own arguments.
+    """Script or module, with its arguments.
 
     Attributes:
-        script: The path of a script, or the full name of a module.
-        module: Whether it is a module.
+        script: Path of the script, or full name of the module.
+        module: Whether the program is a module.
     """
 
     script: str
@@ -34,7 +34,8 @@ class Program:
 
     @classmethod
     def of(cls, words: Sequence[str]) -> Program:
-        """Parse the words that follow ``python``: ``train.py --lr 0.1``, ``-m package.train``."""
+        """Parse the words that follow ``python`` in a command: ``train.py --lr 0.1``, ``-m
+        package.train``."""
         if words[0] != MODULE:
             return cls(words[0], tuple(words[1:]))
         if len(words) < 2:
@@ -43,7 +44,8 @@ class Program:
 
     @property
     def what(self) -> tuple[str, ...]:
-        """The words without the program's own arguments."""
+        """Words of the command without the arguments of the program: ``train.py``, or ``-m
+        package.train``."""
         return (MODULE, self.script) if self.module else (self.script,)
 
     @property
@@ -53,7 +55,7 @@ class Program:
 
     @property
     def command(self) -> list[str]:
-        """How a peer runs it."""
+        """Command with which a peer runs the program."""
         first, *others = self.words
         return script_command(first, others)
 
@@ -67,46 +69,49 @@ class Program:
 
     @property
     def file(self) -> Path | None:
-        """The file to run; None if there is none. A module is searched as by ``python -m``,
-        beginning with the working directory, and no package is imported."""
+        """File that is run; None if it does not exist. A module is searched as by ``python -m``,
+        first in the working directory, but without importing its packages."""
         if self.module:
             return _file_of_module(self.script)
         return Path(self.script) if os.path.isfile(self.script) else None
 
     @property
     def first_folder(self) -> str | None:
-        """Folder that Python imports from first: that of the script, or for a module the working
-        directory. None: ``PYTHONSAFEPATH`` removes it."""
+        """First folder from which Python imports: the folder of the script, or for a module the
+        working directory. None if ``PYTHONSAFEPATH`` disables this."""
         if os.environ.get("PYTHONSAFEPATH"):
             return None
         return os.getcwd() if self.module else os.path.dirname(os.path.realpath(self.script))
 
     def shadowing(self, names: Iterable[str]) -> dict[str, str]:
-        """Return files of ``first_folder`` that Python imports instead of modules ``names``."""
+        """Return the files of ``first_folder`` that Python imports instead of the modules
+        ``names``, by module."""
         if self.first_folder is None:
             return {}
         found = {}
         for name in {*names} - {"__main__", *sys.builtin_module_names}:
             spec = None if "." in name else PathFinder.find_spec(name, [self.first_folder])
             own = getattr(sys.modules.get(name), "__file__", None)
-            # A folder without __init__.py has no origin, and comes last.
+            # A folder without __init__.py has no origin, and is imported only if there is no such
+            # module.
             if spec is not None and spec.origin is not None and spec.origin != own:
                 found[name] = spec.origin
         return found
 
     @property
     def folder(self) -> Path:
-        """Folder of the code; its git version is recorded."""
+        """Folder of the code. Its git commit is recorded."""
         file = self.file
         return file.resolve().parent if file is not None else Path.cwd()
 
     def check(self) -> None:
-        """Check that there is a program to run. Raises: ConfigError: There is not."""
+        """Check that the program exists and can import gossip. Raises: ConfigError: It does not, or
+        a file next to it hides gossip."""
         if self.file is not None:
             for name, file in self.shadowing(["gossip"]).items():
                 raise ConfigError(
                     f"{file}: the script's import {name} would import this file",
-                    "rename it: no module beside the script can have that name",
+                    "rename it: no module next to the script may have this name",
                 )
             return
         if self.module:
@@ -122,7 +127,8 @@ class Program:
 
 
 def _scripts_in(missing: Path) -> str:
-    """Return a hint with the probable Python file, or all files next to a missing script."""
+    """Return a hint about a missing script: the Python file with the most similar name, or all
+    Python files in the folder."""
     folder = missing.parent
     there = sorted(path.name for path in folder.glob("*.py")) if os.path.isdir(folder) else []
     if not there:
@@ -146,7 +152,8 @@ def _file_of_module(name: str) -> Path | None:
     path = [str(Path.cwd()), *(entry for entry in sys.path if entry)]
     found, parts = None, name.split(".")
     for part in parts:
-        # Search by the last part of the name: the full name would import the packages.
+        # Search by the last part of the name, because find_spec with the full name would import the
+        # packages.
         found = PathFinder.find_spec(part, path) if part else None
         if found is None:
             return None

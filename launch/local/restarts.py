@@ -1,6 +1,7 @@
-"""Restarts of peers that have died by themselves (``--restarts``): whether, and when.
+"""Decides whether and when to restart peers that have died without a planned fault
+(``--restarts``).
 
-Planned restarts are outside this module, as are peers that were asked to leave.
+Planned restarts are handled elsewhere. Peers that were told to leave are not restarted.
 """
 
 from __future__ import annotations
@@ -18,17 +19,17 @@ from .peer_process import ProcessLife
 
 FIRST_S = 1.0
 MOST_S = 30.0
-DOUBLINGS_MAX = 16  # keeps the power finite; ``MOST_S`` limits the wait long before
-STEADY_S = 60.0  # After a life of this length the wait is that of a first restart.
+DOUBLINGS_MAX = 16  # keeps the power of two finite; ``MOST_S`` bounds the wait
+STEADY_S = 60.0  # After an incarnation of this length, the next wait is again ``FIRST_S``.
 ASKED_BY = (signal.SIGINT, signal.SIGTERM)
 FINAL = (0, 2, 4, 5, 6, 7, 9, 130, EXIT_ASKED)
-"""Exit codes that are not accidents: the end of the training, a request to leave, a wrong command
-line, or a swarm that cannot use the peer (``docs/exit_codes.md``)."""
+"""Exit codes after which a restart would not help: the training has ended, the peer was told to
+leave, its command line is wrong, or the swarm cannot use the peer (``docs/exit_codes.md``)."""
 
 
 @dataclass(frozen=True, slots=True)
 class NextRestart:
-    """``number``: 1 for the first of this peer."""
+    """Next restart of a peer. ``number``: 1 for its first restart."""
 
     number: int
     wait_s: float
@@ -38,7 +39,7 @@ class RestartCounter:
     """Remaining number of restarts of each peer of a launcher.
 
     Args:
-        most: Restarts of each peer; 0 if none is restarted.
+        most: Maximum number of restarts of each peer.
     """
 
     def __init__(self, most: int) -> None:
@@ -47,7 +48,7 @@ class RestartCounter:
         self._in_a_row = Counter[int]()
 
     def next_restart(self, life: ProcessLife) -> NextRestart | Literal["used up"]:
-        """Return the next restart of a peer that failed."""
+        """Return the next restart of a peer that failed, and use it up."""
         peer = life.peer
         if self._used[peer] >= self.most:
             return "used up"
@@ -60,11 +61,11 @@ class RestartCounter:
 
 
 def died_by_itself(life: ProcessLife, halted: events.Halted | None) -> bool:
-    """Whether this end was not requested, and a restart may help.
+    """Whether the process ended without a request to end, and a restart may help.
 
     Args:
-        halted: Last report of the peer's node on its end; a report of an earlier incarnation does
-            not count.
+        halted: Last report of the peer's node about its end. It is ignored if it is from an earlier
+            incarnation.
     """
     if life.signal is not None:
         return life.signal not in ASKED_BY

@@ -1,4 +1,4 @@
-"""A run in progress: state that the parts of its supervisor share."""
+"""State of a run in progress, which the parts of its supervisor share."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from .outcome import RunOutcome
 
 
 class RunRecords:
-    """Records of a run. Each event is written, applied to the model, and printed.
+    """Records of a run. Each event is written to a file, applied to the model, and printed.
 
     Args:
-        peers: First peers of the model.
-        relays: Whether another launcher prints the events, and lines about lasting conditions.
+        peers: Initial peers of the model.
+        relays: Whether another launcher prints the events, and the lines about lasting conditions.
 
     Attributes:
-        stop: Set when the run is asked to end.
+        stop: Set when the run must end.
     """
 
     def __init__(
@@ -66,24 +66,26 @@ class RunRecords:
         outcome.lacking.update(self.troubles.lacking)
 
     def record(self, event: Event, t: float | None = None) -> None:
-        """Write an event of the launcher. ``t``: its time; None if now."""
+        """Record an event of the launcher. ``t``: its time; None means now."""
         now = time.monotonic()
         t = now if t is None else t
         self.receive(event.to_row(t, time.time() - (now - t)))
 
     def receive(self, row: Row) -> Event:
-        """Write a checked row, of a peer or the launcher, and apply it. Return its event."""
+        """Write a checked row from a peer or the launcher, and apply its event. Return the
+        event."""
         self._events.write(row)
         event = read_event(row)
         lines = self.view.apply(event)
-        # If it relays, the launcher prints the events of all hosts.
+        # If ``relays``, the other launcher prints the events of all hosts.
         for line in () if self._relays else lines:
-            # one line, also if the text of a peer contains line breaks
+            # one line, even if a text from a peer contains line breaks
             self.print_line(shown(line))
         return event
 
     def tick(self) -> None:
-        """Redraw the screen, and repeat that there are no keys; called several times a second."""
+        """Redraw the screen, and repeat the warning about missing keys. This is called several
+        times a second."""
         self.screen.tick(self.view)
         if self.outcome.config.insecure and time.monotonic() >= self._warn_at:
             self._warn_at = time.monotonic() + INSECURE_EVERY_S
@@ -94,8 +96,8 @@ class RunRecords:
         self._logbook.note(text)
 
     def remind(self, text: str) -> None:
-        """Print a line about a lasting condition; it is printed repeatedly. If it relays, only the
-        results of connecting from this machine are printed."""
+        """Print a line about a lasting condition. If ``relays``, print it only if it is the result
+        of a connection from this machine."""
         if not self._relays or text.startswith("!   "):
             self.print_line(text)
 
@@ -106,17 +108,17 @@ class RunRecords:
 
 
 class OngoingRun(RunRecords):
-    """A run in progress on this machine.
+    """Run in progress on this machine.
 
     Args: As for ``Supervisor``.
 
     Attributes:
-        peers: Ids and first incarnations of the peers that run here.
-        joins: Whether they join a run of another launcher.
+        peers: First incarnations of the peers that run here, by id.
+        joins: Whether these peers join a run of another launcher.
         ended: Peers that will not be restarted.
     """
 
-    # A run has this many settings.
+    # All of these are needed to describe a run.
     def __init__(  # noqa: PLR0913
         self,
         config: RunConfig,
@@ -134,13 +136,13 @@ class OngoingRun(RunRecords):
 
     @property
     def is_training(self) -> bool:
-        """Whether the run can be disturbed."""
+        """Whether the run trains, so that drills are possible."""
         # The second condition is for peers that joined another launcher's run.
         begun = bool(self.view.lives.ready) or bool(self.training())
         return begun and not self.is_over
 
     def training(self) -> set[int]:
-        """Return the own peers that train with the others."""
+        """Return the peers of this launcher that are training."""
         return {peer for peer in self.peers if self.view.rows[peer].state == "training"}
 
     @property
@@ -154,5 +156,5 @@ class OngoingRun(RunRecords):
 
     @property
     def others_are_done(self) -> bool:
-        """Whether all but one peer have ended without a restart, and the training is complete."""
+        """Whether all peers but one have ended, and at least one of them has finished."""
         return bool(self.outcome.finished) and len(self.ended) == len(self.peers) - 1

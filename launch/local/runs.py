@@ -1,5 +1,5 @@
-"""One run from resolved settings to summary: the folder, the peers, the records. ``run`` and
-``demo`` share it."""
+"""Steps of one run, from the resolved settings to the summary. ``gossip run`` and ``gossip demo``
+share them."""
 
 from __future__ import annotations
 
@@ -50,17 +50,17 @@ COMMAND = "command.json"
 
 
 def settle(resolved: Resolved, kind: str, here: int | None = None) -> Resolved:
-    """Check the settings as far as possible before the start, and fill in the run id, name, folder
-    and f.
+    """Check the settings as far as possible before the start, and add the run id, the name, the
+    folder and f.
 
     Args:
         here: Number of peers on this machine; None means all.
-    Raises: ConfigError and its subclasses: A name, a number, a fault or the machine does not allow
+    Raises: ConfigError and its subclasses: A name, a value, a fault or the machine does not allow
     this run.
     """
     config = resolved.config
     fitting.check(config)
-    _ = config.plan  # raises for faults that this run cannot have
+    _ = config.plan  # raises an error for faults that are impossible in this run
     feasible.check_memory(config.peers if here is None else here)
     resolved = settled_resume(resolved, lambda line: print(f"! {line}", file=sys.stderr))
     resolved = fitting.check_rule(resolved)
@@ -79,9 +79,9 @@ def begin(
     """Make the run's folder and write the settings of the run into it. Return its path.
 
     Args:
-        argv: The command line.
-        key: Key of the swarm, in a run with keys; None means a new one.
-        code: Folder of the code; its git version goes into ``environment.json``.
+        argv: Command line of the launcher.
+        key: Swarm key of a run with keys; None means a new key.
+        code: Folder of the code. Its git commit is written to ``environment.json``.
     """
     folder = Path(resolved.config.run_dir).resolve()
     feasible.make_run_folder(folder)
@@ -92,8 +92,8 @@ def begin(
 
 
 def print_tolerance(resolved: Resolved, say: Callable[[str], None]) -> None:
-    """Print the number of tolerated Byzantine peers, and its reason, before the first round. Also
-    print the rule if it follows from other options."""
+    """Print how many Byzantine peers the run tolerates, and why. Also print the rule if it follows
+    from other options."""
     if resolved.config.peers_max == 1:
         return
     line = tolerance.describe(resolved.config, resolved.sources["f"])
@@ -109,10 +109,10 @@ def train(
     newcomers: Mapping[int, int] | None = None,
     endpoint: JoinEndpoint | None = None,
 ) -> RunOutcome:
-    """Run the peers in a folder that ``begin`` made until all have ended. ``newcomers``,
+    """Run the peers until all have ended, in a folder made by ``begin``. ``newcomers``,
     ``endpoint``: see ``Supervisor``.
 
-    The command is recorded: newcomers run the same one by default.
+    The command is recorded, because newcomers run the same command by default.
     """
     if newcomers is None:
         write_json(
@@ -127,8 +127,8 @@ def train(
 
 
 def conclude(folder: Path, outcome: RunOutcome) -> dict[str, Any]:
-    """Write ``commits.jsonl`` and ``summary.json``. Return the summary. If the folder is gone, the
-    summary has the observations of this launcher."""
+    """Write ``commits.jsonl`` and ``summary.json``. Return the summary. If the folder no longer
+    exists, the summary is built from the events that this launcher received."""
     own = (outcome.exit_code, outcome.wall_s, outcome.joins)
     seen = (outcome.config, outcome.view) if outcome.lacking else None
     try:
@@ -142,14 +142,15 @@ def conclude(folder: Path, outcome: RunOutcome) -> dict[str, Any]:
 
 
 def _what_next(folder: Path, found: Mapping[str, Any]) -> Iterator[str]:
-    """Yield hints on a run: how to resume it if it did not finish, and which command describes its
-    incidents."""
+    """Yield hints about a run: how to resume it if it did not finish, and which command describes
+    its incidents."""
     if found["exit_code"] == 0:
         if any(map(found.get, ("deaths", "hangs", "partitions", "suspected"))):
             yield f"  what happened: gossip report {word_for(folder.resolve())}"
         return
     saved = newest_saved(folder)
-    if saved is not None and found["status"] != "refused":  # that command would be refused again
+    # the same command would be refused again
+    if saved is not None and found["status"] != "refused":
         at = f"step {saved[0]} in {near(str(saved[1]))}"
         yield f"  to continue: the command that began the run, with --resume auto ({at})"
     if found["status"] != "stopped":
@@ -162,15 +163,15 @@ def _doubts(found: Mapping[str, Any]) -> Iterator[str]:
         yield (
             "! the peers end with replicas that differ in parameters, states of the optimizer or "
             "values given to peer.keep; for the cause see above, or divergences in summary.json. "
-            "At the end: put what the loop changes into peer.each_step"
+            "Remedy: put what the loop changes into peer.each_step"
         )
     if found["not_saved"]:
         yield f"! the last checkpoint is missing: {found['not_saved']}"
 
 
 def finish(folder: Path, outcome: RunOutcome, screen: Screen, as_json: bool) -> int:
-    """Conclude the run and print its outcome. Return the exit code. Raises: GossipError: All rounds
-    were lost."""
+    """Write the summary of the run, and print its outcome. Return the exit code. Raises:
+    GossipError: All rounds were lost."""
     found = conclude(folder, outcome)
     if as_json:
         print(json.dumps(found))

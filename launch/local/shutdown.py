@@ -1,4 +1,4 @@
-"""Ends peers: all of them with the run, or those that are not needed."""
+"""Ends peers: all peers at the end of the run, or single peers that are not needed."""
 
 from __future__ import annotations
 
@@ -13,14 +13,16 @@ from .peer_process import PeerProcess
 from .processes import PeerProcesses
 from .running import OngoingRun
 
-STOP_GRACE_S = 30.0  # from the first Ctrl-C to the end of peers that have not left.
+# Time from the first Ctrl-C until peers that have not left are killed, in seconds.
+STOP_GRACE_S = 30.0
 
 
 class PeersShutdown:
-    """Asks peers to leave, and kills those that have not left after a grace period.
+    """Sends signals to peers to leave, and kills those that have not left after a grace period.
 
     Attributes:
-        unneeded: Peers that returned too late, or wait for a start that has become impossible.
+        unneeded: Peers that were told to leave because they returned too late, or waited for a
+            start that had become impossible.
     """
 
     def __init__(self, run: OngoingRun, processes: PeerProcesses) -> None:
@@ -43,25 +45,26 @@ class PeersShutdown:
             self.kill("stopping now" if stopped in ("interrupt", "terminate") else "")
 
     def end(self, why: Stop, say: str = "", grace_s: float | None = None) -> None:
-        """Ask every trainer to leave after its round, and kill those that have not left after
-        ``grace_s``."""
+        """Signal every trainer to leave after its round, and kill the peers that have not left
+        after ``grace_s`` seconds."""
         run, grace_s = self._run, STOP_GRACE_S if grace_s is None else grace_s
         if run.all_ended:
-            return  # Only the records are left to write.
+            return  # All peers have ended. Only the records must still be written.
         run.outcome.stopped = why
         run.stop.set()
         if say:
             run.print_line(say)
         run.record(events.Stopping(reason=why))
         for peer in self._processes.running:
-            # Ctrl-C raises KeyboardInterrupt in every script, as in one that runs alone.
+            # After Ctrl-C, SIGINT raises KeyboardInterrupt in every script, as it does without
+            # gossip.
             self._processes.send_leave(
                 peer, signal.SIGINT if why == "interrupt" else signal.SIGTERM
             )
         asyncio.get_running_loop().call_later(grace_s, self.kill, f"not gone after {grace_s:.0f} s")
 
     def kill(self, say: str) -> None:
-        """Kill all processes that are left."""
+        """Kill all remaining processes."""
         running = self._processes.running
         left = {peer: pids for peer, process in running.items() if (pids := process.members())}
         if not left:
@@ -76,8 +79,8 @@ class PeersShutdown:
         self._processes.send_all(signal.SIGKILL)
 
     def dismiss_latecomers(self) -> None:
-        """Stop restarted peers that are too late: all others have finished, and no peer is left to
-        send them a state."""
+        """Stop restarted peers that are too late: the others have finished, and no peer is left
+        that could send a state."""
         rows, running = self._run.view.rows, self._processes.running
         if not self._run.outcome.finished or any(
             rows[peer].state == "training" for peer in running
@@ -85,7 +88,7 @@ class PeersShutdown:
             return
         for peer, process in running.items():
             row = rows[peer]
-            # Until the peer has announced this life, the row is about the previous one.
+            # Until the new incarnation has announced itself, the row is about the previous one.
             waits = row.state in ("starting", "here") or (row.state == "gone" and process.running)
             restarted = process.incarnation > self._run.peers[peer]
             if restarted and waits and peer not in self.unneeded:
@@ -93,8 +96,8 @@ class PeersShutdown:
                 self.dismiss(process)
 
     def dismiss(self, process: PeerProcess) -> None:
-        """Ask a peer that is not needed to leave. Kill it after ``STOP_GRACE_S``: its script may
-        ignore SIGTERM."""
+        """Signal a peer that is not needed to leave. Kill it after ``STOP_GRACE_S``, because its
+        script may ignore SIGTERM."""
         self.unneeded.add(process.peer)
         process.send_trainer(signal.SIGTERM)
         asyncio.get_running_loop().call_later(STOP_GRACE_S, self._kill_dismissed, process)

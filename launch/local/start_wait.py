@@ -1,4 +1,4 @@
-"""Wait for the peers that a start needs."""
+"""Supervision of the start of a run, which waits for a minimum number of peers."""
 
 from __future__ import annotations
 
@@ -21,11 +21,13 @@ if TYPE_CHECKING:
     from gossip.launch.registry import JoinServer
 
 WAITING_EVERY_S = 5.0
-START_SLACK_S = 10.0  # Peers have their own start timeout; this limit is for those that hang.
+# Peers have a start timeout of their own. After this further time, a peer is assumed to hang.
+START_SLACK_S = 10.0
 
 
 class StartWait:
-    """Prints which peers a start waits for and why, and ends a run that cannot start."""
+    """Prints for which peers a start waits and why they are missing, and ends a run that cannot
+    start."""
 
     def __init__(
         self,
@@ -45,7 +47,7 @@ class StartWait:
         self._tries.close()
 
     def check(self) -> None:
-        """Check once whether the run can start; called several times a second."""
+        """Check whether the run can start. This is called several times a second."""
         now = time.monotonic()
         self._dismiss_early_birds()
         if is_time := now - self._looked_at >= WAITING_EVERY_S:
@@ -55,13 +57,14 @@ class StartWait:
 
     @property
     def _need(self) -> int:
-        """Number of own peers that a start needs. A newcomer finds the others running."""
+        """Minimum number of this launcher's peers for a start. For newcomers it is 1, because the
+        run has already started."""
         config = self._run.config
         elsewhere = config.peers - len(self._run.peers)
         return 1 if self._run.joins else max(1, config.needed_to_start - elsewhere)
 
     def _dismiss_early_birds(self) -> None:
-        """Stop peers that wait for a start that has become impossible, because too many peers have
+        """Stop peers that wait for a start that has become impossible because too many peers have
         failed before their first round."""
         run, view, of = self._run, self._run.view, self._run.config.peers
         failed = [
@@ -69,7 +72,8 @@ class StartWait:
             for peer, life in run.outcome.last_lives.items()
             if peer in run.ended and life.code != 0
         ]
-        # A peer that has begun, perhaps one of another launcher, can send the others its state.
+        # A peer that has begun can send its state to restarted peers. It may belong to another
+        # launcher.
         begun = view.lives.ready and (
             run.config.peers_max > len(run.peers)
             or view.holders.round > 0
@@ -92,12 +96,12 @@ class StartWait:
             self._shutdown.dismiss(process)
 
     def _end_if_everybody_left(self) -> None:
-        """End a run that all others have left before the own newcomers arrived."""
+        """End the run of newcomers that arrive after all other peers have left."""
         run = self._run
         if not run.joins or run.is_over or run.view.lives.have_begun(run.peers):
             return
-        # Newcomers of other launchers have no state either. A newcomer that was just admitted is in
-        # the seeds at the next check.
+        # Newcomers of other launchers have no state either, so they do not count. A newcomer that
+        # was just admitted may still be missing in the seeds, so check twice.
         server = self._join_server
         coming = server.keeper.stateless() if server is not None else set[int]()
         left = nobody_left(run.folder / "seeds", coming.union(run.peers))
@@ -118,11 +122,11 @@ class StartWait:
             if self._reminder.is_due(now, unmet.union(lives.missing)):
                 for line in (self._name_awaited(now, elsewhere), *troubles):
                     run.remind(line)
-        if self._tries.over:  # The run ended before the own peers arrived.
+        if self._tries.over:  # The run ended before the peers of this launcher arrived.
             self._shutdown.end(
                 "never_started",
-                f"x the run is over: peers {self._tries.over} completed it, and no other peer is "
-                "there",
+                f"x the run is over: peers {self._tries.over} have completed it, and no other "
+                "peer is there",
             )
         elif self._processes.first_start is not None and len(lives.here) < self._need:
             waited_s = now - self._processes.first_start
@@ -131,8 +135,8 @@ class StartWait:
 
     @property
     def _starved_s(self) -> float:
-        """Longest time, in seconds, that a missing peer has waited for a processor. This time does
-        not count: a starved peer is slow, not stuck."""
+        """Longest time for which a missing peer has waited for a processor, in seconds. It is
+        subtracted, because a starved peer is slow, not stuck."""
         return max(
             [
                 starved_s(self._processes.running[peer].pid)
@@ -159,7 +163,7 @@ class StartWait:
 
     def _end_never_started(self, waited_s: float) -> None:
         run, lives = self._run, self._run.view.lives
-        # A peer that is being restarted is not missing here.
+        # A peer that waits for its restart is not included.
         missing = lives.awaited(time.monotonic())
         error = NeverStarted(self._need, tuple(lives.here), tuple(missing), waited_s)
         run.print_line(f"x {error}")

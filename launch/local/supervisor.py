@@ -1,4 +1,4 @@
-"""Supervises the peers of one run on this machine from the first start to the last end."""
+"""Supervisor of the peers of one run on this machine, from the first start to the last end."""
 
 from __future__ import annotations
 
@@ -38,29 +38,29 @@ if TYPE_CHECKING:
     from gossip.launch.registry import JoinServer
 
 TICK_S = 0.1
-TOO_LATE = (NeverStarted.exit_code, 5)  # exit codes of a peer that finds no other peer
+TOO_LATE = (NeverStarted.exit_code, 5)  # exit codes of a peer that found no other peer
 
 
 class Supervisor:
-    """Runs ``command`` as every peer of a resolved config.
+    """Runs the peers of a run, each of which executes ``command``.
 
     Args:
-        config: Resolved; its run folder exists.
+        config: Resolved settings. The run's folder exists.
         command: Program and arguments, the same for every peer.
         screen: Output for the user.
-        environment: Environment that peers inherit; None: ``os.environ``.
-        newcomers: Ids and first incarnations of peers that join a run of another launcher.
-            None if this launcher begins the run.
-        share: Ids and first incarnations of the first peers that run here; other launchers
-            start the others. None means all.
-        endpoint: Endpoint of the join server. None means that there is a join server only if there
-            is room for newcomers.
-        files: Part of the names of files that a launcher appends to, if several launchers share
-            the run's folder.
-        relays: Whether a launcher elsewhere prints the events, and which peers are missing.
+        environment: Environment that peers inherit; None means ``os.environ``.
+        newcomers: First incarnations of peers that join a run of another launcher, by id; None if
+            this launcher begins the run.
+        share: First incarnations of the initial peers that run here, by id. Other launchers start
+            the others. None means all initial peers.
+        endpoint: Endpoint of the join server. If it is None, there is a join server only if the run
+            has room for newcomers.
+        files: Suffix in the names of this launcher's files, if several launchers share the run's
+            folder.
+        relays: Whether a launcher on another machine prints the events and the missing peers.
     """
 
-    # Each parameter is used by some launcher.
+    # Every kind of launcher needs other parameters.
     def __init__(  # noqa: PLR0913
         self,
         config: RunConfig,
@@ -83,9 +83,9 @@ class Supervisor:
         self.processes = PeerProcesses(self.ongoing, inherited)
         self.shutdown = PeersShutdown(self.ongoing, self.processes)
         self._restarts = RestartCounter(config.restarts)
-        self._lost: set[int] = set()  # ids that another launcher uses, too
+        self._lost: set[int] = set()  # local ids that another launcher has, too
         self._explained = False
-        # one of several launchers in this folder
+        # Not None if several launchers share this folder.
         alone = min(peers) if joins or files else None
         self._desk = DrillServer(self.ongoing, self.processes, alone) if config.drills else None
         self.join_server: JoinServer | None = None
@@ -115,7 +115,7 @@ class Supervisor:
         return self.ongoing.outcome
 
     async def _lead(self) -> None:
-        """Run all lives of all peers, and write the records when the last one has ended."""
+        """Run all incarnations of all peers, and write the records when the last one has ended."""
         run = self.ongoing
         watcher = asyncio.create_task(self._watch())
         try:
@@ -135,7 +135,7 @@ class Supervisor:
             watcher.add_done_callback(self._end_without_watcher)
             await asyncio.gather(*(self._live(*first) for first in run.peers.items()))
             if watcher.done():
-                watcher.result()  # This raises the error that ended the watcher.
+                watcher.result()  # raises the error that ended the watcher
         finally:
             watcher.cancel()
             if self._desk is not None:
@@ -147,8 +147,8 @@ class Supervisor:
             run.close()
 
     def _invite(self, join_server: JoinServer) -> None:
-        """Print the command to type on another machine, or on this one if the join server has a
-        loopback address."""
+        """Print the command with which other machines join, or only this machine if the join server
+        has a loopback address."""
         run, config = self.ongoing, self.ongoing.config
         if config.room <= config.peers or not self._invites:
             return
@@ -160,7 +160,8 @@ class Supervisor:
             run.screen.print_line(line)
 
     async def _watch(self) -> None:
-        """Redraw the screen, print which peers are missing, and end a run that does not start."""
+        """Redraw the screen, print the missing peers, and end a run that cannot start or has lost
+        its state."""
         run = self.ongoing
         start = StartWait(run, self.processes, self.shutdown, self.join_server)
         try:
@@ -176,8 +177,8 @@ class Supervisor:
             start.close()
 
     def _end_without_watcher(self, watcher: asyncio.Task[None]) -> None:
-        """End the run if the watcher breaks: without it no missing peer and no end of the others is
-        noticed."""
+        """End the run if the watcher has failed: without it, missing peers and the end of other
+        peers are not detected."""
         if not watcher.cancelled():
             self.ongoing.stop.set()
             self.processes.send_all(signal.SIGKILL)
@@ -185,7 +186,8 @@ class Supervisor:
     # --- lives of one peer ------------------------------------------------------------------------
 
     async def _live(self, peer: int, incarnation: int) -> None:
-        """Run all lives of a peer. If it loses its id, it begins again under another one."""
+        """Run all incarnations of a peer. If the peer loses its id, it begins again under another
+        id."""
         run, processes = self.ongoing, self.processes
         while not run.stop.is_set():
             try:
@@ -198,7 +200,7 @@ class Supervisor:
                 break
             if process is None:
                 break
-            # The others may have ended during the start of this one.
+            # The other peers may have ended while this peer was started.
             self.shutdown.dismiss_latecomers()
             life = await processes.wait_gone(process)
             if peer in self._lost:
@@ -218,29 +220,30 @@ class Supervisor:
             if run.others_are_done:
                 run.print_line(f"! peer {peer} is not started again: the others are done")
                 break
-            # Its node may have been restarted before.
+            # A restart of the node may have raised the incarnation, too.
             incarnation = max(incarnation, run.view.rows[peer].incarnation) + 1
             run.print_line(f"+ starting peer {peer} again, incarnation {incarnation}")
         run.ended.add(peer)
-        seeds = run.folder / "seeds"  # Otherwise peers that are done would wait for its restart.
+        # Announce the end: otherwise finished peers would wait for a restart.
+        seeds = run.folder / "seeds"
         run.troubles.try_to(seeds, lambda: announce_end(seeds, peer, incarnation))
         self.shutdown.dismiss_latecomers()
 
     def _lose(self, peer: int) -> None:
-        """End a peer with an id that another peer has received from an unreachable join
-        server."""
+        """End a peer whose id was also assigned by a join server that this one could not reach."""
         process = self.processes.running.get(peer)
         if process is not None:
             self._lost.add(peer)
             self.ongoing.print_line(
                 f"! id {peer} was assigned twice while join servers could not reach each "
-                "other: the peer of this launcher gets another"
+                "other: the peer of this launcher gets another id"
             )
-            process.send_all(signal.SIGKILL)  # A goodbye would be attributed to the other peer.
+            # not SIGTERM: its farewell would be attributed to the other peer
+            process.send_all(signal.SIGKILL)
 
     async def _starts_again(self, life: ProcessLife) -> bool:
-        """Wait until a peer is due for its restart, planned or after a failure. False if it is not
-        restarted."""
+        """Wait until a peer must be restarted, after a planned fault or a failure. Return False if
+        it is not restarted."""
         planned_s = self.ongoing.view.failures.restarts.pop(life.peer, None)
         after_s = planned_s if self._is_planned(life) else self._back_off_s(life)
         if after_s is None:
@@ -254,8 +257,8 @@ class Supervisor:
         return False
 
     def _back_off_s(self, life: ProcessLife) -> float | None:
-        """Return the seconds to wait before a failed peer is restarted. None if it is not
-        restarted, and the reason is recorded."""
+        """Return the time to wait before a failed peer is restarted, in seconds; None if it is not
+        restarted. Record the decision."""
         run, peer, of = self.ongoing, life.peer, self.ongoing.config.restarts
         if not of or run.stop.is_set() or peer in self.shutdown.unneeded:
             return None
@@ -283,7 +286,7 @@ class Supervisor:
         run, unneeded = self.ongoing, self.shutdown.unneeded
         blow, planned = run.view.failures.blow(life.peer), self._is_planned(life)
         if blow is not None and blow.planned and life.code in TOO_LATE and run.outcome.finished:
-            # The plan kept it down until the others were done.
+            # The plan restarted the peer only after the others were done.
             unneeded.add(life.peer)
             halted = run.view.lives.halted.get(life.peer)
             run.print_line(
@@ -309,9 +312,9 @@ class Supervisor:
             self._explain(life)
 
     def _explain(self, life: ProcessLife) -> None:
-        """Print why a process failed. The first failure is usually the cause of the others, which
-        get one line each. The model has printed a signal."""
-        if life.signal == signal.SIGKILL:  # The process wrote nothing about it.
+        """Print why a process failed. The first failure is usually the cause of later ones, which
+        have only one line each. A death by a signal was already printed by the model."""
+        if life.signal == signal.SIGKILL:  # After SIGKILL there is no error message.
             return
         run = self.ongoing
         lines = explain(
@@ -326,8 +329,8 @@ class Supervisor:
         self._explained = True
 
     def _shadowing(self) -> dict[str, str]:
-        """Return files of the user that Python imports instead of modules that the script
-        needs."""
+        """Return files of the user that Python imports instead of standard or installed modules, by
+        module."""
         command = self.ongoing.command
         if not is_possible(command):
             return {}

@@ -1,4 +1,5 @@
-"""``gossip keygen``: keys for a swarm that others can join, and for peers with a permanent key."""
+"""``gossip keygen``: makes keys for swarms that other machines join, and for peers with a permanent
+key."""
 
 from __future__ import annotations
 
@@ -16,37 +17,37 @@ if TYPE_CHECKING:
 
 def keygen(
     path: Annotated[
-        Path, typer.Argument(metavar="FILE", help="Where to write it; nothing is overwritten.")
+        Path, typer.Argument(metavar="FILE", help="File to write. An existing file is kept.")
     ] = Path("swarm.key"),
     show: Annotated[
-        bool, typer.Option("--show", help="Only show the public half of an existing key.")
+        bool, typer.Option("--show", help="Only show the public half of the key in FILE.")
     ] = False,
 ) -> None:
     """Make a key, in a file that only you can read: gossip keygen,
     then gossip run --key swarm.key train.py
 
-    The file of a swarm's key admits its holder to the runs that were started with it.
-    GOSSIP_KEY=FILE gives a peer the same key in all its incarnations. Its public half can be listed
-    in the file of gossip run --allowed FILE.
+    With gossip run --key FILE, the key is a swarm key: whoever has the file can join the run. With
+    GOSSIP_KEY=FILE, it is the permanent key of a peer, whose public half can be listed in the file
+    of gossip run --allowed FILE.
     """
     from gossip.run import fingerprint, make_pair, read_pair
 
     pair = read_pair(path) if show else make_pair(path)
-    print(f"{path}: {'a key' if show else 'a new key, for you alone to read'}")
+    print(f"{path}: {'a key' if show else 'a new key, readable only by you'}")
     print(f"fingerprint  {fingerprint(pair.public)}")
     print(f"public       {pair.public}")
 
 
 def flags(keys: bool | None, key: Path | None, allowed: Path | None) -> dict[str, Any]:
-    """Return the settings of these options. A key or a list of allowed peers turns keys on,
-    unless ``keys`` is given."""
+    """Return the settings for these options. A key file or a list of allowed peers implies
+    ``keys``, unless the user has set ``keys``."""
     if keys is None and (key is not None or allowed is not None):
         keys = True
     return {"keys": keys, "allowed": str(allowed.resolve()) if allowed is not None else None}
 
 
 def own_key(path: Path | None, config: RunConfig) -> KeyPair | None:
-    """Return the swarm key that the user chose for a run; None if the run makes one.
+    """Return the swarm key in the user's file; None if the run makes a new one.
 
     Raises: ConfigError: The file contains no key, the list of allowed peers has an entry that is
     not a key, or the run has no keys.
@@ -57,21 +58,21 @@ def own_key(path: Path | None, config: RunConfig) -> KeyPair | None:
         if not config.keyed:
             raise ConfigError(
                 f"{what} has no effect in a run without keys",
-                "start it with --keys, or leave it out",
+                "start the run with --keys, or leave the file out",
             )
     allow_list(config.allowed)
     return None if path is None else read_pair(path)
 
 
 def check_listed(config: RunConfig, key_file: str) -> None:
-    """Check the keys of all peers that this machine starts. Each peer would find the same error by
-    itself, and some might begin without the others.
+    """Check the keys of all peers before the start. Otherwise each peer would find an error by
+    itself, and other peers might begin without it.
 
     Args:
         key_file: Value of ``GOSSIP_KEY``.
 
-    Raises: ConfigError: The key of a peer is not on the list of allowed peers, or cannot be read;
-    or all peers have the same key.
+    Raises: ConfigError: All peers have the same key, or the key of a peer cannot be read or is not
+    on the list of allowed peers.
     """
     from gossip.run import allow_list, listed_pair
 

@@ -1,17 +1,16 @@
-"""Starts peers in milliseconds: forks them from one process that has imported the modules of every
-peer.
+"""Fast start of peers: they are forked from a fork server, a process that has already imported the
+modules of peers.
 
-A peer consists of two processes that import torch, which takes one to two seconds of processor time
-each. If eight peers start on two processors, this is most of the start time. It also delays the
-restart of a killed peer. So the launcher starts one process that only imports the modules and forks
-at each start of a peer. One child becomes the trainer, which continues as ``python -u script.py``
-would. The other becomes its node, which waits for ``gossip.init()``.
+A peer consists of two processes that import torch. Each import takes one to two seconds of
+processor time. If eight peers start on two processors, this is most of the start time, and it also
+delays restarts. So the launcher starts one fork server, which imports the modules and then forks at
+each start of a peer. One child becomes the trainer, which continues as ``python -u script.py``
+would. The other child becomes its node, which waits for ``gossip.init()``.
 
-Forking is safe there: the process has one thread, no socket except the one to the launcher, and no
-device context. A peer becomes a child of the launcher: the process forks twice, the process in
-between exits at once, and the launcher adopts the orphan (``PR_SET_CHILD_SUBREAPER``). So the
-launcher can wait for a peer as for any child, and the process that forks may die without
-consequences.
+Forking is safe in the fork server: it has one thread, no socket except that to the launcher, and no
+device context. The fork server forks twice, and the process in between exits at once, so that the
+launcher adopts the peer as its own child (``PR_SET_CHILD_SUBREAPER``). So the launcher can wait for
+a peer as for any child, and peers survive the death of the fork server.
 """
 
 from __future__ import annotations
@@ -43,42 +42,42 @@ from .program import MODULE, Program
 
 REQUEST_BYTES_MAX = 2**17
 READY_S, FORK_S = 90.0, 10.0
-"""Time without progress after which the process that forks is stuck: before it is ready, and
-during a fork."""
+"""Time without progress after which the fork server counts as stuck, in seconds: before it is
+ready, and during a fork."""
 LOOK_S = 1.0
 ENDING_S = 0.5
-AGAIN_S = 1.0  # pause after a failure; each further failure doubles it
-FAILURES_MAX = 5  # consecutive failures
+AGAIN_S = 1.0  # pause after a failure, in seconds; each further failure doubles it
+FAILURES_MAX = 5  # maximum number of consecutive failures
 READY, CANNOT = b"ready", b"!"
 PR_SET_NAME, PR_SET_CHILD_SUBREAPER = 15, 36
 
 
 class ForkServerGone(LocalError):
-    """No peer was forked, and the reason was printed."""
+    """The fork server has failed, so no peer was forked. The reason was printed."""
 
 
 class ForkedProcess:
-    """A child that another process has forked, with the methods of ``subprocess.Popen`` that are
-    used."""
+    """Child of the launcher that the fork server has forked. It has those methods of
+    ``subprocess.Popen`` that the launcher uses."""
 
     def __init__(self, pid: int, stdout: BinaryIO, stderr: BinaryIO) -> None:
         self.pid, self.stdout, self.stderr = pid, stdout, stderr
         self.returncode: int | None = None
 
     def wait(self) -> int:
-        """Wait for the process to end, and reap it."""
+        """Wait until the process has ended, and reap it. Return its exit code."""
         if self.returncode is None:
             self.returncode = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
         return self.returncode
 
 
 class WarmStart:
-    """The launcher's connection to the process that forks. If that process fails, peers start
-    without it, a little later.
+    """Connection of the launcher to the fork server. If the fork server fails, peers start without
+    it, more slowly.
 
     Args:
         environment: Environment of all peers.
-        token: Marks the launcher's processes in their environment.
+        token: Marks the processes of the launcher in their environment.
         say: Called with a line about each failure.
     """
 
@@ -104,8 +103,8 @@ class WarmStart:
             )
 
     async def ready_unless(self, stop: asyncio.Event) -> bool:
-        """Whether peers can be forked, as ``ready`` returns it. False at once if ``stop`` is set,
-        because an import of torch cannot be interrupted."""
+        """Return the result of ``ready``, or False as soon as ``stop`` is set. The wait for
+        ``ready`` can be long, because the import of torch cannot be interrupted."""
         waits = [asyncio.ensure_future(self.ready()), asyncio.ensure_future(stop.wait())]
         try:
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
@@ -113,13 +112,13 @@ class WarmStart:
             for wait in waits:
                 wait.cancel()
         await asyncio.gather(*waits, return_exceptions=True)
-        # Read last: a fork for another caller may have failed in the meantime.
+        # Read this last, because a fork for another caller may have failed in the meantime.
         return self._ready and not stop.is_set()
 
     async def ready(self) -> bool:
-        """Whether peers can be forked. Wait until the process is ready or has failed. If it was
-        killed, start another one. After a failure start none for some time, and after
-        ``FAILURES_MAX`` failures none at all."""
+        """Wait until the fork server is ready or has failed. Return whether peers can be forked. If
+        the fork server was killed, start another one, but not for some time after a failure, and
+        never after ``FAILURES_MAX`` failures."""
         async with self._one_asks:
             if self._failures >= FAILURES_MAX or time.monotonic() < self._not_before:
                 return False
@@ -145,8 +144,8 @@ class WarmStart:
             return self._ready
 
     def _count_down(self, seconds: float) -> Callable[[], float]:
-        """Return a function for the rest of ``seconds`` since the process's last progress. On
-        a busy machine or a slow disk the process is slow, not stuck."""
+        """Return a function that returns the remaining part of ``seconds`` since the last progress
+        of the fork server. On a busy machine or a slow disk, the fork server is slow, not stuck."""
         seen, since = self._work, time.monotonic()
 
         def left_s() -> float:
@@ -163,16 +162,16 @@ class WarmStart:
         return None if found is None else found.work
 
     def _fail(self, when: str, why: str = "") -> None:
-        """End the process, print the reason, and start no other one for some time."""
+        """End the fork server, print the reason, and start no other one for some time."""
         with contextlib.suppress(subprocess.TimeoutExpired):
-            # A process that closes its channel is about to exit: wait for its exit code.
+            # A process that closes its channel is about to exit. Wait for its exit code.
             self._process.wait(ENDING_S)
         code = self._process.poll()
         self._process.kill()
         self._process.wait()
         if not why:
             why = (
-                "it did not answer"
+                "it did not reply"
                 if code is None
                 else f"killed by signal {-code}"
                 if code < 0
@@ -192,15 +191,15 @@ class WarmStart:
     def start(
         self, command: Sequence[str], environment: Mapping[str, str], status: socket.socket
     ) -> ForkedProcess:
-        """Fork a new peer, in its own session.
+        """Fork a new peer, in a session of its own.
 
         Args:
-            command: ``[interpreter, "-u", script, *arguments]``, with ``"-m", module`` instead of
-                the script where it is a module.
-            environment: Variables of this peer alone.
-            status: The peer's end of the status channel.
-        Raises: ForkServerGone: The process that forks was killed, does not reply, or cannot fork.
-            ``ready`` starts another one.
+            command: ``[interpreter, "-u", script, *arguments]``. A module has ``"-m", module`` in
+                place of the script.
+            environment: Environment variables of this peer only.
+            status: End of the status channel for the peer.
+        Raises: ForkServerGone: The fork server was killed, does not reply, or cannot fork.
+        ``ready`` starts another one.
         """
         request = json.dumps(
             {"words": list(command[2:]), "environment": dict(environment)}
@@ -237,17 +236,18 @@ class WarmStart:
         )
 
     def close(self) -> None:
-        """End the process that forks. Peers that it has forked continue."""
+        """End the fork server. Forked peers continue."""
         self._socket.close()
-        # It holds no resources, and during the import of torch it would not notice a closed
-        # channel.
+        # Killing is safe, because the fork server has no other resources. During the import of
+        # torch it would not notice a closed channel.
         self._process.kill()
         self._process.wait()
         _prctl(PR_SET_CHILD_SUBREAPER, 0)
 
 
 def is_possible(command: Sequence[str]) -> bool:
-    """Whether the command runs a script as the launcher does."""
+    """Whether the command has the form that the fork server can run: ``interpreter -u script``, or
+    ``-u -m module``."""
     return (
         len(command) > 2
         and list(command[:2]) == [sys.executable, "-u"]
@@ -259,12 +259,12 @@ def is_possible(command: Sequence[str]) -> bool:
 
 
 def serve(channel: socket.socket) -> Callable[[], None]:
-    """Fork at each request. Return in a child only: the function that the child must call. The
-    process itself never returns."""
+    """Fork at each request. This returns only in a child; the child must call the returned
+    function. In the fork server it never returns."""
     while True:
         request, fds, _, _ = socket.recv_fds(channel, REQUEST_BYTES_MAX, 3)
         if not request:
-            os._exit(0)  # Nothing needs cleanup, and with torch a regular exit takes long.
+            os._exit(0)  # Nothing needs cleanup, and a regular exit is slow with torch.
         told, tell = os.pipe()
         between = _fork(tell)
         if between == 0:
@@ -281,14 +281,14 @@ def serve(channel: socket.socket) -> Callable[[], None]:
         for fd in fds:
             os.close(fd)
         if between is not None:
-            os.waitpid(between, 0)  # From now on the child is the launcher's.
+            os.waitpid(between, 0)  # From now on, the peer is a child of the launcher.
         channel.send(os.read(told, 1024))
         os.close(told)
 
 
 def _fork(tell: int) -> int | None:
-    """Return the result of ``os.fork``. None if it has failed, and the launcher receives the
-    reason."""
+    """Return the result of ``os.fork``. If it fails, send the reason to the launcher, and return
+    None."""
     try:
         return os.fork()
     except OSError as error:
@@ -297,7 +297,8 @@ def _fork(tell: int) -> int | None:
 
 
 def _become(request: Mapping[str, Any], fds: Sequence[int]) -> Callable[[], None]:
-    """Turn this process into a peer, with its own session and output, and start its node."""
+    """Turn this process into a peer with its own session and output, and fork its node. Return the
+    function that the process must call."""
     os.setsid()
     out, err, status = fds
     os.dup2(out, 1)
@@ -307,7 +308,8 @@ def _become(request: Mapping[str, Any], fds: Sequence[int]) -> Callable[[], None
     os.environ.update(request["environment"], GOSSIP_STATUS_FD=str(status))
     program = Program.of(request["words"])
     if program.shadowing(sys.modules):
-        # The script has files with the names of modules that are already imported here.
+        # A file of the user hides a module that is already imported here, so start a new
+        # interpreter.
         os.set_inheritable(status, True)
         os.execv(program.command[0], program.command)
     from gossip.training import node_start
@@ -319,8 +321,8 @@ def _become(request: Mapping[str, Any], fds: Sequence[int]) -> Callable[[], None
 
 
 def run(program: Program) -> None:
-    """Run a program as ``python script arguments`` or ``python -m module arguments`` does,
-    including the frames of tracebacks."""
+    """Run a program as ``python script arguments`` or ``python -m module arguments`` does, with the
+    same tracebacks."""
     sys.orig_argv = program.command
     if program.first_folder is not None:
         sys.path.insert(0, program.first_folder)
@@ -333,7 +335,7 @@ def run(program: Program) -> None:
         else:
             _run_script(program, main)
     except Exception as error:  # noqa: BLE001
-        # As the interpreter does, without the frames of this module.
+        # Print the traceback as the interpreter does, without the frames of this module.
         first = "<frozen runpy>" if program.module else program.script
         frames = error.__traceback__
         while frames is not None and frames.tb_frame.f_code.co_filename != first:
@@ -345,7 +347,7 @@ def run(program: Program) -> None:
 
 def _run_module(program: Program) -> None:
     sys.argv = [MODULE, *program.arguments]
-    # The interpreter calls this function for -m; the public one runs the code in another module.
+    # The interpreter calls this function for -m. The public one does not run the code in __main__.
     as_main = getattr(runpy, "_run_module_as_main")  # noqa: B009
     as_main(program.script)
 
@@ -368,7 +370,7 @@ def _run_script(program: Program, main: types.ModuleType) -> None:
 
 
 class _Script(SourceLoader):
-    """Runs a file without writing a compiled one."""
+    """Loader that runs a file without writing a compiled file."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -382,7 +384,7 @@ class _Script(SourceLoader):
 
 
 def _call_it(name: str) -> None:
-    """Set the name of this process in ps and top."""
+    """Set the name of this process that ps and top show."""
     _prctl(PR_SET_NAME, ctypes.create_string_buffer(name[:15].encode()))
 
 
@@ -393,29 +395,30 @@ def _prctl(option: int, value: Any) -> None:
 
 
 def main() -> None:
-    """Run ``python -m gossip.launch.local.warm FD``: the launcher holds the other end of the
-    descriptor."""
+    """Run ``python -m gossip.launch.local.warm FD``. FD is a socket; the launcher has its other
+    end."""
     channel = socket.socket(fileno=int(sys.argv[1]))
     try:
         import torch
 
-        from gossip.node import Node  # noqa: F401 - for the forked peers
+        from gossip.node import Node  # noqa: F401 - imported for the forked peers
         from gossip.training import Session  # noqa: F401
 
         torch.set_num_threads(1)
-        # The first optimizer of a process imports torch._dynamo, which takes as long as torch
-        # itself.
+        # The first optimizer of a process imports torch._dynamo, which takes as long as the import
+        # of torch.
         torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
     except Exception:  # noqa: BLE001
-        # After any error the launcher must detect that no peer can be forked.
+        # Exit after any error, so that the launcher detects that no peer can be forked.
         traceback.print_exc()
         sys.exit(1)
     gc.collect()
-    gc.freeze()  # Otherwise the first collection would copy most of the shared pages.
+    # Otherwise the first garbage collection in a peer would copy most of the shared pages.
+    gc.freeze()
     try:
         channel.send(READY)
     except BrokenPipeError:
-        sys.exit(1)  # The launcher has failed to start, and has printed the reason.
+        sys.exit(1)  # The launcher has ended already.
     serve(channel)()
 
 

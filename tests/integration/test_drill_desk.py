@@ -163,8 +163,8 @@ def test_what_lasts_is_in_the_file_until_its_time_is_over_or_all_is_healed(folde
     [
         ({"drill": "kil"}, "unknown drill 'kil'. Did you mean 'kill'"),
         ({"drill": "kill", "peers": [4]}, "there is no peer 4"),
-        ({"drill": "kill", "peers": [0, 3]}, "peer 3 is not there"),
-        ({"drill": "leave", "peers": [3]}, "peer 3 is not there"),
+        ({"drill": "kill", "peers": [0, 3]}, "peer 3 is not running"),
+        ({"drill": "leave", "peers": [3]}, "peer 3 is not running"),
         ({"drill": "kill"}, "a drill needs a peer"),
         (
             {"drill": "kill", "peers": [1], "restart_s": "soon"},
@@ -240,7 +240,7 @@ def test_each_launcher_hurts_its_own_peers_and_all_heal(folder: Path) -> None:
 
     def act(order: Callable[..., dict[str, Any]]) -> None:
         order(drill="kill", peers=[1, 5], restart_s=2.5)
-        with pytest.raises(ConfigError, match="peer 3 is not there"):
+        with pytest.raises(ConfigError, match="peer 3 is not running"):
             order(drill="kill", peers=[5, 3])
         order(drill="slow", peers=[5], factor=2, for_s=50)
         assert order(drill="heal")["woken"] == [2]

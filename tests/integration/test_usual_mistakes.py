@@ -249,7 +249,7 @@ def nobody_answers(desk: Desk) -> None:
 def loopback_for_others(desk: Desk) -> None:
     desk.gossip("run --room 8 --advertise lo train.py")
     desk.gossip("run --room 8 --advertise localhost train.py")
-    desk.hinted("For this machine alone, (leave it out)")
+    desk.hinted("If all peers run on this machine, (leave it out)")
     desk.follow("run -n 1 --room 8 train.py")
 
 

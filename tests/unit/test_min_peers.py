@@ -209,6 +209,6 @@ async def test_why_somebody_is_missing_is_found_out_in_the_background(tmp_path: 
         "0 has not completed gossip.init() and peer.prepare()",
         "1 at 127.0.0.1:9: connection refused: nothing listens there",
         "2 has ended",
-        f"3 has no address in {tmp_path}/seeds: it was not started, or with another folder",
+        f"3 has no address in {tmp_path}/seeds: it was not started, or it uses another folder",
     ]
     tries.close()

@@ -39,7 +39,7 @@ def test_what_the_session_wrote_is_told_with_the_round_and_the_users_frames(tmp_
     frames = [{"file": "/home/me/train.py", "line": 40, "function": "main", "code": "loss = f(x)"}]
     write(tmp_path, peer=2, round=391, type="ValueError", message="Expected 32", frames=frames)
     lines = explain(life(), 3, 0, tmp_path)
-    assert lines[0] == "x peer 2 failed at round 391 (exit code 1); 3 peers go on"
+    assert lines[0] == "x peer 2 failed at round 391 (exit code 1); 3 peers continue"
     assert lines[1] == "  /home/me/train.py:40  loss = f(x)"
     assert lines[2] == "  ValueError: Expected 32"
     assert lines[-1] == f"  log: {tmp_path / 'out.log'}"
@@ -47,7 +47,7 @@ def test_what_the_session_wrote_is_told_with_the_round_and_the_users_frames(tmp_
 
 def test_a_script_that_died_before_the_session_is_explained_from_its_stderr(tmp_path: Path) -> None:
     lines = explain(life(TRACEBACK), 1, 0, tmp_path)
-    assert lines[0] == "x peer 2 ended: exit code 1; 1 peer goes on"
+    assert lines[0] == "x peer 2 ended: exit code 1; 1 peer continues"
     assert "  /home/me/train.py:40  loss = F.cross_entropy(model(x), y)" in lines
     assert "  ValueError: Expected input batch_size (32) to match target batch_size (31)" in lines
 
@@ -91,7 +91,7 @@ def test_when_nobody_is_left_to_go_on_who_finished_is_told(tmp_path: Path) -> No
     assert (
         explain(life(), 0, 3, tmp_path)[0] == "x peer 2 ended: exit code 1; 3 peers have finished"
     )
-    assert explain(life(), 1, 3, tmp_path)[0] == "x peer 2 ended: exit code 1; 1 peer goes on"
+    assert explain(life(), 1, 3, tmp_path)[0] == "x peer 2 ended: exit code 1; 1 peer continues"
 
 
 def test_a_signal_has_its_name(tmp_path: Path) -> None:
