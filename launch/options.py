@@ -24,8 +24,7 @@ Quiet = Annotated[bool, optional("Print only the output of peers, and problems."
 Output = Annotated[
     Literal["merged", "all"] | None,
     optional(
-        "Output of peers: merged prints equal lines once (the default on a terminal), all prints "
-        "all lines."
+        "Output of peers: merged (equal lines once, the default on a terminal), or all lines (all)."
     ),
 ]
 
@@ -52,10 +51,7 @@ Track = Annotated[
     ),
 ]
 Advertise = Annotated[
-    str,
-    optional(
-        "Address at which other machines reach this one: an IP address, an interface or a network."
-    ),
+    str, optional("Address of this machine for others: an IP address, interface or network.")
 ]
 Port = Annotated[
     int,
@@ -92,8 +88,7 @@ LostStage = Annotated[
 Keys = Annotated[
     bool | None,
     optional(
-        "Authenticate peers by keys, and encrypt messages: on by default, except on loopback "
-        "addresses.",
+        "Authenticate peers by keys, and encrypt: on by default, except on loopback addresses.",
         "--keys/--no-keys",
     ),
 ]
@@ -122,8 +117,7 @@ TaskOption = Annotated[
     ),
 ]
 Config = Annotated[
-    Path | None,
-    optional("Read options from a TOML file; flags and GOSSIP_* variables override them."),
+    Path | None, optional("TOML file with options; flags and GOSSIP_* variables override it.")
 ]
 ShowConfig = Annotated[
     bool,

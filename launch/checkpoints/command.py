@@ -19,9 +19,7 @@ from gossip.run import real, shown
 if TYPE_CHECKING:
     from rich.table import Table
 
-WHERE_HELP = (
-    "Folder of a run, its name under runs/, or a folder of checkpoints; append @STEP for one step."
-)
+WHERE_HELP = "Folder of a run, its name under runs/, or a folder of checkpoints; @STEP selects one."
 
 
 app = typer.Typer(

@@ -221,8 +221,7 @@ def demo(
     only: Annotated[
         bool,
         typer.Option(
-            "--only",
-            help="Omit the runs for comparison: plain averaging, and one process without faults.",
+            "--only", help="Omit the comparison: plain averaging, and a run without faults."
         ),
     ] = False,
     track: Track = None,

@@ -193,10 +193,7 @@ def threads() -> Finding:
     own = os.environ.get("OMP_NUM_THREADS", "")
     if own in ("", "1"):
         return Finding("ok", "threads", "gossip run gives each peer one thread")
-    said = (
-        f"gossip run keeps OMP_NUM_THREADS={own}: the peers may have more threads than there are "
-        "processors"
-    )
+    said = f"gossip run keeps OMP_NUM_THREADS={own}: peers may have more threads than processors"
     do = "unset OMP_NUM_THREADS: gossip run then gives each peer one thread"
     return Finding("warn", "threads", said, do, {"OMP_NUM_THREADS": own})
 

@@ -157,6 +157,5 @@ def _no_desk(folder: Path) -> ConfigError:
             f"the run in {folder} allows no drills", "start it with: gossip run --drills ..."
         )
     return RunUnreachable(
-        f"the run in {folder} is over, or has not begun",
-        "gossip drill needs a run that is training",
+        f"the run in {folder} is over, or has not begun", "gossip drill needs a running training"
     )

@@ -50,10 +50,7 @@ def hints(folder: Path) -> list[str]:
         if saved is None
         else "--resume auto continues from the checkpoint"
     )
-    return [
-        f"  {disk}",
-        f"  hint: {advice}; with more peers (-n, --room) the loss of one does no harm",
-    ]
+    return [f"  {disk}", f"  hint: {advice}; with more peers (-n, --room) one loss is harmless"]
 
 
 def _left_by_peers(folder: Path) -> list[str]:

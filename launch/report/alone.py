@@ -7,9 +7,7 @@ from typing import Any
 
 from .run_model import RunModel
 
-UNTRIED = (
-    "no connection was made: check it with gossip doctor --to ADDRESS, from one host to the other"
-)
+UNTRIED = "no connection was made; try gossip doctor --to ADDRESS, from one host to the other"
 
 
 def trained_alone(view: RunModel, first: int, finished: Collection[int]) -> list[dict[str, Any]]:

@@ -98,8 +98,7 @@ def top(
     run: Annotated[
         str | None,
         typer.Argument(
-            help="Folder of the run, or its name under runs/; by default the latest run that is "
-            "running.",
+            help="Folder of the run, or its name under runs/; by default the latest running run.",
             show_default=False,
         ),
     ] = None,

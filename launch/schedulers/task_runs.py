@@ -68,8 +68,7 @@ def _numbers(given: str) -> tuple[int, int]:
     numbers = re.fullmatch(r"(\d+)/(\d+)", given)
     if numbers is None or int(numbers[1]) >= int(numbers[2]):
         raise ConfigError(
-            f"--task {given}: it must be I/N, the number of the task, from 0, and the number of "
-            "tasks",
+            f"--task {given}: it must be I/N: the number of the task, from 0, of N tasks",
             "--task 3/8; with --plan also the name of a peer",
         )
     return int(numbers[1]), int(numbers[2])

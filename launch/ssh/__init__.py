@@ -1,4 +1,4 @@
-"""One swarm on many hosts, over the user's own ssh."""
+"""Launcher of one swarm on many hosts, over the user's own ssh."""
 
 from __future__ import annotations
 

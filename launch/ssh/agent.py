@@ -1,11 +1,11 @@
-"""``python -m gossip.launch.ssh.agent``: the launcher's process on one host, reached over ssh.
+"""``python -m gossip.launch.ssh.agent``: agent of the launcher on one host, reached over ssh.
 
-The agent reads all input from stdin, nothing from argv: first the checks, then config, command,
-environment and secrets. It supervises the peers of its host, and sends their events and output to
-the launcher. End of file on stdin means that the launcher or its ssh has died; then the agent ends
-its peers. During a network interruption the peers continue, and unsent data is sent later. If the
-launcher was silent for long before the end of file, the host was cut off and the launcher may be
-alive: then the peers continue until they finish.
+The agent reads all input from stdin, and nothing from argv: first the requests for checks, then
+config, command, environment and secrets. It supervises the peers of its host, and sends their
+events and output to the launcher. An end of file on stdin means that the launcher or its ssh has
+died, so the agent ends its peers. During an interruption of the network the peers continue, and
+unsent data is sent later. If the launcher was already silent for ``LOST_S`` at the end of file, the
+host was cut off and the launcher may be alive. Then the peers continue until they finish.
 """
 
 from __future__ import annotations
@@ -52,11 +52,12 @@ from . import frames, hostfacts, pairs
 from .frames import Frame
 
 VERSION = 2
-# A launcher that was silent for this long before the end of stdin was cut off by the network.
+# If the launcher was silent for this long before the end of stdin, the network was interrupted. In
+# seconds.
 LOST_S = 10.0
-STOP_S = 0.5  # grace period of peers after the launcher has died
-# Then the agent has this time for its last files. A summary of a long run takes longer, but no
-# process waits for the summary.
+STOP_S = 0.5  # grace period of peers after the death of the launcher, in seconds
+# Time that the agent then has for its last files, in seconds. The summary of a long run takes
+# longer, but no process waits for it.
 LEAVE_S = 0.5
 GOODBYE_S = 0.1
 OUTPUTS_MAX = 5000
@@ -66,12 +67,12 @@ LOOK_S = 0.05
 FETCHED = ("*.log", "*.jsonl", "*.jsonl.*", "*.json", "*.toml", "*.md", "*.txt")
 NOT_FETCHED = ("seeds", "join_servers", "launchers", "checkpoints")
 AGENT = "agent.json"
-TOKEN_LEAST = 16  # characters; a shorter one could occur in the environment of any process
+TOKEN_LEAST = 16  # characters; a shorter token could occur in the environment of any process
 
 
 class LauncherBacklog:
-    """Queue of messages to the launcher. Sending never blocks: events stay in their file, and the
-    oldest output is dropped."""
+    """Queue of messages to the launcher. Sending never blocks: unsent events stay in their file,
+    and the oldest unsent output is dropped."""
 
     def __init__(self) -> None:
         self._frames: deque[Frame] = deque()
@@ -92,11 +93,11 @@ class LauncherBacklog:
         self._some.set()
 
     def follow(self, rows: Path) -> None:
-        """Send all rows of a file, including those that are appended later."""
+        """Send all rows of a file, including rows that are appended later."""
         self._rows, self._offset = rows, 0
 
     async def run(self, writer: asyncio.StreamWriter) -> None:
-        """Send frames until the other side has closed."""
+        """Send frames until the launcher has closed the connection."""
         try:
             while True:
                 for frame in self._next():
@@ -107,12 +108,12 @@ class LauncherBacklog:
                     with contextlib.suppress(TimeoutError):
                         await asyncio.wait_for(self._some.wait(), LOOK_S)
         except OSError:
-            pass  # The end of stdin shows whether the launcher has died.
+            pass  # Ignore the error: the end of stdin shows whether the launcher has died.
         finally:
             self._closed = True
 
     async def flushed(self) -> None:
-        """Wait until all frames are sent, or the other side has closed."""
+        """Wait until all frames are sent, or the launcher has closed the connection."""
         while not self._closed and (self._frames or self._outputs or self._has_rows()):
             await asyncio.sleep(LOOK_S)
 
@@ -131,7 +132,7 @@ class LauncherBacklog:
                 f"{counted(self._dropped, 'line')} of its peers' output "
                 f"{'is' if self._dropped == 1 else 'are'}"
             )
-            found.append({"kind": "say", "text": f"! {lines} in their logs only"})
+            found.append({"kind": "say", "text": f"! {lines} only in the logs there"})
             self._dropped = 0
         found += [self._outputs.popleft() for _ in range(min(len(self._outputs), ROWS_AT_ONCE))]
         return found
@@ -148,7 +149,7 @@ class LauncherBacklog:
 
 
 class _Screen:
-    """Screen of the agent's supervisor: it sends all lines to the launcher."""
+    """Screen of the agent's supervisor. It sends all lines to the launcher."""
 
     def __init__(self, outbox: LauncherBacklog) -> None:
         self.output, self._outbox = outbox.output, outbox
@@ -177,7 +178,8 @@ class Agent:
         self._reader: asyncio.StreamReader | None = None
 
     async def run(self, reader: asyncio.StreamReader) -> int:
-        """Handle frames until the agent is dismissed or its peers end. Return the exit code."""
+        """Handle frames until the launcher dismisses the agent, or stdin ends and the peers have
+        ended. Return the exit code."""
         self._reader = reader
         self._outbox.send("hello", version=VERSION, pid=os.getpid())
         decoder = frames.Decoder()
@@ -211,7 +213,8 @@ class Agent:
                 STOP_S + LEAVE_S, _leave, self._supervisor.processes.token
             )
             if self._supervisor.join_server is not None:
-                # The other join servers of the run close at the same time.
+                # The other join servers of the run close at the same time, so do not wait for
+                # replies.
                 self._supervisor.join_server.goodbye_s = GOODBYE_S
         else:
             self._supervisor.ongoing.record(events.LauncherLost(silent_s=round(silent_s, 1)))
@@ -239,7 +242,7 @@ class Agent:
     def _handle_order(
         self, frame: Frame, supervisor: Supervisor | None, folder: Path | None
     ) -> None:
-        """Handle an order to the peers of this host, or about the folder of their run."""
+        """Handle an order about the peers of this host, or about the run's folder."""
         match frame["kind"]:
             case "stop" if supervisor is not None:
                 supervisor.shutdown.end(frame["why"])
@@ -265,13 +268,13 @@ class Agent:
     # --- before the start -------------------------------------------------------------------------
 
     async def _send_facts(self, asked: Frame) -> None:
-        """Send the facts of this host. A thread collects them: a slow disk must not delay pongs,
-        which measure the clock and show that the agent is alive."""
+        """Send the facts of this host. A thread collects them, because a slow disk must not delay
+        pongs, which measure the clock and show that the agent is alive."""
         self._outbox.send("facts", facts=await asyncio.to_thread(hostfacts.collect_facts, asked))
 
     def _end_if_failed(self, looking: asyncio.Task[None]) -> None:
-        """Pass the exception of a failed check to the frame reader, which then ends. Otherwise the
-        launcher would wait for facts until its timeout."""
+        """Pass the exception of a failed check to the frame reader, so that the agent ends.
+        Otherwise the launcher would wait for facts until its timeout."""
         if (
             not looking.cancelled()
             and isinstance(error := looking.exception(), Exception)
@@ -344,7 +347,7 @@ class Agent:
         self._outbox.send("started", peers=sorted(share), run_dir=str(folder))
 
     def _is_done(self, folder: Path) -> bool:
-        """Whether the peers of this host finished while the launcher was unreachable. If so, send
+        """Whether the peers of this host finished while the launcher was unreachable. If so, report
         their end now."""
         summary = read_json(folder / "summary.json") or {}
         if not summary.get("finished"):
@@ -355,7 +358,7 @@ class Agent:
         return True
 
     async def _send_end(self, stopped: str, exit_code: int, dismissed: Iterable[int]) -> None:
-        """Send the end of this part of the run, after all its events."""
+        """Report the end of this host's peers, after all their events."""
         await self._outbox.flushed()
         self._outbox.send(
             "ended", stopped=stopped, exit_code=exit_code, dismissed=sorted(dismissed)
@@ -377,8 +380,8 @@ class Agent:
         await self._send_end(outcome.stopped, summary["exit_code"], outcome.dismissed)
 
     async def _send_files(self, folder: Path) -> None:
-        """Send the files of a run that are for users, and no others. If a file is too long, only
-        its end is sent."""
+        """Send the files of a run that are meant for users. If a file is too long, send only its
+        end."""
         for path in sorted({path for pattern in FETCHED for path in folder.rglob(pattern)}):
             where = path.relative_to(folder)
             if path.is_file() and where.parts[0] not in NOT_FETCHED and where.name != AGENT:
@@ -407,9 +410,9 @@ def _leave(token: str) -> None:
 
 
 def _end_former(folder: Path) -> None:
-    """End an earlier agent of this run and its peers, which are about to be restarted.
+    """End an earlier agent of this run and its peers, because these peers are started again now.
 
-    A file of another user, or a process that is not gossip's, is ignored.
+    A record that belongs to another user, or that names a process of another program, is ignored.
     """
     try:
         with open_in(folder, AGENT) as file:
@@ -429,7 +432,7 @@ def _end_former(folder: Path) -> None:
     if not pid or started is None or not isinstance(token, str) or len(token) < TOKEN_LEAST:
         return
     with contextlib.suppress(OSError):
-        # From now on the pid cannot refer to another process.
+        # Check after opening the handle, which always refers to the same process.
         handle = os.pidfd_open(pid)
         try:
             found = guardian.stat(pid)
@@ -446,7 +449,7 @@ def _end_former(folder: Path) -> None:
 
 async def _main() -> int:
     loop = asyncio.get_running_loop()
-    # Other output on stdout, such as that of libraries, must not mix with the frames.
+    # Redirect stdout to stderr: output of libraries must not mix with the frames.
     out = os.fdopen(os.dup(1), "wb", buffering=0)
     os.dup2(2, 1)
     reader = asyncio.StreamReader()
@@ -463,14 +466,15 @@ async def _main() -> int:
     try:
         return await Agent(outbox).run(reader)
     finally:
-        # After "bye" the launcher expects no more frames.
+        # Drop unsent frames: after "bye" the launcher expects none.
         sender.cancel()
         await asyncio.gather(sender, return_exceptions=True)
         transport.abort()
 
 
 def main() -> None:
-    """Entry point. The only argument, the name of the run, is shown in the process list."""
+    """Run the agent. The only argument is the name of the run, which is visible in the process
+    list."""
     if len(sys.argv) > 2:
         raise LocalError("an agent is started by gossip hosts and reads its settings from stdin")
     sys.exit(asyncio.run(_main()))

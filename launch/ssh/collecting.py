@@ -1,5 +1,5 @@
-"""Files of all hosts of a run, collected in the launcher's folder: logs, metrics, commits and
-events."""
+"""Collection of the files of all hosts of a run (logs, metrics, commits and events) in the
+launcher's folder."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from gossip.errors import Malformed
 from gossip.run import JsonLines, read_lines, to_json
 
 FETCHED = "fetched"
-"""Folder for files that exist once on each host, such as events. A peer's files keep their usual
-place."""
+"""Folder for files that exist once on each host, such as events. Files of peers are written to
+their usual paths."""
 SAME_CLOCK_S = 0.002
 
 
 class Collector:
-    """Writes the files of one host. It rejects paths outside the folder, and files of other hosts'
-    peers.
+    """Writes the files of one host. It rejects paths outside the folder, and files of peers of
+    other hosts.
 
     Args:
-        peers: Peers that run there.
+        peers: Peers that run on the host.
     """
 
     def __init__(self, folder: Path, host: str, peers: Container[int]) -> None:
@@ -32,7 +32,7 @@ class Collector:
         self.left_out: list[str] = []
 
     def write_piece(self, frame: Mapping[str, Any]) -> None:
-        """Write a piece of a file; an empty one ends it. Raises: Malformed: The path is not
+        """Write a piece of a file. An empty piece ends the file. Raises: Malformed: The path is not
         allowed."""
         name, data = str(frame["path"]), base64.b64decode(frame["data"])
         if self._open is None or self._open[0] != name:
@@ -68,7 +68,8 @@ class Collector:
             self._open = None
 
     def to_our_clock(self, shift_s: float) -> None:
-        """Convert the monotonic times of the host in the fetched files to those of this machine."""
+        """Convert the monotonic times in the fetched files from the clock of the host to that of
+        this machine."""
         for path in self.paths if abs(shift_s) > SAME_CLOCK_S else ():
             if path.suffix == ".jsonl":
                 lines = path.read_text("utf-8", "replace").splitlines(keepends=True)
@@ -82,8 +83,8 @@ def shifted(row: Mapping[str, Any], shift_s: float) -> dict[str, Any]:
 
 
 def merge_events(folder: Path, hosts: Iterable[str]) -> None:
-    """Rewrite ``events.jsonl`` with the fetched events of each host, or with those that it sent if
-    its file was not fetched."""
+    """Rewrite ``events.jsonl`` with the fetched events of each host. If the file of a host was not
+    fetched, keep the events that the host has sent."""
     rows, have = [], set()
     for host in hosts:
         path = folder / FETCHED / host / "events.jsonl"

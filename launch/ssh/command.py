@@ -1,4 +1,4 @@
-"""``gossip hosts``: one swarm on many machines, over the user's own ssh."""
+"""``gossip hosts``: trains one swarm on many machines, over the user's own ssh."""
 
 from __future__ import annotations
 
@@ -50,37 +50,37 @@ Hosts = Annotated[
     typer.Option(
         "-H",
         "--hosts",
-        help="Hosts and how many peers each gets, a,user@b:2; with a plan NAME=a,NAME=user@b; or a "
+        help="Hosts with their numbers of peers: a,user@b:2. With a plan: NAME=a,NAME=user@b. Or a "
         "host file.",
         show_default=False,
     ),
 ]
 Ssh = Annotated[
-    str, typer.Option(help="Command that reaches a host, as in --ssh 'ssh -F my_config'.")
+    str, typer.Option(help="Command that connects to a host, such as --ssh 'ssh -F my_config'.")
 ]
 Python = Annotated[
     str,
     typer.Option(
-        help="Interpreter on the hosts; the path of this one by default.", show_default=False
+        help="Interpreter on the hosts; by default the same path as here.", show_default=False
     ),
 ]
 Workdir = Annotated[
     str,
     typer.Option(
-        help="Folder to run in on the hosts; the path of this one by default.", show_default=False
+        help="Working directory on the hosts; by default the same as here.", show_default=False
     ),
 ]
 Env = Annotated[
     list[str] | None,
     typer.Option(
-        help="Variable to send to the hosts: NAME, or NAME=VALUE. Repeatable; no others are sent.",
+        help="Variable to send to the hosts: NAME, or NAME=VALUE. Repeatable; no other is sent.",
         show_default=False,
     ),
 ]
 Restarts = Annotated[int, typer.Option(min=0, help="Maximum consecutive restarts of a lost host.")]
 Check = Annotated[
     bool,
-    typer.Option("--check", help="Check all hosts and all pairs of them, and start nothing."),
+    typer.Option("--check", help="Check all hosts and all pairs of hosts, and start nothing."),
 ]
 DryRun = Annotated[
     bool,
@@ -97,7 +97,7 @@ def hosts(
     ],
     where: Hosts,
     arguments: Annotated[
-        list[str] | None, typer.Argument(metavar="ARGS", help="Its own arguments.")
+        list[str] | None, typer.Argument(metavar="ARGS", help="Arguments of the script.")
     ] = None,
     module: Module = False,
     plan: Plan = None,
@@ -174,7 +174,7 @@ def hosts(
 def _peers_on(
     hosts: tuple[Host, ...], plan: Path | None
 ) -> tuple[tuple[Host, ...], dict[str, Any]]:
-    """Return the hosts that have peers, and the options that follow from them."""
+    """Return the hosts that have peers, and the options that follow from the hosts and the plan."""
     from . import planned
 
     if plan is None:
@@ -189,10 +189,10 @@ class _Telling:
     """Options of the output.
 
     Attributes:
-        check: Whether only to check that a start would work.
-        as_json: Whether the output is for scripts.
+        check: Whether to check the hosts only.
+        as_json: Whether to print JSON.
         quiet: Whether to print as little as possible.
-        track: Trackers that receive the run.
+        track: Names of trackers.
     """
 
     check: bool
@@ -266,7 +266,8 @@ async def _hosts(
 
 
 def placed(config: RunConfig, launch: HostsLauncher) -> list[str]:
-    """Return lines about the peers that each host starts; in a pipeline a line for each stage."""
+    """Return lines that show on which host each peer starts; in a pipeline one line for each
+    stage."""
     if config.pipeline is None:
         return ["start   " + " ".join(launch.peer_name(peer) for peer in range(config.peers))]
     lines = []
@@ -278,7 +279,7 @@ def placed(config: RunConfig, launch: HostsLauncher) -> list[str]:
 
 
 def describe_peer(config: RunConfig, peer: int) -> str:
-    """``2``; in a pipeline ``2 (lab3, stage 1)``."""
+    """Return a text such as ``2``, or in a pipeline ``2 (lab3, stage 1)``."""
     plan = config.pipeline
     return (
         str(peer) if plan is None else f"{peer} ({plan.names[peer]}, stage {plan.stage_of(peer)})"
@@ -308,11 +309,11 @@ def environment(asked: Sequence[str], inherited: Mapping[str, str]) -> dict[str,
                 f"--env {word}: {name!r} is not a name of a variable",
                 "--env NAME or --env NAME=VALUE",
             )
-        # GOSSIP_KEY is the file in which a host keeps its peers' keys.
+        # GOSSIP_KEY may differ between hosts: it is the file with the keys of a host's peers.
         if name.startswith("GOSSIP_") and name != "GOSSIP_KEY":
             raise ConfigError(
-                f"--env {name}: a run's settings are the same on all hosts",
-                "set it here, or as an option",
+                f"--env {name}: settings of a run must be the same on all hosts",
+                "set it here without --env, or as an option",
             )
         if not equals and name not in inherited:
             raise ConfigError(f"--env {name}: it is not set here", f"--env {name}=VALUE")
@@ -321,8 +322,8 @@ def environment(asked: Sequence[str], inherited: Mapping[str, str]) -> dict[str,
 
 
 def check_list(config: RunConfig, hosts: Sequence[Host]) -> None:
-    """Check the list of allowed peers. Raises: ConfigError: Its path is relative, so it would name
-    another file on each host, or no file."""
+    """Check the list of allowed peers. Raises: ConfigError: Its path is relative, so each host
+    would read another file, or none."""
     elsewhere = [host.name for host in hosts if not host.is_local]
     if elsewhere and config.allowed and not Path(config.allowed).is_absolute():
         raise ConfigError(
@@ -334,8 +335,8 @@ def check_list(config: RunConfig, hosts: Sequence[Host]) -> None:
 
 
 def without_values(argv: Sequence[str], script: str) -> list[str]:
-    """Return the command line for the record, without the values of ``--env``, which may be
-    secrets. Arguments of the script stay as they are."""
+    """Return the command line for the record. The values of ``--env``, which may be secrets, are
+    left out. Arguments of the script are unchanged."""
     ours = next((at for at, word in enumerate(argv) if at and word in ("--", script)), len(argv))
     said = list(argv)
     for at, word in enumerate(argv[:ours]):
@@ -350,8 +351,8 @@ def without_values(argv: Sequence[str], script: str) -> list[str]:
 
 
 def in_words(config: RunConfig, program: AgentProgram) -> list[str]:
-    """Describe the processes to start and the data to send. Values that look like secrets are not
-    shown."""
+    """Describe the processes that would be started and the data that would be sent. Values that
+    look like secrets are not shown."""
     from . import ssh
     from .hostlist import place
     from .survey import HostRequirements
@@ -376,5 +377,5 @@ def in_words(config: RunConfig, program: AgentProgram) -> list[str]:
     for name, value in program.environment.items():
         hidden = any(word in name.upper() for word in SECRETIVE)
         lines.append(f"env     {name}={'(not shown)' if hidden else value}")
-    lines += [] if program.environment else ["env     nothing is sent but what --env names"]
+    lines += [] if program.environment else ["env     no variables are sent: --env NAME sends one"]
     return lines

@@ -1,5 +1,5 @@
-"""Frames between launcher and agent over ssh: one JSON object per line, with a mark that separates
-it from other output of a login shell."""
+"""Frames between launcher and agent over ssh. A frame is one line with a JSON object, after a mark
+that separates it from other output of a login shell."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ Frame = dict[str, Any]
 
 
 def encode(frame: Mapping[str, Any]) -> bytes:
-    """Encode a frame. Raises: ValueError: It is too large, or no JSON."""
+    """Encode a frame. Raises: ValueError: The frame is too large, or cannot be written as JSON."""
     line = MARK + json.dumps(frame, separators=(",", ":"), allow_nan=False).encode() + b"\n"
     if len(line) > FRAME_BYTES_MAX:
-        raise ValueError(f"a frame of {len(line)} bytes, at most {FRAME_BYTES_MAX} are possible")
+        raise ValueError(f"the frame has {len(line)} bytes; the maximum is {FRAME_BYTES_MAX}")
     return line
 
 
 class Decoder:
-    """Decodes bytes into frames. The last few lines that are not frames are in ``noise``."""
+    """Decodes bytes into frames. ``noise`` contains the last few lines that are not frames."""
 
     NOISE_LINES = 20
 
@@ -34,8 +34,8 @@ class Decoder:
         self.noise: list[str] = []
 
     def feed(self, data: bytes) -> list[Frame]:
-        """Decode data. Raises: Malformed: A frame is not a JSON object, or too long: the other side
-        is not an agent."""
+        """Decode further data. Raises: Malformed: A frame is not a JSON object or is too long, so
+        the remote program is no agent."""
         *lines, self._rest = (self._rest + data).split(b"\n")
         if len(self._rest) > FRAME_BYTES_MAX:
             raise Malformed(f"a line of more than {FRAME_BYTES_MAX} bytes")
@@ -60,7 +60,7 @@ class Decoder:
 
 
 async def read(reader: asyncio.StreamReader, decoder: Decoder) -> AsyncIterator[Frame]:
-    """Yield frames until the other side closes. Raises: Malformed."""
+    """Yield frames until the remote side closes the connection. Raises: Malformed."""
     while data := await reader.read(CHUNK_BYTES):
         for frame in decoder.feed(data):
             yield frame

@@ -1,5 +1,5 @@
-"""Checks of the agents' facts: a line for each host and each pair of hosts, and a remedy for each
-problem. Pure."""
+"""Evaluation of the facts from agents: a line for each host and each pair of hosts, and a remedy
+for each problem. The functions are pure."""
 
 from __future__ import annotations
 
@@ -17,17 +17,18 @@ CLOCK_S = 5.0
 DISK_BYTES = 2**30
 PAIRS_SHOWN = 15
 SLOW_MS = 25.0
-"""Round trip, in ms: in a slower one, ``pairs.MEASURE_S`` has room for fewer than ten."""
+"""Round-trip time above which a measurement of ``pairs.MEASURE_S`` contains fewer than ten round
+trips, in milliseconds."""
 Facts: TypeAlias = Mapping[str, Any]
 Level: TypeAlias = Literal["ok", "warn", "fail"]
 Results: TypeAlias = Mapping[tuple[str, str], Mapping[str, Any]]
-"""(from, to) -> result of a probe."""
+"""Result of the probe of each (from, to)."""
 
 
 @dataclass(frozen=True, slots=True)
 class CheckLine:
     """One line of the report. ``about``: a host or a pair of hosts. ``problem``: False for the
-    first line of a host, its summary."""
+    first line about a host, which is a summary."""
 
     level: Level
     about: str
@@ -38,7 +39,7 @@ class CheckLine:
 
 @dataclass(slots=True)
 class HostReport:
-    """All lines of the report, in order."""
+    """Report of the checks."""
 
     lines: list[CheckLine] = field(default_factory=list)
 
@@ -50,7 +51,8 @@ class HostReport:
         return [line for line in self.lines if line.level == "fail" and line.problem]
 
     def as_text(self) -> list[str]:
-        """Return the report as text: level, host, finding; below it, indented, the hint."""
+        """Return the report as lines with level, host and finding. A hint is an indented line below
+        its finding."""
         width = max((len(line.about) for line in self.lines), default=0)
         found = []
         for line in self.lines:
@@ -72,13 +74,14 @@ def judge_hosts(
     program: Program,
     digest: str | None,
 ) -> None:
-    """Add a line for each host that replied, and one for each of its problems.
+    """Add a line for each host that replied, and a line for each problem of the host.
 
     Args:
-        found: Facts of each agent, with ``clock_s``: difference of its clock to ours, in seconds.
-        program: Program of the peers; without a name, no program is checked.
-        digest: Digest of its file here; None if it is not here, and the first host is the
-            reference.
+        found: Facts from the agent of each host. They include ``clock_s``, the difference between
+            the clocks of the host and this machine, in seconds.
+        program: Program of the peers. If its name is "", no program is checked.
+        digest: Digest of the program's file on this machine. If it is None, the file of the first
+            host is the reference.
     """
     answered = [found[host.name] for host in hosts if host.name in found]
     first = next((facts for facts in answered if facts.get("script")), None)
@@ -148,7 +151,7 @@ def _warn(host: Host, text: str, hint: str = "") -> CheckLine:
 
 
 def _versions(host: Host, facts: Facts, reference: Facts) -> Iterable[CheckLine]:
-    """Compare torch, Python and gossip with those of the reference host."""
+    """Compare the versions of torch, Python and gossip with those of the reference host."""
     packages, others = facts["packages"], reference["packages"]
     if packages["torch"] is None:
         yield _fail(
@@ -159,23 +162,23 @@ def _versions(host: Host, facts: Facts, reference: Facts) -> Iterable[CheckLine]
     elif packages["torch"].partition("+")[0] != str(others["torch"]).partition("+")[0]:
         yield _fail(
             host,
-            f"torch is {packages['torch']}, {others['torch']} elsewhere",
+            f"torch is {packages['torch']}, but {others['torch']} elsewhere",
             "install the same version on all hosts",
         )
     elif packages["torch"] != others["torch"]:
         yield _warn(
             host,
-            f"torch is {packages['torch']}, {others['torch']} elsewhere: results may differ in "
+            f"torch is {packages['torch']}, but {others['torch']} elsewhere: results may differ in "
             "their last bits",
         )
     if facts["python"].split(".")[:2] != reference["python"].split(".")[:2]:
         yield _fail(
             host,
-            f"python is {facts['python']}, {reference['python']} elsewhere",
+            f"python is {facts['python']}, but {reference['python']} elsewhere",
             f"python=... after {host.name} in a host file",
         )
     if packages["gossip-train"] != others["gossip-train"]:
-        versions = f"{packages['gossip-train']}, {others['gossip-train']} elsewhere"
+        versions = f"{packages['gossip-train']}, but {others['gossip-train']} elsewhere"
         yield _fail(host, f"gossip is {versions}", "install the same version on all hosts")
     elif facts["code"] != reference["code"]:
         yield _warn(
@@ -196,7 +199,7 @@ def _script(host: Host, facts: Facts, program: Program, digest: str | None) -> I
 
 
 def _room(host: Host, facts: Facts) -> Iterable[CheckLine]:
-    """Check the memory and cores for the peers of a host."""
+    """Check that the memory and the cores of a host are enough for its peers."""
     if facts["memory_bytes"] < host.slots * PEER_BYTES:
         fits = facts["memory_bytes"] // PEER_BYTES
         need = (
@@ -217,8 +220,8 @@ def _room(host: Host, facts: Facts) -> Iterable[CheckLine]:
 
 
 def _fewer(host: Host, fits: int) -> str:
-    """Return a hint for a host that has room for only ``fits`` peers."""
-    if host.peers:  # The plan determines the number of peers.
+    """Return a hint about a host that has room for only ``fits`` peers."""
+    if host.peers:  # The plan determines the peers of the host.
         return f"move some of {', '.join(host.peers)} to another host, or plan without them"
     return f"{host.name} slots={fits}" if fits else "another host"
 
@@ -240,12 +243,12 @@ def _run_dir(host: Host, facts: Facts) -> Iterable[CheckLine]:
 def choose(
     names: Sequence[str], listening: Mapping[str, Sequence[str]], probed: Mapping[str, Results]
 ) -> dict[str, str]:
-    """Return an address for each host: the first that all others reach, else the one that most
-    others reach.
+    """Return an address for each host: the first one that all other hosts reach, or else the one
+    that most of them reach.
 
     Args:
-        listening: Host -> its addresses, the most likely first.
-        probed: Address -> results of the probes to it.
+        listening: Addresses of each host, the most likely address first.
+        probed: Results of the probes to each address.
     """
 
     def reached(name: str, address: str) -> int:
@@ -284,11 +287,11 @@ def judge_pairs(
     probed: Mapping[str, Results],
     measured: Mapping[tuple[str, str], float],
 ) -> None:
-    """Add a line for each pair, or one for all if there are many; and one for each failed
-    direction.
+    """Add a line for each pair of hosts that reach each other, or one line for all if there are
+    many pairs. Add a line for each direction that failed.
 
     Args:
-        measured: (from, to) -> Mbit/s.
+        measured: Rate of each (from, to), in Mbit/s.
     """
     pairs = [(a, b) for i, a in enumerate(names) for b in names[i + 1 :]]
     fine: list[tuple[str, str]] = []
@@ -308,8 +311,8 @@ def judge_pairs(
                 report.add(
                     "fail",
                     f"{source} -> {target}",
-                    f"small messages reach {chosen[target]}, payloads do not: {said['stuck']}",
-                    "a link drops packets of 1,280 bytes without a message; check with: "
+                    f"small messages reach {chosen[target]}, but payloads do not: {said['stuck']}",
+                    "a link silently drops packets of 1,280 bytes; check it with: "
                     f"ping -M do -s 1252 {chosen[target]} on {source}",
                 )
             elif said["seen"] != chosen[source] and not is_loopback(chosen[source]):
@@ -336,7 +339,7 @@ def judge_pairs(
 def _closed(chosen: Mapping[str, str], source: str, target: str, error: str) -> tuple[str, str]:
     address = chosen[target]
     if is_loopback(address):
-        text = f"{target} has no address but {address}, which other machines cannot reach"
+        text = f"{target} has only the address {address}, which other machines cannot reach"
         return (
             text,
             (
@@ -362,7 +365,7 @@ def _figures(
     ways = [way for a, b in pairs for way in ((a, b), (b, a))]
     times = [float(probed[chosen[target]][source, target]["ms"]) for source, target in ways]
     rates = [measured[way] for way in ways if way in measured]
-    # TCP needs about ten round trips to reach the speed of its link.
+    # TCP needs about ten round trips to reach the full speed of a link.
     least = "at least " if max(times) > SLOW_MS else ""
     told = [f"{_span(times, 2)} ms", *([f"{least}{_span(rates, 0)} Mbit/s"] if rates else [])]
     return "  ".join(told)

@@ -1,5 +1,5 @@
-"""Facts about a host, collected by its agent before the start: versions, the script, memory, clock,
-addresses."""
+"""Facts about a host, which its agent collects before the start: versions, the script, memory,
+clock and addresses."""
 
 from __future__ import annotations
 
@@ -32,12 +32,13 @@ _OURS = Path(gossip.__file__).parent
 
 
 def collect_facts(asked: Mapping[str, Any]) -> dict[str, Any]:
-    """Return facts for the checks of the launcher, and change to the working directory of the
-    peers.
+    """Return the facts about this host for the checks of the launcher. Also change to the working
+    directory of the peers.
 
     Args:
         asked: ``workdir``, ``program``, ``run_dir``, ``run`` and ``address`` as given to the
-            launcher; for a resumed pipeline ``saved`` and ``host``, the arguments of ``saved``.
+            launcher. For a resumed pipeline also ``saved`` and ``host``, the arguments of the
+            function ``saved``.
     """
     found: dict[str, Any] = {
         "python": sys.version.split()[0],
@@ -69,7 +70,7 @@ def collect_facts(asked: Mapping[str, Any]) -> dict[str, Any]:
         path for path in (run_dir.resolve(), *run_dir.resolve().parents) if path.exists()
     )
     if not os.access(existing, os.W_OK):
-        found["run_dir_error"] = f"{existing} cannot be written to"
+        found["run_dir_error"] = f"{existing} is not writable"
     found["disk_bytes"] = shutil.disk_usage(existing).free
     if asked.get("saved"):
         found["saved"] = saved(asked["saved"], asked["host"])
@@ -81,12 +82,14 @@ def collect_facts(asked: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def saved(said: str, host: str) -> dict[str, Any]:
-    """Return the stages of a pipeline that are saved on this host.
+    """Return the saved stages of a pipeline that exist on this host.
 
     Args:
-        said: A run of ``gossip hosts``, its name under runs/, or a folder that a script saves to.
+        said: Folder of a run of ``gossip hosts``, its name under runs/, or a folder with
+            checkpoints of a script.
         host: Name of this host in the launcher's list.
-    Returns: ``folder``, absolute; ``parts``, each as ``SavedStage.to_json`` has it; ``error``.
+    Returns: ``folder`` (absolute path), ``parts`` (each the result of ``SavedStage.to_json``) and
+    ``error``.
     """
     place = Path(said)
     runs = [folder / "hosts" / host for folder in (place, Path(RUNS) / said)]
@@ -102,7 +105,7 @@ def saved(said: str, host: str) -> dict[str, Any]:
 
 
 def is_of_run(folder: Path, run: str) -> bool:
-    """Whether an agent of this run made the folder. A restarted agent continues in it."""
+    """Whether an agent of this run made the folder. If so, a restarted agent continues in it."""
     try:
         return (read_json(folder / "config.json") or {}).get("run") == run
     except ValueError:
@@ -115,8 +118,8 @@ def digest(path: Path) -> str:
 
 @functools.cache
 def code_digest() -> str:
-    """Return the digest of gossip's own code: two hosts may have different code under the same
-    version."""
+    """Return the digest of gossip's own code, because two hosts may have different code with the
+    same version."""
     mixed = blake2b(digest_size=8)
     for where, folders, files in os.walk(_OURS, followlinks=True):
         folders[:] = sorted(name for name in folders if name != "__pycache__")
@@ -135,15 +138,16 @@ def _version(name: str) -> str | None:
 
 
 def addresses(wanted: str = "") -> list[str]:
-    """Return the addresses at which others may reach this host, the most likely first. Loopback
-    comes last, for peers on the same machine.
+    """Return the addresses at which other hosts may reach this host, the most likely first.
+    Loopback is the last one, for peers on the same machine.
 
-    The hostname is not resolved: it often leads to 127.0.1.1. The address that ssh reports is known
-    to work.
+    The hostname is not resolved, because the result is often 127.0.1.1. The address that ssh
+    reports comes first, because it is known to work.
 
     Args:
-        wanted: An address, an interface, or a network such as 10.0.0.0/8; "" means any.
-    Raises: ConfigError: There is no such address here.
+        wanted: Address, interface, or network such as 10.0.0.0/8, to which the result is
+            restricted; "" means no restriction.
+    Raises: ConfigError: This host has no such address.
     """
     by_interface: dict[str, list[str]] = {}
     for interface, entries in sorted(psutil.net_if_addrs().items()):

@@ -4,7 +4,8 @@ nodea slots=2
 # 2222 is the port of ssh, not a number of peers
 user@nodeb:2222 slots=1 python=/opt/venv/bin/python workdir=/scratch/me
 
-In a run with a plan ``-H lab1=a,lab2=b`` and ``nodea peers=lab1`` name the plan's peers.
+In a run with a plan, ``-H lab1=a,lab2=b`` or ``nodea peers=lab1`` assigns peers of the plan to
+hosts.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from gossip.errors import ConfigError, UnknownName
 
 LOCAL = "localhost"
 HOSTS_MAX = 256
-# The name becomes a word of a command line, so it must not look like an option of ssh.
+# The name becomes a word of the command line of ssh, so it must not look like an option.
 _NAME = re.compile(
     r"(?:(?P<user>[A-Za-z0-9_][\w.+-]*)@)?"
     r"(?P<host>\[[0-9A-Fa-f:.]+(?:%\w+)?\]|[A-Za-z0-9_][\w.-]*)"
@@ -31,19 +32,20 @@ _PEER = re.compile(r"[A-Za-z0-9][\w.-]{0,63}")
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """A host that runs some of the peers.
+    """Host that runs some of the peers.
 
     Attributes:
-        name: Name that ssh knows, possibly from the user's ssh config.
+        name: Name of the host for ssh, possibly an alias in the user's ssh config.
         slots: Number of its peers.
-        user: User of ssh; "" means ssh's default.
-        port: Port of ssh; None means ssh's default.
-        python: Interpreter with gossip; "" means the path of this one.
-        workdir: Working directory of the peers; "" means the path of this one.
-        address: Address that its peers listen on: a number, an interface, or a network such as
-            10.0.0.0/8. "" means one that the others reach.
-        peers: Names of its peers in the plan of a pipeline; () if not given.
-        numbers: Ids of its peers; () if they follow from the order of the hosts.
+        user: User for ssh; "" means ssh's default.
+        port: Port for ssh; None means ssh's default.
+        python: Interpreter with gossip; "" means the path of the launcher's interpreter.
+        workdir: Working directory of the peers; "" means the path of the launcher's working
+            directory.
+        address: Address that its peers listen on: an IP address, an interface, or a network such as
+            10.0.0.0/8. "" means an address that the other hosts reach.
+        peers: Names of its peers in the plan of a pipeline; () if the user gave none.
+        numbers: Ids of its peers; () if the ids follow from the order of the hosts.
     """
 
     name: str
@@ -58,7 +60,7 @@ class Host:
 
     @property
     def is_local(self) -> bool:
-        """Whether it is this machine, which needs no ssh."""
+        """Whether the host is this machine, which needs no ssh."""
         return self.name == LOCAL and not self.user and self.port is None
 
     @property
@@ -72,15 +74,16 @@ assert set(OPTIONS) <= {field.name for field in fields(Host)}
 
 
 def load(given: str) -> tuple[Host, ...]:
-    """Parse a list of hosts, or the file with that name.
+    """Parse a list of hosts, or a host file with the name ``given``.
 
-    Raises: ConfigError: It is neither a host nor a file, or a line of the file is invalid.
+    Raises: ConfigError: ``given`` is neither a list of hosts nor a file, or a line of the file is
+    invalid.
     """
     path = Path(given)
     if not path.is_file() and ("/" in given or given.endswith(".txt")):  # never a host name
         raise ConfigError(
             f"there is no host file {given}",
-            "name hosts directly as in -H nodea,user@nodeb:2",
+            "name hosts directly, such as -H nodea,user@nodeb:2",
         )
     try:
         return parse_file(path.read_text("utf-8"), given) if path.is_file() else parse_list(given)
@@ -89,8 +92,8 @@ def load(given: str) -> tuple[Host, ...]:
 
 
 def parse_list(text: str) -> tuple[Host, ...]:
-    """Parse ``a,user@b:2`` (hosts with numbers of peers) or ``lab1=a,lab2=user@b`` (hosts with
-    peers of a plan)."""
+    """Parse ``a,user@b:2`` (hosts with numbers of peers) or ``lab1=a,lab2=user@b`` (peers of a plan
+    with their hosts)."""
     found: list[Host] = []
     for word in text.split(","):
         peer, named, rest = word.strip().rpartition("=")
@@ -100,7 +103,7 @@ def parse_list(text: str) -> tuple[Host, ...]:
             continue
         if number is not None and number > HOSTS_MAX:
             raise ConfigError(
-                f"-H: {word}: {number} peers on one host",
+                f"-H: {word} means {number} peers on one host",
                 f"the port of ssh belongs in a host file: {name}:{number} slots=1",
             )
         found.append(Host(name, 1 if number is None else _slots(number, word, "-H"), user))
@@ -108,11 +111,12 @@ def parse_list(text: str) -> tuple[Host, ...]:
 
 
 def _with_peer(found: list[Host], host: Host, number: int | None) -> list[Host]:
-    """Add a peer of ``lab1=a`` to its host, which the list may already have."""
+    """Add the host of an entry such as ``lab1=a``. If the list already has the host, add the peer
+    to it."""
     (peer,) = host.peers
     if number is not None:
         raise ConfigError(
-            f"-H: {peer}={host.target}:{number}: one name, and {number} peers",
+            f"-H: {peer}={host.target}:{number} has one name for {number} peers",
             f"name each peer: {peer}={host.target},OTHER={host.target}",
         )
     if not _PEER.fullmatch(peer):
@@ -127,7 +131,8 @@ def _with_peer(found: list[Host], host: Host, number: int | None) -> list[Host]:
 
 
 def parse_file(text: str, where: str) -> tuple[Host, ...]:
-    """Parse one host per line: its name, then options as ``name=value``. A # begins a comment."""
+    """Parse a host file. Each line has the name of a host, and then options of the form
+    ``name=value``. A # begins a comment."""
     found = []
     for number, line in enumerate(text.splitlines(), 1):
         at = f"{where}:{number}"
@@ -190,7 +195,7 @@ def _checked(found: Sequence[Host], where: str) -> tuple[Host, ...]:
     if not found:
         raise ConfigError(f"{where}: there is no host in it")
     if len(found) > HOSTS_MAX:
-        raise ConfigError(f"{where}: {len(found)} hosts, at most {HOSTS_MAX} are possible")
+        raise ConfigError(f"{where}: {len(found)} hosts; the maximum is {HOSTS_MAX}")
     names = [host.name for host in found]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise ConfigError(
@@ -200,7 +205,7 @@ def _checked(found: Sequence[Host], where: str) -> tuple[Host, ...]:
 
 
 def place(hosts: Sequence[Host]) -> dict[str, Sequence[int]]:
-    """Return the ids of each host's peers: its ``numbers`` if given, else consecutive ids."""
+    """Return the ids of the peers of each host: its ``numbers``, or else consecutive ids."""
     placed: dict[str, Sequence[int]] = {}
     first = 0
     for host in hosts:

@@ -1,9 +1,9 @@
-"""Measures whether two hosts reach each other, at which address and rate. Agents do this
-before the start.
+"""Measurements between two hosts before the start: agents determine whether the hosts reach each
+other, at which address, and at which rate.
 
-Each agent listens on all of its addresses, on ports that the system chooses, as peers do. A client
-must send the token that the launcher gave to all agents. A listener sends the name of its agent,
-because hosts may have the same address on separate networks.
+Each agent listens on all addresses of its host. As for peers, the system chooses the ports. A
+client must send a token that the launcher has sent to all agents. A listener replies with the id of
+its agent, because hosts on separate networks may have the same address.
 """
 
 from __future__ import annotations
@@ -20,17 +20,18 @@ from typing import Any
 from gossip.errors import GossipError
 from gossip.transport import listen
 
-CONNECT_S = 3.0  # for the connection and its first line, then for each echo
+CONNECT_S = 3.0  # timeout of the connection and its first line, and then of each echo, in seconds
 VISIT_S = 10.0
 ECHOES = 5
 MEASURE_S = 0.25
-ARRIVAL_S = 2.0  # time for data to arrive over a slow link; only arrived data counts
+# time for data to arrive over a slow link, in seconds; only data that has arrived counts
+ARRIVAL_S = 2.0
 BLOCK = bytes(256 * 1024)
 WORD_BYTES = 16
 
 
 class Listener:
-    """The listening side. ``agent``: a random id that identifies it."""
+    """Listening side of the measurements. ``agent``: random id of the listener."""
 
     def __init__(self, word: str) -> None:
         self.agent = secrets.token_hex(8)
@@ -38,7 +39,7 @@ class Listener:
         self._servers: list[asyncio.Server] = []
 
     async def open(self, addresses: Iterable[str]) -> dict[str, int]:
-        """Listen on the addresses. Return the ports of those that it can listen on."""
+        """Listen on the addresses. Return the port of each address on which this is possible."""
         ports = {}
         for address in addresses:
             with contextlib.suppress(GossipError):
@@ -69,7 +70,8 @@ class Listener:
                 )
                 await writer.drain()
                 while await reader.read(len(BLOCK)):
-                    pass  # Closing a socket with unread data would lose the reply.
+                    # Read all data first: closing a socket with unread data would lose the reply.
+                    pass
         writer.close()
 
     def close(self) -> None:
@@ -78,8 +80,8 @@ class Listener:
 
 
 async def probe(address: str, port: int, agent: str, word: str) -> dict[str, Any]:
-    """Return the fastest round trip to an agent (``ms``) and the local address as seen there, or
-    the ``error``."""
+    """Return the shortest round-trip time to an agent (``ms``) and the local address as the agent
+    sees it (``seen``), or the ``error``."""
     try:
         async with (
             asyncio.timeout(CONNECT_S) as limit,
@@ -97,7 +99,7 @@ async def probe(address: str, port: int, agent: str, word: str) -> dict[str, Any
                 best = min(best, time.monotonic() - began)
             return {"ms": best * 1000, "seen": said["seen"]}
     except TimeoutError:
-        return {"error": f"no answer in {CONNECT_S:.0f} s"}
+        return {"error": f"no reply in {CONNECT_S:.0f} s"}
     except ConnectionRefusedError:
         return {"error": "connection refused"}
     except (OSError, EOFError, ValueError, KeyError, TypeError) as error:
@@ -105,8 +107,8 @@ async def probe(address: str, port: int, agent: str, word: str) -> dict[str, Any
 
 
 async def measure(address: str, port: int, word: str) -> dict[str, Any]:
-    """Return the rate to a listener, of data sent during ``MEASURE_S``, ``stuck`` if no data
-    arrives, or the ``error``."""
+    """Send data to a listener during ``MEASURE_S``. Return the rate (``mbit_s``), ``stuck`` if no
+    data arrives, or the ``error``."""
     try:
         async with asyncio.timeout(VISIT_S), _visit(address, port, word) as (reader, writer):
             await reader.readline()

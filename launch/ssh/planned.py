@@ -1,4 +1,5 @@
-"""Assignment of the peers of a pipeline plan to hosts: by name, never by order."""
+"""Assignment of the peers of a pipeline plan to hosts. It depends only on names, never on the order
+of hosts."""
 
 from __future__ import annotations
 
@@ -15,17 +16,17 @@ ABOUT_FILE = "in a host file: HOST peers=NAME,NAME"
 
 
 def by_plan(hosts: Sequence[Host], names: Sequence[str], where: str) -> tuple[Host, ...]:
-    """Return the hosts that have peers of the plan, with the ids of these peers.
+    """Return the hosts to which peers of the plan are assigned, with the ids of these peers.
 
-    A host gets the peers that were named for it, else the peer with its own name: a profile is
-    named after its machine by default. The order of hosts is ignored, because a plan is for unequal
-    machines.
+    A host gets the peers that the user named for it, or else the peer with the name of the host,
+    because by default a profile is named after its machine. The order of hosts is ignored, because
+    the machines of a plan are unequal.
 
     Args:
         names: Names of the plan's peers, by id.
         where: Name of the plan in error messages.
-    Raises: ConfigError: A peer has no host, or two; a host is given an unknown peer, or another
-    number of peers.
+    Raises: ConfigError: A peer has no host or two hosts, or a host has an unknown peer or a number
+    of peers that does not fit.
     """
     own = {host.name: _peers_of(host, names, where) for host in hosts}
     _check_once(own, where)
@@ -44,16 +45,17 @@ def by_plan(hosts: Sequence[Host], names: Sequence[str], where: str) -> tuple[Ho
 
 
 def unplanned(hosts: Iterable[Host], planned: Iterable[Host]) -> str:
-    """Return a warning about hosts that the plan does not need; "" if it needs all."""
+    """Return a warning about hosts that have no peer of the plan; "" if all have one."""
     used = {host.name for host in planned}
     rest = [host.name for host in hosts if host.name not in used]
     if not rest:
         return ""
-    return f"! nothing is started on {', '.join(rest)}: no peer of the plan is there"
+    return f"! nothing is started on {', '.join(rest)}: the plan has no peer there"
 
 
 def check_unnamed(hosts: Iterable[Host]) -> None:
-    """Check the hosts of a run without a plan. Raises: ConfigError: A host has peers of a plan."""
+    """Check the hosts of a run without a plan. Raises: ConfigError: A host has names of peers,
+    which need a plan."""
     for host in hosts:
         if host.peers:
             raise ConfigError(
@@ -83,12 +85,12 @@ def _peers_of(host: Host, names: Sequence[str], where: str) -> tuple[str, ...]:
 
 
 def _names_of(host: Host) -> tuple[str, ...]:
-    """Return the names that a profile measured on the host may have."""
+    """Return the names that a profile of the host may have."""
     return (host.name, socket.gethostname()) if host.is_local else (host.name,)
 
 
 def _is_same(name: str, other: str) -> bool:
-    """Whether two host names are the same up to the domain: ``lab1`` also matches
+    """Whether two host names are the same, or differ only by a domain: ``lab1`` also matches
     ``lab1.local``."""
     short, long = sorted((name, other), key=len)
     return short == long or ("." not in short and long.startswith(f"{short}."))
@@ -112,7 +114,7 @@ def _lacking(
     host_of = {name: host for host, found in own.items() for name in found}
     some = f"the peer {missing[0]}" if len(missing) == 1 else f"the peers {', '.join(missing)}"
     free = [host for host, found in own.items() if not found]
-    rest = f"; without a peer {'is' if len(free) == 1 else 'are'} {', '.join(free)}" if free else ""
+    rest = f"; {', '.join(free)} {'has' if len(free) == 1 else 'have'} no peer" if free else ""
     said = ",".join([f"{name}={host_of.get(name, 'HOST')}" for name in names])
     return ConfigError(
         f"no host has {some}: {where} has {', '.join(names)}, the hosts are {', '.join(own)}{rest}",

@@ -1,5 +1,5 @@
-"""The launcher's connection to one agent: starts its ssh, reads its frames, measures its clock,
-notices its end."""
+"""Connection of the launcher to one agent: starts ssh, reads the frames of the agent, measures its
+clock, and detects its end."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .agent import VERSION
 from .frames import Decoder, Frame
 from .hostlist import Host
 
-HELLO_S = 60.0  # Python and gossip may be read from a cold cache or a slow disk.
+HELLO_S = 60.0  # long, because Python and gossip may be read from a slow disk
 ANSWER_S = 60.0
 PING_S = 1.0
 BYE_S = 3.0
@@ -40,7 +40,8 @@ NONSENSE = (
     ValueError,
     Malformed,
 )
-"""Exceptions that a malformed frame, or a write on this machine, may raise."""
+"""Exceptions that the handling of a malformed frame, or a failed write on this machine, may
+raise."""
 
 
 class AgentLost(LocalError):
@@ -48,11 +49,11 @@ class AgentLost(LocalError):
 
 
 class RemoteAgent:
-    """One process of a host's agent.
+    """One process of the agent of a host.
 
     Args:
-        argv: Command that starts it.
-        on_frame: Called with frames that are not replies.
+        argv: Command that starts the agent.
+        on_frame: Called with each frame that is not a reply.
         on_end: Called once, after the last frame.
     """
 
@@ -71,15 +72,16 @@ class RemoteAgent:
         self._asked: dict[str, asyncio.Future[Frame]] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self._pings: dict[int, float] = {}
-        # round trip, monotonic, wall
+        # last clock samples: round-trip time, and differences of the monotonic and wall clocks, in
+        # seconds
         self._clocks: deque[tuple[float, float, float]] = deque(maxlen=CLOCK_SAMPLES)
         self.heard_at = time.monotonic()
         self.over = False
         self.closing = False
-        self.stumbled = False  # whether a frame was lost
+        self.stumbled = False  # whether a frame could not be handled
 
     async def open(self) -> None:
-        """Start the agent. Raises: Unreachable: It does not start."""
+        """Start the agent. Raises: Unreachable: The agent does not start."""
         try:
             self._process = await asyncio.create_subprocess_exec(
                 *self._argv,
@@ -87,7 +89,8 @@ class RemoteAgent:
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.PIPE,
                 env={**os.environ, TOKEN_VARIABLE: self._guardian.token},
-                start_new_session=True,  # Ctrl-C must not reach ssh: the launcher stops the agents.
+                # Ctrl-C must not reach ssh, because the launcher stops the agents.
+                start_new_session=True,
             )
         except OSError as error:
             raise ssh.Unreachable(
@@ -108,7 +111,7 @@ class RemoteAgent:
             await self.close(now=True)
             raise ssh.Unreachable(
                 self.host.target,
-                "its version of gossip has another agent protocol",
+                "the version of gossip there has another agent protocol",
                 "install the same version on all hosts",
             )
         self._tasks.append(asyncio.create_task(self._keep_pinging()))
@@ -120,12 +123,14 @@ class RemoteAgent:
 
     @property
     def shift_s(self) -> float:
-        """Difference to add to the agent's monotonic times to get local times, in seconds."""
+        """Difference between the local and the agent's monotonic clock, in seconds. It is added to
+        the agent's times to get local times."""
         return min(self._clocks)[1] if self._clocks else 0.0
 
     @property
     def clock_s(self) -> float:
-        """Difference of the agent's wall clock to ours, in seconds; positive: it is ahead."""
+        """Difference between the agent's and the local wall clock, in seconds. It is positive if
+        the agent's clock is ahead."""
         return min(self._clocks)[2] if self._clocks else 0.0
 
     @property
@@ -139,25 +144,26 @@ class RemoteAgent:
         )
 
     def send(self, kind: str, **fields: Any) -> None:
-        """Send a frame to the agent. It is dropped if the agent has ended, which ``on_end``
+        """Send a frame to the agent. The frame is dropped if the agent has ended, which ``on_end``
         reports."""
         assert self._process.stdin is not None
         if not self.over and not self._process.stdin.is_closing():
             self._process.stdin.write(frames.encode({"kind": kind, **fields}))
 
     async def ask(self, kind: str, answer: str, within_s: float = ANSWER_S, **fields: Any) -> Frame:
-        """Send a request and return the reply. Raises: AgentLost: No reply arrived."""
+        """Send a request, and return the reply, a frame of the kind ``answer``. Raises: AgentLost:
+        No reply arrived."""
         self.send(kind, **fields)
         return await self._expect(answer, within_s)
 
     async def _expect(self, kind: str, within_s: float) -> Frame:
         if self.over:
-            raise AgentLost(f"{self.name} is gone")
+            raise AgentLost(f"{self.name} has ended")
         future = self._asked[kind] = asyncio.get_running_loop().create_future()
         try:
             return await asyncio.wait_for(future, within_s)
         except TimeoutError:
-            raise AgentLost(f"{self.name} did not answer in {within_s:.0f} s") from None
+            raise AgentLost(f"{self.name} did not reply in {within_s:.0f} s") from None
         finally:
             self._asked.pop(kind, None)
 
@@ -167,7 +173,7 @@ class RemoteAgent:
             async for frame in frames.read(self._process.stdout, self._decoder):
                 self._receive_frame(frame)
         except NONSENSE as error:
-            # No more frames will be read, so end the agent.
+            # No more frames can be read, so end the agent.
             self._tail.append(f"its frames are malformed: {type(error).__name__}: {error}")
             self._signal(signal.SIGKILL)
         await self._process.wait()
@@ -191,12 +197,12 @@ class RemoteAgent:
         self.over = True
         for future in self._asked.values():
             if not future.done():
-                future.set_exception(AgentLost(f"{self.name} is gone"))
+                future.set_exception(AgentLost(f"{self.name} has ended"))
         self._on_end(self)
 
     def _handle_frame(self, frame: Frame) -> None:
-        """Handle a frame of the agent. A malformed frame, or one that cannot be written here (a
-        full disk), is dropped; host and run continue."""
+        """Handle a frame of the agent. If the frame is malformed, or its data cannot be written
+        here (a full disk), drop the frame. Host and run continue."""
         try:
             self._on_frame(self, frame)
         except NONSENSE as error:
@@ -211,13 +217,13 @@ class RemoteAgent:
 
     async def _read_errors(self) -> None:
         assert self._process.stderr is not None
-        with contextlib.suppress(ValueError, OSError):  # too long a line
+        with contextlib.suppress(ValueError, OSError):  # a line is too long, or the pipe is broken
             async for line in self._process.stderr:
                 self._tail.append(line.decode("utf-8", "replace").rstrip())
 
     async def _keep_pinging(self) -> None:
-        """Ping the agent. It uses the pings to distinguish a dead launcher from an interrupted
-        network."""
+        """Ping the agent. The agent uses the pings to distinguish a dead launcher from an
+        interrupted network."""
         for number in itertools.count():
             self._pings[number] = time.monotonic()
             self._pings.pop(number - CLOCK_SAMPLES, None)
@@ -236,7 +242,8 @@ class RemoteAgent:
             self._process.send_signal(number)
 
     async def close(self, now: bool = False) -> None:
-        """Disconnect from the agent, which ends its peers. ``now``: do not wait for it."""
+        """Disconnect from the agent, which then ends its peers. ``now``: whether to close without
+        waiting for the agent."""
         self.closing = True
         if not self.over:
             self.send("bye")
@@ -250,4 +257,4 @@ class RemoteAgent:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._end()  # also if SIGKILL has not ended the process in time
+        self._end()  # called even if SIGKILL has not ended the process in time

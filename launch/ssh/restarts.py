@@ -1,4 +1,4 @@
-"""Hosts of a run, and the restart of a lost one."""
+"""Hosts of a run, and the restart of lost hosts."""
 
 from __future__ import annotations
 
@@ -18,20 +18,22 @@ from .remote import AgentLost, RemoteAgent
 from .survey import HostRequirements, find_address
 
 BACK_OFF_S = (1.0, 2.0, 5.0, 10.0, 20.0, 40.0)
-REBOOT_S = 600.0  # time for a lost host to reboot
-STEADY_S = 120.0  # After this time the count of a host's restarts begins again.
+REBOOT_S = 600.0  # time for a lost host to reboot, in seconds
+# After running for this time, in seconds, a host may again be restarted the full number of times.
+STEADY_S = 120.0
 
 
 @dataclass(frozen=True, slots=True)
 class AgentProgram:
-    """Program of the peers, and how to reach the hosts.
+    """Program of the peers, and data to reach the hosts.
 
     Attributes:
-        environment: Variables that are sent to every host; no others are sent.
+        environment: Environment variables that are sent to every host. No others are sent.
         ssh: Command line of ssh.
         restarts: Maximum number of consecutive restarts of a host's agent.
         module: Whether the script is the name of a module.
-        saved: Checkpoint that a pipeline resumes from, with its step if given; "" if none.
+        saved: Checkpoint from which a pipeline resumes, with ``@STEP`` if given; "" if it does not
+            resume.
     """
 
     hosts: tuple[Host, ...]
@@ -52,7 +54,7 @@ class AgentProgram:
 
 @dataclass(slots=True)
 class HostState:
-    """State of a host of the run."""
+    """State of one host of the run."""
 
     host: Host
     peers: Sequence[int]
@@ -74,7 +76,7 @@ class HostState:
         return self.host.name
 
     def unfinished(self, view: RunModel) -> list[int]:
-        """Peers of the host that have not ended."""
+        """Return the peers of the host that have not ended."""
         return [peer for peer in self.peers if view.rows[peer].state not in ("done", "gone")]
 
     def next_incarnation(self, view: RunModel, peer: int) -> int:
@@ -82,12 +84,12 @@ class HostState:
 
 
 class HostRestarts:
-    """Decides whether a lost host is restarted, and connects to it again.
+    """Decides whether a lost host is restarted, and connects to it again if so.
 
     Args:
-        wanted: Requirements that hosts must meet.
+        wanted: Requirements that the hosts must meet.
         hosts: All hosts, by name.
-        connect: Returns a connection to a host that is not open yet.
+        connect: Returns a new connection to a host. It is not open yet.
     """
 
     def __init__(
@@ -100,11 +102,12 @@ class HostRestarts:
     ) -> None:
         self._records, self._limit, self._wanted = records, program.restarts, wanted
         self._hosts, self._connect = hosts, connect
-        self._finding = asyncio.Lock()  # An agent handles one request of a kind at a time.
+        # An agent handles only one request of the same kind at a time.
+        self._finding = asyncio.Lock()
 
     async def reconnect(self, found: HostState) -> bool:
-        """Restart the agent of a lost host if it has unfinished peers. Return whether that
-        succeeded."""
+        """Restart the agent of a lost host if the host has unfinished peers. Return whether the
+        agent was restarted."""
         outcome = self._records.outcome
         if time.monotonic() - found.since > STEADY_S:
             found.tries = 0
@@ -114,7 +117,7 @@ class HostRestarts:
             if await self._reach_again(found):
                 found.silent, found.ended = False, False
                 found.over.clear()
-                if found.remote.over:  # It ended before its end could be noticed here.
+                if found.remote.over:  # The new agent ended before ``over`` was cleared.
                     found.over.set()
                 return True
             why = f"it could not be reached for {REBOOT_S:.0f} s"
@@ -128,8 +131,8 @@ class HostRestarts:
         return self._records.stop.is_set() or bool(self._records.outcome.finished)
 
     async def _reach_again(self, found: HostState) -> bool:
-        """Connect to a lost host until its agent answers, or for ``REBOOT_S``. Return whether it
-        answered before the run was over."""
+        """Try to connect to a lost host until its agent replies, the run is over, or ``REBOOT_S``
+        have passed. Return whether the agent has replied."""
         until, said = time.monotonic() + REBOOT_S, ""
         for pause_s in itertools.chain(
             BACK_OFF_S[found.tries - 1 :], itertools.repeat(BACK_OFF_S[-1])
@@ -160,8 +163,8 @@ class HostRestarts:
         return False
 
     async def _reach(self, found: HostState, after_s: float) -> str:
-        """Start the agent of a lost host, and find the address of the host again. Return what
-        failed; "" if nothing."""
+        """Start the agent of a lost host, and determine the address of the host again. Return an
+        error message; "" if this succeeds."""
         await asyncio.sleep(after_s)
         remote = self._connect(found.host)
         try:

@@ -1,5 +1,5 @@
-"""Resume of a pipeline with checkpoints in separate folders of hosts: each host has some of the
-layers, and all must resume from the same step."""
+"""Resume of a pipeline whose checkpoints are in separate folders of hosts. Each host has some of
+the layers, and all hosts must resume from the same step."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from .survey import HostSurvey
 
 ABOUT = "resume"
 AUTO = "auto"
-COPY = "bring all parts together, as with rsync -a OTHER:FOLDER/ FOLDER/, and copy them to the host"
+COPY = "collect all parts, such as with rsync -a OTHER:FOLDER/ FOLDER/, and copy them to the host"
 
 
 def put_off(resolved: Resolved) -> tuple[Resolved, str]:
-    """Remove the ``resume`` of a pipeline from the settings, and return it: only the hosts can
-    resolve it.
+    """Return the settings of a pipeline without ``resume``, and ``resume``, because only the hosts
+    can resolve it.
 
     Raises: ConfigError: The folder cannot be determined before the script runs.
     """
@@ -30,9 +30,9 @@ def put_off(resolved: Resolved) -> tuple[Resolved, str]:
         return resolved, ""
     if config.resume == AUTO:
         raise ConfigError(
-            "--resume auto: the folder that the script saves to is unknown before it runs, but all "
-            "hosts have to resume from the same step",
-            "--resume FOLDER, the one of peer.steps(N, save=FOLDER), or the name of the last run",
+            "--resume auto: the folder of the checkpoints is unknown before the script runs, but "
+            "all hosts have to resume from the same step",
+            "--resume FOLDER, as in peer.steps(N, save=FOLDER), or the name of the last run",
         )
     return resolved.with_values(resolved.sources["resume"], resume=""), config.resume
 
@@ -40,8 +40,8 @@ def put_off(resolved: Resolved) -> tuple[Resolved, str]:
 def from_hosts(
     resolved: Resolved, said: str, hosts: Sequence[Host], found: HostSurvey
 ) -> tuple[Resolved, dict[str, str]]:
-    """Return the config with the step that all hosts resume from, and ``resume`` for the peers of
-    each host. The result is a line in the report."""
+    """Return the settings with the step from which all hosts resume, and the setting ``resume`` of
+    each host. Add a line to the report."""
     plan, report = resolved.config.pipeline, found.report
     assert plan is not None, "only a pipeline resumes from parts"
     if report.failed:
@@ -70,7 +70,7 @@ def from_hosts(
 
 
 def parts_of(saved: Mapping[str, Mapping[str, Any]]) -> dict[str, list[SavedStage]]:
-    """Return the saved stages of each host, as it has reported them."""
+    """Return the saved stages that each host has reported."""
     return {
         name: [part for each in said["parts"] if (part := SavedStage.from_json(each)) is not None]
         for name, said in saved.items()
@@ -83,8 +83,8 @@ def _judge(
     hosts: Sequence[Host],
     able: Mapping[str, Sequence[SavedStage]],
 ) -> None:
-    """Report peers on hosts without the layers of their stage. Another peer of the stage sends them
-    its state; if there is none, the check fails."""
+    """Report hosts that lack the layers of their peers' stage. If another host of the stage has the
+    layers, the peers will receive its state. Otherwise the check fails."""
     for number, stage in enumerate(plan.stages):
         where = {peer: host.name for host in hosts for peer in host.numbers if peer in stage.peers}
         have = [name for name in where.values() if stage_parts.covering(able[name], stage.layers)]
@@ -116,11 +116,12 @@ def _who_has(able: Mapping[str, Sequence[SavedStage]]) -> str:
 def _no_step(
     where: str, asked: int | None, steps: Sequence[int], saved: Mapping[str, Mapping[str, Any]]
 ) -> tuple[str, str]:
-    """Return an error message and a hint: the requested step is not complete, or no step is."""
+    """Return an error message and a hint for the case that the requested step is not complete, or
+    that no step is."""
     if asked is not None:
         return (
             f"no set of stages in {shown(where)} has the whole model of step {asked}",
-            f"complete are: {', '.join(map(str, steps)) or 'none'}",
+            f"complete steps: {', '.join(map(str, steps)) or 'none'}",
         )
     told = []
     for name, said in saved.items():
@@ -130,5 +131,5 @@ def _no_step(
         told.append(f"{name}: {said['error'] or has or 'nothing in ' + str(said['folder'])}")
     return (
         f"no step of {shown(where)} is complete: {shown('; '.join(told))}",
-        "give the folder that the script saves to, or the name of a run that has saved",
+        "use the folder of the checkpoints, or the name of a run that has saved some",
     )

@@ -16,14 +16,14 @@ from .survey import HostRequirements
 
 STOP_SLACK_S = 10.0
 SILENT_S = 5.0
-LOST_S = 60.0  # A host that was silent for this long is abandoned or reconnected.
+LOST_S = 60.0  # A host that was silent for this long, in seconds, is reconnected or abandoned.
 
 
 class HostsShutdown:
-    """Asks agents to end their peers, and disconnects from those that do not answer.
+    """Requests agents to end their peers, and disconnects from agents that do not reply.
 
     Args:
-        wanted: Requirements that hosts met.
+        wanted: Requirements, from which the run folder of each host follows.
         hosts: All hosts, by name.
     """
 
@@ -35,7 +35,7 @@ class HostsShutdown:
 
     @property
     def is_running(self) -> bool:
-        """Whether a host has peers that have not ended."""
+        """Whether any host has peers that have not ended."""
         return not all(found.ended or found.abandoned for found in self._hosts.values())
 
     def on_signal(self, number: int) -> None:
@@ -58,8 +58,8 @@ class HostsShutdown:
             self.on_signal(number)
 
     def dismiss_if_late(self, found: HostState) -> None:
-        """Stop the peers of a restarted host that is too late: all other peers have finished, and
-        none is left to send a state."""
+        """Stop the peers of a restarted host that is too late: the other peers have finished, and
+        no peer is left that could send a state."""
         view, outcome = self._records.view, self._records.outcome
         others_run = any(
             other.unfinished(view)
@@ -82,8 +82,8 @@ class HostsShutdown:
             found.remote.send("stop", why="terminate")
 
     def watch_silence(self, found: HostState) -> None:
-        """Print when a host falls silent and when it replies again. Disconnect from a host that
-        stays silent."""
+        """Print a line when a host becomes silent, and when it replies again. Disconnect from a
+        host that stays silent for ``LOST_S``."""
         silent_s = found.remote.silent_s
         if (
             found.remote.over
@@ -96,16 +96,15 @@ class HostsShutdown:
             found.silent = True
             peers = ", ".join(map(str, found.peers))
             self._records.print_line(
-                f"! {found.name} has been silent for {silent_s:.0f} s; its peers {peers} go on "
-                "without the launcher if they can"
+                f"! {found.name} has been silent for {silent_s:.0f} s; if possible, its peers "
+                f"{peers} continue without the launcher"
             )
         elif found.silent and silent_s < SILENT_S:
             found.silent = False
-            self._records.print_line(f"~ {found.name} answers again")
+            self._records.print_line(f"~ {found.name} replies again")
         elif found.silent and silent_s > LOST_S and not found.over.is_set() and not found.ended:
             self._records.print_line(
-                f"! {found.name} has been silent for {LOST_S:.0f} s: it is abandoned, or "
-                "reconnected"
+                f"! {found.name} has been silent for {LOST_S:.0f} s: it is reconnected or abandoned"
             )
             self._disconnect(found)
 
@@ -120,8 +119,8 @@ class HostsShutdown:
             found.remote.send(kind, **fields)
 
     def _abandon_later(self, after_s: float) -> None:
-        """Abandon hosts that have not ended ``after_s`` seconds from now. The agent of an
-        unreachable host ends its peers by itself, or continues if it was only cut off."""
+        """Abandon those hosts that have not ended ``after_s`` seconds from now. The agent of an
+        unreachable host ends its peers by itself, or lets them continue if the host was cut off."""
         asyncio.get_running_loop().call_later(after_s, self._abandon_hosts)
 
     def _abandon_hosts(self) -> None:

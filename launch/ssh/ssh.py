@@ -1,5 +1,5 @@
-"""Command that starts a host's agent: the user's own ssh, with its config, jump hosts and agent. It
-never prompts."""
+"""Command that starts the agent of a host. It uses the user's own ssh, with its config, jump hosts
+and ssh agent, and never prompts."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from gossip.interpreter import python_command
 from .hostlist import Host
 
 CONNECT_S = 10
-# ControlMaster: an existing connection is used, but no shared one is opened: other processes may
-# depend on it.
+# ControlMaster=no: use an existing shared connection, but open none, because other processes could
+# come to depend on it.
 OPTIONS = (
     "BatchMode=yes",
     f"ConnectTimeout={CONNECT_S}",
@@ -48,13 +48,13 @@ def parse(given: str) -> tuple[str, ...]:
     except ValueError as error:
         raise ConfigError(f"--ssh {given!r}: {error}") from error
     if not words:
-        raise ConfigError("--ssh names no command", "such as --ssh 'ssh -F my_config'")
+        raise ConfigError("--ssh has no command", "for example --ssh 'ssh -F my_config'")
     return words
 
 
 def command(host: Host, ssh: Sequence[str], name: str) -> list[str]:
-    """Return the command that starts the agent of a host. ``name``: Name of the run, shown in the
-    process list there."""
+    """Return the command that starts the agent of a host. ``name``: name of the run, which is
+    visible in the process list of the host."""
     agent = python_command("-m", "gossip.launch.ssh.agent", name, python=python_of(host))
     if host.is_local:
         return agent
@@ -68,10 +68,10 @@ def python_of(host: Host) -> str:
 
 
 def explain(host: Host, code: int | None, said: Sequence[str]) -> Unreachable:
-    """Return the reason why there is no agent, from the exit code and stderr of ssh.
+    """Return the reason why no agent has started, from the exit code and stderr of ssh.
 
     Args:
-        code: Exit code; None if ssh is running, and no agent has replied.
+        code: Exit code of ssh; None if ssh is running but no agent has replied.
     """
     target, python = host.target, python_of(host)
     text = "\n".join(said)
@@ -100,10 +100,10 @@ def explain(host: Host, code: int | None, said: Sequence[str]) -> Unreachable:
         return Unreachable(
             target,
             "its key is not known here",
-            f"ssh {target} true     once by hand, and compare its key",
+            f"run once by hand, and compare its key: ssh {target} true",
         )
     if code is None:
-        return Unreachable(target, "no agent has answered", by_hand)
+        return Unreachable(target, "no agent has replied", by_hand)
     if code == 255:
         return Unreachable(target, last or "it ended without output", by_hand)
     return Unreachable(
@@ -112,6 +112,6 @@ def explain(host: Host, code: int | None, said: Sequence[str]) -> Unreachable:
 
 
 def _plain(line: str, target: str) -> str:
-    """Remove the host names that ssh puts before its messages."""
+    """Remove the host names with which messages of ssh begin."""
     host = re.escape(target.rpartition("@")[2])
     return re.sub(rf"^(ssh: |([\w.+-]+@)?{host}: )+", "", line.strip()).rstrip(".\r")

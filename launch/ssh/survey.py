@@ -1,5 +1,5 @@
-"""Checks every host and every pair of hosts before the start: agents collect facts, ``hostcheck``
-evaluates them."""
+"""Checks of every host and every pair of hosts before the start. Agents collect facts, and
+``hostcheck`` evaluates them."""
 
 from __future__ import annotations
 
@@ -23,20 +23,21 @@ from .pairs import WORD_BYTES
 from .remote import AgentLost, RemoteAgent
 
 MEASURED_MAX = 8
-"""With up to this many hosts, every pair is measured, half a second each. With more, each host is
-measured with the next one only."""
+"""Maximum number of hosts for which the rate of every pair is measured, which takes half a second
+for each pair. With more hosts, each host is measured only with the next one."""
 
 
 @dataclass(frozen=True, slots=True)
 class HostRequirements:
-    """Requirements that each host must meet.
+    """Requirements that every host must meet.
 
     Attributes:
-        program: The program as typed; like all other paths relative to each host's ``workdir``.
-        run_dir: Folder of the run; each host has its own folder in it (``host_folder``).
+        program: The program as typed. This path, like all others, is relative to the ``workdir`` of
+            each host.
+        run_dir: Folder of the run. Each host has a folder of its own in it (``host_folder``).
         run: Id of the run.
-        saved: Checkpoint that a pipeline resumes from, as ``hostfacts.saved`` takes it; "" means
-            none.
+        saved: Checkpoint from which a pipeline resumes, an argument of ``hostfacts.saved``; ""
+            means none.
     """
 
     program: Program
@@ -49,7 +50,7 @@ class HostRequirements:
         return str(Path(self.run_dir) / "hosts" / host.name)
 
     def on(self, host: Host) -> dict[str, Any]:
-        """Return the fields of the request to the host's agent."""
+        """Return the fields of the check request to the agent of a host."""
         folders = {"workdir": host.workdir or self.workdir, "run_dir": self.host_folder(host)}
         return {
             **folders,
@@ -64,8 +65,8 @@ class HostRequirements:
 @dataclass(frozen=True, slots=True)
 class HostSurvey:
     """Result of the checks. ``addresses``: address for the peers of each host. ``unreachable``:
-    hosts without an agent. ``measured``: (from, to) -> Mbit/s. ``saved``: result of
-    ``hostfacts.saved`` on each host."""
+    errors of hosts without an agent. ``measured``: rate of each (from, to), in Mbit/s. ``saved``:
+    result of ``hostfacts.saved`` on each host."""
 
     report: HostReport
     addresses: Mapping[str, str]
@@ -75,7 +76,7 @@ class HostSurvey:
 
 
 async def survey(remotes: Mapping[str, RemoteAgent], wanted: HostRequirements) -> HostSurvey:
-    """Connect to all hosts and check them."""
+    """Connect to all hosts, and check the hosts and all pairs of them."""
     report = HostReport()
     hosts = [remote.host for remote in remotes.values()]
     answers = await asyncio.gather(
@@ -165,7 +166,7 @@ async def _survey_pairs(
 async def find_address(
     remote: RemoteAgent, addresses: Sequence[str], others: Iterable[RemoteAgent]
 ) -> str:
-    """Return the address at which most of the other hosts reach a host.
+    """Return the address at which most of the other hosts reach the host of ``remote``.
 
     Raises: AgentLost: The host has no address, or its agent has ended.
     """
@@ -185,7 +186,7 @@ async def find_address(
     probed: dict[str, dict[tuple[str, str], Mapping[str, Any]]] = {}
     for other, answer in zip(there, answers, strict=True):
         if isinstance(answer, AgentLost):
-            continue  # This agent is also lost.
+            continue  # Skip an agent that is also lost.
         if isinstance(answer, BaseException):
             raise answer
         for target, result in zip(targets, answer["results"], strict=True):
@@ -201,9 +202,9 @@ def _measured_pairs(names: Sequence[str]) -> list[tuple[str, str]]:
 
 
 def with_keys(resolved: Resolved, found: HostSurvey) -> Resolved:
-    """Return the config with keys turned on if peers listen beyond loopback.
+    """Return the settings, with keys enabled if peers listen on other addresses than loopback.
 
-    Raises: ConfigError: ``keys`` is off, and ``insecure`` is not set.
+    Raises: ConfigError: Keys are needed, but the user has disabled them without ``insecure``.
     """
     config = resolved.config
     if (
@@ -218,16 +219,16 @@ def with_keys(resolved: Resolved, found: HostSurvey) -> Resolved:
             "send false updates",
             "leave out --no-keys, or add --insecure on a network with trusted machines only",
         )
-    return resolved.with_values("addresses beyond loopback", keys=True)
+    return resolved.with_values("addresses other than loopback", keys=True)
 
 
 class HostsUnfit(ConfigError):
-    """A host, or the network between two, does not allow the run. Nothing was started."""
+    """A host, or the network between two hosts, does not allow the run. Nothing was started."""
 
 
 def refuse(found: HostSurvey) -> None:
-    """Raise the errors of the report. Raises: Unreachable, HostsUnfit: A check has failed; a single
-    failure is named."""
+    """Raise an error if a check has failed. If only one has failed, the message describes it.
+    Raises: Unreachable, HostsUnfit."""
     failed = found.report.failed
     if not failed:
         return

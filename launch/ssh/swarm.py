@@ -1,5 +1,5 @@
-"""Runs one swarm on many hosts with an agent on each: shows their events, restarts lost hosts, and
-leaves no process behind."""
+"""Launcher of one swarm on many hosts, with an agent on each host. It shows the events of all
+hosts, restarts lost hosts, and leaves no process behind."""
 
 from __future__ import annotations
 
@@ -49,10 +49,10 @@ FETCH_S = 300.0
 
 
 class HostsLauncher:
-    """One run on many hosts, from the checks to the collected files.
+    """Launcher of one run on many hosts, from the checks to the collection of files.
 
     Args:
-        config: Resolved; its peers are those of all hosts.
+        config: Resolved settings. They include the peers of all hosts.
     """
 
     def __init__(self, config: RunConfig, program: AgentProgram, screen: Screen) -> None:
@@ -79,22 +79,22 @@ class HostsLauncher:
         self._explained_by: str | None = None
         self._key: KeyPair | None = None
         self.resumes: Mapping[str, str] = {}
-        """Checkpoint to resume from, by host, if hosts have different ones."""
+        """Checkpoint from which to resume, by host, if it differs between hosts."""
 
     def _remote(self, host: Host) -> RemoteAgent:
         argv = ssh.command(host, self.program.ssh, self.config.name)
         return RemoteAgent(host, argv, self._guardian, self._on_frame, self._on_end)
 
     def peer_name(self, peer: int) -> str:
-        """``3@nodeb``."""
+        """Return the name of a peer with its host, such as ``3@nodeb``."""
         return f"{peer}@{self._of[peer].name}" if peer in self._of else str(peer)
 
     def bracketed(self, peer: int) -> str:
-        """Return the prefix of the peer's output lines."""
+        """Return the prefix for the output lines of a peer."""
         return f"[{self.peer_name(peer)}]"
 
     async def survey_hosts(self) -> HostSurvey:
-        """Survey all hosts. Start only the agents."""
+        """Check all hosts. This starts only the agents."""
         found = await survey(
             {name: place_.remote for name, place_ in self.places.items()}, self._wanted
         )
@@ -111,11 +111,11 @@ class HostsLauncher:
     # --- the run ----------------------------------------------------------------------------------
 
     async def run(self, folder: Path, config: RunConfig) -> RunOutcome:
-        """Run the peers of all hosts until they have ended and their files are in ``folder``.
+        """Run the peers of all hosts until they have ended. Then collect their files in ``folder``.
 
         Args:
-            folder: Folder of the run, with its swarm key if there is one.
-            config: The config after the checks of the hosts.
+            folder: Folder of the run, which contains the swarm key in a run with keys.
+            config: Settings, as changed by the checks of the hosts.
         """
         self.config = self.records.outcome.config = config
         self._key = read_pair(folder / SWARM_KEY) if config.keyed else None
@@ -128,8 +128,9 @@ class HostsLauncher:
         return self.records.outcome
 
     async def _lead(self) -> None:
-        """Run until every host has reported the end of its part."""
-        # A stopped launcher sends no pings, so the agents would treat it as unreachable.
+        """Run until every host has reported the end of its peers, or was abandoned."""
+        # Ignore Ctrl-Z: a stopped launcher sends no pings, so the agents would treat it as
+        # unreachable.
         former = signal.signal(signal.SIGTSTP, signal.SIG_IGN)
         watcher = asyncio.create_task(self._watch())
         try:
@@ -184,7 +185,7 @@ class HostsLauncher:
         write_json(self._folder / checkpoints.HOSTS, {"hosts": rows})
 
     async def _life_of(self, found: HostState) -> None:
-        """Supervise a host until its peers have finished, or it is abandoned."""
+        """Supervise a host until its peers have ended, or the host is abandoned."""
         while True:
             await found.over.wait()
             found.over.clear()
@@ -195,7 +196,7 @@ class HostsLauncher:
                 found.abandoned = True
                 self._announce_end(found)
                 return
-            self._write_hosts()  # It may have another address.
+            self._write_hosts()  # The host may have another address now.
             incarnations = {
                 peer: found.next_incarnation(self.records.view, peer)
                 for peer in found.peers
@@ -219,8 +220,8 @@ class HostsLauncher:
             )
 
     def _announce_end(self, found: HostState) -> None:
-        """Announce the end of the peers of a host to the others, which would otherwise wait for
-        their restart."""
+        """Announce the end of the peers of a host to the other hosts. Otherwise the peers there
+        would wait for a restart."""
         for other in self.places.values():
             for peer in found.peers if other is not found else ():
                 incarnation = found.next_incarnation(self.records.view, peer) - 1
@@ -252,7 +253,8 @@ class HostsLauncher:
             case "failed":
                 hint = f" (try: {frame['hint']})" if frame.get("hint") else ""
                 self.records.print_line(f"x {found.name}: {frame['message']}{hint}")
-                found.tries = self.program.restarts  # Another start would fail, too.
+                # Do not restart: another start would fail, too.
+                found.tries = self.program.restarts
                 found.over.set()
             case "file" if found.collector is not None:
                 try:
@@ -279,7 +281,7 @@ class HostsLauncher:
 
     def _introduce(self, found: HostState, join_server: str) -> None:
         """Send the address of a new join server to the other hosts. When all hosts have a join
-        server, print the command with which others join."""
+        server, print the command with which other machines join."""
         found.join_server = join_server
         for other in self.places.values():
             if other is not found:
@@ -294,8 +296,8 @@ class HostsLauncher:
             self.records.print_line(line)
 
     def _print_agent_line(self, found: HostState, text: str) -> None:
-        """Print a line of an agent. Details are printed for the first failure only, which is
-        usually the cause of the others."""
+        """Print a line of an agent. Details are printed only for the first failure, which is
+        usually the cause of later ones."""
         if text.startswith("  "):
             if self._explained_by in (None, found.name):
                 self.records.print_line(text)
@@ -329,11 +331,11 @@ class HostsLauncher:
                 records.print_line(waiting(view, self.config, now - began, now, self.peer_name))
 
     async def _fetch(self, found: HostState) -> None:
-        """Fetch logs, metrics, commits and events of a host's peers. Only the events that a lost
-        host has sent exist here."""
+        """Fetch the logs, metrics, commits and events of a host's peers. If the host is lost, this
+        machine has only the events that the host has sent."""
         if not found.ended or found.remote.over or found.remote.silent_s > SILENT_S:
             self.records.print_line(
-                f"! the logs of {found.name} are only there: {self._wanted.host_folder(found.host)}"
+                f"! not fetched: logs of {found.name} in {self._wanted.host_folder(found.host)}"
             )
             return
         found.collector = Collector(self._folder, found.name, found.peers)

@@ -1,4 +1,5 @@
-"""Weights of the servers of each host, from the measured speed of its network."""
+"""Weights of servers: how often the peers of each host serve, from the measured rates of the
+network."""
 
 from __future__ import annotations
 
@@ -15,21 +16,22 @@ from .hostlist import Host, place
 
 MEASURED = "the speeds of the hosts"
 SPREAD = 2.0
-"""Hosts with a smaller ratio of speeds get equal weights: a measurement of a quarter of a second
-shows only the order of magnitude."""
-STEPS = 3  # of halving: the slowest hosts serve at least an eighth as often as the fastest
+"""Ratio of rates up to which hosts get equal weights. A measurement of a quarter of a second shows
+only the order of magnitude."""
+# maximum number of halvings: the slowest hosts serve at least an eighth as often as the fastest
+STEPS = 3
 NAMED_MAX = 4
 
 
 def speeds(names: Sequence[str], measured: Mapping[tuple[str, str], float]) -> dict[str, float]:
-    """Return the rate of each host in its slower direction, in Mbit/s. Empty if a host was not
-    measured in both.
+    """Return the rate of each host in its slower direction, in Mbit/s. Return {} if a host was not
+    measured in both directions.
 
-    A connection is as fast as the slower of its two ends, so the best connection of a host shows
-    its own rate. A host with one fast connection is fast, even if the others are slow.
+    A connection is as fast as the slower of its two hosts, so the fastest connection of a host
+    shows the rate of that host, even if its other connections are slow.
 
     Args:
-        measured: (from, to) -> Mbit/s.
+        measured: Rate of each (from, to), in Mbit/s.
     """
     found: dict[str, float] = {}
     for name in names:
@@ -42,8 +44,8 @@ def speeds(names: Sequence[str], measured: Mapping[tuple[str, str], float]) -> d
 
 
 def weights_of(carried: Mapping[str, float]) -> dict[str, int]:
-    """Return weights of the hosts: powers of two, so that noise does not change them, and 1 for the
-    slowest. Empty if no host is more than twice as fast as another."""
+    """Return the weights of the hosts. They are powers of two, so that noise rarely changes them,
+    and 1 for the slowest host. Return {} if no host is more than twice as fast as another."""
     best, worst = max(carried.values(), default=0.0), min(carried.values(), default=0.0)
     if best <= SPREAD * worst:
         return {}
@@ -58,20 +60,21 @@ def by_bandwidth(
     measured: Mapping[tuple[str, str], float],
     report: HostReport,
 ) -> Resolved:
-    """Return the config with weights by bandwidth, unless the user has set weights or the hosts are
-    similar. Add a line to the report."""
+    """Return the settings with weights from the measured rates, and add a line to the report. If
+    the user has set weights, or the hosts are similar, the settings are unchanged."""
     config = resolved.config
     if resolved.sources["server_weights"] != "default" or all(map(is_loopback, addresses.values())):
         return resolved
     if config.pipeline is not None:
-        return resolved  # Each stage has its own servers, and the plan includes the links.
+        # Each stage has its own servers, and the plan already accounts for the links.
+        return resolved
     carried = speeds([host.name for host in hosts], measured)
     topology = topologies.load(config.topology)
     if "weights" in topology.bound:
         return resolved
     best = max(carried.values(), default=0.0)
-    # On this host, sending local updates is as much load as receiving those of others as a
-    # server. Serving less often would save nothing.
+    # If a host has at least half of the peers, sending their updates loads its link as much as
+    # receiving the other updates as a server. Serving less often would save nothing.
     full = {host.name for host in hosts if 2 * host.slots >= config.peers}
     found = weights_of({name: best if name in full else rate for name, rate in carried.items()})
     if "weights" in topology.options:
@@ -82,7 +85,7 @@ def by_bandwidth(
                 report.add(
                     "ok",
                     "servers",
-                    f"{host.name}, with {rates}, has {count}: equal load whichever peer serves",
+                    f"{host.name}, with {rates}, has {count}: equal load for any choice of server",
                 )
     elif carried:
         found = weights_of(carried)
@@ -95,7 +98,7 @@ def by_bandwidth(
         report.add(
             "ok",
             "servers",
-            f"{config.topology} {why}: {slowest}, with {rates}, carries as much as the others",
+            f"{config.topology} {why}: {slowest}, with {rates}, has as much load as the others",
         )
         return resolved
     counted = within_bounds([found[host.name] for host in hosts for _ in range(host.slots)])
@@ -106,7 +109,8 @@ def by_bandwidth(
 
 
 def describe_weights(weights: Mapping[str, int], carried: Mapping[str, float]) -> str:
-    """``each peer of a, b serves 4 times as often as each of c (940 / 210 Mbit/s)``."""
+    """Return a text such as ``each peer of a, b serves 4 times as often as each of c (940 / 210
+    Mbit/s)``."""
     groups: dict[int, list[str]] = {}
     for name, weight in weights.items():
         groups.setdefault(weight, []).append(name)

@@ -264,7 +264,7 @@ async def test_an_address_that_the_others_cannot_reach_is_refused(
     async with run_in(tmp_path / "run") as join_server:
         with pytest.raises(
             ConfigError,
-            match=r"this machine's peers would be at 10.9.9.9: the other peers could not reach them",
+            match=r"peers would be at 10.9.9.9: the other peers could not reach them",
         ):
             await arrive(join_server.address, advertise="eth0")
 
@@ -277,8 +277,8 @@ async def test_what_the_door_saw_is_compared_with_ones_address(tmp_path: Path, h
         assert said == [
             (
                 "! this machine's address is 127.0.0.1, but the join server at 127.0.0.1:1 saw "
-                "127.0.0.9: the network between them translates addresses. The other peers connect to "
-                "127.0.0.1"
+                "127.0.0.9: the network between them translates addresses. The other peers "
+                "connect to 127.0.0.1"
             )
         ]
 

@@ -57,7 +57,7 @@ def test_a_line_that_never_ends_is_refused() -> None:
 
 
 def test_a_frame_that_no_reader_would_take_is_not_sent() -> None:
-    with pytest.raises(ValueError, match="a frame of"):
+    with pytest.raises(ValueError, match="the frame has"):
         encode({"kind": "x", "text": "y" * FRAME_BYTES_MAX})
 
 

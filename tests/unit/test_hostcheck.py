@@ -77,7 +77,7 @@ def test_a_host_with_which_all_is_well_is_one_line() -> None:
         (
             {"packages": {"torch": "2.12.0"}},
             [
-                "fail  torch is 2.12.0, 2.13.0+cpu elsewhere",
+                "fail  torch is 2.12.0, but 2.13.0+cpu elsewhere",
                 "try: install the same version on all hosts",
             ],
         ),
@@ -85,7 +85,7 @@ def test_a_host_with_which_all_is_well_is_one_line() -> None:
             {"packages": {"torch": "2.13.0+cu126"}},
             [
                 (
-                    "warn  torch is 2.13.0+cu126, 2.13.0+cpu elsewhere: results may differ in "
+                    "warn  torch is 2.13.0+cu126, but 2.13.0+cpu elsewhere: results may differ in "
                     "their last bits"
                 )
             ],
@@ -93,7 +93,7 @@ def test_a_host_with_which_all_is_well_is_one_line() -> None:
         (
             {"packages": {"gossip-train": "0.2.0"}},
             [
-                "fail  gossip is 0.2.0, 0.1.0 elsewhere",
+                "fail  gossip is 0.2.0, but 0.1.0 elsewhere",
                 "try: install the same version on all hosts",
             ],
         ),
@@ -106,7 +106,10 @@ def test_a_host_with_which_all_is_well_is_one_line() -> None:
         ),
         (
             {"python": "3.12.1"},
-            ["fail  python is 3.12.1, 3.11.7 elsewhere", "try: python=... after b in a host file"],
+            [
+                "fail  python is 3.12.1, but 3.11.7 elsewhere",
+                "try: python=... after b in a host file",
+            ],
         ),
         (
             {"clock_s": -7.25},
@@ -246,7 +249,7 @@ def test_an_address_that_nobody_else_can_reach_is_refused() -> None:
     report = HostReport()
     judge_pairs(report, ["a", "b"], {"a": "127.0.0.1", "b": B}, {B: {("a", "b"): FINE}}, {})
     assert report.as_text() == [
-        "fail  b -> a  a has no address but 127.0.0.1, which other machines cannot reach",
+        "fail  b -> a  a has only the address 127.0.0.1, which other machines cannot reach",
         (
             "              try: address=... after a in a host file: an interface, a network such "
             "as 10.0.0.0/8, or a number"
@@ -286,7 +289,7 @@ def test_many_pairs_share_a_line() -> None:
             255,
             ["Host key verification failed."],
             "ssh nodeb: its key is not known here",
-            "ssh nodeb true     once by hand, and compare its key",
+            "run once by hand, and compare its key: ssh nodeb true",
         ),
         (
             255,
@@ -312,7 +315,7 @@ def test_many_pairs_share_a_line() -> None:
         (
             None,
             [],
-            "ssh nodeb: no agent has answered",
+            "ssh nodeb: no agent has replied",
             "ssh nodeb true     must work without typing; then run this again",
         ),
     ],

@@ -80,7 +80,7 @@ def test_what_is_no_list_of_hosts_is_refused(text: str) -> None:
 
 
 def test_a_port_on_the_command_line_is_not_taken_for_a_number_of_peers() -> None:
-    with pytest.raises(ConfigError, match="2222 peers on one host") as wrong:
+    with pytest.raises(ConfigError, match="means 2222 peers on one host") as wrong:
         parse_list("a:2222")
     assert wrong.value.hint == "the port of ssh belongs in a host file: a:2222 slots=1"
 

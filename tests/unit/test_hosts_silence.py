@@ -89,8 +89,8 @@ async def test_a_host_that_stays_silent_is_given_up_once() -> None:
         await asyncio.gather(*shutdown._tasks)
     assert closed == [True]
     assert [line.partition(" has been silent for ")[2] for line in said] == [
-        "61 s; its peers 0, 1 go on without the launcher if they can",
-        f"{hosts.LOST_S:.0f} s: it is abandoned, or reconnected",
+        "61 s; if possible, its peers 0, 1 continue without the launcher",
+        f"{hosts.LOST_S:.0f} s: it is reconnected or abandoned",
     ]
 
 

@@ -60,7 +60,7 @@ def test_a_host_that_the_plan_leaves_out_starts_nothing_and_is_named() -> None:
     found = planned.by_plan(hosts, NAMES, "plan.toml")
     assert [host.name for host in found] == ["lab1", "lab2", "lab3"]
     assert planned.unplanned(hosts, found) == (
-        "! nothing is started on lab4: no peer of the plan is there"
+        "! nothing is started on lab4: the plan has no peer there"
     )
     assert planned.unplanned(hosts[:3], found) == ""
 
@@ -71,7 +71,7 @@ def test_a_host_that_the_plan_leaves_out_starts_nothing_and_is_named() -> None:
         (
             "10.0.0.1,lab1",
             r"no host has the peers lab3, lab2: plan\.toml has lab3, lab1, lab2, the hosts are "
-            r"10\.0\.0\.1, lab1; without a peer is 10\.0\.0\.1",
+            r"10\.0\.0\.1, lab1; 10\.0\.0\.1 has no peer",
             "-H lab3=HOST,lab1=lab1,lab2=HOST",
         ),
         (
@@ -94,7 +94,7 @@ def test_hosts_that_do_not_fit_the_plan_are_refused_with_both_named(
 @pytest.mark.parametrize(
     ("hosts", "said"),
     [
-        ("lab1=a:2", "one name, and 2 peers"),
+        ("lab1=a:2", "has one name for 2 peers"),
         ("-x=a", "'-x' is not a name of a peer"),
         ("=a", "'' is not a name of a peer"),
         ("lab1=", "is neither a host nor a file"),

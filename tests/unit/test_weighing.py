@@ -142,8 +142,8 @@ def test_a_slow_host_with_half_of_the_peers_is_not_spared_as_it_carries_as_much_
     assert found.config.server_weights == ""
     assert report.as_text() == [
         (
-            "ok    servers  b, with 100 of 900 Mbit/s, has 2 of 4 peers: equal load whichever "
-            "peer serves"
+            "ok    servers  b, with 100 of 900 Mbit/s, has 2 of 4 peers: equal load for "
+            "any choice of server"
         )
     ]
     rates = {"a": 900.0, "b": 100.0, "c": 100.0, "d": 900.0}
@@ -183,8 +183,8 @@ def test_where_nobody_serves_the_slow_host_is_named_and_nothing_is_changed() -> 
     assert found == given
     assert lines == [
         (
-            "ok    servers  random-k has no servers: c, with 210 of 900 Mbit/s, carries as "
-            "much as the others"
+            "ok    servers  random-k has no servers: c, with 210 of 900 Mbit/s, has as much "
+            "load as the others"
         )
     ]
 

@@ -37,9 +37,8 @@ def section(run: RecordedRun, marks: tuple[Mark, ...], incidents: list[Incident]
     if len(run.commits):
         found.parts.append(_contributors(run, marks))
         found.text.append(
-            "No weight: updates that the rule left out. Refused by others: results that it made "
-            "as a server, which others rejected. With small batches both happen to honest peers, "
-            "too."
+            "No weight: updates that the rule left out. Refused by others: its results as a server "
+            "that peers rejected. With small batches both happen to honest peers, too."
         )
     sent = sent_in_all(run)
     if not sent:
@@ -70,8 +69,7 @@ def _contributors(run: RecordedRun, marks: tuple[Mark, ...]) -> LineChart:
     return LineChart(
         "chart-contributors",
         "Contributors to a round",
-        "Peers whose update reached the server in time. Each point is the mean of "
-        f"{lasted(buckets.width)}.",
+        f"Peers whose update arrived in time. Each point is the mean of {lasted(buckets.width)}.",
         (line,),
         run.duration_s,
         marks,
