@@ -9,7 +9,7 @@ from typer.core import TyperGroup
 
 
 def optional(help: str, *names: str, **more: Any) -> Any:
-    """Return an option whose help shows no default value. The help text itself states what happens
+    """Return an option without a visible default value. The help text itself states what happens
     without the option.
 
     Args:

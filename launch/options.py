@@ -265,7 +265,7 @@ SETTING_OF = {
     "start_timeout": "start_timeout_s",
     "round_timeout": "round_timeout_s",
 }
-"""Settings whose name differs from the name of their option, by option."""
+"""Setting of each option for which the two names differ."""
 
 
 Command: TypeAlias = Callable[..., None]

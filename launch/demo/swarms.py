@@ -61,7 +61,7 @@ succeeds."""
 
 @dataclass(slots=True)
 class Demo:
-    """Demo whose options were checked.
+    """Demo with checked options.
 
     Attributes:
         standard: Whether rule, topology, faults and rounds are the defaults, for which the outcome

@@ -1,9 +1,9 @@
 """Sockets that receive commands for a live run (``drilling``).
 
 Every launcher of a run has one unix socket in the run's folder. ``drill.sock`` belongs to the
-launcher that began the run. ``drill-5.sock`` belongs to a ``gossip join`` whose first peer is 5, or
-to task 5 of a scheduler. A fault of a process is applied by the launcher that started the process.
-Lasting faults are recorded by the first launcher that replies.
+launcher that began the run. ``drill-5.sock`` belongs to a ``gossip join`` with 5 as its first peer,
+or to task 5 of a scheduler. A fault of a process is applied by the launcher that started the
+process. Lasting faults are recorded by the first launcher that replies.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Decides whether and when to restart peers that have died without a planned fault
 (``--restarts``).
 
-Planned restarts are handled elsewhere. Peers that were told to leave are not restarted.
+Planned restarts are handled elsewhere. Peers that left on request are not restarted.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ DOUBLINGS_MAX = 16  # keeps the power of two finite; ``MOST_S`` bounds the wait
 STEADY_S = 60.0  # After an incarnation of this length, the next wait is again ``FIRST_S``.
 ASKED_BY = (signal.SIGINT, signal.SIGTERM)
 FINAL = (0, 2, 4, 5, 6, 7, 9, 130, EXIT_ASKED)
-"""Exit codes after which a restart would not help: the training has ended, the peer was told to
-leave, its command line is wrong, or the swarm cannot use the peer (``docs/exit_codes.md``)."""
+"""Exit codes after which a restart would not help: the training has ended, the peer left on
+request, its command line is wrong, or the swarm cannot use the peer (``docs/exit_codes.md``)."""
 
 
 @dataclass(frozen=True, slots=True)

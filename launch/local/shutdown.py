@@ -21,7 +21,7 @@ class PeersShutdown:
     """Sends signals to peers to leave, and kills those that have not left after a grace period.
 
     Attributes:
-        unneeded: Peers that were told to leave because they returned too late, or waited for a
+        unneeded: Peers that got a request to leave because they returned too late, or waited for a
             start that had become impossible.
     """
 

@@ -230,7 +230,8 @@ class Supervisor:
         self.shutdown.dismiss_latecomers()
 
     def _lose(self, peer: int) -> None:
-        """End a peer whose id was also assigned by a join server that this one could not reach."""
+        """End a peer of this launcher. A join server that this one could not reach has assigned the
+        same id to another peer."""
         process = self.processes.running.get(peer)
         if process is not None:
             self._lost.add(peer)

@@ -26,9 +26,9 @@ def keygen(
     """Make a key, in a file that only you can read: gossip keygen,
     then gossip run --key swarm.key train.py
 
-    With gossip run --key FILE, the key is a swarm key: whoever has the file can join the run. With
-    GOSSIP_KEY=FILE, it is the permanent key of a peer, whose public half can be listed in the file
-    of gossip run --allowed FILE.
+    With gossip run --key FILE, the key is a swarm key, which admits any holder of the file to the
+    run. With GOSSIP_KEY=FILE, it is the permanent key of a peer. The file of gossip run --allowed
+    FILE can list its public half.
     """
     from gossip.run import fingerprint, make_pair, read_pair
 

@@ -1,7 +1,7 @@
 """Proxy between the network and a join server's ZeroMQ socket. It limits the bytes per connection.
 
 libzmq stores the parts of a message until the last part has arrived, and no option limits the
-number of parts: the size limit is per part, and high-water marks count whole messages. So 58 MB of
+number of parts. The size limit is per part, and high-water marks count whole messages. So 58 MB of
 empty parts need 1.8 GB of memory. Therefore no peer connects directly to the ZeroMQ socket of a
 join server, which is a unix socket of this user. TCP connections end at the proxy, which counts
 their frames and bytes, encrypted or not. A connection carries one request, so small limits are

@@ -112,8 +112,8 @@ class JoinServer:
         question = says.RegistryPush(
             self._config.run_id, entry, tuple(self.keeper.entries.values()), ()
         )
-        # Also notify a join server whose first reply has not arrived yet: it may have stored the
-        # address of this join server.
+        # Also notify a join server that has not replied yet: it may have stored the address of this
+        # join server.
         others = [
             other for other in self.remote_servers.all.values() if other.answered or not other.tries
         ]

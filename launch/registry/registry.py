@@ -1,10 +1,10 @@
 """Shared state of the join servers of a run: the address of each peer, the owner of each id, and
 the other join servers. Pure: no sockets.
 
-The state is one register per peer id. Of several entries for an id, every join server keeps the
-greatest one (``PeerEntry.order``), in whatever order they arrive. So join servers that received the
-same entries have the same state. A join server has an id of its own, which also identifies its
-launcher.
+The state is one register per peer id. If there are several entries for an id, every join server
+keeps the greatest entry (``PeerEntry.order``), in whatever order they arrive. So join servers that
+received the same entries have the same state. A join server has an id of its own, which also
+identifies its launcher.
 
 Any process that can connect may send entries, so the source matters (``merge_claims``). While a
 join server replies at its own address, its entries about its own peers have priority. Claims of
@@ -153,7 +153,7 @@ class Registry:
         self._leases: dict[int, tuple[PeerEntry, float]] = {}
         # claimed ids of newcomers without an address, with the time when the claim expires
         self._claims: dict[int, tuple[PeerEntry, float]] = {}
-        # ids whose entry was confirmed by the join server that owns it
+        # ids with an entry that was confirmed by its owner, a join server
         self._vouched: set[int] = set()
         self._met: set[bytes] = set()  # join servers that have replied
         self.merge(

@@ -40,7 +40,7 @@ class RemoteServer:
     """
 
     address: str
-    # ids whose entries must still be sent to this join server
+    # ids of the entries that must still be sent to this join server
     news: set[int] = field(default_factory=set)
     wake: asyncio.Event = field(default_factory=asyncio.Event)
     tries: int = 0  # failed visits since its last reply

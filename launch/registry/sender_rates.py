@@ -15,8 +15,8 @@ class SenderRateLimiter:
 
     def __init__(self, per_s: float, at_once: float) -> None:
         self._per_s, self._at_once = per_s, at_once
-        # Units left, and the time of the last request, by sender. The sender whose last request is
-        # the oldest comes first.
+        # Units left, and the time of the last request, by sender. The sender with the oldest last
+        # request comes first.
         self._left: dict[str, tuple[float, float]] = {}
 
     def consume_units(self, sender: str, units: float, now: float) -> bool:

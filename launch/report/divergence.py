@@ -23,7 +23,7 @@ def _largest(event: events.Divergence) -> float | None:
 
 
 def describe(event: events.Divergence) -> str:
-    """Return the event as a clause whose subject is the peer."""
+    """Return the event as a clause. Its subject, the peer, is left out."""
     names = [str(text_of(name)) for name in event.tensors or ()]
     shown = ", ".join(names[:3]) or "a tensor"
     more = (event.count or len(names)) - len(names[:3])

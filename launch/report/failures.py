@@ -288,8 +288,8 @@ class Failures:
     def _on_is_unlike_profile(
         self, event: events.UnlikeProfile, row: PeerRow, subject: PeerRow
     ) -> list[str]:
-        """Return the line about a peer whose speed differs from its profile. Only the first report
-        counts."""
+        """Return the line about a peer that is slower or faster than its profile. Only the first
+        report counts."""
         line = f"! peer {subject.peer} {describe_unlike_profile(event)}"
         return [line] if self._state.speaker.is_due(event, subject.peer, EVER) else []
 

@@ -2,8 +2,8 @@
 these files.
 
 Processes of this or another machine may append to a file of a run while it is read. A row is
-yielded once, as soon as its line is complete. A line that a crash left incomplete is skipped, and
-the number of such lines is recorded.
+yielded once, as soon as its line is complete. A line that a crash left incomplete is skipped and
+counted.
 """
 
 from __future__ import annotations

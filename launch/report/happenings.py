@@ -157,8 +157,8 @@ class PartitionRecord(Injection):
     """Fault of links, with the peers that it separated.
 
     Attributes:
-        skipped: Time of the first report of a silent peer whose silence the fault may explain, by
-            peer.
+        skipped: Time of the first report that a peer is silent, by peer. The fault may explain this
+            silence.
         back_at: Time at which the last peer returned.
     """
 

@@ -92,7 +92,7 @@ def read(commits: Iterable[CommitRow]) -> History:
     A commit names the chain that it extends. A run may end on several branches, or the server of a
     commit may have been killed before it recorded the commit. The branch with the most contributors
     in its last rounds is then the history. A tie goes to the longest branch, and then to the branch
-    whose last commit has the latest attempt, because its server had received no earlier commit.
+    with the latest attempt in its last commit, because that server had received no earlier commit.
 
     In a pipeline each stage has its own commits for the same rounds. The history has the commits of
     the last stage, because they contain the losses.
@@ -242,8 +242,8 @@ def count_uses(ranges: Ranges, total: int) -> tuple[int, int, int]:
 
 
 def cost(branch: Branch, true: Sequence[CommitRow]) -> dict[str, int]:
-    """Return the cost of an abandoned branch: the number of samples that it used in vain, and how
-    many of them the history also used."""
+    """Return the cost of an abandoned branch: the number of samples that it used for no result, and
+    how many of them the history also used."""
     (total, ours), (_, theirs) = used(true), used(branch.commits)
     given_back = sum(stop - start for ranges in theirs.values() for start, stop in ranges)
     both = 0

@@ -213,8 +213,8 @@ def is_alive(pid: int, started: int) -> bool:
 
 
 def processes_of(folder: Path) -> list[int]:
-    """Return the pids of the running processes of this machine whose environment names the run in
-    ``folder``."""
+    """Return the pids of the running processes of this machine that have the run in ``folder`` in
+    their environment."""
     word = f"GOSSIP_RUN_DIR={folder.resolve()}".encode()
     found = []
     for name in os.listdir("/proc"):

@@ -1,5 +1,5 @@
-"""Participation in rounds: the share of the live peers outside quarantine whose update a round
-contains."""
+"""Participation in rounds: the share of the live peers outside quarantine that have an update in
+the round."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ gaps are ignored."""
 
 @dataclass(frozen=True, slots=True)
 class LowWindow:
-    """Window whose mean participation is below ``BOUND``. ``first``, ``last``: its first and last
+    """Window with a mean participation below ``BOUND``. ``first``, ``last``: its first and last
     round. ``without_anybody``: number of its rounds without a contributor."""
 
     first: int
@@ -121,8 +121,7 @@ def low_participation(window: LowWindow) -> str:
 
 
 def low_influence(shares: Mapping[Any, float]) -> list[str]:
-    """Return lines about peers whose updates have little weight although there is no evidence
-    against them.
+    """Return lines about peers that have little weight although there is no evidence against them.
 
     Args:
         shares: Mean weight of 20 updates of each peer, in multiples of an equal weight.

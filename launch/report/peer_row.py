@@ -126,7 +126,7 @@ class PeerRow:
     judged_round: int = -1  # round of the last report about the peer's trust
     suspected: bool = False
     quarantined: bool = False
-    # peers whose last report is that this peer is skipped or dead
+    # peers that skip this peer or declare it dead, by their last reports
     skipped_by: set[int] = field(default_factory=set)
     left: bool = False  # whether it announced that it leaves; later reports about it do not count
     receiving: bool = False  # whether it is receiving a state

@@ -171,7 +171,7 @@ PARTS = (RunModel, StateHolders, RoundProgress, ServerTurns, Lives, Failures, Tr
 """Parts of the model, in the order in which they apply an event."""
 Handler: TypeAlias = tuple[type, Callable[..., list[str] | None], int]
 """Part of the model, its method for a kind of event, and the number of peer rows that the method
-takes: 1 is the row of the peer that wrote the event, 2 also that of its subject."""
+takes. The first is the row of the peer that wrote the event, the second that of its subject."""
 
 
 def _handlers(part: type) -> Iterator[tuple[str, Handler]]:

@@ -84,7 +84,7 @@ class RunReader:
         Args:
             event_taken: Called with each applied event, and the lines that the model returned for
                 it.
-            commit_taken: Called with each commit whose round had no commit before.
+            commit_taken: Called with the first commit of each round.
         """
         self.read_events(event_taken)
         for commit in self.files.commits():

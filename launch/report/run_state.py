@@ -289,7 +289,7 @@ def _first(*values: float | None) -> float | None:
 
 
 def still_here(folder: Path) -> list[int]:
-    """Return the peers whose address is recorded, but whose end is not."""
+    """Return the peers with a recorded address, but without a recorded end."""
     seeds = folder / "seeds"
     return [
         peer

@@ -126,7 +126,7 @@ class _BaseScreen(ABC):
         self._show(rest, self._folder.fold(text, now), now)
 
     def _show_due(self, view: RunModel, now: float) -> None:
-        """Show the lines whose waiting time is over."""
+        """Show the lines that no longer wait."""
         events = self._folder.due(now)
         if not self._loss_asked and lacks_loss(view):
             self._loss_asked = True

@@ -95,7 +95,7 @@ WARNINGS = (
     events.UnconfirmedResult,
     events.UnequalUpdates,
 )
-"""Kinds of events whose lines are incidents of the run."""
+"""Kinds of events that are incidents of the run."""
 
 
 class Speaker:

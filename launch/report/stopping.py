@@ -20,7 +20,7 @@ from .launchers import Launcher
 from .run_state import RunState, read_state, still_here
 
 PROGRESS_EVERY_S = 2.0
-# Time within which a launcher must end after it was told to kill its peers, in seconds. Then the
+# Time within which a launcher must end after the request to kill its peers, in seconds. Then the
 # launcher is killed, and its guardian ends the peers.
 NOW_S = 5.0
 GUARDIAN_S = 5.0  # more than the guardian of a killed launcher needs

@@ -1,5 +1,5 @@
-"""Record of the trust in peers: suspicions with time and reason, and peers whose updates have
-little weight."""
+"""Record of the trust in peers: suspicions with time and reason, and peers with updates of little
+weight."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``gossip run`` as a task of a scheduler: one peer of a run, whose other peers are other tasks;
+"""``gossip run`` as a task of a scheduler: one peer of a run, with the other peers in other tasks;
 and the outcome of the whole run."""
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Resume of a pipeline whose checkpoints are in separate folders of hosts. Each host has some of
-the layers, and all hosts must resume from the same step."""
+"""Resume of a pipeline with checkpoints in separate folders of hosts. Each host has some of the
+layers, and all hosts must resume from the same step."""
 
 from __future__ import annotations
 

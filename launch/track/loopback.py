@@ -9,8 +9,8 @@ HOST = "127.0.0.1"
 
 
 class LoopbackServer(ThreadingHTTPServer):
-    """Serves one path. It rejects a request whose Host header is not this server's own address: a
-    foreign page in the browser could otherwise read the run through a host name that resolves to
+    """Serves one path. It rejects a request with a Host header other than its own address.
+    Otherwise a foreign page in the browser could read the run through a host name that resolves to
     this machine.
 
     Args:

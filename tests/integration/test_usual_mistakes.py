@@ -219,8 +219,8 @@ class Desk:
             (r"\(x\d+\)", "(xTIMES)"),
             (r"yours is [0-9a-f-]+", "yours is KEY"),
             (
-                r"hint: (--advertise \w+; it has .*|this machine has no address that .*)\. For",
-                "hint: ADDRESSES. For",
+                r"hint: (--advertise \w+; it has .*|this machine has no address that .*)\. If all",
+                "hint: ADDRESSES. If all",
             ),
             (r"python \d.* free$", "VERSIONS"),
             (r"layout [0-9a-f]{8}", "layout DIGEST"),
