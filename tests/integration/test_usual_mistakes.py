@@ -377,7 +377,7 @@ def own_options_last(desk: Desk) -> None:
         only=lambda line: line.startswith("x peer 0 ended"),
         start=zygote.run,
     )
-    desk.hinted("those of gossip (go before it)")
+    desk.hinted("options of gossip (go before it)")
     desk.follow("run -n 1 --seed 7 train.py")
 
 
