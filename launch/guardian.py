@@ -4,13 +4,13 @@ the launcher.
 The guardian is a small process in its own session. Over a pipe, the launcher sends it the process
 group of each peer. When the pipe closes, the guardian wakes stopped processes and gives peers
 ``MERCY_S`` to exit; peers also detect the end of the launcher. The guardian then kills the
-remaining groups and removes the sockets that the launcher left in its folder. The pid and the start
-time of its leader identify a group. A token that the launcher puts in the environment of its
-processes identifies the members. So the guardian never signals a process that reuses a pid, and
-never searches for processes by name.
+remaining groups and removes the sockets that the launcher left in its folder. Each group is
+identified by the pid and the start time of its leader. A token that the launcher puts in the
+environment of its processes identifies the members. So the guardian never signals a process that
+reuses a pid, and never searches for processes by name.
 
-It runs as a file with ``python -I -S``, so it imports the standard library only. The launcher
-imports its functions.
+The guardian runs as a file with ``python -I -S``, so it imports the standard library only. The
+launcher imports its functions.
 """
 
 from __future__ import annotations
@@ -115,8 +115,8 @@ def members(leader: int, started: int, token: str) -> list[int]:
 
 
 def reap(leader: int) -> None:
-    """Reap the zombies of a group, except its leader. They are children of this process, which also
-    adopts orphans."""
+    """Reap the zombies of a group, except its leader. The zombies are children of this process,
+    which also adopts orphans."""
     for name in os.listdir("/proc"):
         found = stat(int(name)) if name.isdigit() and int(name) != leader else None
         if found is not None and found.state == "Z" and found.group == leader:

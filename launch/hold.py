@@ -22,8 +22,8 @@ def mark_leader(folder: Path) -> int:
 
 
 def leads(pid: int, folder: Path) -> bool | None:
-    """Whether a process leads the run in ``folder``. None if it is unknown because the process
-    belongs to another user."""
+    """Whether a process leads the run in ``folder``. None if the process belongs to another user,
+    so that this is unknown."""
     try:
         wanted = os.stat(folder)
         return any(os.path.samestat(held, wanted) for _, held in _held_by(pid))
@@ -57,4 +57,4 @@ def _held_by(pid: int) -> Iterator[tuple[str, os.stat_result]]:
             if flags & os.O_PATH:
                 yield number, os.stat(f"/proc/{pid}/fd/{number}")
         except FileNotFoundError:
-            continue  # The descriptor was closed in between.
+            continue  # The descriptor was closed in the meantime.

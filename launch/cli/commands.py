@@ -72,7 +72,7 @@ SATELLITES = {
     "kubernetes": "gossip-clusters",
     "plan": "gossip-pipelines",
 }
-"""Commands that need another gossip package, by command."""
+"""Package that each of these commands needs. It may not be installed."""
 ANYTHING = {"ignore_unknown_options": True, "allow_extra_args": True}
 ENDS_AT_SCRIPT = {"allow_interspersed_args": False}
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)

@@ -79,7 +79,7 @@ class CommandList(TyperGroup):
 
 
 def _write_sections(formatter: Any, sections: dict[str, str], rows: dict[str, Any]) -> None:
-    """Write the rows by section, and those of no section under "More"."""
+    """Write the rows by section, and rows that belong to no section under "More"."""
     others = [name for name in rows if name not in " ".join(sections.values()).split()]
     for title, names in {**sections, "More": " ".join(others)}.items():
         if found := [row for name in names.split() if (row := rows.get(name))]:

@@ -281,7 +281,8 @@ def enough_neighbours(topology: str, attackers: int, peers: int) -> str:
 def what_went_wrong(
     outcome: RunOutcome, summary: Mapping[str, Any], comparison: Mapping[str, Any], standard: bool
 ) -> list[str]:
-    """Return a line for each expectation that the run did not meet. Empty if the run met all."""
+    """Return a line for each expectation that the run did not meet. Return [] if the run met all
+    expectations."""
     config, wrong = outcome.config, []
     if outcome.unplanned:
         wrong.append(f"peers {numbers(outcome.unplanned)} were lost without a fault in the plan")

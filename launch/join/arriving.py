@@ -171,7 +171,8 @@ class _JoinClient:
                 raise ConfigError(
                     f"refused to join at {address} without a key: the process that replies "
                     "there is not authenticated",
-                    "--key FILE (runs/NAME/swarm.key of the run), or --insecure if it has none",
+                    "--key FILE (runs/NAME/swarm.key of the run), or --insecure if the run has "
+                    "no keys",
                 )
             found += [join(number, port) for number in numbers]
         return list(dict.fromkeys(found))
@@ -252,8 +253,8 @@ class _JoinClient:
         return own
 
     def _own_host(self, at: str, seen: str) -> str:
-        """Return the address that the local peers listen on, which the others must reach. Raises:
-        ConfigError."""
+        """Return the address that the local peers listen on, and at which the other peers must
+        reach them. Raises: ConfigError."""
         host = split(at)[0]
         own = (
             own_address(self._ticket.advertise) if self._ticket.advertise else source_towards(host)

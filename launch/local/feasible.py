@@ -17,7 +17,7 @@ with eight peers, torch 2.13 on Linux)."""
 
 def check_memory(peers: int) -> None:
     """Check the available memory. Raises: OutOfMemory: The memory is too small for the peers."""
-    import psutil  # here: 50 ms that `gossip --help` need not pay
+    import psutil  # Imported here: it takes 50 ms, which `gossip --help` must not need.
 
     have = psutil.virtual_memory().available
     if peers * PEER_BYTES > have:

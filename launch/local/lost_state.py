@@ -1,8 +1,8 @@
 """Detects that all peers with the state of a run have died.
 
-A restarted peer could then only begin with fresh weights, so the run ends instead. If all peers of
-the run are its own, the launcher ends the run at once. Otherwise the peers themselves detect the
-loss (``gossip.core.lifecycle.bootstrap``).
+A restarted peer could then only begin with fresh weights, so the run ends instead. If the launcher
+runs all peers of the run, it ends the run at once. Otherwise the peers themselves detect the loss
+(``gossip.core.lifecycle.bootstrap``).
 """
 
 from __future__ import annotations

@@ -348,7 +348,7 @@ class Guardian:
         """End the guardian."""
         self._send_line("done")
         self._close_pipe()
-        self._process.send_signal(signal.SIGCONT)  # It may be stopped.
+        self._process.send_signal(signal.SIGCONT)  # The guardian may be stopped.
         self._process.wait()
 
     def _close_pipe(self) -> None:

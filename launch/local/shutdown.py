@@ -96,8 +96,8 @@ class PeersShutdown:
                 self.dismiss(process)
 
     def dismiss(self, process: PeerProcess) -> None:
-        """Signal a peer that is not needed to leave. Kill it after ``STOP_GRACE_S``, because its
-        script may ignore SIGTERM."""
+        """Send SIGTERM to a peer that the run does not need, so that the peer leaves. Kill it after
+        ``STOP_GRACE_S``, because its script may ignore SIGTERM."""
         self.unneeded.add(process.peer)
         process.send_trainer(signal.SIGTERM)
         asyncio.get_running_loop().call_later(STOP_GRACE_S, self._kill_dismissed, process)

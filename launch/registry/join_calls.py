@@ -82,8 +82,8 @@ async def ask(
     timeout_s: float,
     key: KeyPair | None = None,
 ) -> says.Said:
-    """Return the reply of the join server at ``address`` (``HOST:PORT``, numbers only). ``key``:
-    key of the swarm. Raises: JoinServerUnreachable."""
+    """Return the reply of the join server at ``address`` (``HOST:PORT``, the host as an IP
+    address). ``key``: key of the swarm. Raises: JoinServerUnreachable."""
     dealer = new_socket(context, zmq.DEALER)
     if key is not None:
         as_client(plain(dealer), key, key.public)
@@ -205,8 +205,8 @@ def _in_words(error: OSError) -> str:
 
 
 def split(address: str) -> tuple[str, int]:
-    """Return host and port of ``10.0.0.5:7421`` or ``[fe80::1]:7421``. Raises: ValueError: It is
-    neither."""
+    """Return host and port of ``10.0.0.5:7421`` or ``[fe80::1]:7421``. Raises: ValueError:
+    ``address`` has neither form."""
     host, colon, port = address.removeprefix("tcp://").rpartition(":")
     bare = host.removeprefix("[").removesuffix("]")
     if not colon or not bare or not (port.isascii() and port.isdecimal() and 0 < int(port) < 65536):

@@ -12,7 +12,7 @@ class JoinEndpoint:
 
     Attributes:
         seeds: Addresses (``HOST:PORT``, the host as an IP address) of other join servers of the
-            run. Join servers that these servers report are visited, too.
+            run. Join servers that these servers report are called, too.
         host: Address to listen on; "" means the address that the local peers listen on.
         port: Port to listen on; 0 means any free port.
         join_server: Id of this join server, if other join servers already have it; b"" means a

@@ -17,7 +17,8 @@ from gossip.transport import PROTOCOL_VERSION, Codec, Limits
 from .registry import JOIN_SERVERS_MAX, PeerEntry, ServerEntry
 
 VERSION = b"GDR1"
-MESSAGE_BYTES_MAX = 512 * 1024  # Entries of 1024 peers and 1024 join servers need a third of it.
+# Entries of 1024 peers and 1024 join servers need a third of this size.
+MESSAGE_BYTES_MAX = 512 * 1024
 CONFIG_BYTES_MAX = 64 * 1024
 WORD_MAX = 4096
 WORDS_MAX = 1024

@@ -8,7 +8,7 @@ identifies its launcher.
 
 Any process that can connect may send entries, so the source matters (``merge_claims``). While a
 join server replies at its own address, its entries about its own peers have priority. Claims of
-others about these peers count only while it does not reply.
+others about these peers count only while that join server does not reply.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class RegistryDelta:
     entries: tuple[PeerEntry, ...] = ()
     join_servers: tuple[ServerEntry, ...] = ()
     lost: tuple[int, ...] = ()  # local ids that another launcher has, too
-    # Join servers that others report as closed. A visit verifies the report.
+    # Join servers that others report as closed. The launcher calls them to verify the report.
     closed: tuple[ServerEntry, ...] = ()
 
     def __bool__(self) -> bool:
@@ -379,7 +379,7 @@ class Registry:
         ).digest()
 
     def missing(self) -> list[int]:
-        """Return the first peers without a known address, ascending."""
+        """Return the initial peers without a known address, ascending."""
         known = {
             peer for peer, entry in self.entries.items() if entry.progress > CLAIMED or entry.ended
         }

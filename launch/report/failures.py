@@ -175,7 +175,7 @@ class Failures:
         if blow is not None and (
             blow.returned or event.t < blow.at - SLACK_S or 0.0 < blow.until < event.t - NOTICED_S
         ):
-            blow = None  # The event is not about this blow: a peer that was cut off reports late.
+            blow = None  # The event has another cause: a peer that was cut off reports late.
         # A stopped peer notices a death late, so it is not counted.
         if blow is not None and not self._slept(row.peer, blow.at, event.t):
             blow.noticed(event, row.peer)

@@ -61,7 +61,7 @@ def _parse_tail(text: bytes, event: str, file: str) -> Row:
     """Return the fields in ``text``, the end of a line about an event of the type ``event``."""
     found = check_row({"event": event, **parse_json(b"{" + text[1:])}, file)
     if found.pop("event") != event:
-        raise ValueError("the line has two hard links")
+        raise ValueError("the line has two fields event")
     return found
 
 

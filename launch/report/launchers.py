@@ -79,8 +79,8 @@ class Launcher:
 
     @property
     def strays(self) -> bool:
-        """Whether the process exists and does not lead this folder: the folder is a copy, or the
-        record is forged."""
+        """Whether the process exists and does not lead this folder, because the folder is a copy or
+        the record is forged."""
         return self.alive and hold.leads(self.pid, self.folder) is False
 
 

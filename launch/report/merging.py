@@ -1,4 +1,4 @@
-"""Selection of the output of peers that is shown: either equal lines of several peers once, or all
+"""Selects the lines of peers that are shown: either equal lines of several peers once, or all
 lines. This module reads no clock: the time is an argument. The lines of each peer keep their order,
 and no line waits longer than ``HOLD_S``.
 """
@@ -68,8 +68,8 @@ class PeerOutput:
         return self._due(now)
 
     def _due(self, now: float) -> list[SharedLine]:
-        """Return the lines that have waited long enough, or that all running peers have written;
-        and all lines before them."""
+        """Return the lines that have waited long enough, the lines that all running peers have
+        written, and all lines before these."""
         ready = len(self._pending) - PENDING_MAX
         for at, line in enumerate(self._pending):
             if now - line.since >= HOLD_S or not self._running.difference(line.peers):

@@ -32,8 +32,8 @@ def missed(
         view: Model with the events of this machine.
         last: Last round of the run; -1 means none.
         elsewhere: Peers with files on other machines. The faults that hit them are unknown.
-    Returns: Rows with ``fault``, in the syntax of a plan, ``struck``, whether the fault took place
-    and only the return is missing, and ``why``, the reason as text.
+    Returns: Rows with ``fault`` in the syntax of a plan, and the reason as text in ``why``.
+    ``struck``: whether the fault took place and only the return is missing.
     """
     # Peers of another launcher in this folder may still be hit, or return. So the launcher that
     # ends last reports them.

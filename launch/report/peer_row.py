@@ -128,7 +128,8 @@ class PeerRow:
     quarantined: bool = False
     # peers that skip this peer or declare it dead, by their last reports
     skipped_by: set[int] = field(default_factory=set)
-    left: bool = False  # whether it announced that it leaves; later reports about it do not count
+    # whether the peer announced that it leaves; later reports about it do not count
+    left: bool = False
     receiving: bool = False  # whether it is receiving a state
     pause: str = ""  # why it waits for a quorum; "" if it does not
     lie: str = ""
@@ -145,7 +146,7 @@ class PeerRow:
 
     def is_news(self, event: Judgement) -> bool:
         """Whether the event is not older than the last event about the peer's trust. Peers that
-        were away report old rounds."""
+        were absent report old rounds."""
         at = self.judged_round if event.round is None else event.round
         self.judged_round, was = max(at, self.judged_round), self.judged_round
         return at >= was

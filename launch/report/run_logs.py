@@ -39,8 +39,8 @@ def peers_with_logs(folder: Path) -> list[int]:
 
 
 def show(folder: Path, peers: Iterable[int], lines: int | None, write: Write) -> dict[int, Tail]:
-    """Write the last ``lines`` lines of each peer; None means all lines. Return the tails, for
-    ``follow``."""
+    """Write the last ``lines`` lines of each peer; None means all lines. Return the tails, which
+    ``follow`` takes as an argument."""
     tails = {}
     for peer in peers:
         tails[peer] = tail = Tail(folder, f"peer-{peer}/{LOG}", lines)

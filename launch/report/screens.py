@@ -304,7 +304,7 @@ class _Region:
         if not self.console.is_terminal:
             self._write("", self._shown)
         if self._stderr is not None:
-            sys.stderr.flush()  # an incomplete line
+            sys.stderr.flush()  # Write an incomplete line first.
             sys.stderr, self._stderr = self._stderr, None
         self._widths = []
 

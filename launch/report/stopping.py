@@ -144,7 +144,7 @@ def _refuse_impostors(run: RunState, own: Sequence[Launcher]) -> None:
 
 
 def _skip_strays(run: RunState, own: Sequence[Launcher], say: Callable[[str], None]) -> None:
-    """Report the recorded launchers that lead another folder, or none. They are not signalled.
+    """Report the recorded launchers that do not lead this folder. They are not signalled.
 
     Raises: ConfigError: There is no other launcher.
     """

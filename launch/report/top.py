@@ -80,7 +80,7 @@ class TopView:
 
     def _now(self) -> tuple[RunReader, RunStatus, float]:
         if not self.over and time.monotonic() - self._looked_at >= STATE_EVERY_S:
-            # Check this first: the rows from before the end are then read below.
+            # Check this before reading, so that all rows from before the end are read below.
             self._standing = standing_of(self.folder)
             self._looked_at = time.monotonic()
         if self._reader.files.replaced:  # At the end, a launcher replaces files by merged ones.
@@ -161,7 +161,8 @@ def show_json(folder: Path) -> None:
 
 def _print(view: TopView) -> None:
     """Print all peers and all incidents."""
-    from .html import RecordedRun, lines_of  # slow, and a live screen does not need it
+    # Imported here: the import is slow, and a live screen does not need it.
+    from .html import RecordedRun, lines_of
 
     console = Console(highlight=False, soft_wrap=True)
     width = shutil.get_terminal_size().columns if console.is_terminal else PLAIN_WIDTH

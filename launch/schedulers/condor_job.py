@@ -56,7 +56,7 @@ def reached_at(given: Mapping[str, str]) -> str:
 
 def run_of(ad: Mapping[str, str]) -> str:
     """Return the name of the run of a job. All jobs of a DAG, including retries of its nodes, have
-    the same run; otherwise all jobs of a submission."""
+    the same run. Otherwise all jobs of a submission have the same run."""
     return f"condor-{_number(ad, 'DAGManJobId' if 'DAGManJobId' in ad else 'ClusterId')}"
 
 

@@ -95,7 +95,7 @@ def newer(seed: Seed, known: Seed | None) -> bool:
 
 class SeedCourier(threading.Thread):
     """Thread that copies seeds between the local folder and the registry actor. If the registry
-    requests a stop, it sends SIGTERM to this process.
+    requests a stop, the thread sends SIGTERM to this process.
 
     If the registry does not reply, the thread tries again later: peers that have each other's
     addresses do not need the registry.

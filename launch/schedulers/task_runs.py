@@ -1,5 +1,5 @@
-"""``gossip run`` as a task of a scheduler: one peer of a run, with the other peers in other tasks;
-and the outcome of the whole run."""
+"""``gossip run`` as a task of a scheduler. The task runs one peer of a run, and other tasks run the
+other peers. This module also determines the outcome of the whole run."""
 
 from __future__ import annotations
 

@@ -52,8 +52,8 @@ from . import frames, hostfacts, pairs
 from .frames import Frame
 
 VERSION = 2
-# If the launcher was silent for this long before the end of stdin, the network was interrupted. In
-# seconds.
+# Silence of the launcher before the end of stdin, in seconds, from which on the network counts as
+# interrupted.
 LOST_S = 10.0
 STOP_S = 0.5  # grace period of peers after the death of the launcher, in seconds
 # Time that the agent then has for its last files, in seconds. The summary of a long run takes

@@ -43,7 +43,7 @@ class RecordedRun(RunReader):
         super().__init__(folder, details=True)
         self.state = run_state.read_state(folder)
         self.sources = tuple(_sources(folder))
-        # Of a run that has not ended, the summary may be from one of several launchers, or from an
+        # If the run has not ended, its summary may be from one of several launchers, or from an
         # earlier end.
         summary = self.object("summary.json") if self.state.state == "ended" else None
         self.outcome = documents.Outcome.pick(summary)
