@@ -331,9 +331,7 @@ def test_a_claim_and_a_doors_folder_number_are_read_with_care(tmp_path: Path, wh
 def test_what_is_no_number_of_a_doors_folder_is_told(tmp_path: Path, said: str) -> None:
     (tmp_path / "join_servers").mkdir()
     (tmp_path / "join_servers" / "place").write_text(said)
-    with pytest.raises(
-        ConfigError, match="place is not a number of 16 hexadecimal digits"
-    ) as caught:
+    with pytest.raises(ConfigError, match="place does not have 16 hexadecimal digits") as caught:
         RegistryFolder(tmp_path, b"12345678").place()
     assert caught.value.hint == f"remove {tmp_path}/join_servers/place"
 
