@@ -49,7 +49,7 @@ def furnish(config: RunConfig, words: Sequence[str]) -> list[str]:
 
 
 async def supervise(supervisor: Supervisor, meanwhile: Coroutine[Any, Any, None]) -> RunOutcome:
-    """Run the peers of a supervisor until they end. Meanwhile run ``meanwhile``."""
+    """Run the peers of a supervisor until they end. Run ``meanwhile`` in parallel."""
     keeping = asyncio.create_task(meanwhile)
     try:
         return await supervisor.run()

@@ -36,7 +36,7 @@ class RunOutcome:
 
     @property
     def finished(self) -> list[int]:
-        """Peers whose last incarnation ended with exit code 0."""
+        """Peers with exit code 0 of their last incarnation."""
         return sorted(
             life.peer
             for life in self.last_lives.values()

@@ -44,7 +44,7 @@ class Program:
 
     @property
     def what(self) -> tuple[str, ...]:
-        """Words of the command without the arguments of the program: ``train.py``, or ``-m
+        """The command without the arguments of the program: ``train.py``, or ``-m
         package.train``."""
         return (MODULE, self.script) if self.module else (self.script,)
 
