@@ -1,4 +1,4 @@
-"""Attacks of a member of a stage of a pipeline on its results of micro-batches."""
+"""Attacks of a pipeline peer on its results for micro-batches."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from .units import Number, Peers, of
 
 Values = TypeVar("Values", bound=Any)
 PassResult: TypeAlias = Literal["output", "gradient", "audit"]
-"""Output of a forward pass, gradient from a backward pass, or result of an audit of another
-member."""
+"""Result that an attack falsifies: the output of a forward pass, the gradient of a backward pass,
+or the audit of another peer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,10 +21,10 @@ class ActivationFault(Fault):
     """Base of the attacks on micro-batches.
 
     Attributes:
-        lies_about: The result of a pass that is false.
-        factor: Factor of the true result.
-        peers: Byzantine peers during the whole run.
-        share: Share of their micro-batches, 0 to 1; None means all of them.
+        lies_about: Kind of result that the attack falsifies.
+        factor: The false result is the true result times this factor.
+        peers: Peers that attack during the whole run.
+        share: Share of the micro-batches that each peer attacks, from 0 to 1; None means all.
     """
 
     lies_about: ClassVar[PassResult]
@@ -34,7 +34,7 @@ class ActivationFault(Fault):
     share: float | None = of(Number("SHARE", "a share", least=0.0, most=1.0), None)
 
     def strikes(self, peer: int, round_id: int, micro_batch: int) -> bool:
-        """Whether the peer attacks the micro-batch. The result is the same for every caller."""
+        """Whether the peer attacks the micro-batch. All processes compute the same result."""
         if peer not in self.peers:
             return False
         name = f"{self.kind}/{peer}/{round_id}/{micro_batch}".encode()
@@ -53,9 +53,8 @@ def corrupt_pass_result(
     where: tuple[int, int, int],
     truth: Values,
 ) -> Values:
-    """Return the payload that a peer with these attacks sends instead of ``truth``, which may be
-    ``truth``.
-    ``where``: the peer, the round and the micro-batch."""
+    """Return the payload that a peer with these attacks sends. If no attack applies, it is
+    ``truth``. ``where``: the peer, the round and the micro-batch."""
     for lie in lies:
         if lie.lies_about == about and lie.strikes(*where):
             truth = lie.corrupt(truth)
@@ -66,7 +65,7 @@ def corrupt_pass_result(
 @dataclass(frozen=True, slots=True)
 class NegatedActivations(ActivationFault):
     """The peers of a pipeline send the negated output of their layers, for all micro-batches or for
-    this share of them."""
+    a share of the micro-batches."""
 
     lies_about = "output"
 
@@ -75,7 +74,7 @@ class NegatedActivations(ActivationFault):
 @dataclass(frozen=True, slots=True)
 class NegatedGradients(ActivationFault):
     """The peers of a pipeline return the negated gradient of their stage's input, for all
-    micro-batches or for this share of them."""
+    micro-batches or for a share of the micro-batches."""
 
     lies_about = "gradient"
 
@@ -84,7 +83,7 @@ class NegatedGradients(ActivationFault):
 @dataclass(frozen=True, slots=True)
 class ScaledGradients(ActivationFault):
     """The peers of a pipeline return a hundred times the gradient of their stage's input, for all
-    micro-batches or for this share of them."""
+    micro-batches or for a share of the micro-batches."""
 
     lies_about = "gradient"
     factor = 100.0
@@ -93,7 +92,7 @@ class ScaledGradients(ActivationFault):
 @declared("{peers}[*{share}]", "2,5*0.1", real=True)
 @dataclass(frozen=True, slots=True)
 class FalseAudits(ActivationFault):
-    """The peers of a pipeline with audits compute other results than the peers that they audit, and
-    accuse them, in all of their audits or in this share of them."""
+    """The peers falsely accuse the peers that they audit in a pipeline. They do so in all of their
+    audits or in a share of the audits."""
 
     lies_about = "audit"

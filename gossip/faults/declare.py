@@ -1,5 +1,5 @@
-"""Declares each kind of fault in one place. The declaration determines the typed word, its usage,
-the table in a plan file and the row in ``docs/faults.md``.
+"""Declares each kind of fault in one place. The declaration defines the syntax on the command line
+and its usage text, the table in a plan file, and the row in ``docs/faults.md``.
 
     @declared("{peer}*{factor}", "2*4", real=True)
     @dataclass(frozen=True, slots=True)
@@ -30,7 +30,8 @@ _PIECE = re.compile(r"(\[?)([^{\[\]]*)\{(\w+)\}\]?")
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Base of all kinds. They are frozen dataclasses, and their fields are the keys of a table."""
+    """Base of all kinds of faults. Each kind is a frozen dataclass, and its fields are the keys of
+    its table in a plan file."""
 
     @property
     def kind(self) -> str:
@@ -39,7 +40,8 @@ class Fault:
 
     @property
     def victims(self) -> tuple[Any, ...]:
-        """Peers that the fault names; only "server" if its kind has no field for peers."""
+        """Peers that the fault names. If its kind has no field for peers, the only victim is
+        "server"."""
         fields = [field for field in dataclasses.fields(self) if _names_peers(field)]
         if not fields:
             return ("server",)
@@ -61,15 +63,15 @@ class Kind:
     """A kind of fault, with its name in typed words and in tables.
 
     Attributes:
-        word: Text after the name and a colon: each ``{field}`` with the mark before it; the parts
-            in brackets at the end are optional.
-        example: An example of that text.
-        real: Whether real runs support it. Only then can it be typed.
-        fixed: Fields that follow from the name.
-        otherwise: Values of omitted fields without a default in the class.
-        note: Text after the usage.
-        check: Rejects combinations of valid fields that make no sense. Takes the fault, its origin,
-            and its usage. Raises: BadFault.
+        word: Syntax of the text after the name and a colon. Each ``{field}`` follows its separator;
+            the parts in brackets at the end are optional.
+        example: Example of the text after the name and a colon.
+        real: Whether real runs support the kind. Only then is it valid on the command line.
+        fixed: Values of the fields that the name of the kind determines.
+        otherwise: Defaults of fields that have no default in the class.
+        note: Text that follows the usage in messages.
+        check: Rejects combinations of fields that make no sense, although each field is valid. Its
+            arguments are the fault, its origin and its usage. Raises: BadFault.
     """
 
     name: str
@@ -112,8 +114,8 @@ class Kind:
     # --- as a word --------------------------------------------------------------------------------
 
     def read(self, reader: Reader) -> tuple[Fault, ...]:
-        """Return the faults of a word, from its colon on: one for each peer, if its kind has one
-        peer."""
+        """Parse the rest of a word, from the colon on. If the kind has a field for a single peer,
+        return one fault for each peer in the word."""
         reader.expect(":", "':'")
         values: dict[str, Any] = {}
         for optional, mark, name in _PIECE.findall(self.word):
@@ -143,7 +145,7 @@ class Kind:
     # --- as a table -------------------------------------------------------------------------------
 
     def read_table(self, table: Table) -> Fault:
-        """Return the fault in a table. Raises: BadFault."""
+        """Return the fault that a table of a plan file describes. Raises: BadFault."""
         self._check_keys(table)
         values = {
             name: unit.read_key(table, name)
@@ -166,7 +168,7 @@ class Kind:
             )
 
     def row(self, fault: Fault) -> dict[str, Any]:
-        """Return the keys of the table that ``read_table`` reads."""
+        """Return the keys and values of the fault's table, which ``read_table`` reads."""
         values = {name: getattr(fault, name) for name in self.units}
         return {name: value for name, value in values.items() if value not in ((), None)}
 
@@ -177,14 +179,14 @@ class Kind:
 
 
 KINDS: dict[str, Kind] = {}
-"""All kinds, in the order of their declaration."""
+"""All kinds of faults by name, in the order of their declaration."""
 
 
 def declared(word: str, example: str, *, real: bool = False) -> Callable[[_Made], _Made]:
-    """Declare a kind, with the name of its class."""
+    """Declare the decorated class as a kind of fault. The name of the kind is that of the class."""
 
     def decorate(made: _Made) -> _Made:
-        unset = {"round": None} if "{round}" in word else {}  # or the fault has ``at_s``
+        unset = {"round": None} if "{round}" in word else {}  # None if ``at_s`` is set
         add(Kind(name_of(made), made, word, example, real, otherwise=unset))
         return made
 
@@ -196,7 +198,8 @@ def add(kind: Kind) -> None:
 
 
 def typed_kinds() -> tuple[str, ...]:
-    """Return the kinds of faults that can be typed, which real runs support."""
+    """Return the kinds of faults that real runs support. Only these are valid on the command
+    line."""
     return tuple(kind.name for kind in KINDS.values() if kind.real)
 
 
@@ -209,7 +212,7 @@ def unknown_kind(kind: str, where: str, known: tuple[str, ...]) -> BadFault:
 
 
 def name_of(made: type[Fault]) -> str:
-    """Return the name of a kind: ``LateStart`` is ``late_start``."""
+    """Return the name of the kind that a class declares: ``late_start`` for ``LateStart``."""
     return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", made.__name__).lower()
 
 

@@ -1,8 +1,9 @@
-"""Faults that ``gossip drill`` injects into a live run. A file lists the lasting ones with their
-beginning and end; nodes and trainers read it.
+"""Faults that ``gossip drill`` injects into a live run. Nodes and trainers read lasting faults,
+with their beginning and end, from a file.
 
-Only the launcher writes the file, completely or not at all. The file has all active faults, so a
-process that is restarted during a drill finds them. Times are those of the host's monotonic clock.
+Only the launcher writes the file, and it replaces the file atomically. The file lists all active
+faults, because a process that restarts during a drill has to find them. Times are seconds of the
+host's monotonic clock.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ LOOK_EVERY_S = 0.02
 
 @dataclass(frozen=True, slots=True)
 class Drill:
-    """Fault that lasts from ``since`` until ``until``."""
+    """Fault that lasts from ``since`` until ``until``, both on the host's monotonic clock."""
 
     number: int
     fault: Fault
@@ -39,7 +40,7 @@ class Drill:
 
 
 def write(folder: Path, drills: Iterable[Drill]) -> None:
-    """Write the drills to the run's folder ``faults``."""
+    """Write the drills to ``folder``, which is the folder ``faults`` of the run."""
     rows = [
         {
             "number": drill.number,
@@ -56,8 +57,8 @@ def write(folder: Path, drills: Iterable[Drill]) -> None:
 
 
 class DrillFile:
-    """Reader of the file of ``write``. It reads the file again after a change. ``folder`` is None
-    for a run that allows no drills."""
+    """Reader of the file that ``write`` creates. It reads the file again after each change.
+    ``folder`` is None if the run allows no drills."""
 
     def __init__(self, folder: Path | None) -> None:
         self._path = None if folder is None else folder / FILE
@@ -66,7 +67,7 @@ class DrillFile:
         self._next_check = -math.inf
 
     def on(self, now: float) -> tuple[Fault, ...]:
-        """Return the active faults."""
+        """Return the faults that are active at ``now``."""
         if self._path is None:
             return ()
         if now >= self._next_check:
@@ -75,7 +76,7 @@ class DrillFile:
         return tuple([drill.fault for drill in self._drills if drill.is_on(now)])
 
     def slowness(self, peer: int, now: float) -> float:
-        """Return the factor by which drills lengthen the peer's steps."""
+        """Return the factor by which active drills lengthen the peer's steps."""
         return math.prod(
             [
                 fault.factor
@@ -85,7 +86,7 @@ class DrillFile:
         )
 
     def lie(self, peer: int, now: float) -> ByzantineFault | None:
-        """Return the attack that a drill has set for the peer, or None."""
+        """Return the attack that an active drill assigns to the peer, or None."""
         return next(
             (
                 fault
@@ -109,4 +110,4 @@ class DrillFile:
             )
             self._stamp = stamp
         except (OSError, ValueError, KeyError, TypeError, BadFault):
-            return  # no file yet, or an invalid one
+            return  # the file does not exist yet, or is invalid: the old faults remain

@@ -1,8 +1,8 @@
-"""Faults that real processes and the simulator both carry out: crash, restart, hang, slow, and
-attacks of Byzantine peers.
+"""Faults that both real runs and the simulator support: crash, restart, hang, slow, and attacks of
+Byzantine peers on their updates.
 
-A momentary fault has either a round (``round``) or the seconds since the run began (``at_s``),
-never both.
+A crash, a restart or a hang happens either in a round (``round``) or at a time (``at_s``, in
+seconds since the run began). Exactly one of the two fields is set.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class Crash(Fault):
 @declared("{peer}@{round}+{after_s}", "3@50+2s", real=True)
 @dataclass(frozen=True, slots=True)
 class Restart(Fault):
-    """The peer receives SIGKILL as in ``crash``. After the given time the launcher starts its next
-    incarnation."""
+    """The peer receives SIGKILL, as with ``crash``. After the given time the launcher starts the
+    peer's next incarnation."""
 
     peer: int = of(Peer())
     round: int | None = of(Round())
@@ -67,8 +67,8 @@ class Slow(Fault):
     for_s: float | None = of(Seconds(), None)
 
     def is_on(self, run_s: float | None) -> bool:
-        """Whether steps are slow now. ``run_s``: seconds since the run began; None if it has not
-        begun."""
+        """Whether steps are slow now. ``run_s``: seconds since the run began; None if the run has
+        not begun."""
         if self.at_s is None:
             return True
         return run_s is not None and self.at_s <= run_s < self.at_s + (self.for_s or inf)
@@ -95,7 +95,7 @@ add(
 @dataclass(frozen=True, slots=True)
 class ByzantineFault(Fault):
     """The peers send false vectors instead of their updates, for the whole run. The meaning of
-    ``strength`` depends on the attack; None means its default."""
+    ``strength`` depends on the attack; None means the default of the attack."""
 
     attack: str = of(Function())
     peers: tuple[int, ...] = of(Peers(rows=False))
@@ -107,8 +107,8 @@ class ByzantineFault(Fault):
 
     @property
     def built_in(self) -> AttackKind | None:
-        """The attack; None if it is not built in. A plan is read without loading a user's file;
-        ``kind_of`` loads it, in the processes of the run."""
+        """The attack; None if it is not built in. Reading a plan does not load a user's file. The
+        processes of the run load the file with ``kind_of``."""
         return ATTACKS.get(self.attack)
 
     @property
@@ -138,7 +138,7 @@ def _check_strength(fault: ByzantineFault, where: str, usage: str) -> None:
 def attacker(
     attack: str, peers: tuple[int, ...], strength: float | None, where: str
 ) -> ByzantineFault:
-    """Return a Byzantine fault, after a check of its strength. Raises: BadFault."""
+    """Return a Byzantine fault. Raises: BadFault: The strength is invalid."""
     fault = ByzantineFault(attack, peers, strength)
     _check_strength(fault, where, KINDS[attack].usage)
     return fault

@@ -1,4 +1,4 @@
-"""Links that a fault of the network affects, for the simulator and the nodes of a real run."""
+"""Links that a network fault affects. Used by the simulator and by the nodes of real runs."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import TypeAlias
 from .world import Break, Partition, Ring, Trickle, Unreadable, Weather
 
 Link: TypeAlias = tuple[int, int]
-"""Link from one peer to another, in one direction."""
+"""Directed link: the sender and the receiver."""
 
 
 def severed(fault: Break) -> Iterator[Link]:
-    """Yield the links that carry no messages while the fault is active. A flapping link is broken
-    only part of that time."""
+    """Yield the links that carry no messages while the fault is active. With ``Flap`` the yielded
+    links are broken only part of that time."""
     match fault:
         case Partition():
             yield from _across(fault)
@@ -44,8 +44,9 @@ def _beyond(fault: Ring) -> Iterator[Link]:
 
 
 def near(fault: Weather, peers: Iterable[int]) -> list[Link]:
-    """Return the links that a fault of the network affects: the links of its peers, or all links.
-    Faults of payloads that peers send affect the links from them."""
+    """Return the links that a network fault affects: all links from and to its peers, or all links
+    if it names no peers. Trickle and Unreadable affect only the links from their peers, because
+    they concern sent payloads."""
     everybody = tuple(peers)
     links = [(a, b) for a in everybody for b in everybody if a != b]
     if isinstance(fault, Trickle | Unreadable):

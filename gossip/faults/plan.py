@@ -1,8 +1,8 @@
-"""Fault plan as data: crashes, hangs, slow steps and attacks of peers, faults of the network, and
-their times.
+"""Fault plan: the faults of a run as data, with their times.
 
 Real runs and the simulator use the same plans, but real runs reject faults that only the simulator
-supports. On the command line a fault is one word (``docs/faults.md``), in a plan file one table:
+supports. On the command line a fault is one word (``docs/faults.md``). In a plan file a fault is
+one table:
 
     crash:3@50          [[fault]]
     sign_flip:5,6*10    kind = "crash"
@@ -35,8 +35,8 @@ K = TypeVar("K", bound=Fault)
 class FaultPlan:
     """All faults of a run.
 
-    ``simulate`` is the plan's table of that name, with settings of the simulator. Real runs ignore
-    it.
+    ``simulate`` has the settings of the simulator, from the table ``[simulate]`` of the plan file.
+    Real runs ignore it.
     """
 
     faults: tuple[Fault, ...] = ()
@@ -53,25 +53,25 @@ class FaultPlan:
 
     @property
     def attackers(self) -> Mapping[int, ByzantineFault]:
-        """Attack of each Byzantine peer on its updates."""
+        """The attack of each peer that attacks with its updates."""
         return {peer: fault for fault in self.of_kind(ByzantineFault) for peer in fault.peers}
 
     @property
     def byzantine(self) -> frozenset[int]:
-        """All peers with an attack of any kind, which count towards the f of a run."""
+        """All peers with an attack of any kind. They count towards the f of a run."""
         return frozenset(self.attackers).union(
             *[fault.peers for fault in self.of_kind(NodeAttack)],
             *[fault.peers for fault in self.of_kind(ActivationFault)],
         )
 
     def lies_of(self, peer: int) -> tuple[str, ...]:
-        """Return the peer's attacks other than those on its updates. They are carried out by its
-        node, not by its core, and are names in ``LIES`` of ``gossip.inject``."""
+        """Return the names, in ``LIES`` of ``gossip.inject``, of the peer's attacks on messages
+        other than its updates. The peer's node carries them out; its core stays honest."""
         attacks = self.of_kind(NodeAttack)
         return tuple(dict.fromkeys([fault.lie for fault in attacks if peer in fault.peers]))
 
     def activation_lies(self, peer: int) -> tuple[ActivationFault, ...]:
-        """Return the peer's attacks on micro-batches of a pipeline."""
+        """Return the attacks of a pipeline peer on its results for micro-batches."""
         return tuple([lie for lie in self.of_kind(ActivationFault) if peer in lie.peers])
 
     def attack_kinds(self, peer: int) -> tuple[str, ...]:
@@ -82,10 +82,10 @@ class FaultPlan:
 
     @property
     def specs(self) -> tuple[str, ...]:
-        """The plan as typed words: ``parse(plan.specs)`` is the plan again.
+        """The plan as words of the command line. ``parse(plan.specs)`` returns an equal plan.
 
-        Raises: BadFault: The plan has a fault that only the simulator can inject, which no word
-            describes.
+        Raises: BadFault: The plan has a fault that only the simulator supports. No word describes
+        such a fault.
         """
         return tuple(map(str, self.real().faults))
 
@@ -119,12 +119,12 @@ class FaultPlan:
         """Return the plan itself, if it fits the topology and the rule.
 
         Args:
-            topology, aggregator: Their names, for error messages.
+            topology, aggregator: Names of the topology and of the rule, for error messages.
             rolling: Whether the topology has a server.
             asks_loss: Whether the rule requests the loss from the trainer.
-            idle: Whether the plan may have attacks without any effect, as generated plans do.
-        Raises: BadFault: An attack needs neighbours and the topology has a server, an attack by
-            servers has none, or an attack cannot evaluate the rule.
+            idle: Whether attacks without any effect are valid. Generated plans may have some.
+        Raises: BadFault: An attack needs neighbours but the topology has a server, an attack needs
+        a server but the topology has none, or an attack cannot evaluate the rule.
         """
         for fault in self.faults:
             if (
@@ -143,9 +143,9 @@ class FaultPlan:
         return self
 
     def fits_stages(self, stages: bool, hint: str) -> FaultPlan:
-        """Return the plan itself. ``stages``: the peers are in stages of a pipeline.
+        """Return the plan itself. ``stages``: whether the peers form the stages of a pipeline.
 
-        Raises: BadFault: The peers are not in stages, and the plan has an attack on activations.
+        Raises: BadFault: The plan has an attack on activations, but the run is not a pipeline.
         """
         lies = self.of_kind(ActivationFault)
         if lies and not stages:
@@ -153,7 +153,8 @@ class FaultPlan:
         return self
 
     def disturbs(self, peer: int) -> bool:
-        """Whether this peer has to carry out any fault."""
+        """Whether this peer has to carry out a fault. Every peer carries out its part of a link
+        fault."""
         return bool(self.for_peer(peer)) or any(isinstance(f, LinkFault) for f in self.faults)
 
     def for_peer(self, peer: int) -> tuple[Fault, ...]:
@@ -169,7 +170,7 @@ class FaultPlan:
         Raises: BadFault: A fault names a peer or a round that the run does not have, or two faults
             exclude each other.
         """
-        gone: dict[int, Fault] = {}  # peer -> its crash, after which no fault can affect it
+        gone: dict[int, Fault] = {}  # peer -> its crash; a dead peer can have no further fault
         lies: dict[int, Fault] = {}  # peer -> its attack
         for fault in sorted(self.faults, key=_when):
             for peer in fault.victims:
@@ -186,7 +187,7 @@ class FaultPlan:
         return self
 
     def to_toml(self) -> str:
-        """Return the text of a plan file that ``load`` reads as this plan."""
+        """Return the plan as the text of a plan file, which ``load`` can read."""
         world = [
             "[simulate]\n"
             + "".join(f"{key} = {toml_of(value)}\n" for key, value in self.simulate.items())
@@ -229,7 +230,8 @@ def check_attack(
         served: Name of the topology, if its rounds have a server.
         asks_loss: Name of the rule, if it requests the loss from the trainer.
 
-    Raises: BadFault: The attack needs neighbours, or it evaluates a rule that it cannot compute.
+    Raises: BadFault: The attack needs neighbours but the topology has a server, or the attack
+    evaluates the rule and the rule needs the trainer's loss.
     """
     if attack.shape == "apart" and served:
         raise BadFault(
@@ -246,8 +248,8 @@ def check_attack(
 
 
 def check_effect(fault: ByzantineFault, honest: int) -> None:
-    """Check that the default strength of an attack has an effect among this many honest peers.
-    Raises: BadFault."""
+    """Check that the attack has an effect against ``honest`` honest peers, if it uses its default
+    strength. Raises: BadFault."""
     f = len(fault.peers)
     known = fault.built_in
     if fault.strength is None and known is not None and known.idle(honest + f, f):
@@ -258,10 +260,10 @@ def check_effect(fault: ByzantineFault, honest: int) -> None:
 
 
 def parse(specs: str | Iterable[str]) -> FaultPlan:
-    """Read faults as typed on the command line.
+    """Parse the faults of a command line.
 
     Args:
-        specs: One fault or several.
+        specs: One word, or several; each word describes one kind of fault.
     Raises: BadFault: A word is invalid; the message has the position and the expected text.
     """
     words = [specs] if isinstance(specs, str) else list(specs)
@@ -269,7 +271,8 @@ def parse(specs: str | Iterable[str]) -> FaultPlan:
 
 
 def read_word(word: str) -> tuple[Fault, ...]:
-    """Return the faults of one word: one for each peer in it. Raises: BadFault."""
+    """Parse one word of the command line. If its kind concerns a single peer, return one fault for
+    each peer in the word. Raises: BadFault."""
     known = typed_kinds()
     reader = Reader(word.strip(), usage="for example crash:3@50; kinds: " + ", ".join(known))
     kind = reader.expect(r"[A-Za-z_-]+", "the kind of a fault").replace("-", "_")
@@ -282,7 +285,7 @@ def read_word(word: str) -> tuple[Fault, ...]:
 def load(path: Path | str) -> FaultPlan:
     """Read a plan file.
 
-    Raises: BadFault: It cannot be read, is not TOML, or has an entry that is not a fault.
+    Raises: BadFault: The file cannot be read, is not TOML, or has an invalid entry.
     """
     try:
         text = Path(path).read_text("utf-8")
@@ -294,7 +297,7 @@ def load(path: Path | str) -> FaultPlan:
 
 
 def from_toml(text: str, origin: str = "fault plan") -> FaultPlan:
-    """Read a plan from the text of a plan file; ``origin`` names the file in errors."""
+    """Return the plan in the text of a plan file. ``origin``: name of the file for errors."""
     try:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -322,8 +325,8 @@ def from_toml(text: str, origin: str = "fault plan") -> FaultPlan:
 
 
 def _when(fault: Fault) -> tuple[float, float]:
-    """Return the sort key: attacks, then faults by round, then faults by time. Rounds and times
-    cannot be compared before the run."""
+    """Return the sort key of a fault. Attacks come first, then faults with a time, then faults with
+    a round, because a round cannot be compared with a time before the run."""
     at, at_s = getattr(fault, "round", None), getattr(fault, "at_s", None)
     return (-1.0 if at is None else float(at), -1.0 if at_s is None else float(at_s))
 

@@ -7,15 +7,15 @@ from dataclasses import dataclass
 
 from gossip.errors import BadFault
 
-PEERS_NAMED_MAX = 4096  # more than any run has, so that a word cannot exhaust the memory
-# A factor and a divisor: 59 / 1000 is 0.059, 59 * 0.001 is not.
+PEERS_NAMED_MAX = 4096  # more peers than any run has; limits the memory that a word can use
+# Factor and divisor to get seconds. A factor alone is not exact: 59 * 0.001 is not 0.059.
 _UNITS = {"ms": (1.0, 1000.0), "s": (1.0, 1.0), "m": (60.0, 1.0)}
 
 
 @dataclass(slots=True)
 class Reader:
-    """Parser of one word. Its errors have the position of the first invalid part. ``usage``: the
-    hint of each error."""
+    """Parser of one word. An error names the position of the first invalid part, and has ``usage``
+    as its hint. ``what`` names the kind of word in errors."""
 
     word: str
     what: str = "fault"
@@ -42,7 +42,7 @@ class Reader:
         return match.group()
 
     def skip(self, text: str) -> bool:
-        """Skip the text if it is next, and return whether it was."""
+        """Skip ``text`` if it comes next. Return whether it was skipped."""
         found = self.word.startswith(text, self.at)
         self.at += len(text) if found else 0
         return found

@@ -1,5 +1,5 @@
-"""Faults at the start of a run: peers are late or missing. With ``min_peers`` the others begin
-without them. Only the simulator has them."""
+"""Faults at the start of a run: peers are late or missing. With ``min_peers`` the other peers begin
+without them. Only the simulator supports these faults."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class LateStart(Fault):
 @declared("{peer}@{at_s}", "5@20s")
 @dataclass(frozen=True, slots=True)
 class LateTrainer(Fault):
-    """The peer's node runs from the start, but its trainer has a model only from ``at_s`` on,
-    because it reads its data first."""
+    """The peer's node runs from the start. Its trainer first loads data and has a model only from
+    ``at_s`` on."""
 
     peer: int = of(Peer())
     at_s: float = of(Seconds("TIME", "a time"))

@@ -1,4 +1,5 @@
-"""Faults as tables of a plan file: ``kind`` and the keys of that kind, each checked."""
+"""Conversion of faults to and from the tables of a plan file. A table has the key ``kind`` and the
+fields of that kind."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ def to_table(fault: Fault) -> str:
 
 
 def toml_of(value: object) -> str:
-    """Return a number, a boolean, a plain text or nested lists of them as TOML."""
+    """Return a number, a boolean, a string, or a nested tuple of these as TOML."""
     match value:
         case bool():
             return "true" if value else "false"
@@ -32,8 +33,8 @@ def toml_of(value: object) -> str:
 
 
 def from_table(table: Mapping[str, Any], where: str) -> Fault:
-    """Return the fault in a table. Raises: BadFault: The message has the position and the expected
-    value."""
+    """Return the fault that a table describes. ``where``: name of the table for errors. Raises:
+    BadFault."""
     kind = table.get("kind")
     if not isinstance(kind, str):
         raise BadFault(f"{where}: the kind is missing", "kinds: " + ", ".join(KINDS))

@@ -1,5 +1,5 @@
-"""Units of the fields of faults. Each unit defines the typed form of its value, its form in a plan
-file, and the valid values."""
+"""Value types of the fields of faults. Each type defines the syntax of its values on the command
+line and in a plan file, and which values are valid."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SECONDS_MAX = 1e9
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Table of a plan file. ``where`` names it in errors."""
+    """Table of a plan file. ``where``: name of the table in errors."""
 
     kind: str
     keys: Mapping[str, Any]
@@ -56,12 +56,12 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """Kind of value of a field.
+    """Value type of a field.
 
     Attributes:
-        usage: Text in the usage of a word.
-        named: Name in errors.
-        note: Text after the usage.
+        usage: Placeholder for the value in the usage of a word.
+        named: Name of the value in errors.
+        note: Text that follows the usage in messages.
     """
 
     usage: str = ""
@@ -69,26 +69,27 @@ class Unit:
     note: str = ""
 
     def read(self, reader: Reader, name: str) -> dict[str, Any]:
-        """Return the values in a typed word, by field."""
+        """Parse the value in a word of the command line. Return the values of the fields that it
+        determines, by field."""
         raise NotImplementedError
 
     def show(self, fault: Any, name: str) -> str:
-        """Return the value as it is typed."""
+        """Return the value in the syntax of the command line."""
         raise NotImplementedError
 
     def read_key(self, table: Table, key: str) -> Any:
-        """Return the value of a key."""
+        """Return the value of a key in a plan file's table."""
         raise NotImplementedError
 
     def victims(self, value: Any) -> tuple[Any, ...]:
-        """Return the peers in a value."""
+        """Return the peers that a value names."""
         return ()
 
 
 @dataclass(frozen=True, slots=True)
 class Number(Unit):
-    """A number. ``expected``: name of the expected text; ``beyond``: reason why other values are
-    invalid."""
+    """A number from ``least`` to ``most``. ``expected``: description of valid text for errors;
+    ``beyond``: reason why other numbers are invalid; ``suffix``: unit in errors."""
 
     least: float = 0.0
     most: float = math.inf
@@ -142,7 +143,8 @@ class Seconds(Unit):
 
 @dataclass(frozen=True, slots=True)
 class Round(Unit):
-    """A round. In a typed word, a number with a unit of time is ``at_s`` instead."""
+    """A round. In a word of the command line, a number with a unit of time sets ``at_s``
+    instead."""
 
     usage: str = "ROUND"
     named: str = "a round"
@@ -217,7 +219,8 @@ class Function(Unit):
 
 @dataclass(frozen=True, slots=True)
 class Peer(Unit):
-    """One peer. A typed word may name several, and then describes one fault for each."""
+    """One peer. A word of the command line may name several peers, and then describes one fault for
+    each peer."""
 
     usage: str = "PEER"
     server: bool = False  # whether "server" is also valid
@@ -240,12 +243,13 @@ class Peer(Unit):
 
 @dataclass(frozen=True, slots=True)
 class Peers(Unit):
-    """Several peers. ``everybody``: ``all`` may be typed, or the key left out. ``wrong``: reason
-    why a group of this size is invalid, or "". ``idle``: such a reason for typed words only."""
+    """Several peers. ``everybody``: whether ``all`` or an omitted key is valid. ``wrong`` and
+    ``idle`` return the reason why this number of peers is invalid, or "". ``idle`` applies only to
+    the command line."""
 
     usage: str = "PEERS"
     everybody: bool = False
-    rows: bool = True  # typed as 0-4
+    rows: bool = True  # whether ranges such as 0-4 are shown
     wrong: Callable[[int], str] = lambda number: ""
     idle: Callable[[int], str] = lambda number: ""
 
@@ -271,8 +275,7 @@ class Peers(Unit):
 
 @dataclass(frozen=True, slots=True)
 class Sides(Unit):
-    """Sides of a partition. The separator of the sides in a word shows whether it is
-    ``one_way``."""
+    """Sides of a partition. The separator of the sides in a word determines ``one_way``."""
 
     usage: str = "PEERS|PEERS"
     note: str = " (> in place of |: one way)"

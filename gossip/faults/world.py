@@ -1,10 +1,9 @@
-"""Faults of the network, of clocks, of a process at one instant, and of a node's messages.
-``start`` has late starts.
+"""Faults of links, clocks, processes and servers, and attacks with a node's messages. Late starts
+are in ``start``.
 
-The simulator supports them all; real runs support those of ``LinkFault`` and the attacks of
-``REAL_ATTACKS``. Each is a frozen dataclass; its fields are the keys of its table in a plan file.
-Times are seconds since the run began; a lasting fault begins at ``at_s`` and lasts ``for_s``.
-Without ``peers`` a fault affects all links or peers.
+The simulator supports all of them. Real runs support the faults of ``LinkFault`` and the attacks in
+``REAL_ATTACKS``. Times are seconds since the run began; a lasting fault begins at ``at_s`` and
+lasts ``for_s``. If ``peers`` is omitted, a fault affects all links.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ AT = Seconds("TIME", "a time")
 class Partition(Fault):
     """No message passes between peers of different sides. A peer on no side reaches all peers. With
     ``>`` instead of ``|`` (in a file: ``one_way``) only messages from an earlier side to a later
-    one are lost."""
+    side are lost."""
 
     sides: tuple[tuple[int, ...], ...] = of(Sides())
     at_s: float = of(AT)
@@ -46,7 +45,8 @@ class Partition(Fault):
 @declared("{peers}@{at_s}+{for_s}", "0-7@20s+10s", real=True)
 @dataclass(frozen=True, slots=True)
 class Ring(Fault):
-    """The peers reach only their two neighbours in a ring."""
+    """The peers form a ring. Each of them reaches no other peer of the ring than its two
+    neighbours."""
 
     peers: tuple[int, ...] = of(
         Peers(
@@ -89,8 +89,8 @@ class MessageFault(Fault):
 @declared("{peers}*{share}@{at_s}+{for_s}", "all*0.2@20s+10s", real=True)
 @dataclass(frozen=True, slots=True)
 class Loss(MessageFault):
-    """A share of the messages on the links of the peers is lost, each independently. TCP does not
-    lose messages in this way."""
+    """A random share of the messages on the links of the peers is lost. TCP does not lose messages
+    in this way."""
 
 
 @declared("{peers}*{share}@{at_s}+{for_s}", "all*0.2@20s+10s")
@@ -108,14 +108,14 @@ class Corrupt(MessageFault):
 @declared("{peers}*{share}@{at_s}+{for_s}", "all*0.2@20s+10s")
 @dataclass(frozen=True, slots=True)
 class Reset(MessageFault):
-    """A share of the messages resets its connection. All messages in flight on it are lost, and the
-    connection is opened again."""
+    """A share of the messages resets its connection. All messages in flight on the connection are
+    lost, and the connection is opened again."""
 
 
 @declared("{peers}*{share}*{held_s}@{at_s}+{for_s}", "all*0.2*50ms@20s+10s")
 @dataclass(frozen=True, slots=True)
 class Reorder(Fault):
-    """A share of the messages is delayed by up to ``held_s``, and later messages overtake them."""
+    """A share of the messages is delayed by up to ``held_s``, so later messages arrive first."""
 
     share: float = of(SHARE)
     held_s: float = of(Seconds())
@@ -151,8 +151,8 @@ class Delay(Fault):
 @declared("{peers}*{bytes_per_s}*{queue_bytes}@{at_s}+{for_s}", "all*1000*64@20s+10s")
 @dataclass(frozen=True, slots=True)
 class Narrow(Fault):
-    """Payloads queue, and pass at ``bytes_per_s``. A payload is dropped if more than
-    ``queue_bytes`` wait."""
+    """Each link carries payloads at ``bytes_per_s``. A payload is dropped if more than
+    ``queue_bytes`` wait on its link."""
 
     bytes_per_s: float = of(RATE)
     queue_bytes: float = of(Number(most=1e12))
@@ -164,7 +164,7 @@ class Narrow(Fault):
 @declared("{peers}*{bytes_per_s}@{at_s}+{for_s}", "5*1000@20s+10s", real=True)
 @dataclass(frozen=True, slots=True)
 class Trickle(Fault):
-    """Payloads that the peers send pass at this many bytes a second on each link. All other
+    """Payloads that the peers send are limited to this many bytes a second on each link. All other
     messages pass at once. The peers are alive and send bytes, but too slowly for any peer to wait
     for a payload.
     """
@@ -178,8 +178,8 @@ class Trickle(Fault):
 @declared("{peers}@{at_s}+{for_s}", "5@20s+10s")
 @dataclass(frozen=True, slots=True)
 class Unreadable(Fault):
-    """Loss of the shared memory of the peers: it is missing, or too short. None of their payloads
-    arrives, but all their other messages do."""
+    """The shared memory of the peers is missing or too short. None of their payloads arrives, but
+    all their other messages arrive."""
 
     peers: tuple[int, ...] = of(Peers())
     at_s: float = of(AT)
@@ -189,9 +189,9 @@ class Unreadable(Fault):
 @declared("{peers}@{at_s}+{for_s}", "5@20s+10s")
 @dataclass(frozen=True, slots=True)
 class Rewritten(Fault):
-    """The peers overwrite their updates in shared memory after these have been checked. If the rule
-    is a sum, the server reads the updates in place, so it adds up the new numbers. An update that
-    has become non-finite is left out."""
+    """The peers overwrite their updates in shared memory after the server has checked them. If the
+    rule is a sum, the server reads the updates in place, so it adds up the new values. An update
+    that has become non-finite is left out."""
 
     peers: tuple[int, ...] = of(Peers())
     at_s: float = of(AT)
@@ -201,7 +201,7 @@ class Rewritten(Fault):
 @declared("{peer}*{rate}@{at_s}+{for_s}", "5*0.95@20s+10s")
 @dataclass(frozen=True, slots=True)
 class Drift(Fault):
-    """The peer's clock runs at ``rate`` times the speed of the others'."""
+    """The peer's clock runs at ``rate`` times the speed of all other clocks."""
 
     peer: int = of(Peer())
     rate: float = of(Number(least=0.01, most=100.0))
@@ -223,8 +223,8 @@ class LateTimers(Fault):
 @declared("{peer}*{handling_s}@{at_s}+{for_s}", "5*50ms@20s+10s")
 @dataclass(frozen=True, slots=True)
 class SlowNode(Fault):
-    """The peer's node takes ``handling_s`` for each event, and later events wait, as on an
-    overloaded machine."""
+    """The peer's node takes ``handling_s`` for each event, as on an overloaded machine. Later
+    events wait."""
 
     peer: int = of(Peer())
     handling_s: float = of(Seconds())
@@ -247,7 +247,7 @@ class Starve(Fault):
 @declared("{peer}@{at_s}*{effect}+{after_s}", "5@20s*3+2s")
 @dataclass(frozen=True, slots=True)
 class CrashMidway(Fault):
-    """The peer dies between two effects of an event, at the ``effect``-th one after ``at_s``. It
+    """The peer dies between two effects of an event, at the ``effect``-th effect after ``at_s``. It
     restarts ``after_s`` later."""
 
     peer: int = of(Peer())
@@ -279,7 +279,7 @@ class HangServer(Fault):
 @declared("{peer}@{at_s}+{for_s}", "5@20s+2s")
 @dataclass(frozen=True, slots=True)
 class HangTrainer(Fault):
-    """The trainer hangs; its node does not."""
+    """The peer's trainer hangs; its node does not."""
 
     peer: int = of(Peer())
     at_s: float = of(AT)
@@ -289,8 +289,8 @@ class HangTrainer(Fault):
 @declared("{peer}@{at_s}+{after_s}", "5@20s+2s")
 @dataclass(frozen=True, slots=True)
 class KillTrainer(Fault):
-    """The trainer dies; its node continues and announces the death. The peer restarts ``after_s``
-    later."""
+    """The peer's trainer dies; its node continues and announces the death. The peer restarts
+    ``after_s`` later."""
 
     peer: int = of(Peer())
     at_s: float = of(AT)
@@ -300,15 +300,15 @@ class KillTrainer(Fault):
 @declared("{peer}@{at_s}", "5@20s")
 @dataclass(frozen=True, slots=True)
 class Leave(Fault):
-    """The peer receives SIGTERM and may leave properly."""
+    """The peer receives SIGTERM and has time to announce its departure."""
 
     peer: int = of(Peer())
     at_s: float = of(AT)
 
 
 CLAIM_ATTACKS = ("high_rates", "lone_roster", "ghost_roster")
-"""Attacks on fields of a result other than its numbers. ``ghost_roster`` needs a dead peer, or a
-run with room for more."""
+"""Attacks on fields of a result other than its values. ``ghost_roster`` has an effect only if a
+peer is dead or the run has room for further peers."""
 
 RESULT_ATTACKS = (
     "wrong_results",
@@ -328,10 +328,10 @@ FINAL_ROUND_ATTACKS = ("last_results",)
 the simulator ends with such a round."""
 
 SHARD_ATTACKS = ("wrong_measures", "broken_measures", "kept_measures", "wrong_decisions")
-"""Attacks on messages between the servers of shards that decide together."""
+"""Attacks on the messages in which the servers of the shards decide together."""
 
 PIECE_ATTACKS = ("wrong_pieces", "few_pieces")
-"""Attacks on the pieces of a state."""
+"""Attacks on the pieces in which a state is transferred."""
 
 STATE_ATTACKS = (
     "wrong_states",
@@ -342,7 +342,7 @@ STATE_ATTACKS = (
     "kept_states",
     *PIECE_ATTACKS,
 )
-"""Attacks on states and attestations; the f of a run counts these attackers."""
+"""Attacks on states and attestations. These attackers count towards the f of a run."""
 
 NODE_ATTACKS = (
     "sign_flip",
@@ -364,16 +364,17 @@ NODE_ATTACKS = (
     "flood",
     *SHARD_ATTACKS,
 )
-"""Attacks of a Byzantine node on its core's messages. ``LIES`` of ``gossip.inject`` has those of
-``REAL_ATTACKS``, the simulator the others."""
+"""Attacks of a Byzantine node on its core's messages. ``LIES`` of ``gossip.inject`` implements
+those in ``REAL_ATTACKS``; the simulator implements the others."""
 
 REAL_ATTACKS = (*RESULT_ATTACKS, *FINAL_ROUND_ATTACKS, *STATE_ATTACKS)
-"""Attacks that nodes of real runs support. Each is also a word, such as ``wrong_results:5,6``."""
+"""Attacks that nodes of real runs support. Each name is also a kind of fault, for example
+``wrong_results:5,6``."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeAttack(Fault):
-    """The nodes of the peers send other false messages than updates, during the whole run (in the
+    """The nodes of the peers send false messages other than updates, during the whole run (in the
     simulator until the calm begins)."""
 
     lie: str = of(Choice(choices=(*NODE_ATTACKS, *FINAL_ROUND_ATTACKS)))
@@ -397,7 +398,7 @@ Weather: TypeAlias = (
 )
 NetworkFault: TypeAlias = Break | Weather
 LinkFault: TypeAlias = Partition | Ring | Flap | Loss | Delay | Trickle
-"""Network faults that real runs support. Each node drops or delays messages that it sends and
+"""Network faults that real runs support. Each node drops or delays the messages that it sends or
 receives."""
 LINK_KINDS = tuple(map(name_of, get_args(LinkFault)))
 ServerFault: TypeAlias = CrashBroadcast | HangServer
