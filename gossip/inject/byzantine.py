@@ -1,8 +1,8 @@
-"""Byzantine peers, their attacks on messages, and the names of these attacks.
+"""Byzantine peers, and the registry of their attacks on messages.
 
-An attack takes one outgoing message and returns the messages to send instead. Real nodes
-(``outbox``) and simulated ones (``gossip_lab.simulation.world.liars``) use the same attacks. The
-state of the core stays correct, so a Byzantine peer continues to take part.
+An attack receives one outgoing message and returns the messages to send instead. Real nodes
+(``outbox``) and simulated nodes (``gossip_lab.simulation.world.liars``) use the same attacks. The
+state of the core stays correct, so a Byzantine peer continues to take part in rounds.
 """
 
 from __future__ import annotations
@@ -35,24 +35,25 @@ class Letter(NamedTuple):
         return self.envelope.message
 
     def saying(self, **changes: Any) -> Letter:
-        """Return the letter with changed fields of its message."""
+        """Return a copy of the letter in which these fields of the message are changed."""
         message = replace(self.message, **changes)
         return self._replace(envelope=replace(self.envelope, message=message))
 
     def holding(self, content: Payload) -> Letter:
-        """Return the letter with another payload and its digest."""
+        """Return a copy of the letter with the payload ``content``, and the digest of
+        ``content`` in the message."""
         return self.saying(digest=content.digest)._replace(payload=content)
 
 
 @dataclass(slots=True)
 class ByzantinePeer:
-    """One Byzantine peer, with the data that its attacks use.
+    """Byzantine peer, with the data that its attacks use.
 
     Args:
         peers: All peers of the run.
-        core: Returns the current honest core of the peer.
-        rng: Randomness of attacks that happen occasionally.
-        lies: Names of its attacks; each changes the output of the previous one.
+        core: Returns the peer's core, which stays honest; a restart replaces it.
+        rng: Random generator for attacks that apply only to some messages.
+        lies: Names of the peer's attacks. Each attack changes the output of the previous attack.
         rounds: Number of rounds of the run; None means unlimited.
     """
 
@@ -62,21 +63,23 @@ class ByzantinePeer:
     rng: random.Random
     lies: tuple[str, ...]
     digest_of: Callable[[Any], bytes] = (
-        payload_digest  # of a result; differs for simulated trainers
+        payload_digest  # Computes the digest of a result. Simulated trainers use another digest.
     )
     rounds: int | None = None
-    # bytes of a result that replies to this message; unencoded in simulated peers
+    # Returns the bytes of a result, given the message that it answers. Simulated peers do not
+    # encode.
     written: Callable[[Message, NDArray[Any]], NDArray[np.uint8]] = lambda _, values: to_bytes(
         values
     )
-    told: Counter[str] = field(default_factory=Counter)  # count of each attack
-    heard: dict[str, OutMessage] = field(default_factory=dict)  # messages stored for later
-    # digests of forged results, which this peer may receive again
+    told: Counter[str] = field(default_factory=Counter)  # attack -> messages that it has replaced
+    heard: dict[str, OutMessage] = field(default_factory=dict)  # messages to replay
+    # Digests of the results that this peer has forged. It may receive these results from other
+    # peers.
     forged: set[bytes] = field(default_factory=set)
-    _made: tuple[Any, Payload] | None = None  # the last forgery, and its key
+    _made: tuple[Any, Payload] | None = None  # last result of ``once``, and its key
 
     def disguise(self, to: PeerId, envelope: Envelope, payload: Payload | None) -> list[OutMessage]:
-        """Return the messages to send instead of this one."""
+        """Return the messages to send instead of the one in ``envelope``."""
         out_messages: list[OutMessage] = [(to, envelope, payload)]
         for name in self.lies:
             replaced: list[OutMessage] = []
@@ -92,12 +95,12 @@ class ByzantinePeer:
         return out_messages
 
     def forge(self, values: NDArray[Any], result_of: Message | None = None) -> Payload:
-        """Return a float payload with its metadata. Its memory becomes read-only, because several
-        peers receive it.
+        """Return a float payload with its metadata. The memory of ``values`` becomes read-only,
+        because several peers receive the payload.
 
         Args:
-            result_of: The commit of the forged result, or the update to which the result replies.
-                Without one, the payload has no digest.
+            result_of: Commit of the forged result, or the update to which the result replies. If
+                None, the payload has no digest.
         """
         values = np.ascontiguousarray(values)
         values.setflags(write=False)
@@ -110,8 +113,8 @@ class ByzantinePeer:
         )
 
     def once(self, key: tuple[str, bytes], make: Callable[[], Payload]) -> Payload:
-        """Return a forged payload, the same for several peers. The forgery is cached, because
-        forging megabytes takes long."""
+        """Return the forged payload for ``key``, which is the same for all receivers. The last
+        payload is cached, because forging megabytes takes long."""
         if self._made is None or self._made[0] != key:
             self._made = (key, make())
         return self._made[1]

@@ -1,4 +1,4 @@
-"""Agreement among the peers of a run on the beginning of the run, and on the peer that carries out
+"""Agreement among the peers of a run on the time when the run began, and on which peer carries out
 each fault."""
 
 from __future__ import annotations
@@ -16,22 +16,23 @@ BEGAN = "began"
 
 
 class ClaimFiles:
-    """Leaderless agreement among the peers of a run, by files in a folder: the first peer to create
-    a file owns the claim.
+    """Leaderless agreement among the peers of a run by files in a folder. Each claim is a file, and
+    the first peer to create the file owns the claim.
 
-    A full disk or a deleted folder is reported and is not an error. Then each peer decides alone.
+    If the disk is full or the folder was deleted, the peer reports it. The run continues, and each
+    peer decides alone.
 
     Args:
-        folder: Folder of the files. None if this peer is alone and owns all claims.
-        troubles: Receives the files that cannot be written.
+        folder: Folder of the files. If None, this peer is alone and owns all claims.
+        troubles: Reports files that cannot be written.
     """
 
     def __init__(self, folder: Path | None, peer: int, troubles: WriteFailures) -> None:
         self.folder, self._peer, self._troubles = folder, peer, troubles
 
     def try_claim(self, name: str, otherwise: bool, **fields: Any) -> bool:
-        """Whether this peer is the first to claim ``name``. ``otherwise``: result if the file
-        cannot be created."""
+        """Whether this peer is the first to claim ``name``. ``otherwise``: return value if the file
+        cannot be created. ``fields``: data that users may read in the file."""
         if self.folder is None:
             return True
         path = self.folder / name
@@ -45,14 +46,14 @@ class ClaimFiles:
             self._troubles.failed(path, error)
             return otherwise
         text = json.dumps({**fields, "peer": self._peer, "wall": time.time()})
-        # The claim is made by the file; its content is for users.
+        # The existence of the file is the claim; its content is only for users.
         self._troubles.try_to(path, lambda: _write(fd, text))
         return True
 
     def beginning(self) -> float:
-        """Return the start of the run's first round on the monotonic clock, which the peers of a
-        host share. The first peer to start records it for the others, and for later incarnations.
-        If the record cannot be written, each peer uses its own start."""
+        """Return when the run's first round began, by the monotonic clock that the peers of a host
+        share. The first peer to start records the time for all peers and later incarnations. If the
+        record cannot be written, each peer uses the time of its own first call."""
         now = time.monotonic()
         if self.folder is None:
             return now
@@ -63,12 +64,13 @@ class ClaimFiles:
         return now if known is None else known
 
     def began(self) -> float | None:
-        """Return the recorded start of the run's first round, or None."""
+        """Return the recorded time when the run's first round began, or None."""
         return None if self.folder is None else began_in(self.folder)
 
     def _make_folder(self) -> None:
         assert self.folder is not None
-        # Without parents: if the user has deleted the run's folder, it stays deleted.
+        # Parent folders are not created: if the user has deleted the run's folder, it stays
+        # deleted.
         self.folder.mkdir(exist_ok=True)
 
     def _begin(self, path: Path, now: float) -> None:
@@ -77,9 +79,10 @@ class ClaimFiles:
         try:
             scratch.write_text(repr(now), "utf-8")
             with contextlib.suppress(FileExistsError):
-                os.link(scratch, path)  # atomically, and only if it does not exist
+                os.link(scratch, path)  # atomic; fails if ``path`` exists
         finally:
-            # An error here would hide that of the write above, which the caller reports.
+            # An error of ``unlink`` would hide an error of the write above, which the caller
+            # reports.
             with contextlib.suppress(OSError):
                 scratch.unlink()
 
@@ -90,7 +93,8 @@ def _write(fd: int, text: str) -> None:
 
 
 def began_in(folder: Path) -> float | None:
-    """Return the start of the run's first round, as recorded in its folder of faults, or None."""
+    """Return when the run's first round began, as recorded in the run's folder ``faults``, or
+    None."""
     try:
         return float((folder / BEGAN).read_text("utf-8"))
     except (OSError, ValueError):

@@ -1,5 +1,5 @@
-"""Injects the faults of one node, by its run's plan and drills. It wraps the transport and the
-core. Created only for peers with faults."""
+"""Injects the faults of one node, from the run's plan and its drills. The injector wraps the node's
+transport and core. Only nodes with faults have one."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from .update_attacks import UpdateAttack
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """Identity of the node that has the faults."""
+    """Node that has the faults: its run, peer and incarnation, and its journal."""
 
     config: RunConfig
     peer: PeerId
@@ -58,8 +58,8 @@ class FaultyNode:
     """Injector of the faults of one node.
 
     Args:
-        rule: Rule of the run, for attacks that evaluate it.
-        wire: Encoding of the run's payloads; None if they are not encoded.
+        rule: Aggregation rule of the run. Some attacks evaluate it.
+        wire: Returns the encoding of the run's payloads, or None if payloads are not encoded.
     """
 
     def __init__(
@@ -88,22 +88,22 @@ class FaultyNode:
         self._planned = {fault.lie: str(fault) for fault in plan if isinstance(fault, NodeAttack)}
 
     def around_transport(self, transport: Transport) -> Transport:
-        """Return the transport to use instead of ``transport``."""
+        """Return ``transport`` wrapped in the faults of this node."""
         return DisturbedTransport(transport, self)
 
     def around_core(self, core: NodeCore, sketch_seed: int) -> FaultyCore:
-        """Return the core to use instead of ``core``."""
+        """Return ``core`` wrapped in the faults of this node."""
         self.core = core
         return FaultyCore(core, self, sketch_seed)
 
     def attacker(self) -> ByzantinePeer | None:
-        """Return the attacker that changes this node's messages; None if the plan has no attack of
-        this node."""
+        """Return the attacker that changes this node's messages. Return None if the plan has no
+        attack on messages for this node."""
         config, peer = self.site.config, self.site.peer
         lies = config.plan.lies_of(peer)
         if not lies:
             return None
-        from .message_attacks import LIES  # a local import: only attackers need it
+        from .message_attacks import LIES  # imported here because only attackers need it
 
         assert LIES.keys() >= set(lies), "the plan was checked"
         rng = Random(f"{config.seed}/{self.site.incarnation}/{peer}")
@@ -135,18 +135,18 @@ class FaultyNode:
         self.injector.reached(round_id, timed=self.links.planned or bool(self._slow.planned))
 
     def tick(self, now: float) -> None:
-        """Carry out all due faults. Call it often."""
+        """Carry out all faults that are due. The caller calls this at each poll."""
         self.injector.tick(now)
         if self._slow.planned and self.injector.began is not None:
-            # The trainer delays its own steps; here this is only recorded.
+            # The trainer delays its own steps. The node only records when slow steps begin and end.
             self._slow.on(now - self.injector.began, self.injector.round_id)
         self.links.tick(now, self.injector.began, self.injector.round_id, self.drills.on(now))
         self.update_attack.drill(self.drills.lie(self.site.peer, now))
 
 
 class DisturbedTransport(FaultyTransport):
-    """Transport that injects link faults and attacks on messages, and passes received pushes to
-    attacks."""
+    """Transport that injects link faults and attacks on messages. It also passes received pushes to
+    the attacks that need them."""
 
     def __init__(self, inner: Transport, node: FaultyNode) -> None:
         super().__init__(inner, node.site.peer)
@@ -172,8 +172,8 @@ class DisturbedTransport(FaultyTransport):
 
 
 class FaultyCore:
-    """Wrapped core, which receives false updates from a Byzantine peer's trainer, and injects
-    process faults when a round begins or is served."""
+    """Wrapped core. If the peer is Byzantine, the core receives false updates in place of the
+    trainer's. Process faults are injected when a round begins, or when this peer serves it."""
 
     def __init__(self, core: NodeCore, node: FaultyNode, sketch_seed: int) -> None:
         self._core, self._node, self._sketch_seed = core, node, sketch_seed
@@ -186,7 +186,8 @@ class FaultyCore:
         return self._core.admit(sender, message)
 
     def handle(self, event: Event, now: float) -> Iterator[Effect]:
-        """Yield the effects one by one, so that those before a fault are carried out."""
+        """Yield the effects one by one, so that the caller carries out all effects before a
+        fault."""
         if isinstance(event, events.Contributed) and self._node.update_attack.lies:
             event = self._tampered(event)
         for effect in self._core.handle(event, now):
@@ -206,8 +207,8 @@ class FaultyCore:
                 self._node.round_id = effect.fields.get("round", self._node.round_id)
 
     def _tampered(self, event: events.Contributed) -> events.Contributed:
-        """Return the event with false payloads. The core receives the true ones as the local peer's
-        own."""
+        """Return the event with false payloads to send. The true payloads are in the fields ``own``
+        and ``own_parameters``, for the local peer's own use."""
         attack = self._node.update_attack
         if event.payloads:
             truth = np.concatenate([payload.data for payload in event.payloads])

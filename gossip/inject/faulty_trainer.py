@@ -1,5 +1,5 @@
-"""Injects the faults of one trainer, by plan and drills: slow steps, flipped labels, or false
-results of passes in a pipeline. Created only for peers with faults."""
+"""Injects the faults of one trainer, from the plan and drills: slow steps, flipped labels, or false
+results of pipeline passes. Only trainers with faults have an injector."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .claims import began_in
 
 
 class FaultyTrainer:
-    """Replacement of a session's ``gossip.training.steps.Steps``."""
+    """Replacement for ``gossip.training.steps.Steps`` of a session."""
 
     def __init__(self, config: RunConfig, peer: int, run_dir: Path | None) -> None:
         self._peer = peer
@@ -30,21 +30,22 @@ class FaultyTrainer:
             fault for fault in config.plan.for_peer(peer) if isinstance(fault, kinds.Slow)
         ]
         self._folder = None if run_dir is None else run_dir / "faults"
-        self._began: float | None = None  # beginning of the run, once it is recorded
+        self._began: float | None = None  # time when the run began; None until it is recorded
         self._drills = DrillFile(self._folder if config.drills else None)
         lie = config.plan.attackers.get(peer)
         self._flips = lie is not None and lie.attack in DATA_ATTACKS
         self._activation_lies = config.plan.activation_lies(peer)
 
     def computed(self, since: float) -> None:
-        """Delay a finished update if the trainer is slow. ``since``: start of the computation."""
+        """Delay a finished update if a fault slows the trainer. ``since``: start of the
+        computation."""
         now = time.monotonic()
         slowness = self._slowness(now) * self._drills.slowness(self._peer, now)
         if slowness > 1:
             time.sleep((slowness - 1) * (now - since))
 
     def _slowness(self, now: float) -> float:
-        """Return the factor by which the plan slows this trainer."""
+        """Return the factor by which the plan lengthens this trainer's steps now."""
         timed = any(fault.at_s is not None for fault in self._slow)
         if timed and self._began is None and self._folder is not None:
             self._began = began_in(self._folder)
@@ -52,29 +53,30 @@ class FaultyTrainer:
         return math.prod(fault.factor for fault in self._slow if fault.is_on(run_s))
 
     def alteration(self, dataset: Any, classes: int | None) -> Callable[[Any], Any] | None:
-        """Return the function that alters each batch; None if batches are not altered."""
+        """Return the function that alters each batch, or None if this peer's batches are not
+        altered."""
         return LabelFlip(dataset, classes) if self._flips else None
 
     def handed_on(self, about: PassResult, round_id: int, number: int, truth: Tensor) -> Tensor:
-        """Return the tensor to send as the result of a pass of micro-batch ``number`` in a
-        pipeline."""
+        """Return the tensor that this pipeline peer sends as its result for micro-batch
+        ``number``."""
         return corrupt_pass_result(
             self._activation_lies, about, (self._peer, round_id, number), truth
         )
 
 
 class LabelFlip:
-    """The label_flip fault: integer targets y become classes - 1 - y."""
+    """The fault ``label_flip``: each integer target y becomes classes - 1 - y."""
 
     def __init__(self, dataset: Any, classes: int | None) -> None:
-        """``classes``: number of classes. With 0 or None it comes from the data set, or from the
-        targets so far."""
+        """``classes``: number of classes. If it is 0 or None, it is derived from the data set, or
+        else from the targets seen so far."""
         self._classes = classes or _count_classes(dataset)
         self._known = self._classes > 0
 
     def __call__(self, batch: Any) -> Any:
-        """Return the batch, a pair of inputs and targets, with flipped targets. The data set itself
-        does not change."""
+        """Return a copy of the batch (inputs, targets) with flipped targets. The data set does not
+        change. Raises: ConfigError: The batch has no integer targets."""
         target = batch[1] if isinstance(batch, list | tuple) and len(batch) >= 2 else None
         if not isinstance(target, Tensor) or target.is_floating_point() or target.is_complex():
             raise ConfigError(

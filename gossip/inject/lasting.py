@@ -1,4 +1,4 @@
-"""Tracks the beginning and end of lasting planned faults, and records them as events."""
+"""Tracks when lasting faults of the plan begin and end, and records both as events."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _Lasting = TypeVar("_Lasting", LinkFault, Slow)
 
 
 class LastingFaults(Generic[_Lasting]):
-    """Faults that begin at a time of the run. One peer records each beginning and end for all. If
-    the peers cannot agree on it, each records them.
+    """Faults that begin at a time of the run. One peer records each beginning and end for all
+    peers. If the claim files cannot be written, every peer records them.
 
     Args:
-        planned: Pairs of index in the plan and fault.
+        planned: Pairs (index of the fault in the plan, fault).
     """
 
     def __init__(
@@ -27,11 +27,11 @@ class LastingFaults(Generic[_Lasting]):
     ) -> None:
         self.planned: Sequence[tuple[int, _Lasting]] = planned
         self._claims, self._journal = claims, journal
-        self._recorded: dict[int, bool] = {}  # index -> whether the end has also been recorded
+        self._recorded: dict[int, bool] = {}  # index -> whether the end is recorded, too
 
     def on(self, run_s: float, round_id: int) -> list[tuple[_Lasting, float]]:
-        """Return the active faults, each with the seconds since it began. Record those that begin
-        or end."""
+        """Return the active faults, each with the seconds since it began. Record faults that have
+        begun or ended since the last call."""
         on: list[tuple[_Lasting, float]] = []
         for index, fault in self.planned:
             assert fault.at_s is not None, "it begins at a time"

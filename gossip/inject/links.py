@@ -1,4 +1,4 @@
-"""Injects network faults at one node, by plan and drills."""
+"""Injects network faults at one node, from the plan and drills."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ LOOK_EVERY_S = 0.01
 
 
 class LinkFaults:
-    """Injector of faults into this peer's links. A peer drops messages that it sends to a broken
-    link, and those that still arrive from it."""
+    """Injector of faults into this peer's links. On a broken link, the peer drops the messages that
+    it sends and the messages that still arrive."""
 
     def __init__(
         self, plan: FaultPlan, peer: PeerId, peers: int, claims: ClaimFiles, journal: Journal
@@ -48,7 +48,8 @@ class LinkFaults:
     def tick(
         self, now: float, began: float | None, round_id: int, drilled: Iterable[Any] = ()
     ) -> None:
-        """Apply all due faults. Call it often. ``began``: start of the run; None if unknown."""
+        """Apply all faults that are due. The caller calls this at each poll. ``began``: time when
+        the run began; None if unknown."""
         if now < self._look_at:
             return
         self._look_at = now + LOOK_EVERY_S
@@ -76,8 +77,8 @@ def _is_broken(fault: LinkFault, passed_s: float) -> bool:
 def links_at(
     local: PeerId, peers: Iterable[PeerId], faults: Iterable[LinkFault]
 ) -> dict[PeerId, LinkCondition]:
-    """Return the condition of each link of one peer under these faults. If several faults affect
-    one link, the worst counts."""
+    """Return the condition of each affected link of the peer ``local``, by the peer at its other
+    end. If several faults affect one link, the condition has the worst value of each kind."""
     everybody = tuple(peers)
     found: dict[PeerId, LinkCondition] = {}
     for fault in faults:

@@ -1,8 +1,8 @@
-"""Attacks of a Byzantine server on results, each a function registered under its name in a fault
-plan.
+"""Attacks of a Byzantine server on results. Each attack is a function with the name that the attack
+has in a fault plan.
 
-A Byzantine node cannot impersonate another peer, because a sender is identified by its key. The
-simulator has more attacks (``gossip_lab.simulation.world.message_lies``).
+A Byzantine node cannot impersonate another peer, because receivers identify a sender by its key.
+The simulator has further attacks (``gossip_lab.simulation.world.message_lies``).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ STRANGERS = 10_000  # an id that no peer of the run has
 
 
 def _own_result(attacker: ByzantinePeer, letter: Letter) -> Payload | None:
-    """Return the result in the letter if the attacker has computed it, else None."""
+    """Return the result in the letter if the attacker has computed it as the server, else None."""
     return (
         letter.payload
         if isinstance(letter.message, Commit) and letter.message.server == attacker.peer
@@ -51,8 +51,8 @@ def _instead(
     letter: Letter,
     tamper_with: Callable[[Any], Any],
 ) -> Instead:
-    """Return the letter with a forged result and its digest. The attacker never sends another
-    result under that digest."""
+    """Return the letter with a forged result and the digest of that result. Return None if the
+    letter has no result of this server, or a result that the attacker has forged before."""
     truth = _own_result(attacker, letter)
     if truth is None or (
         isinstance(letter.message, Commit) and letter.message.digest in attacker.forged
@@ -65,7 +65,8 @@ def _instead(
 
 @lie
 def wrong_results(attacker: ByzantinePeer, letter: Letter) -> Instead:
-    """Commit, as a server, an aggregate other than the rule's, with its digest, to all peers."""
+    """Commit, as a server, the negated aggregate of the rule. All peers receive the same false
+    aggregate with its digest."""
     return _instead(attacker, "wrong", letter, lambda result: -result)
 
 
@@ -77,8 +78,8 @@ def scaled_results(attacker: ByzantinePeer, letter: Letter) -> Instead:
 
 @lie
 def slightly_wrong_results(attacker: ByzantinePeer, letter: Letter) -> Instead:
-    """Commit, as a server, an aggregate that is slightly longer than the rule's, which no peer can
-    detect."""
+    """Commit, as a server, an aggregate that is 1 % longer than that of the rule. No peer can
+    detect it."""
     return _instead(attacker, "slightly", letter, lambda result: result * np.float32(1.01))
 
 
@@ -117,8 +118,8 @@ def nan_results(attacker: ByzantinePeer, letter: Letter) -> Instead:
 
 @lie
 def two_results(attacker: ByzantinePeer, letter: Letter) -> Instead:
-    """Equivocate: commit, as a server, one aggregate to peers of even number and another to the
-    rest."""
+    """Equivocate: commit, as a server, one aggregate to peers with an even id and another to peers
+    with an odd id."""
     if not letter.to % 2:
         return None
     return wrong_results(attacker, letter)
@@ -126,8 +127,9 @@ def two_results(attacker: ByzantinePeer, letter: Letter) -> Instead:
 
 @lie
 def last_results(attacker: ByzantinePeer, letter: Letter) -> Instead:
-    """Send one peer a different result from all others, as the server of the last round of the run.
-    No peer can detect it, and no later round compares the replicas."""
+    """Send, as the server of the run's last round, a slightly wrong result to one peer and the true
+    result to all others. The error is too small to detect, and no later round compares the
+    replicas."""
     message = letter.message
     last = (
         isinstance(message, Commit)
@@ -142,15 +144,15 @@ def last_results(attacker: ByzantinePeer, letter: Letter) -> Instead:
 
 @lie
 def strange_roster(attacker: ByzantinePeer, letter: Letter) -> Instead:
-    """Commit, as a server, a roster with a peer that does not belong to the run."""
+    """Commit, as a server, a roster that includes a peer id outside the run."""
     if _own_result(attacker, letter) is None or not isinstance(letter.message, Commit):
         return None
     return [letter.saying(roster=(*letter.message.roster, STRANGERS))]
 
 
 def _claims(attacker: ByzantinePeer, letter: Letter) -> Commit | None:
-    """Return the attacker's commit of the first shard, which has the rates and the roster of all
-    shards."""
+    """Return the letter's commit if it is the attacker's commit of the first shard, else None. The
+    first shard's commit has the learning rates and the roster for all shards."""
     message = letter.message
     mine = isinstance(message, Commit) and message.server == attacker.peer and message.shard == 0
     return message if mine and isinstance(message, Commit) else None
@@ -167,15 +169,15 @@ def high_rates(attacker: ByzantinePeer, letter: Letter) -> Instead:
 
 @lie
 def lone_roster(attacker: ByzantinePeer, letter: Letter) -> Instead:
-    """Commit, as a server, a roster for the next round that has only itself."""
+    """Commit, as a server, a roster for the next round that includes only the server itself."""
     commit = _claims(attacker, letter)
     return None if commit is None else [letter.saying(roster=(attacker.peer,))]
 
 
 @lie
 def ghost_roster(attacker: ByzantinePeer, letter: Letter) -> Instead:
-    """Commit, as a server, a roster for the next round with all ids of the run, also of peers that
-    are dead or never joined."""
+    """Commit, as a server, a roster for the next round with all ids of the run. It includes peers
+    that are dead or have never joined."""
     commit = _claims(attacker, letter)
     core = attacker.core()
     if commit is None or core is None or set(commit.roster) == set(core.settings.everybody):

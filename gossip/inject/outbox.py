@@ -1,7 +1,8 @@
-"""Sends the messages of this node's core, or false ones if the fault plan makes the node Byzantine.
+"""Sends the messages of this node's core, or false messages if the fault plan makes the node
+Byzantine.
 
-False updates that are the same for all peers are computed before the core receives the update
-(``faulty_node.FaultyCore``).
+A false update that is the same for all peers is not created here: ``faulty_node.FaultyCore``
+    replaces the update before the core receives it.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ class Outbox:
     """Sender of messages over the transport.
 
     Args:
-        send: Sends over the transport.
-        attacker: The Byzantine peer; None if this node is honest or attacks only with its updates.
+        send: Sends a message over the transport.
+        attacker: The Byzantine peer; None if this node is honest or falsifies only its updates.
         report_attack: Called at the first message of each attack.
     """
 

@@ -18,13 +18,14 @@ from .claims import ClaimFiles
 
 
 class FaultInjector:
-    """Injector that stops or kills this peer's node and trainer at the times of the plan.
+    """Injector that stops or kills this peer's node and trainer when the plan requires it.
 
-    Each fault happens once in a run: the first peer to carry it out creates a file for it. So a
-    restarted peer is not killed again, and only the first server of a round dies, unless the plan
-    has two faults. If the file cannot be created, a peer carries out its own faults in its first
-    incarnation only, because a later one cannot detect whether they have happened. Faults of "the
-    server" are then dropped, because every server would carry them out.
+    Each fault happens once in a run, because the peer that carries it out first creates a file for
+    it. So a restarted peer is not killed again. If the server of a round dies, the next server of
+    that round survives, unless the plan has a second fault. If the file cannot be created, a peer
+    carries out its own faults only in its first incarnation, because a later incarnation cannot
+    detect whether they have happened. Faults of "the server" are then dropped, because every server
+    would carry them out.
     """
 
     def __init__(
@@ -43,7 +44,7 @@ class FaultInjector:
         self._server: list[tuple[int, Crash]] = []
         self._timed: list[tuple[int, Blow]] = []
         self.round_id = 0
-        # beginning of the run, on the monotonic clock, which the peers of a host share
+        # Time when the run began, by the monotonic clock that the peers of a host share.
         self.began: float | None = None
         for index, fault in enumerate(plan.real()):
             if not isinstance(fault, (Crash, Restart, Hang)) or (
@@ -58,8 +59,8 @@ class FaultInjector:
             _refuse_unless_alone(planned[0][1])
 
     def reached(self, round_id: int, timed: bool = False) -> None:
-        """Carry out faults of a round that the trainer is about to start. ``timed``: whether other
-        faults need the start of the run."""
+        """Carry out the faults of a round that the trainer is about to start. ``timed``: whether
+        other injectors need the time when the run began."""
         self.round_id = round_id
         if self.began is None and (timed or self._timed or self._server):
             self.began = self.claims.beginning()
@@ -67,8 +68,8 @@ class FaultInjector:
             self._strike(self._own, lambda fault: fault.round <= round_id, round_id)
 
     def serves(self, round_id: int) -> None:
-        """Carry out faults of the server. This peer is ready to aggregate the round, and has not
-        sent the result."""
+        """Carry out the faults of "the server" of a round. Called when this peer, as the server,
+        has received the updates and has not sent the result."""
         if self._server:
             passed_s = 0.0 if self.began is None else time.monotonic() - self.began
             self._strike(
@@ -78,7 +79,7 @@ class FaultInjector:
             )
 
     def tick(self, now: float) -> None:
-        """Carry out timed faults that are due. Call it often."""
+        """Carry out timed faults that are due. The caller calls this at each poll."""
         if self._timed and self.began is not None:
             passed_s = now - self.began
             self._strike(self._timed, lambda fault: _is_over(fault.at_s, passed_s), self.round_id)
@@ -100,7 +101,7 @@ class FaultInjector:
                 extra = {"seconds": seconds}
             case Crash():
                 extra = {}
-        # Write the line before the fault: this process cannot write it afterwards.
+        # Write the event before the fault, because the signal stops or kills this process.
         self._journal.event("fault", kind=fault.kind, round=round_id, fault=str(fault), **extra)
         self._journal.flush(wait_s=0.2)
         os.killpg(os.getpgrp(), signal.SIGSTOP if isinstance(fault, Hang) else signal.SIGKILL)
@@ -111,8 +112,8 @@ def _is_over(at_s: float | None, passed_s: float) -> bool:
 
 
 def _refuse_unless_alone(fault: Blow) -> None:
-    """Check that the process group to signal has only this peer's trainer and node. Raises
-    BadFault."""
+    """Check that only this peer's trainer and node are in the process group that receives the
+    signal. Raises: BadFault."""
     in_thread = threading.current_thread() is not threading.main_thread()
     leader = os.getpgrp()
     if in_thread or leader != os.getsid(0) or leader not in (os.getpid(), os.getppid()):

@@ -1,10 +1,10 @@
-"""Transport with links that fail on command: it drops, delays or limits the rate of messages when
-they are sent or arrive.
+"""Transport whose links fail on command. It drops messages when they are sent. When messages
+arrive, it drops, delays or rate-limits them.
 
 It injects faults into real runs. A cut link loses messages without an error, like an unplugged
-cable. ZeroMQ would miss heartbeats, so the link is reported down after a while, and up shortly
-after the cut ends. Messages in flight are lost, although TCP might have delivered them after a
-short cut.
+cable. With a real cut, ZeroMQ would miss heartbeats, so this transport reports the link down after
+``link_timeout_s``, and up shortly after the cut ends. Messages in flight are lost, although TCP
+might deliver them after a short cut.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from gossip.transport import TOLD_EVERY_S, Arrival, ResultRoom, Transport
 
 RECONNECT_S = 0.1  # ZeroMQ retries after 0.05 s, then at growing intervals of up to a second
 TRICKLE_STEP_S = 0.02
-HELD_MAX = 4096  # delayed messages; more are lost, as in any full queue
+HELD_MAX = 4096  # maximum number of delayed messages; further messages are lost
 
 
 @dataclass(frozen=True, slots=True)
 class LinkCondition:
-    """Faults of the link to one peer. ``loss``, ``delay_s`` (uniform up to it) and ``bytes_per_s``
-    (of payloads) apply to messages from the peer."""
+    """Faults of the link to one peer. ``loss`` (a share), ``delay_s`` (upper limit of a uniform
+    delay) and ``bytes_per_s`` (rate of payloads) apply to messages from the peer."""
 
     mute: bool = False  # messages to the peer are lost
     deaf: bool = False  # messages from the peer are lost
@@ -44,7 +44,8 @@ class _Trickle:
 
     def __init__(self, now: float) -> None:
         self.waiting: deque[Received] = deque()
-        self._begun_at = self._tell_at = now  # of the first payload in the queue
+        # Start of the first payload in the queue, and time of the next report of its progress.
+        self._begun_at = self._tell_at = now
 
     def put(self, received: Received, now: float) -> None:
         if not self.waiting:
@@ -52,11 +53,12 @@ class _Trickle:
         self.waiting.append(received)
 
     def due(self, bytes_per_s: float) -> float:
-        """Return when the first waiting payload has arrived."""
+        """Return the time at which the first payload in the queue has arrived completely."""
         return self._begun_at + _nbytes(self.waiting[0]) / bytes_per_s
 
     def come(self, bytes_per_s: float, now: float) -> list[Arrival]:
-        """Return the payloads that have arrived by ``now``, and the progress of the next one."""
+        """Return the payloads that have arrived completely by ``now``. If a report is due, add the
+        progress of the next payload."""
         arrivals: list[Arrival] = []
         while self.waiting and (due := self.due(bytes_per_s)) <= now:
             self._begun_at = due
@@ -75,7 +77,7 @@ def _nbytes(received: Received) -> int:
 
 
 class FaultyTransport:
-    """Wrapper of another transport. ``fail`` sets the faults; initially there are none."""
+    """Wrapper of another transport. ``fail`` sets the faults; initially no link has a fault."""
 
     def __init__(
         self, inner: Transport, seed: int = 0, clock: Callable[[], float] = time.monotonic
@@ -91,13 +93,13 @@ class FaultyTransport:
         self._faults: dict[PeerId, LinkCondition] = {}
         self._stands: set[PeerId] = set()  # links that are up in the inner transport
         self._reported_up: set[PeerId] = set()  # links reported up
-        # time of a link's last change that is not reported yet
+        # peer -> time of the last cut or repair of its link that is not reported yet
         self._changed: dict[PeerId, float] = {}
         self._held: deque[tuple[float, Received]] = deque()
         self._trickles: dict[PeerId, _Trickle] = {}
 
     def fail(self, faults: Mapping[PeerId, LinkCondition]) -> None:
-        """Make exactly these links fail from now on."""
+        """Set the faults of all links from now on. A link that is not in ``faults`` has none."""
         now = self._clock()
         for peer in {*faults, *self._faults}:
             if (
@@ -162,7 +164,7 @@ class FaultyTransport:
         return peer in self._trickles or self._faults.get(peer, LinkCondition()).bytes_per_s < inf
 
     def _next_trickle_s(self, now: float) -> float:
-        """Return the seconds until the next payload has arrived."""
+        """Return the seconds until the next rate-limited payload has arrived completely."""
         dues = [
             trickle.due(self._faults.get(peer, LinkCondition()).bytes_per_s)
             for peer, trickle in self._trickles.items()
@@ -179,14 +181,15 @@ class FaultyTransport:
         if len(self._held) >= HELD_MAX:
             self.traffic.drop("lost")
             return ()
-        # One queue for all messages: each waits for those before it, so delays are a little longer
-        # than drawn.
+        # All delayed messages are in one queue, and each waits for the messages before it. So a
+        # delay can be longer than its random value.
         due = now + self._random.uniform(0.0, fault.delay_s)
         self._held.append((max(due, self._held[-1][0]) if self._held else due, received))
         return ()
 
     def _limit_rate(self, received: Received, now: float) -> tuple[Received, ...]:
-        """Return the message, unless it is a payload that has to arrive at a limited rate."""
+        """Return the message at once, or queue it if it has a payload that arrives at a limited
+        rate."""
         if received.payload is None or not self._trickles_from(received.sender):
             return (received,)
         trickle = self._trickles.setdefault(received.sender, _Trickle(now))
@@ -197,7 +200,7 @@ class FaultyTransport:
         return ()
 
     def _link(self, arrival: LinkUp | LinkDown) -> tuple[Arrival, ...]:
-        """Return the event of the inner link; () if a cut hides it."""
+        """Return the link event of the inner transport; () if a cut of the link hides it."""
         peer = arrival.peer
         if isinstance(arrival, LinkUp):
             self._stands.add(peer)
@@ -212,8 +215,8 @@ class FaultyTransport:
         return (arrival,)
 
     def _news(self, now: float) -> list[Arrival]:
-        """Return the events that heartbeats and attempts to connect would have caused by
-        ``now``."""
+        """Return the link events that missed heartbeats and reconnections would have caused by
+        ``now``, if the cuts were real."""
         news: list[Arrival] = []
         for peer, since in list(self._changed.items()):
             deaf = self._is_deaf(peer)

@@ -22,9 +22,9 @@ HOLLOW = squeeze(b"[]")
 
 
 def _forged_state(payload: Payload, parts: tuple[int, ...]) -> Payload:
-    """Return the state with one flipped bit, the same for every attacker."""
+    """Return the state with one flipped bit. Every attacker flips the same bit."""
     content = payload.data.copy()
-    # Flip it in a part that all replicas have in common, such as parameters.
+    # If there are parts, the bit is in the first part, which all replicas have in common.
     content[len(content) // 2 if not parts else parts[0] // 2] ^= 1
     content.setflags(write=False)
     outline = outline_of(payload)
@@ -33,13 +33,13 @@ def _forged_state(payload: Payload, parts: tuple[int, ...]) -> Payload:
 
 
 def _kept(attacker: ByzantinePeer, round_id: int) -> Any:
-    """Return the forged copy of its state that the attacker offers."""
+    """Return the copy of its state that the attacker offers for ``round_id``."""
     return attacker.core().recovery.giving.copies[round_id]
 
 
 def _swapped(attacker: ByzantinePeer, letter: Letter) -> Instead:
-    """Return an offer of the forged state, or a piece of it; only the first piece has the flipped
-    bit."""
+    """Return an offer of the forged state or of one of its pieces. Only the first piece has the
+    flipped bit."""
     message = letter.message
     assert isinstance(message, StateOffer)
     assert letter.payload is not None
@@ -54,8 +54,8 @@ def _swapped(attacker: ByzantinePeer, letter: Letter) -> Instead:
 
 @lie
 def wrong_states(attacker: ByzantinePeer, letter: Letter) -> Instead:
-    """Send peers that request a state a false one with its digest, and attest it. All peers with
-    this fault send the same state."""
+    """Send a false state with its digest to peers that request a state, and attest the false state.
+    All peers with this fault send the same state."""
     message = letter.message
     if isinstance(message, StateAttestation) and message.digest:
         copy = _kept(attacker, message.round_id)
@@ -77,7 +77,7 @@ def broken_states(attacker: ByzantinePeer, letter: Letter) -> Instead:
 
 @lie
 def swapped_states(attacker: ByzantinePeer, letter: Letter) -> Instead:
-    """Attest the true state, and send another one with its own digest."""
+    """Attest the true state, and send a false state with the digest of the false state."""
     if letter.payload is None or not isinstance(letter.message, StateOffer):
         return None
     return _swapped(attacker, letter)
@@ -85,7 +85,7 @@ def swapped_states(attacker: ByzantinePeer, letter: Letter) -> Instead:
 
 @lie
 def far_states(attacker: ByzantinePeer, letter: Letter) -> Instead:
-    """Claim a round that no peer has reached, and offer a state of it."""
+    """Claim a round that no peer has reached, and offer a state of that round."""
     message = letter.message
     if not isinstance(message, StateOffer | StateAttestation):
         return None
@@ -94,8 +94,8 @@ def far_states(attacker: ByzantinePeer, letter: Letter) -> Instead:
 
 @lie
 def hollow_states(attacker: ByzantinePeer, letter: Letter) -> Instead:
-    """Send the true weights with an invalid roster, trust table and data position, and attest that.
-    All peers with this fault send the same state."""
+    """Send the true weights with an invalid roster, trust table and data position, and attest this
+    state. All peers with this fault send the same state."""
     message = letter.message
     if isinstance(message, StateOffer) and message.core:
         return [letter.saying(core=HOLLOW)]

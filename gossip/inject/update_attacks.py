@@ -19,20 +19,21 @@ ROUNDS_KEPT = 8
 
 
 class UpdateAttack:
-    """Attacks on the updates and parameters that this peer sends. Attacks on data happen in the
-    trainer, before there is an update.
+    """Attacks with the updates and parameters that this peer sends. Attacks on training data are in
+    the trainer (``faulty_trainer``).
 
-    The fault plan names all attackers of one kind. Attacks are computed from data that every
-    replica has: the results of the rounds (``saw``), and in gossip rounds the pushes of neighbours
-    (``record_push``).
+    Attackers of one kind cooperate without messages: the fault plan names all of them. An attack
+        uses only data that an honest peer has, too: the results of rounds (``saw``), and in gossip
+        rounds the pushes of neighbours (``record_push``).
 
     Attributes:
-        fragments: Number of fragments of the model. Each round exchanges one, and an attack has
-            separate memory for each.
+        fragments: Number of fragments of the model. Each round exchanges one fragment, and an
+            attack has separate memory for each fragment.
 
     Args:
         peers: Number of peers of the run.
-        rule: The rule with its f, on updates ``(n, d)``, for attacks that evaluate it.
+        rule: Aggregation rule of the run with its f bound. It maps updates ``(n, d)`` to ``(d,)``.
+            Some attacks evaluate it.
     """
 
     def __init__(
@@ -50,7 +51,8 @@ class UpdateAttack:
         self._lie_as(plan.attackers)
 
     def drill(self, lie: ByzantineFault | None) -> None:
-        """Set the attack of a drill, in addition to the plan."""
+        """Set the attack of a drill. For the peers of the drill it replaces the attack of the
+        plan."""
         if lie != self._drilled:
             self._drilled = lie
             self._lie_as(
@@ -61,7 +63,7 @@ class UpdateAttack:
         self._lie = attackers.get(self._peer)
         self._attackers = frozenset(attackers)
         self._attacks: dict[str, Attack] = {}
-        self._parameters: dict[int, np.ndarray] = {}  # this peer's parameters, by unfinished round
+        self._parameters: dict[int, np.ndarray] = {}  # unfinished round -> this peer's parameters
         # stream -> last vector of each neighbour
         self._received: dict[str, dict[PeerId, torch.Tensor]] = {}
         alike = [
@@ -81,7 +83,7 @@ class UpdateAttack:
 
     @property
     def lies(self) -> bool:
-        """Whether this peer sends one false update to all peers."""
+        """Whether this peer sends a false update that is the same for all peers."""
         return self._lies_about("update") and not self.tells_each
 
     def _attack(self, what: str) -> Attack:
@@ -96,15 +98,16 @@ class UpdateAttack:
         return self._attacks[what]
 
     def tamper_with(self, truth: np.ndarray, round_id: int, what: str) -> np.ndarray:
-        """Return the false vector to send, in new memory. ``what`` names the stream, because
-        replays of updates and of parameters are separate."""
+        """Return the false vector to send, in new memory. ``what``: "update" or "parameters"; an
+        attack has separate memory for the two."""
         if self._guesses and what == "parameters":
             self._parameters[round_id] = truth.copy()
             while len(self._parameters) > ROUNDS_KEPT:
                 del self._parameters[min(self._parameters)]
         stream = self._updates(round_id, self._collectives) if what == "update" else what
         with torch.no_grad():
-            # A copy, because an attack in a user's file may change its argument.
+            # The attack receives a copy, because an attack in a user's file may change its
+            # argument.
             lie = self._attack(stream)(torch.from_numpy(truth.copy()), round_id)
         if lie.shape != truth.shape:
             raise ConfigError(
@@ -113,11 +116,12 @@ class UpdateAttack:
         return _as_array(lie, truth)
 
     def begins(self, collectives: int) -> None:
-        """Record the number of earlier rounds that were not steps, before a round is computed."""
+        """Record, before a round is computed, how many earlier rounds were not steps."""
         self._collectives = collectives
 
     def _updates(self, round_id: int, collectives: int) -> str:
-        """Return the name of the stream of a round's updates: one for each fragment."""
+        """Return the name of the stream to which a round's updates belong. Each fragment has its
+        own stream."""
         fragment = fragment_of(round_id, collectives, self.fragments)
         return f"update {fragment}" if fragment else "update"
 
@@ -131,8 +135,8 @@ class UpdateAttack:
             )
         own = self._parameters.pop(done.round_id, None)
         if own is not None and done.mix is not None:
-            # The rule's aggregate of the neighbours' differences to this peer: their typical
-            # position.
+            # ``mix`` is the rule's aggregate of the differences between the neighbours' parameters
+            # and this peer's, so the sum is the typical position of a neighbour.
             self._attack("parameters").saw(
                 torch.from_numpy(own) + _as_tensor(done.mix), done.round_id
             )
@@ -147,7 +151,7 @@ class UpdateAttack:
     def replace_payload(
         self, receiver: PeerId, message: Message, payload: Payload | None
     ) -> Payload | None:
-        """Return the payload that this neighbour receives instead."""
+        """Return the payload to send to this neighbour instead of ``payload``."""
         if not self.tells_each or not isinstance(message, Push) or payload is None:
             return payload
         received = self._received.get(message.what, {})
@@ -165,11 +169,11 @@ class UpdateAttack:
 
 
 def rule_of(bound: BoundRule, f: int, *, centered: bool) -> Callable[[torch.Tensor], torch.Tensor]:
-    """Return the run's rule in the form that attacks evaluate.
+    """Return the run's rule as a function of the updates alone, for attacks that evaluate it.
 
     Args:
-        centered: In gossip rounds each neighbour is the center of its rule, and is the first row
-            here.
+        centered: Whether the first row is the center of the rule. In gossip rounds this is so: each
+            neighbour centers the rule at its own row.
     """
 
     def tried(updates: torch.Tensor) -> torch.Tensor:
@@ -179,11 +183,12 @@ def rule_of(bound: BoundRule, f: int, *, centered: bool) -> Callable[[torch.Tens
 
 
 def _as_tensor(payload: Payload) -> torch.Tensor:
-    """Return a copy, because the memory of a payload is read-only or will be reused."""
+    """Return a copy of the payload as float32, because its memory is read-only or will be
+    reused."""
     return torch.from_numpy(np.array(payload.data, dtype=np.float32))
 
 
 def _as_array(lie: torch.Tensor, truth: np.ndarray) -> np.ndarray:
-    """Return a vector as float32 in new memory."""
+    """Return ``lie`` as float32 in memory that it does not share with ``truth``."""
     changed: np.ndarray = lie.detach().to(torch.float32).contiguous().numpy()
     return changed.copy() if np.may_share_memory(changed, truth) else changed
