@@ -1,9 +1,8 @@
-"""Shared memory of a trainer and its node: vectors in both directions, and the progress of the
-trainer.
+"""Memory that a trainer and its node share. It has vectors in both directions, and the progress of
+the trainer.
 
 The memory is anonymous (``memfd``) and is sent as a file descriptor, so a crash of either side
-leaves no file. Unwritten pages take no memory, so the slots that the topology does not use cost
-nothing.
+leaves no file. Unwritten pages take no memory, so the arena has slots for every topology.
 """
 
 from __future__ import annotations
@@ -25,25 +24,26 @@ from .messages import RESULT_SLOTS, UPDATE_SLOTS
 HEADER_BYTES = 4096
 ALIGNMENT = 64
 LENT_ELEMENTS = 2**18
-"""Minimum size of a result, in elements, that the script receives as a view instead of a copy. For
-a shorter result, a copy takes less time than the views."""
+"""Minimum size of a result, in elements, for lending: the script then receives views of the result.
+It receives a copy of a smaller result, because that takes less time."""
 PAGED_ELEMENTS = 2**18
-"""Minimum size of a slot, in elements, with its own pages, which can be pinned for a GPU."""
+"""Minimum size of a slot, in elements, for which the slot begins at a page. Such a slot can be
+pinned for a GPU."""
 POPULATED_BYTES = 2**20
-_POPULATE_WRITE = 23  # MADV_POPULATE_WRITE. Python does not define it.
-_MAGIC = 0x676F737369700001  # "gossip", version 1.
+_POPULATE_WRITE = 23  # MADV_POPULATE_WRITE, which Python does not define.
+_MAGIC = 0x676F737369700001  # "gossip" in ASCII, and version 1
 _WORD_MAGIC, _WORD_ELEMENTS, _WORD_STEP, _WORD_TIME_NS, _WORD_COMPILES, _WORD_COMPILED = range(6)
 
 Vector = NDArray[np.float32]
 
 
 def allocate(nbytes: int) -> int:
-    """Return a new descriptor of ``nbytes`` zero bytes of shareable memory, close-on-exec. The
-    caller must close it."""
+    """Allocate ``nbytes`` zero bytes of memory that can be shared. Return its descriptor, which is
+    close-on-exec, and which the caller must close. Raises: LocalError."""
     fd = os.memfd_create("gossip", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
         os.ftruncate(fd, nbytes)
-        # Neither side can shrink the memory, which would cause a SIGBUS on the other side.
+        # Without this seal, a side that shrinks the memory would cause a SIGBUS on the other side.
         fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
     except OSError as error:
         os.close(fd)
@@ -52,9 +52,9 @@ def allocate(nbytes: int) -> int:
 
 
 def map_memory(fd: int, nbytes: int) -> mmap.mmap:
-    """Map ``nbytes`` of ``fd``, shared and writable. The mapping does not need ``fd`` to stay open.
+    """Map ``nbytes`` of ``fd``, shared and writable. ``fd`` may be closed afterwards.
 
-    Raises: LocalError: The memory behind ``fd`` is smaller than ``nbytes``.
+    Raises: LocalError: The memory of ``fd`` is smaller than ``nbytes``.
     """
     have = os.fstat(fd).st_size
     if have < nbytes:
@@ -65,12 +65,14 @@ def map_memory(fd: int, nbytes: int) -> mmap.mmap:
 
 
 def map_bytes(fd: int, nbytes: int) -> memoryview:
-    """Map the first ``nbytes`` of ``fd`` without a copy. The mapping exists as long as the view."""
+    """Return a view of the first ``nbytes`` of ``fd``. The memory is unmapped when the last view is
+    freed."""
     return memoryview(map_memory(fd, nbytes))
 
 
 def map_received(fd: int, nbytes: int) -> memoryview:
-    """Map a descriptor from the other side as ``map_bytes`` does, and close the descriptor."""
+    """Return the view that ``map_bytes`` returns, and close ``fd``, which the other side has
+    sent."""
     try:
         return map_bytes(fd, nbytes)
     finally:
@@ -78,28 +80,28 @@ def map_received(fd: int, nbytes: int) -> memoryview:
 
 
 def map_rows(fd: int, rows: int, elements: int) -> Vector:
-    """Map ``(rows, elements)`` float32 of ``fd`` without a copy. The mapping exists as long as the
-    array."""
+    """Return the memory of ``fd`` as a float32 array ``(rows, elements)``. The memory is unmapped
+    when the last view of the array is freed."""
     return np.frombuffer(map_memory(fd, 4 * rows * elements), np.float32).reshape(rows, elements)
 
 
 class Arena:
-    """Slots of ``elements`` float32 each, with 64-byte alignment. Slots of ``PAGED_ELEMENTS`` or
-    more begin at a page.
+    """Slots for vectors of ``elements`` float32 values. A slot begins at a multiple of 64 bytes, or
+    at a page if it has ``PAGED_ELEMENTS`` or more.
 
     Attributes:
         memory: The whole arena, as bytes.
-        updates: ``UPDATE_SLOTS`` vectors, the trainer's updates.
-        parameters: ``UPDATE_SLOTS`` vectors, the trainer's parameters in gossip rounds that mix
-            them.
-        results: ``RESULT_SLOTS`` vectors, copied results of rounds, followed by the slots in which
-            results are received or computed.
-        mixes: ``RESULT_SLOTS`` vectors, parameter differences to add.
-        encoded: ``UPDATE_SLOTS`` times ``encoded_bytes``, the encoded updates.
+        updates: ``UPDATE_SLOTS`` slots for the trainer's updates.
+        parameters: ``UPDATE_SLOTS`` slots for the trainer's parameters, used in gossip rounds that
+            mix parameters.
+        results: ``RESULT_SLOTS`` slots into which results of rounds are copied, then the slots in
+            which results are received or computed in place.
+        mixes: ``RESULT_SLOTS`` slots for differences that the trainer adds to its parameters.
+        encoded: ``UPDATE_SLOTS`` slots of ``encoded_bytes`` for the trainer's encoded updates.
     """
 
     def __init__(self, fd: int, elements: int, encoded_bytes: int, *, new: bool) -> None:
-        """Callers use ``create`` or ``attach``. The arena owns ``fd``."""
+        """Use ``create`` or ``attach`` instead. The arena owns ``fd``."""
         self.fd = fd
         self.elements = elements
         stride = _stride(elements)
@@ -134,50 +136,55 @@ class Arena:
 
     @classmethod
     def create(cls, elements: int, encoded_bytes: int = 0) -> Arena:
-        """Create an arena of zeros. Its ``fd`` may be sent to the other side until ``close``."""
+        """Create an arena of zeros. The caller may send its ``fd`` to the other side before
+        ``close``."""
         assert elements > 0
         fd = allocate(_size(elements, encoded_bytes))
         return cls(fd, elements, encoded_bytes, new=True)
 
     @classmethod
     def attach(cls, fd: int, elements: int, encoded_bytes: int = 0) -> Arena:
-        """Open the arena of a descriptor from the other side. The arena then owns ``fd``.
+        """Open the arena of ``fd``, which the other side has sent. The arena then owns ``fd``.
 
-        Raises: LocalError: The descriptor is not an arena with this number of elements.
+        Raises: LocalError: The memory of ``fd`` is not an arena with this number of elements.
         """
         return cls(fd, elements, encoded_bytes, new=False)
 
     @property
     def lends_results(self) -> bool:
-        """Whether the trainer leaves a result in its slot until it applies the next result."""
+        """Whether the script receives views of results (``lent_result``). A result then stays in
+        its slot until the trainer applies the next result."""
         return self.elements >= LENT_ELEMENTS
 
     def lent_result(self, slot: int) -> Vector:
-        """Return ``results[slot]`` for a caller that may write to it. Writes change only these
-        views, and last until this slot is lent again. The call costs nothing until the memory is
+        """Return a copy-on-write view of ``results[slot]``. Writes to the view do not change the
+        slot, and are dropped when this slot is lent again. Pages are mapped only when they are
         read."""
         if self._private is None:
             # A page that is written becomes private to this mapping.
             self._private = mmap.mmap(self.fd, _size(self.elements), flags=mmap.MAP_PRIVATE)
-        # Drop the pages that were written since the slot was lent before.
+        # Drop the private copies of pages that were written since the slot was last lent.
         first, end = self._pages_of(slot)
         self._private.madvise(mmap.MADV_DONTNEED, first, end - first)
         return np.frombuffer(self._private, np.float32, self.elements, end - 4 * self.elements)
 
     def renew_lent_memory(self) -> None:
-        """Leave the lent memory to the script. Later calls of ``lent_result`` lend other memory."""
+        """Use a new mapping in later calls of ``lent_result``, so that they do not drop what the
+        script has written to the old mapping."""
         self._private = None
 
     def _pages_of(self, slot: int) -> tuple[int, int]:
-        """Return the offsets of the first page of ``results[slot]`` and of the end of the slot."""
+        """Return two offsets in bytes: of the page in which ``results[slot]`` begins, and of the
+        slot's end."""
         at = HEADER_BYTES + (2 * UPDATE_SLOTS + RESULT_SLOTS + slot) * _stride(self.elements)
         return at // mmap.PAGESIZE * mmap.PAGESIZE, at + 4 * self.elements
 
     def populate(self, slots: Iterable[int]) -> None:
-        """Allocate the pages of these ``results`` in advance, because first writes to unallocated
-        pages take several times as long. Before Linux 5.14 this has no effect.
+        """Allocate the pages of these slots of ``results`` in advance. The first write to a page
+        takes several times as long if the kernel has to allocate the page. Before Linux 5.14 this
+        has no effect.
 
-        The pages are allocated in parts, because a call blocks all other threads of the
+        Each call of ``madvise`` allocates only a part, because it blocks all other threads of the
         interpreter.
         """
         if (memory := self._memory) is None:
@@ -196,8 +203,8 @@ class Arena:
         self._words[_WORD_TIME_NS] = time.monotonic_ns()
 
     def progress(self) -> tuple[int, float]:
-        """Return the number of rounds that the trainer has applied, and the seconds since the last
-        of them. The seconds are 0.0 while it compiles."""
+        """Return the number of rounds that the trainer has applied, and the seconds since it
+        applied the last round or ended a compilation. The seconds are 0.0 during a compilation."""
         if self.compiles:
             return int(self._words[_WORD_STEP]), 0.0
         age_s = (time.monotonic_ns() - int(self._words[_WORD_TIME_NS])) / 1e9
@@ -210,17 +217,17 @@ class Arena:
 
     @property
     def compiles(self) -> bool:
-        """Whether the trainer compiles at present."""
+        """Whether the trainer compiles its model at present."""
         return bool(self._words[_WORD_COMPILES])
 
     @property
     def compiled(self) -> bool:
-        """Whether the trainer has ever compiled."""
+        """Whether the trainer has ever compiled its model."""
         return bool(self._words[_WORD_COMPILED])
 
     def close(self) -> None:
-        """Release the memory. Vectors that are still referenced stay valid, and the memory is freed
-        with the last of them."""
+        """Release the memory. Vectors that are still referenced stay valid. The memory is freed
+        when the last vector is."""
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1
@@ -245,10 +252,10 @@ def _size(elements: int, encoded_bytes: int = 0) -> int:
 
 
 def landing_slots(elements: int) -> int:
-    """Return the number of slots for results that are received or computed in place.
+    """Return the number of slots in which results are received or computed in place.
 
-    There are slots for the rounds that the core stores for other peers, for the present and the
-    next round, and for one result that is still being read.
+    Each result that the core stores for other peers needs a slot. The present round, the next
+    round, and a result that is still being read need one more slot each.
     """
     kept = RoundSettings()
     rounds = min(kept.commit_log, kept.commit_log_bytes // (4 * elements))

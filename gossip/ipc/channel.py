@@ -1,5 +1,5 @@
-"""One end of the local socket between a trainer and its node, for whole messages and descriptors.
-The death of the other side is an end of file."""
+"""Local socket between a trainer and its node, for messages and file descriptors. The death of one
+side is an end of file at the other side."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ METRICS_MAX = 16 * 1024
 PATH_MAX = 4096
 REASON_MAX = 2048
 SHAPES_BYTES_MAX = 24 * 1024
-"""Room for the shapes of 3,072 tensors, in 8 bytes each."""
+"""Maximum size of packed shapes, in bytes. It suffices for 3,072 tensors with 8 bytes each."""
 DESCRIPTORS_MAX = 8
 SEND_PATIENCE_S = 5.0
 _ANCILLARY_BYTES = socket.CMSG_SPACE(DESCRIPTORS_MAX * array.array("i").itemsize)
-# Plain numbers: ``|`` and ``&`` of socket flags, which are enums, take 2 us each.
+# The flags are converted to int, because ``|`` and ``&`` take 2 us each on enums.
 _SEND = int(socket.MSG_DONTWAIT)
 _WAIT = int(socket.MSG_CMSG_CLOEXEC)
 _LOOK = int(socket.MSG_DONTWAIT | socket.MSG_CMSG_CLOEXEC)
@@ -54,20 +54,20 @@ _CODEC: Codec[control.FromTrainer | control.FromNode] = Codec(
 
 
 def clip(text: str, most: int = TEXT_MAX) -> str:
-    """Return the text, shortened to the length of a message field."""
+    """Return the text, shortened to ``most`` characters, the limit of a message field."""
     return text if len(text) <= most else text[: most - 3] + "..."
 
 
 class ChannelClosed(LocalError):
-    """The other side has closed the channel, or its process has ended."""
+    """The other side has closed its end of the channel, or its process has ended."""
 
 
 class Channel:
-    """Sends and receives the messages of ``gossip.ipc.messages``. Each ``send`` sends one packet,
-    and each ``receive`` returns the messages of one packet.
+    """One end of the socket, for the messages of ``gossip.ipc.messages``. Each ``send`` sends one
+    packet, and each ``receive`` returns the messages of one packet.
 
-    Any thread may call ``send``, but only one thread ``receive``. The channel owns its end of
-    ``Channel.pair()``.
+    Any thread may call ``send``, but only one thread may call ``receive``. The channel owns the
+    socket ``end``, which comes from ``Channel.pair()``.
     """
 
     def __init__(self, end: socket.socket) -> None:
@@ -79,19 +79,20 @@ class Channel:
 
     @staticmethod
     def pair() -> tuple[socket.socket, socket.socket]:
-        """Return two connected ends. Neither end survives an exec unless it is inherited
-        explicitly."""
+        """Return two connected sockets. Both are close-on-exec, so a child process must inherit its
+        socket explicitly."""
         return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 
     def fileno(self) -> int:
-        """Return the descriptor that can be polled for packets."""
+        """Return the socket's descriptor, to poll for packets."""
         return self._socket.fileno()
 
     def send(self, *messages: Any, fds: tuple[int, ...] = ()) -> None:
-        """Send all ``messages`` as one packet, with ``fds`` duplicated into the other process.
+        """Send all ``messages`` as one packet. The kernel duplicates ``fds`` into the other
+        process.
 
-        Wait for room for at most ``SEND_PATIENCE_S``. There is always room unless the other side
-        has stopped reading.
+        If the socket's buffer is full, wait for at most ``SEND_PATIENCE_S``. The buffer is full
+        only if the other side has stopped reading.
 
         Raises:
             ChannelClosed: The other side has closed the channel. LocalError: The other side does
@@ -118,13 +119,14 @@ class Channel:
                 raise ChannelClosed(f"cannot send: {error}") from error
 
     def receive(self, timeout_s: float | None = None) -> tuple[list[Any], list[int]]:
-        """Return the messages of the next packet, and its descriptors, which the caller must close.
+        """Return the messages and the descriptors of the next packet. The caller must close the
+        descriptors.
 
         Args:
-            timeout_s: Seconds to wait for a packet; 0 means no wait, None an unlimited wait.
-        Returns: two empty lists if no packet arrived in time.
+            timeout_s: Seconds to wait for a packet; 0 means no wait, None means no limit.
+        Returns: Two empty lists if no packet arrived in time.
         Raises:
-            ChannelClosed: The other side has closed the channel, and all its packets were read.
+            ChannelClosed: The other side has closed its end, and all its packets were received.
         """
         try:
             if timeout_s not in (0, self._patience_s):
@@ -132,8 +134,8 @@ class Channel:
             try:
                 size, ancillary, flags, _ = self._read_packet(timeout_s)
             except ConnectionResetError:
-                # The other side closed its end with unread packets. Linux reports this once, before
-                # the packets that the other side sent, and those may contain the reason.
+                # The other side closed its end before it read all packets. Linux reports this once,
+                # before the last packets of the other side, which may contain the reason.
                 size, ancillary, flags, _ = self._read_packet(timeout_s)
         except BlockingIOError:
             return [], []
@@ -152,8 +154,8 @@ class Channel:
         try:
             return _CODEC.decode_many(self._view[:size]), list(fds)
         except Malformed as error:
-            # Both ends trust each other and should run the same code, so the cause is another
-            # version of gossip.
+            # Both ends trust each other and run the same code, unless their versions of gossip
+            # differ.
             raise LocalError(
                 f"the other end of the channel has another version of gossip: {error}"
             ) from error
@@ -163,9 +165,9 @@ class Channel:
         return self._socket.recvmsg_into([self._buffer], _ANCILLARY_BYTES, how)
 
     def _wait_for(self, timeout_s: float | None) -> None:
-        """Set the kernel's timeout of a read. A poll before each read would need a second
-        wake-up."""
-        # a timeout of 0 waits forever
+        """Set the kernel's timeout for reads of the socket. A poll before each read would need a
+        second wake-up."""
+        # The kernel takes 0 as no timeout.
         microseconds = 0 if timeout_s is None else max(1, round(timeout_s * 1e6))
         self._socket.setsockopt(
             socket.SOL_SOCKET, socket.SO_RCVTIMEO, _TIMEVAL.pack(*divmod(microseconds, 1_000_000))
@@ -173,8 +175,8 @@ class Channel:
         self._patience_s = timeout_s
 
     def close(self) -> None:
-        """Close this end. The other side reads the sent packets, and then the end of file. A second
-        call has no effect."""
+        """Close this end. The other side receives the packets that were sent, and then the end of
+        file. A second call has no effect."""
         self._socket.close()
 
 

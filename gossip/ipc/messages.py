@@ -1,11 +1,11 @@
 """Messages between a trainer and its node over their local socket. They are plain data, packed by
-``transport.codec``. Events and effects of the core without a payload are sent as they are.
+``transport.codec``. An event or effect of the core that has no payload is a message itself.
 
-The socket is a Unix SOCK_SEQPACKET pair, which preserves message boundaries. Memory is sent as a
-file descriptor together with a message (SCM_RIGHTS). If one side dies, the other detects it at once
-as end of file. Several messages may share one packet.
+The socket is a Unix SOCK_SEQPACKET pair, which preserves packet boundaries. Several messages may
+share one packet. Memory is sent as a file descriptor together with a message (SCM_RIGHTS). If one
+side dies, the other side receives an end of file at once.
 
-The messages of one incarnation, seen from the trainer:
+The messages of one incarnation; the trainer is on the left:
 
     Prepare  ->           the model is ready; the memory of the arena is sent with it
              <- Restore?  the state of the run, if it is ahead or began with other weights
@@ -55,9 +55,9 @@ from gossip.errors import ConfigError, Refused, ReplicasDiverged, StateLost, Swa
 
 UPDATE_SLOTS = 4
 RESULT_SLOTS = 4
-"""Number of slots that results are copied to. Results may also be in the further slots after
-these."""
-EXIT_SIGTERM = 143  # exit code of a peer that has left after a stop signal
+"""Number of slots into which results are copied. The slots after these are for results that are
+received or computed in place."""
+EXIT_SIGTERM = 143  # exit code of a peer that left because of a stop signal
 
 
 # --- trainer to node ------------------------------------------------------------------------------
@@ -65,26 +65,26 @@ EXIT_SIGTERM = 143  # exit code of a peer that has left after a stop signal
 
 @record
 class Prepare:
-    """Description of the trainer's model. The descriptor of the arena is sent with it."""
+    """Description of the trainer's model. The packet carries the descriptor of the arena."""
 
-    elements: int  # Float32 elements of the flat vector.
+    elements: int  # Number of float32 elements of the flat vector.
     layout: bytes
     state: bytes  # Digest of the packed state.
     state_bytes: int  # Size of the packed state.
-    # Next round to run from this state; above 0 after a restart of the node or from a checkpoint.
+    # Next round to run from this state. Above 0 after a restart of the node or from a checkpoint.
     round_id: int = 0
-    ledger: bytes = b""  # Ledger of the checkpoint.
+    ledger: bytes = b""  # Ledger in the checkpoint that the trainer has loaded, if any.
     collectives: int = 0  # Number of rounds before ``round_id`` that made no step.
-    marks: int = 0  # Number of elements after the numbers of the parameters.
+    marks: int = 0  # Number of elements of the flat vector after those of the parameters.
     shapes: bytes = b""  # ``pack_shapes`` of the parameters, if the encoding needs shapes.
-    # Numbers of bytes that a stage receives and sends for a micro-batch.
+    # Bytes that a stage of a pipeline receives and sends for each micro-batch.
     activation_bytes: tuple[int, int] = (0, 0)
 
 
 @record
 class Contribute:
-    """The update is in update slot ``slot``. With ``parameters``, the parameter slot with the same
-    number is also filled."""
+    """Announcement that the update is in update slot ``slot``. If ``parameters`` is true, the
+    parameters are in parameter slot ``slot``."""
 
     round_id: int
     slot: int
@@ -94,11 +94,11 @@ class Contribute:
     # Whether the whole update is known to be finite; False also if it was not checked.
     finite: bool = False
     rates: tuple[float, ...] = ()  # Learning rates of the optimizer's next step.
-    collective: bytes = b""  # Data of a collective operation; there are no samples then.
+    collective: bytes = b""  # Data of a collective operation; ``samples`` is 0 then.
     skipped: bool = False  # Whether the script received the samples and skipped them.
     steps: tuple[int, int] = (1, 1)  # Number of local steps made, and number planned for a round.
     micro_batches: tuple[int, ...] = ()  # In a pipeline: micro-batches in the update.
-    lasted_us: int = 0  # Duration of the local steps; 0 means since the round began.
+    lasted_us: int = 0  # Duration of the local steps; 0 means the time since the round began.
     replica: bytes = b""  # Digests of the replica before the round; b"" if it is not compared.
     kind: int = 0  # Kind of the step (``gossip.core.is_further``).
 
@@ -106,8 +106,8 @@ class Contribute:
 @record
 class PassReply:
     """Reply to ``PassCommand``. The packet carries a descriptor of the tensor for the other stage:
-    the output of a forward pass, or the gradient of the input. There is no output for a finished
-    round, from a forward pass of the last stage, and from a backward pass of the first stage."""
+    the output of a forward pass, or the gradient of the input. There is no tensor if the round is
+    over, after a forward pass of the last stage, or after a backward pass of the first stage."""
 
     round_id: int
     micro_batch: int
@@ -123,14 +123,14 @@ class PassReply:
 @record
 class AppliedReply:
     round_id: int
-    slot: int  # Slot that is free again; -1 if the round changed nothing.
+    slot: int  # Result slot that is free again; -1 if the round changed nothing.
 
 
 @record
 class JudgeReply:
-    """Reply to ``JudgeCommand``. The aggregate is in the last row of the judging memory.
-    ``reason``: reason for a missing aggregate. ``outlyingness`` is that of all rows; rows in
-    ``outside`` come last."""
+    """Reply to ``JudgeCommand``. The aggregate is in the judging memory, in the row after the
+    updates. ``reason``: why there is no aggregate; "" if there is one. ``outlyingness`` has a value
+    for each row; the rows in ``outside`` come last."""
 
     ticket: int
     weights: tuple[float, ...]
@@ -140,14 +140,14 @@ class JudgeReply:
 
 @record
 class Snapshot:
-    """The packed state before ``round_id``. The packet carries a descriptor of its memory.
-    ``error``: reason for a missing state."""
+    """The packed state before ``round_id``. The packet carries a descriptor of the state's memory.
+    ``error``: why there is no state; "" if there is one."""
 
     round_id: int
     nbytes: int
     error: str
-    parts: tuple[int, ...] = ()  # Lengths of the parts.
-    base: int = 0  # Bytes at the front of the first part that rarely change.
+    parts: tuple[int, ...] = ()  # Length of each part of the state, in bytes.
+    base: int = 0  # Number of bytes at the start of the first part that rarely change.
 
 
 @record
@@ -159,23 +159,24 @@ class Log:
 
 @record
 class ScriptPlan:
-    """Announced plan of the script. It is used for monitoring."""
+    """Plan that the script has announced: its steps and checkpoints. Used for monitoring only."""
 
-    steps: int | None  # Steps of the whole run; None if unknown.
+    steps: int | None  # Number of steps of the whole run; None if unknown.
     folder: str = ""  # Folder of the checkpoints; "" if the script saves none.
-    every: int | None = None  # Steps between two checkpoints; None means only at the end.
+    every: int | None = None  # Number of steps between two checkpoints; None: only one at the end.
 
 
 @record
 class DivergenceReport:
-    """Difference of the local replica from those of most peers before ``round_id``.
+    """Report that the local replica differs from the replica of most peers before ``round_id``.
 
     Attributes:
-        peers_differ: Whether replicas differ already. If False, they would differ after a missed
-            round.
+        peers_differ: Whether the replicas differ already. If False, they would differ as soon as
+            this peer misses a round.
         replaced: Whether the replica of most peers has replaced the local one.
-        tensors: Names of some differing tensors, of ``count`` in total.
-        largest: Largest difference of two numbers; -1.0 if unknown.
+        tensors: Names of some tensors that differ. ``count`` is the number of all tensors that
+            differ.
+        largest: Largest absolute difference of two elements; -1.0 if unknown.
     """
 
     round_id: int
@@ -190,13 +191,13 @@ class DivergenceReport:
 
 @record
 class Close:
-    """The trainer ends. ``digest`` is the digest of the parameters after all rounds before
-    ``round_id``; b"" if there was no time to compute it."""
+    """Announcement that the trainer ends. ``digest``: digest of the parameters after all rounds
+    before ``round_id``; b"" if there was no time to compute it."""
 
     reason: str  # "finished", "stopped", "raised".
     round_id: int = 0
     digest: bytes = b""
-    not_saved: str = ""  # Reason for a missing last checkpoint; "" if it was saved.
+    not_saved: str = ""  # Why the last checkpoint was not saved; "" if it was.
 
 
 # --- node to trainer ------------------------------------------------------------------------------
@@ -210,41 +211,43 @@ class StartRoundCommand:
     epoch: int
     ranges: tuple[tuple[int, int], ...]
     want_parameters: bool
-    peers: int  # Number of shares of a stream.
+    peers: int  # Number of shares into which a stream of data is divided.
     alive: int
-    rank: int = 0  # Share of this peer.
-    # Predicted epoch and ranges of the next rounds.
+    rank: int = 0  # Index of this peer's share of the stream.
+    # Predicted (epoch, ranges) of each of the next rounds.
     coming: tuple[tuple[int, tuple[tuple[int, int], ...]], ...] = ()
-    # Numbers of the ``EpochReport`` of the last completed epoch; empty without one.
+    # Integer fields of the ``EpochReport`` of the last completed epoch; empty if there is none.
     last: tuple[int, ...] = ()
     main: int = 0  # Peer for work that exactly one peer must do.
     collectives: int = 0  # Number of earlier rounds that made no step.
-    deadline_us: int = 0  # Time limit of the local steps; 0 means no limit.
-    # Start of the round at the node, by the host's monotonic clock; 0.0 if unknown.
+    deadline_us: int = 0  # Time limit for the local steps; 0 means no limit.
+    # Time when the node started the round, by the host's monotonic clock; 0.0 if unknown.
     began_at: float = 0.0
-    compares: bool = False  # Whether the update needs digests of the replica.
-    given_up_ranges: tuple[tuple[int, int], ...] = ()  # From the same ``EpochReport``.
+    compares: bool = False  # Whether ``Contribute.replica`` is needed, to compare the replicas.
+    given_up_ranges: tuple[tuple[int, int], ...] = ()  # Field of the same ``EpochReport``.
     roster: tuple[int, ...] = ()
     left: tuple[int, ...] = ()  # Peers that have announced their departure.
 
 
 @record
 class PassCommand:
-    """Compute a pass of a micro-batch through this stage. The memory from another stage is sent
-    with it: the input for a forward pass, or the gradient of the output for a backward pass."""
+    """Command to compute a pass of a micro-batch through this stage. The packet carries a
+    descriptor of the tensor from another stage: the input for a forward pass, or the gradient of
+    the output for a backward pass."""
 
     round_id: int
     micro_batch: int
     attempt: int
     backward: bool
     nbytes: int
-    audit: bool = False  # Whether to recompute a micro-batch of another member, without the update.
+    audit: bool = False  # Whether to recompute another member's pass, without an update.
 
 
 @record
 class CollectCommand:
-    """Write the update of these micro-batches to ``slot`` and reply with ``Contribute``. Their
-    backward passes are complete. The gradients are kept until the round is applied."""
+    """Command to write the update of these micro-batches to update slot ``slot``, and to reply with
+    ``Contribute``. Their backward passes are complete. The trainer stores the gradients until the
+    round is applied, because the command may be repeated."""
 
     round_id: int
     slot: int
@@ -253,34 +256,36 @@ class CollectCommand:
 
 @record
 class ApplyCommand:
-    """Apply the result of a round. ``slot`` is -1 if the round changes nothing. If ``mix_scale`` is
-    not 0, mix slot ``slot`` has a parameter difference."""
+    """Command to apply the result of a round, which is in result slot ``slot``. ``slot`` is -1 if
+    the round changes nothing. If ``mix_scale`` is not 0, mix slot ``slot`` has a parameter
+    difference to add."""
 
     round_id: int
     slot: int
     mix_scale: float
     rates: tuple[float, ...] = ()  # Learning rates of all peers; if empty, each peer uses its own.
-    # Values of a collective operation, by peer.
+    # Result of a collective operation: pairs (peer, data of the peer).
     collected: tuple[tuple[int, bytes], ...] = ()
-    is_step: bool = True  # False for a collective operation and for a further step.
-    taken: tuple[bool, ...] = ()  # For each shard, whether this peer's update is in the result.
+    is_step: bool = True  # False for a collective operation and for a further step (``kind``).
+    taken: tuple[bool, ...] = ()  # For each shard: whether this peer's update is in the result.
     collectives: int = 0  # Number of earlier rounds that made no step.
-    # Digests of most replicas before the round, if the local one differed; a state will follow.
+    # Digests of the replica of most peers before the round, if the local replica differed; a state
+    # will follow.
     replica: bytes = b""
     kind: int = 0  # Kind of the step that the round makes.
 
 
 @record
 class JudgeCommand:
-    """Run the rule on the first ``rows`` rows of the judging memory, and write the aggregate to row
-    ``rows``.
+    """Command to run the rule on the first ``rows`` rows of the judging memory, and to write the
+    aggregate to row ``rows``.
 
-    If ``capacity`` is not zero, the descriptor of that memory, float32 ``(capacity, elements)``, is
-    sent with the command and replaces the previous one. ``own`` is the row of the local peer; -1 if
-    there is none. With ``mix`` the rows are parameters: the trainer runs the rule on their
-    differences from row ``own``, and the aggregate is also a difference. Without rows no rule is
-    run, and row 0 gets the gradient of the judge's loss. The last ``outside`` rows do not enter the
-    aggregate; only their outlyingness is needed.
+    If ``capacity`` is not 0, the packet carries the descriptor of new judging memory, float32
+    ``(capacity, elements)``. ``own`` is the row of the local peer; -1 if there is none. With
+    ``mix`` the rows are parameters: the trainer runs the rule on their differences from row
+    ``own``, and the aggregate is also a difference. If ``rows`` is 0, no rule is run, and the
+    trainer writes the gradient of the judge's loss to row 0. The last ``outside`` rows do not enter
+    the aggregate; only their outlyingness is needed.
     """
 
     ticket: int
@@ -295,8 +300,9 @@ class JudgeCommand:
 
 @record
 class RestoreCommand:
-    """Restore a packed state. Its memory is sent with the command. Without ``settings``, the
-    trainer keeps the settings of its script."""
+    """Command to restore a packed state, whose descriptor is in the packet. If ``settings`` is
+    false, the trainer does not restore the settings of the optimizer but keeps those of its
+    script."""
 
     round_id: int
     nbytes: int
@@ -305,8 +311,8 @@ class RestoreCommand:
 
 @record
 class BesideCommand:
-    """The packed state of another stage of a pipeline, for the following ``RebuildCommand``. Its
-    memory is sent with it."""
+    """The packed state of another stage of a pipeline, for the ``RebuildCommand`` that follows. The
+    packet carries a descriptor of the state's memory."""
 
     stage: int
     nbytes: int
@@ -314,21 +320,22 @@ class BesideCommand:
 
 @record
 class RebuildCommand:
-    """Create a state of the local stage to continue with from round ``round_id``, because no peer
-    has one. ``is_last``: no further states of other stages can be requested."""
+    """Command to create a state of the local stage with which round ``round_id`` can begin, because
+    all peers have lost the stage's state. ``is_last``: whether no further states of other stages
+    can be requested."""
 
     round_id: int
     is_last: bool
 
 
 StageCommand: TypeAlias = PassCommand | events.DropForward | events.ResetSum | CollectCommand
-"""Commands for a member of a stage. It carries them out in the order of arrival."""
+"""Commands for the trainer of a pipeline peer, which carries them out in the order of arrival."""
 StageMessage: TypeAlias = StageCommand | BesideCommand | RebuildCommand
-"""Messages for a member of a stage."""
+"""Messages for the trainer of a pipeline peer."""
 
 
 def error_of(halted: events.Halt) -> BaseException:
-    """Return the exception that a halt of the node raises in the user's script."""
+    """Return the exception to raise in the user's script when the node halts."""
     match halted.exit_code:
         case code if code in (0, 130, EXIT_SIGTERM):
             return SystemExit(code)

@@ -1,5 +1,4 @@
-"""The node: a loop on the real clock that owns the sockets, drives the core and serves one
-trainer."""
+"""The node of a peer: an event loop that owns the sockets, runs the core and serves one trainer."""
 
 from __future__ import annotations
 

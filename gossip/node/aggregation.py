@@ -1,4 +1,4 @@
-"""Aggregations of a node: their execution, and their records in the journal."""
+"""Executes the aggregations of a node and records them in the journal."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Aggregation:
         self._influence = InfluenceWatch()
 
     def prepare(self, peers: int, shard_elements: Sequence[int], ready: Callable[[], None]) -> None:
-        """Prepare the rule and the judge for a model. Call ``ready`` afterwards."""
+        """Prepare the rule and the judge for a model. When both are prepared, call ``ready``."""
         self._judge.prepare(shard_elements)
 
         def prepared(how: dict[str, Any]) -> None:
@@ -49,7 +49,7 @@ class Aggregation:
         self._reducer.prepare(peers, max(shard_elements), prepared)
 
     def aggregate(self, effect: events.Aggregate) -> None:
-        # The rows of a mix are parameters, and these are equal at the start of a run.
+        # The rows of a mix are parameters, which are rightly equal at the start of a run.
         if not effect.mix and (identical := self._identical.find_identical(effect.rows)):
             self._journal.event("identical_updates", round=effect.round_id, peers=identical)
         if effect.step in ("whole", "measure"):

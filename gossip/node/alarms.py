@@ -1,4 +1,4 @@
-"""Timers of the node, and detection of stalls of its loop."""
+"""Timers of the node's event loop, and detection of stalls of the loop."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from gossip.core import Token
 from gossip.transport import Arrival
 
 PILED_UP_S = 0.02
-"""Time to wait for each further batch of arrivals after a stall, in seconds."""
+"""Timeout of each further poll for arrivals after a stall, in seconds."""
 READ_ON_MAX_S = 0.2
-"""Upper limit of the time for reading after a stall, in seconds. The other limit is half of the
-duration of the stall. Both exist because the node's own timers are overdue."""
+"""Limit of the time to read arrivals after a stall, in seconds. Half of the stall's duration is a
+second limit. Both limits exist because the node's own timers are overdue."""
 
 
 class TimerHeap:
-    """Timers of the core on the real clock. Cancelled timers stay in the heap and are skipped,
-    until they are most of the heap."""
+    """Timers of the core on the real clock. A cancelled timer stays in the heap and is skipped.
+    When most of the heap is cancelled timers, they are removed."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, Token]] = []
@@ -41,8 +41,8 @@ class TimerHeap:
         return heap[0][0] if heap else None
 
     def due(self, now: float) -> Iterator[Token]:
-        """Remove and yield the due timers, in order of time. A timer that is set during the
-        iteration waits for the next call, even if it is already due.
+        """Remove and yield the timers that are due, in order of time. A timer that is set during
+        the iteration waits for the next call, even if it is already due.
 
         A timer that is cancelled during the iteration is not yielded.
         """
@@ -61,11 +61,11 @@ class TimerHeap:
 
 
 class StallDetector:
-    """Detects stalls of the loop: the process was stopped, the machine was busy, or an iteration
-    took too long.
+    """Detector of stalls of the loop. A stall means that the process was stopped, the machine was
+    busy, or an iteration took too long.
 
-    After a stall, a peer would suspect other peers although it was silent itself. So the core must
-    receive the stall before any timer fires (docs/design_notes.md N6).
+    Without detection, a peer would suspect other peers after its own stall. So the core must
+    receive the stall as an event before any timer fires (docs/design_notes.md N6).
     """
 
     def __init__(self, tolerance_s: float, now: float) -> None:
@@ -86,7 +86,8 @@ def piled_up(
     poll: Callable[[float], list[Arrival]], late_s: float, clock: Callable[[], float]
 ) -> Iterator[list[Arrival]]:
     """Yield the arrivals that accumulated while the loop was blocked for ``late_s`` seconds. The
-    transport's threads were blocked as well, and need time to read them."""
+    transport's threads were blocked as well, and need time to read the arrivals from the
+    network."""
     until = clock() + min(late_s / 2, READ_ON_MAX_S)
     while clock() < until and (arrivals := poll(PILED_UP_S)):
         yield arrivals

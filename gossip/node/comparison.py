@@ -1,5 +1,5 @@
-"""Comparison of a server's result with the local update, which ``gossip.core.rounds.validation``
-uses."""
+"""Compares a server's result with local vectors. ``gossip.core.rounds.validation`` uses the
+comparison to validate the result."""
 
 from __future__ import annotations
 
@@ -12,19 +12,20 @@ from gossip.vectors import Admit, compared, similarity_of
 from .worker import Worker
 
 INLINE_ELEMENTS = 2**20
-"""Largest result that the loop compares itself, in elements. It takes half a millisecond."""
+"""Size of the largest result, in elements, that the loop compares itself. The comparison of such a
+result takes half a millisecond."""
 
 
 class ResultComparator:
-    """Compares results on arrival, before the core receives them. The loop compares small results,
-    and the worker compares large ones."""
+    """Compares results on arrival, before the core receives them. The loop compares small results
+    itself, and the worker compares large results."""
 
     def __init__(self, worker: Worker, done: Callable[[Received], None]) -> None:
         self._worker, self._done = worker, done
 
     def of(self, arrival: Received, admit: Admit) -> Received | None:
-        """Return the arrival with the comparison that the core requires. Return None if ``done``
-        will receive it later."""
+        """Return the arrival together with the comparison that the core needs. Return None if the
+        worker compares; ``done`` then receives the arrival later."""
         payload = arrival.payload
         if (
             payload is None

@@ -1,4 +1,4 @@
-"""State of the GPUs that a trainer uses, from the tool of their driver. Queries do not block."""
+"""Measures the GPUs that a trainer uses, with ``nvidia-smi``. Queries do not block."""
 
 from __future__ import annotations
 
@@ -17,20 +17,21 @@ COLUMNS = {
     "memory.total": ("memory_total", 2**20),
     "temperature.gpu": ("celsius", 1),
 }
-"""Columns of the tool, with the name and the unit of each column in gossip."""
+"""Columns of ``nvidia-smi``. The values are the name in an event ``usage``, and the factor that
+converts to its unit."""
 GPUS_MAX = 64
 ANSWER_BYTES = 16 * 1024
 _DEVICE = re.compile(r"/dev/nvidia\d+")
 
 
 class GpuMeter:
-    """Queries ``nvidia-smi``, which takes a fraction of a second. Each call therefore returns the
-    result of the previous query. If the trainer uses no GPU, or the tool is missing, no query is
-    started.
+    """Queries ``nvidia-smi``. A query takes a fraction of a second, so ``measure`` returns the
+    result of the previous query. If the trainer uses no GPU, or ``nvidia-smi`` is missing, no query
+    is started.
 
     Args:
-        trainer_pid: Process of the trainer. It uses a GPU if it has a GPU's device file open. This
-            check imports nothing and creates no CUDA context.
+        trainer_pid: Process id of the trainer. The trainer uses a GPU if it has the device file of
+            a GPU open. This check imports nothing and creates no CUDA context.
     """
 
     def __init__(self, trainer_pid: int) -> None:
@@ -40,12 +41,12 @@ class GpuMeter:
     def measure(self) -> list[dict[str, float]]:
         """Return the result of the previous query, and start the next query. The result has an
         entry for each GPU that is visible to this process: index, busy share of the last second,
-        used and total bytes, degrees Celsius. Unknown figures are omitted. [] means that there is
-        no result."""
+        used and total memory in bytes, temperature in degrees Celsius. Unknown figures are omitted.
+        The list is empty if there is no result."""
         found: list[dict[str, float]] = []
         if self._asked is not None:
             if self._asked.poll() is None:
-                # It hangs, for example because of a broken driver. No second query begins.
+                # The query hangs, for example because of a broken driver. No second query begins.
                 return []
             found = read(_read_output(self._asked)) if self._asked.returncode == 0 else []
             self._asked = None
@@ -54,7 +55,7 @@ class GpuMeter:
         return found
 
     def close(self) -> None:
-        """Kill the query without waiting for its end, because a broken driver may block it for
+        """Kill the running query. Do not wait for its end, because a broken driver may block it for
         long."""
         if self._asked is not None:
             self._asked.kill()
@@ -74,18 +75,18 @@ class GpuMeter:
                 stderr=subprocess.DEVNULL,
             )
         except OSError:
-            self._asked = None  # out of memory, for example: a later call tries again
+            self._asked = None  # For example, memory is exhausted. A later call tries again.
 
 
 def _read_output(asked: subprocess.Popen[bytes]) -> str:
-    """Return the output so far, and close the pipe."""
+    """Return what the query has written so far, and close the pipe."""
     assert asked.stdout is not None
     with asked.stdout as pipe:
         os.set_blocking(pipe.fileno(), False)
         try:
             return os.read(pipe.fileno(), ANSWER_BYTES).decode("utf-8", "replace")
         except BlockingIOError:
-            return ""  # another process holds the pipe open and has written nothing
+            return ""  # the query has written nothing, but another process has the pipe open
 
 
 def uses_gpu(pid: int) -> bool:
@@ -101,11 +102,11 @@ def _is_gpu(descriptor: Path) -> bool:
     try:
         return _DEVICE.fullmatch(os.readlink(descriptor)) is not None
     except OSError:
-        return False  # it was closed after the folder was listed
+        return False  # the descriptor was closed after the folder was listed
 
 
 def read(answer: str) -> list[dict[str, float]]:
-    """Return the rows of the tool's table, without missing figures."""
+    """Return the rows of the table that ``nvidia-smi`` prints, without missing figures."""
     found = []
     for line in answer.splitlines()[:GPUS_MAX]:
         cells = [_number(cell) for cell in line.split(",")]

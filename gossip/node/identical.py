@@ -1,5 +1,5 @@
-"""Detection of peers that compute the same gradient because they draw the same batches. Then n of
-these peers have the effect of one."""
+"""Detects peers that compute the same gradient because they sample the same batches. Several such
+peers contribute no more than one of them."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from numpy.typing import NDArray
 from gossip.core import PeerId, Row
 
 LOOKED_AT = 64
-"""Number of values in the sample of an update. Whole updates are compared only if their samples are
-equal."""
+"""Number of elements in the sample of an update. Whole updates are compared only if their samples
+are equal."""
 
 
 class IdenticalUpdates:
-    """Checks the rule's inputs until it finds identical ones. A sample of zeros is ignored, because
-    most rows of an embedding's gradient are zero. An update with few non-zero values is also
-    ignored: if all units of a diverged model are dead, only the last bias has a gradient, which
-    counts the labels."""
+    """Checks the rule's inputs for identical updates until it finds some. An update is ignored if
+    its sample is zero, because most rows of an embedding's gradient are zero. An update with few
+    non-zero elements is also ignored. For example, if all units of a diverged model are dead, only
+    the last bias has a gradient, which depends only on the labels."""
 
     def __init__(self) -> None:
         self._found = False
 
     def find_identical(self, rows: Sequence[Row]) -> tuple[PeerId, ...]:
-        """Return peers with bitwise equal updates. Return () if there are none, or if an earlier
-        call has found some."""
+        """Return the first peers found whose updates are bitwise equal. Return () if there are
+        none, or if an earlier call has found some."""
         if self._found or len(rows) < 2:
             return ()
         alike: dict[bytes, list[Row]] = defaultdict(list)

@@ -1,4 +1,5 @@
-"""Detection of peers that have little weight in the rule, which may indicate rare data."""
+"""Detects peers to whose updates the rule gives little weight, which may mean that their data are
+rare."""
 
 from __future__ import annotations
 
@@ -8,23 +9,23 @@ from statistics import fmean
 from gossip.core import Commit, PeerId
 
 ROUNDS, LOW, LEFT_OUT_MOST = 20, 0.5, 0.25
-"""Three limits. The weight of a peer is averaged over the first number of updates. A peer is
-reported if its weight is below the second multiple of an equal weight. The third is the largest
-share of updates in a round that may be below this multiple: if a rule excludes more, its choice is
-random."""
+"""``ROUNDS``: number of updates over which a peer's weight is averaged. ``LOW``: limit of this
+mean, as a multiple of an equal weight, below which the peer is reported. ``LEFT_OUT_MOST``: rounds
+are ignored if more than this share of their updates are below ``LOW``, because the rule then
+excludes peers at random."""
 
 
 class InfluenceWatch:
-    """Mean weight of each peer's recent updates, in multiples of an equal weight. With several
-    shards, only the first one is observed."""
+    """Mean weight of each peer's recent updates, as a multiple of an equal weight. If there are
+    several shards, only the first shard is observed."""
 
     def __init__(self) -> None:
         self._weights: defaultdict[PeerId, deque[float]] = defaultdict(lambda: deque(maxlen=ROUNDS))
         self._low: set[PeerId] = set()
 
     def observe_commit(self, commit: Commit) -> list[tuple[PeerId, float]]:
-        """Record a round. Return the peers with a weight that has become low, each with its mean
-        weight."""
+        """Record the weights in a commit. Return the peers whose mean weight has become low, each
+        with its mean weight."""
         n = len(commit.contributors)
         weights = {each.peer: each.weight * n for each in commit.contributors}
         if commit.shard or sum(weight < LOW for weight in weights.values()) > LEFT_OUT_MOST * n:

@@ -1,7 +1,7 @@
-"""The node: a loop on the real clock that owns the sockets, drives the core and serves one trainer.
+"""The node of a peer: an event loop that owns the sockets, runs the core and serves one trainer.
 
 Every iteration delivers all arrivals (from peers, trainer and worker) to the core, and carries out
-the core's effects. Timers are checked only after that, because a peer that was stopped must read
+the core's effects. Timers are checked only afterwards, because a peer that was stopped must read
 its messages before it accuses another peer.
 """
 
@@ -64,18 +64,19 @@ from .worker import Worker
 __all__ = ["EXIT_CRASHED", "Node", "NodeSpec", "main", "over_zeromq"]
 
 EXIT_CRASHED = 70
-"""Exit code after a bug of the node or a lack of resources. The trainer then starts another
-node."""
+"""Exit code after a bug or a lack of resources. The trainer then starts another node."""
 POLL_S = 0.1
-"""Longest sleep of the loop, in seconds."""
+"""Maximum time for which the loop sleeps, in seconds."""
 AWAKE_S = 0.005
-"""Time after the trainer's update for which the node polls without sleeping, in seconds. The
-processor has no other work then, and the wake-up of a virtual processor takes 50 us or more. The
-time is 0 if the node is a thread of the trainer, and if there are more peers than processors."""
+"""Time for which the node polls without sleeping after the trainer has sent its update, in seconds.
+The processor has no other work then, and a sleeping virtual processor takes 50 us or more to wake
+up. The time is 0 if the node is a thread of the trainer, or if there are more peers than
+processors."""
 LINGER_S = 1.0
 TERMINATION_GRACE_S = 3.0
 ANNOUNCE_S = 2.0
-"""Time for which a node announces the death of its trainer, in seconds."""
+"""Time for which a node continues after the death of its trainer to announce the death, in
+seconds."""
 
 
 class Node:
@@ -83,11 +84,12 @@ class Node:
     thread.
 
     Args:
-        channel: One end of ``Channel.pair()``; the trainer has the other end. The node owns it.
-        transport: Function that creates the transport, instead of ZeroMQ.
-        make_core: Function that creates the core, instead of ``gossip.core.peer.Peer``. Its
+        channel: One end of ``Channel.pair()``, which the node then owns. The trainer has the other
+            end.
+        transport: Function that creates the transport; None means ZeroMQ.
+        make_core: Function that creates the core; None means ``gossip.core.peer.Peer``. Its
             arguments are the spec, the settings, the topology and both addresses of this peer.
-        seeds: Addresses (control, bulk) of other peers, if there is no folder with addresses.
+        seeds: Addresses (control, bulk) of other peers, if the run has no folder with addresses.
     """
 
     def __init__(
@@ -125,8 +127,7 @@ class Node:
         self._pidfd = -1
 
     def stop(self, reason: str, grace_s: float = 0.0) -> None:
-        """Request that the node leaves the run, unless its trainer closes the channel within
-        ``grace_s``.
+        """Request that the node leaves the run, unless its trainer ends within ``grace_s`` seconds.
 
         Any thread or signal handler may call this.
         """
@@ -136,7 +137,7 @@ class Node:
     # --- start and end ----------------------------------------------------------------------------
 
     def run(self) -> int:
-        """Run until the core halts, and return the exit code. A fatal error is written to
+        """Run until the core halts, and return the exit code. A fatal error is recorded in
         ``node_error.json``."""
         try:
             self._open(self._claim_life())
@@ -144,15 +145,15 @@ class Node:
                 self._turn()
             code = self._leave(self._halt)
         except Exception as error:  # noqa: BLE001
-            # The error is recorded, and the closed channel informs the trainer.
+            # ``_die`` records the error. The trainer detects the closed channel.
             code = self._die(error)
         finally:
             self._close()
         return code
 
     def _claim_life(self) -> SeedFolder | None:
-        """Choose an incarnation and keys that this peer has not used before. Return the folder with
-        the addresses of other peers, or None."""
+        """Choose an incarnation that this peer has not used before, and load or create its keys.
+        Return the folder with the addresses of the other peers; None if the run has none."""
         config, folder = self.spec.config, None
         if self.spec.run_dir is not None and config.peers_max > 1:
             folder = SeedFolder(self.spec.run_dir / "seeds", self.spec.peer, config.peers_max)
@@ -252,13 +253,13 @@ class Node:
         self._settle(now)
 
     def _wire(self) -> WireFormat | None:
-        """Return the format of payloads, after the trainer has its model."""
+        """Return the format of payloads; None until the trainer has its model."""
         return self.trainer.wire if self._opened else None
 
     def _leave(self, halt: events.Halt) -> int:
-        """End as the core has requested, and return the exit code."""
+        """Close the transport and report the end to the trainer. Return the exit code."""
         if self._stopped_alone and not (self.trainer.closed or halt.exit_code):
-            # The script has not finished.
+            # The core halts with 0 after a stop, but the script has not finished.
             halt = dataclasses.replace(halt, exit_code=control.EXIT_SIGTERM)
         self.transport.close(LINGER_S)
         self._report_usage()
@@ -292,7 +293,7 @@ class Node:
         traceback.print_exception(error)
         self._journal.event("error", message=message, hint=hint, part="node", round=self._round)
         if not isinstance(error, (ConfigError, RemoteError)):
-            return EXIT_CRASHED  # without a ``Halt``, the trainer starts another node
+            return EXIT_CRASHED  # the trainer receives no ``Halt``, so it starts another node
         try:
             self._channel.send(
                 events.Halt(f"{error} ({hint})" if hint else str(error), error.exit_code)
@@ -353,8 +354,8 @@ class Node:
                 self._stop_alone(reason, now)
         self._hurried = self._settle(now) and not self._hurried
         if self._hurried:
-            # The trainer's reply is the most urgent work, but may delay other work by only one
-            # iteration.
+            # A message was sent to the trainer, whose reply is the most urgent work. But other work
+            # waits for at most one iteration.
             return
         now = clock()
         for token in self._alarms.due(now):
@@ -364,8 +365,8 @@ class Node:
         self._settle(now)
 
     def _stop_alone(self, reason: str, now: float) -> None:
-        """Leave after a signal that only the node received. A scheduler also sends it to the
-        trainer."""
+        """Leave the run after a stop signal that only the node has received. A scheduler would have
+        sent the signal to the trainer, too."""
         if not self._stopped_alone:
             self._stopped_alone = True
             message = f"only the node of peer {self.spec.peer} received {reason}, not its trainer"
@@ -390,7 +391,8 @@ class Node:
             self._handle(arrival, now)
 
     def _receive(self, now: float, everything: bool) -> None:
-        """Receive from the worker and the trainer: one packet of each, or everything."""
+        """Process the worker's results and the trainer's packets: one poll of them, or until none
+        is left."""
         while ready := self._local.poll(0):
             for fd, _ in ready:
                 if fd == self._worker.fd:
@@ -411,15 +413,16 @@ class Node:
         self._trainer_gone = True
         self._listen_to(self._worker.fd)
         if self.trainer.closed:
-            # The trainer no longer waits for the node, and has no state for other peers.
+            # The trainer had announced its end: it does not wait for the node, and cannot provide
+            # its state.
             self._inbox.append(events.Stop(reason))
         else:
             self._lost_deadline = now + ANNOUNCE_S
             self._inbox.append(events.TrainerLost(reason))
 
     def _settle(self, now: float) -> bool:
-        """Deliver queued events to the core until the queue is empty, then send messages to the
-        trainer. Return whether any message was sent."""
+        """Deliver queued events to the core until the queue is empty. Then send the queued messages
+        to the trainer. Return whether any message was sent."""
         while self._inbox:
             self._handle(self._inbox.popleft(), now)
         if not self._trainer_gone:
@@ -473,7 +476,7 @@ class Node:
             self.trainer.queue(effect)
 
     def _prepare(self, trainer: events.Prepared) -> None:
-        """Prepare the aggregations, and deliver ``Prepared`` to the core afterwards."""
+        """Prepare the rule for the trainer's model, and then deliver ``Prepared`` to the core."""
         peers = self.spec.config.peers_alike(self.spec.peer)
         self._aggregation.prepare(
             peers, self.trainer.shard_elements, lambda: self._inbox.append(trainer)
@@ -530,9 +533,10 @@ def main() -> int:
     keep_freed_memory()
     dump_stacks_on_signal("node")
     node = Node(spec_from(os.environ), socket.socket(fileno=int(os.environ["GOSSIP_NODE_FD"])))
-    # Ctrl-C goes to the whole process group, and the trainer decides how to handle it.
+    # Ctrl-C reaches the whole process group; only the trainer handles it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # A scheduler sends SIGTERM to the whole process group. The trainer then completes its step.
+    # A scheduler sends SIGTERM to the whole process group. The grace period lets the trainer
+    # complete its step.
     signal.signal(signal.SIGTERM, lambda number, frame: node.stop("SIGTERM", TERMINATION_GRACE_S))
     gc.collect()
     gc.freeze()  # modules stay forever, so collections can skip them

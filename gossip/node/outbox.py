@@ -18,29 +18,31 @@ from .worker import Worker
 
 PACKET_MESSAGES = 16
 LONG_BYTES = 1024
-"""Length of a message above which the message ends its packet, because packets are bounded."""
+"""Length in bytes above which a message is the last of its packet, because the size of a packet is
+limited."""
 BACKLOG_ROUNDS = 4096
 BACKLOG_BYTES = 2**29
 
 
 @dataclass(slots=True)
 class QueuedMessage:
-    """A message to the trainer. Later messages wait until it is ``ready``, because their order is
-    part of the contract."""
+    """A message to the trainer. Later messages wait until this message is ``ready``, because the
+    trainer depends on the order."""
 
     what: events.Apply | events.StartRound | events.CollectUpdate | control.FromNode
     fd: int | None = None
     """Descriptor that is sent with the message and closed afterwards."""
     ready: bool = True
-    # message of an ``Apply`` with a slot; the result is in the slot or being copied there
+    # Command for an ``Apply`` that has a slot. The result is in the slot, or is being copied there.
     placed: control.ApplyCommand | None = None
 
 
 class TrainerOutbox:
-    """Messages to the trainer in order, including the backlog of rounds.
+    """Queue of messages to the trainer, in order. It includes committed rounds that wait for a
+    slot.
 
     Args:
-        place: Returns a message with its slot; None while no slot is available for it.
+        place: Returns the message to send, with its slot; None while no slot is available for it.
     """
 
     def __init__(
@@ -57,8 +59,8 @@ class TrainerOutbox:
         self._queue.append(QueuedMessage(what))
 
     def add_round(self, effect: events.Apply) -> None:
-        """Queue a round. Raises LocalError: The trainer is so far behind that the memory for rounds
-        is full."""
+        """Queue a committed round. Raises: LocalError: The trainer is so far behind that the memory
+        for committed rounds is full."""
         nbytes = apply_bytes(effect)
         if self._backlog_rounds >= BACKLOG_ROUNDS or (
             self._backlog_rounds > 1 and self._backlog_bytes + nbytes > BACKLOG_BYTES
@@ -73,12 +75,14 @@ class TrainerOutbox:
         self._queue.append(QueuedMessage(effect))
 
     def end_backlog(self, effect: events.Apply) -> None:
-        """Record that a round has its slot, so that it no longer counts towards the backlog."""
+        """Record that a round has its slot. It then no longer counts towards the limits of the
+        backlog."""
         self._backlog_rounds -= 1
         self._backlog_bytes -= apply_bytes(effect)
 
     def add_payload(self, message: control.FromNode, payload: Payload) -> None:
-        """Queue a message together with shared memory that has a copy of the payload."""
+        """Queue a message together with a descriptor of shared memory with a copy of the
+        payload."""
         data = payload.data
         state = data if isinstance(data, tuple) else (data,)
         outgoing = QueuedMessage(message, ready=False)
@@ -90,8 +94,8 @@ class TrainerOutbox:
         self._worker.run(lambda: _filled(state), copied, payload.nbytes)
 
     def flush(self) -> bool:
-        """Send all messages that are ready, several in a packet. Return whether any message was
-        sent. Raises ChannelClosed."""
+        """Send messages up to the first that is not ready, several in a packet. Return whether any
+        message was sent. Raises: ChannelClosed."""
         any_sent = False
         while packet := self._next_packet():
             any_sent = True
@@ -113,13 +117,13 @@ class TrainerOutbox:
             self._queue.popleft()
             packet.append((outgoing, message))
             if outgoing.fd is not None or _is_long(message):
-                break  # with at most one descriptor in a packet, no count is needed
+                break  # one descriptor at most, so the receiver knows its message
         return packet
 
     def _yield_turn(self, outgoing: QueuedMessage) -> bool:
-        """Move the start of a round without a slot behind the other messages. This is needed
-        because a trainer that has left its loop may hold all slots. If the round is over, drop the
-        message. Return whether other messages are queued."""
+        """Move the start of a round, for which no slot is free, behind the other messages.
+        Otherwise it would block them if a trainer that has left its loop uses all slots. If a later
+        message supersedes the round, drop its start. Return whether other messages are queued."""
         if len(self._queue) == 1:
             return False
         self._queue.popleft()
@@ -139,7 +143,7 @@ class TrainerOutbox:
 
 
 def apply_bytes(effect: events.Apply) -> int:
-    """Return the number of bytes of an ``Apply`` in memory."""
+    """Return the size of the vectors of an ``Apply`` in memory, in bytes."""
     mix = () if effect.mix is None else (effect.mix,)
     return sum([bytes_for(len(payload.data)) for payload in (*effect.payloads, *mix)])
 
@@ -152,7 +156,7 @@ def _is_long(message: control.FromNode) -> bool:
 
 
 def _filled(state: Sequence[np.ndarray]) -> int:
-    """Return a descriptor of shared memory with a copy of all arrays in order."""
+    """Return a descriptor of new shared memory. It has copies of all arrays, one after another."""
     fd = allocate(nbytes := sum([piece.nbytes for piece in state]))
     room, at = np.frombuffer(map_bytes(fd, nbytes), np.uint8), 0
     for piece in state:

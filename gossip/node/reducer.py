@@ -1,5 +1,5 @@
-"""Aggregation of the updates that the core has collected. It runs in the node, or in the trainer if
-the rule needs the trainer's loss."""
+"""Aggregates the updates that the core has collected: in the node, or in the trainer if the rule
+needs the trainer's loss."""
 
 from __future__ import annotations
 
@@ -45,52 +45,55 @@ from .weighing import by_pull
 from .worker import Worker
 
 INLINE_ELEMENTS = 2**20
-"""Largest input (n * d numbers) that the loop aggregates itself, which takes a few milliseconds."""
+"""Size of the largest input, in elements (n * d), that the loop aggregates itself. This takes a few
+milliseconds."""
 
 PREPARE_S = 30.0
-"""Timeout of the compilation of kernels, in seconds, which is half of the default time for peers to
+"""Timeout for the compilation of kernels, in seconds. It is half of the default time for peers to
 join. After the timeout, the node works without kernels."""
 
 BLOCK_BYTES = 2**19
-"""Number of bytes of a large result to process at a time. This amount stays in the processor's
-cache until it is hashed."""
+"""Size of the blocks in which a large result is computed, in bytes. A block of this size stays in
+the processor's cache until it is hashed."""
 
 QUICK_ELEMENTS = 2**22
-"""Largest input that the loop aggregates itself with a rule that reads the updates only once, which
-takes about three milliseconds."""
+"""Size of the largest input, in elements, that the loop aggregates itself if the rule reads the
+updates only once. This takes about three milliseconds."""
 
 LENT_BYTES = 2**17
-"""Size of a result in bytes above which other peers read it in shared memory."""
+"""Size of a result, in bytes, above which other peers on the host read the result in shared
+memory."""
 
 
 RowRule: TypeAlias = Callable[[Sequence[np.ndarray], np.ndarray], bool]
-"""A rule that treats each coordinate separately, on separate rows. Returns True if it has written
-its finite aggregate to the second argument, and False if it gives up."""
+"""A rule that treats each coordinate separately. The arguments are the rows, as separate arrays,
+and the array for the aggregate. Returns False if the aggregate is not finite or the rule does not
+apply."""
 
 BlockMaker: TypeAlias = Callable[[int, int, np.ndarray], bool]
-"""Function that writes a range of a result to its place. Returns whether all numbers are finite."""
+"""Function that writes a range of a result to an array. The arguments are the start and the stop of
+the range, and the array. Returns whether all elements are finite."""
 
 Describe: TypeAlias = Callable[[np.ndarray], Payload]
 """Function that returns the payload of a finite result."""
 
 
 def as_vector(aggregate: torch.Tensor) -> np.ndarray:
-    """Return the result of a rule as a contiguous float32 array, which is copied only if
-    necessary."""
+    """Return the result of a rule as a contiguous float32 array. It is a copy only if necessary."""
     if aggregate.requires_grad or aggregate.dtype != torch.float32:
         aggregate = aggregate.detach().to(torch.float32)
     return np.ascontiguousarray(aggregate.numpy())
 
 
 def as_payload(vector: np.ndarray) -> Payload:
-    """Return the payload of a finite result that is sent without an encoding."""
+    """Return the payload of a finite result without an encoding."""
     content = to_bytes(vector)
     return Payload(from_bytes(content), len(content), True, payload_digest(content))
 
 
 def as_encoded(wire: WireFormat, work: Aggregate, vector: np.ndarray) -> Payload:
-    """Return the payload of an encoded finite result. Like all other peers, the local peer applies
-    the decoded numbers."""
+    """Return the payload of a finite result with an encoding. Its vector is the decoded one,
+    because the local peer must apply the same values as the peers that decode the result."""
     content = wire.encode(vector, "result", work.round_id, work.shard)
     decoded = wire.decode(content, "result", work.round_id, work.shard)
     return Payload(decoded, len(content), True, payload_digest(content), encoded=content)
@@ -101,9 +104,8 @@ class ResultMaker:
     """Builds the payload of a rule's result.
 
     Attributes:
-        room: Memory for the result, which avoids further copies; None allows any memory.
-        encode: Encodes the result, if the run has an encoding; None if the result is sent
-            unencoded.
+        room: Memory to write the result to, which avoids further copies; None means new memory.
+        encode: Encodes the result; None if the run has no encoding.
     """
 
     room: NDArray[np.uint8] | None = None
@@ -117,8 +119,8 @@ class ResultMaker:
         outlyingness: tuple[float, ...],
         outside: tuple[float, ...] = (),
     ) -> Aggregated:
-        """Return the event of this result for the core. A non-finite result is reported as no
-        result."""
+        """Return the event with this result for the core. If the result is not finite, the event
+        has a reason instead of a result."""
         payload = self.payload(vector)
         if payload is None:
             return Aggregated(ticket, None, (), (), "non_finite result")
@@ -135,7 +137,7 @@ class ResultMaker:
 
     def from_rows(self, rule: RowRule, rows: Sequence[np.ndarray]) -> Payload | None:
         """Return the result of a rule that treats each coordinate separately; None if the rule
-        gives up."""
+        returns False."""
         if self.room is not None:
             return _in_blocks(
                 lambda start, stop, place: rule([row[start:stop] for row in rows], place), self.room
@@ -147,8 +149,8 @@ class ResultMaker:
 
 
 def _in_blocks(make: BlockMaker, room: NDArray[np.uint8]) -> Payload | None:
-    """Compute each block in its place, and hash it while it is in the processor's cache. Return
-    None if a block fails."""
+    """Compute the result in blocks in ``room``, and hash each block while it is in the processor's
+    cache. Return None if ``make`` returns False."""
     result, digest = from_bytes(room), PayloadDigest()
     step = BLOCK_BYTES // result.itemsize
     for start in range(0, len(result), step):
@@ -171,12 +173,12 @@ def _copy_block(vector: np.ndarray, start: int, stop: int, place: np.ndarray) ->
 
 @dataclass(frozen=True, slots=True)
 class ResultWriter:
-    """Form and place of results.
+    """Encoding of results, and the memory to which they are written.
 
     Attributes:
-        room: Returns memory for large results, which other peers read in place. An encoded result
-            needs no memory there, because other peers receive its bytes.
-        wire: Returns the format of results; None if they are sent unencoded.
+        room: Returns shared memory for a large result, in which other peers read it. It is not used
+            for encoded results, because other peers receive the encoded bytes.
+        wire: Returns the format of results, or None if it is not known yet.
     """
 
     room: ResultRoom | None = None
@@ -184,12 +186,12 @@ class ResultWriter:
 
     @property
     def encoding(self) -> WireFormat | None:
-        """Format of encoded results; None if results are sent unencoded."""
+        """Format of results if they are encoded, else None."""
         wire = self.wire()
         return None if wire is None or wire.is_plain else wire
 
     def of(self, work: Aggregate) -> ResultMaker:
-        """Return the builder of the payload for the result of ``work``."""
+        """Return the builder for the payload of the result of ``work``."""
         wire, nbytes = self.encoding, bytes_for(len(work.rows[0].payload.data))
         if wire is not None:
             return ResultMaker(encode=partial(as_encoded, wire, work))
@@ -203,12 +205,12 @@ TO_NOBODY = ResultWriter()
 
 
 class Reducer:
-    """Runs a rule in the node: small inputs at once, large ones in the worker.
+    """Runs a rule in the node. Small inputs are aggregated at once, and large inputs in the worker.
 
     Args:
-        centered: Whether the rule may get the local row as ``center``. This is so in gossip rounds,
-            where each peer aggregates only for itself.
-        results: Form and place of results.
+        centered: Whether the rule may use the local row as ``center``. This is so in gossip rounds,
+            in which each peer aggregates only for itself.
+        results: Encoding of results, and the memory to which they are written.
     """
 
     def __init__(
@@ -225,21 +227,21 @@ class Reducer:
         self._by_length = rule.rule if isinstance(rule.rule, LengthRule) else None
         self._from_rows = rule.from_rows
         self._sharded = ShardedRule(rule) if rule.cross_shard else None
-        self._small, self._large = _Rows(), _Rows()  # one for each thread
+        self._small, self._large = _Rows(), _Rows()  # inputs of the loop and of the worker's thread
 
     @property
     def only_adds_up(self) -> bool:
-        """Whether updates may stay in memory that other peers can change. With such a rule, an
-        update that is changed to non-finite numbers is visible in the result, and cannot affect
-        other updates."""
+        """Whether updates may stay in memory that other peers can change. With a rule that only
+        adds up updates this is safe: non-finite values that a peer writes later are detected in the
+        result, and affect no other update."""
         return self._from_rows is not None
 
     def prepare(self, n: int, d: int, then: Callable[[dict[str, Any]], None]) -> None:
-        """Load the kernels for n rows of d numbers in the worker, so that no round waits for a
-        compiler.
+        """Prepare the kernels for ``n`` rows of ``d`` elements in the worker, so that no round
+        waits for a compiler.
 
-        ``then`` is called with the outcome, or with {} if there was no work. It is called at once
-        or from ``Worker.finish``.
+        ``then`` is called with the fields of the event ``kernels``, or with {} if nothing was to be
+        prepared. It is called at once or from ``Worker.finish``.
         """
         if self._from_rows is not None or kernels.is_prepared(n, d):
             then({})
@@ -247,11 +249,12 @@ class Reducer:
             self._worker.submit(lambda: _prepared(n, d), then)
 
     def reduce(self, work: Aggregate, gradient: np.ndarray | None = None) -> None:
-        """Call ``done`` with the reply, at once or from ``Worker.finish``.
+        """Run the rule on ``work``. ``done`` is called with the reply, at once or from
+        ``Worker.finish``.
 
         Args:
-            gradient: The judge's gradient, restricted to the columns of ``work``, for a step of a
-                rule that needs it.
+            gradient: Gradient of the judge's loss in the columns of the shard, for cross-shard
+                rules that need it.
         """
         in_loop = _is_small(work) or (self._results.encoding is None and self._is_quick(work))
         maker = self._results.of(work)
@@ -306,10 +309,10 @@ class Reducer:
         given: Updates
         if self._rule.by_pointer and not work.mix and not _is_small(work):
             given = [row.payload.data for row in work.rows]
-        else:  # one copy of small rows takes less time than many short ones
+        else:  # the rule needs a tensor, or the rows are so small that a copy is faster
             given = rows.stack(work, own if work.mix else None)
         try:
-            # No input requires a gradient, so autograd records nothing.
+            # ``torch.no_grad`` is not needed: no input requires a gradient.
             verdict = self._rule.explain(given, **options)
         except ConfigError as error:
             return Aggregated(work.ticket, None, reason=str(error))
@@ -324,7 +327,8 @@ class Reducer:
         if rows.holds(aggregate) or any(
             np.may_share_memory(aggregate, row.payload.data) for row in work.rows
         ):
-            # The result is one of the rows, as with Krum, and the memory of the row will be reused.
+            # The result is one of the rows (Krum, for example), and the memory of that row will be
+            # reused.
             aggregate = aggregate.copy()
         aggregate = with_own_share(aggregate, work)
         weights, outlyingness = verdict.weights.tolist(), verdict.outlyingness.tolist()
@@ -335,8 +339,8 @@ class Reducer:
     def _options(self, work: Aggregate, own: np.ndarray | None) -> dict[str, Any]:
         options: dict[str, Any] = {"f": work.f, "round_id": work.round_id}
         if self._centered and own is not None and "center" in self._rule.needs:
-            # A copy, because a rule must not write to the row. In a mix, rows are differences from
-            # the local row, so their centre is zero.
+            # The center is a copy, because a rule may write to it. In a mix, the rows are
+            # differences from the local row, so the center is zero.
             options["center"] = torch.zeros(len(own)) if work.mix else tensor_of(own).clone()
         if work.previous is not None and "previous" in self._rule.needs:
             options["previous"] = tensor_of(work.previous.data)
@@ -345,8 +349,8 @@ class Reducer:
         return options
 
     def _measure_outside(self, work: Aggregate, options: dict[str, Any]) -> tuple[float, ...]:
-        """Return the outlyingness of the rows in ``outside``, as if the rule had received all
-        rows."""
+        """Return the outlyingness of the rows in ``outside``. It is computed as if the rule had
+        received these rows, too."""
         if not work.outside:
             return ()
         vectors = [row.payload.data for row in (*work.rows, *work.outside)]
@@ -355,8 +359,9 @@ class Reducer:
     def _add_up(
         self, rule: RowRule, work: Aggregate, rows: _Rows, maker: ResultMaker
     ) -> Aggregated | None:
-        """Return the reply of a rule that treats each coordinate separately, or that weighs updates
-        by length and clips none of them. Return None if the rule gives up."""
+        """Return the reply of a rule that treats each coordinate separately, or of a rule that
+        clips updates by length if no update is clipped. Return None if the rule has to run in the
+        usual way."""
         n, ones = len(work.rows), (1.0,) * len(work.outside)
         updates = [row.payload.data for row in work.rows]
         if self._by_length is not None:
@@ -372,12 +377,12 @@ class Reducer:
     def _average(
         self, rule: LengthRule, work: Aggregate, updates: list[np.ndarray], maker: ResultMaker
     ) -> Aggregated | None:
-        """Return the mean of updates of usual length. Return None if an update is longer or not
-        finite."""
+        """Return the mean of the updates if all have at most the usual length. Return None if an
+        update is longer or not finite."""
         n, squares, result = len(updates), [0.0] * len(updates), None
         if maker.encode is None:
             result = maker.from_rows(partial(mean_of_rows, squares=squares), updates)
-        else:  # encoding is costly, so the result is computed only if no update is clipped
+        else:  # encoding is slow, so compute the result only if no update is clipped
             squares = _squares_of(updates)
         beside = _squares_of([row.payload.data for row in work.outside])
         lengths = [math.sqrt(square) for square in squares + beside]
@@ -393,8 +398,8 @@ class Reducer:
         return Aggregated(work.ticket, result, even, (1.0,) * n, outside=outside, length=length)
 
     def _run_on_copies(self, work: Aggregate, rows: _Rows, maker: ResultMaker) -> Aggregated:
-        """Run the rule on copies of the updates. An update that is no longer finite was changed
-        after its arrival; it is left out and gets the weight 0."""
+        """Run the rule on copies of the updates. If an update is no longer finite, its peer has
+        changed it after its arrival. It is left out and gets the weight 0."""
         copies = [own_copy(row) for row in work.rows]
         counted = [copy is not None for copy in copies]
         if not any(counted):
@@ -414,12 +419,14 @@ class Reducer:
 
 
 def lies_elsewhere(row: Row) -> bool:
-    """Whether an update is in memory of another peer, which is mapped read-only."""
+    """Whether an update is in memory of another peer. This peer has mapped such memory
+    read-only."""
     return not row.payload.data.flags.writeable
 
 
 def own_copy(row: Row) -> Row | None:
-    """Return an update that no other peer can change; None if the update is no longer finite."""
+    """Return the row with a copy of its update that no other peer can change. Return None if the
+    update is no longer finite."""
     if not lies_elsewhere(row):
         return row
     data = row.payload.data.copy()
@@ -427,7 +434,7 @@ def own_copy(row: Row) -> Row | None:
 
 
 def with_own_share(aggregate: np.ndarray, work: Aggregate) -> np.ndarray:
-    """Return the aggregate, mixed with the local row if ``work`` has a share for the local row."""
+    """Return ``aggregate``, mixed with the local row if ``work.own_share`` is not 0."""
     if not work.own_share:
         return aggregate
     assert work.own is not None, "a share of the own row, and there is none"
@@ -442,7 +449,7 @@ def _is_small(work: Aggregate) -> bool:
 
 
 def _prepared(n: int, d: int) -> dict[str, Any]:
-    """Prepare the kernels, after they were compiled in a separate process. A compilation in a
+    """Compile the kernels in a separate process, and then prepare them here. A compilation in a
     thread would delay the loop's replies to probes."""
     began = time.monotonic()
     if kernels.compile_apart(n, d, PREPARE_S):
@@ -476,14 +483,14 @@ class _Rows:
 
 
 class TrainerJudge:
-    """Lets the trainer judge updates by its loss. The rows are in shared memory, and the trainer
-    writes the aggregate to the row after them.
+    """Lets the trainer judge updates by its loss. The updates are rows in shared memory, and the
+    trainer writes the aggregate to the row after them.
 
-    With cross-shard decisions, the updates stay in the node. The trainer computes the gradient of
-    its loss once per round, and ``step`` gets the columns of the shard.
+    If the shards decide together, the updates stay in the node. The trainer computes the gradient
+    of its loss once per round, and ``step`` receives the shard's columns of the gradient.
 
-    Only one question is open at a time, because there is one memory. Further questions wait in
-    order.
+    Only one command is sent to the trainer at a time, because there is only one shared memory.
+    Further work waits in order.
     """
 
     def __init__(
@@ -501,7 +508,7 @@ class TrainerJudge:
         self._memory = np.empty((0, 0), dtype=np.float32)
         self._fd = -1
         self._bounds: list[int] = []  # Start of each shard, and end of the last shard.
-        self._gradient_of = -1  # Round of the gradient in the memory.
+        self._gradient_of = -1  # Round whose gradient is in the memory; -1 if there is none.
 
     def prepare(self, sizes: Sequence[int]) -> None:
         """Set the lengths of the trainer's shards."""
@@ -512,7 +519,7 @@ class TrainerJudge:
         self._gradient_of = -1
 
     def reduce(self, work: Aggregate) -> None:
-        """Send the work to the trainer after earlier questions were answered."""
+        """Send the work to the trainer, after replies to all earlier commands have arrived."""
         if work.step in ("decide", "combine"):
             self._step(work, self._columns(work))
             return
@@ -520,7 +527,7 @@ class TrainerJudge:
         self._next()
 
     def judged(self, said: control.JudgeReply) -> None:
-        """Process the trainer's reply, which must belong to the open question."""
+        """Process the trainer's reply, which must be the reply to the last command."""
         work = self._open
         assert work is not None, f"no question is open for the reply to {said.ticket}"
         assert work.ticket == said.ticket, (
@@ -571,7 +578,7 @@ class TrainerJudge:
             self._worker.submit(lambda: self._copy(work, rows), lambda _: self._ask(question, fd))
 
     def _columns(self, work: Aggregate) -> np.ndarray | None:
-        """Return the shard's columns of the gradient; None if this peer has no gradient of the
+        """Return the shard's columns of the gradient; None if the memory has no gradient for the
         round."""
         if work.round_id != self._gradient_of:
             return None

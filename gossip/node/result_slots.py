@@ -1,6 +1,6 @@
-"""Memory for the results of rounds in the arena. If a result is received or computed there, it is
-not copied for the trainer, and other peers on the host can read it in place. Otherwise it is copied
-there."""
+"""Slots for the results of rounds in the arena. A result that is received or computed in a slot
+need not be copied for the trainer, and other peers on the host can read it there. All other results
+are copied to a slot."""
 
 from __future__ import annotations
 
@@ -23,26 +23,27 @@ class _Landing:
     whole: NDArray[np.float32]
     shards: tuple[Buffer, ...]
     round_id: int = -1
-    told: bool = False  # whether the trainer is reading it
+    told: bool = False  # whether the trainer reads the slot
 
 
 class ResultSlots:
-    """The result slots of one arena. The first ones are for copied results. The others are landing
-    slots, in which results are received or computed.
+    """The result slots of one arena. The first slots are for copied results. The other slots are
+    landing slots, in which results are received or computed.
 
-    A landing slot is free if the trainer has read it and no reference to its content exists.
-    References exist while other peers may request the result, so the slots are used in rotation. A
-    slot that was never used takes no memory, so it is used only if no other slot is free.
+    A landing slot is free if the trainer does not read it and no reference to its content exists.
+    The core keeps references while other peers may request the result, so the slots are used in
+    rotation. A slot that was never used takes no memory, so it is used only if no other slot is
+    free.
 
-    A result that is ``lent`` stays in the trainer's gradients after it is applied. Its slot is free
-    after the next result is applied.
+    If results are ``lent``, the gradients of the trainer are views of the result's slot. The slot
+    is free after the trainer has applied the next result.
 
     Args:
         results: The slots, each of shape ``(elements,)``.
         copied: Number of slots for copied results.
-        bounds: Start and stop of each shard.
+        bounds: Start and stop of each shard, in elements.
         in_flight: Returns whether the transport still reads an array.
-        lent: Whether results are lent (``Arena.lends_results``).
+        lent: Whether the arena lends results (``Arena.lends_results``).
     """
 
     def __init__(
@@ -66,7 +67,7 @@ class ResultSlots:
             if at >= copied
         )
         self._landings: deque[_Landing] = deque()
-        # whether results are lent; slot of the result in the gradients
+        # Whether results are lent, and the slot of which the gradients are views.
         self._lent, self._in_gradients = lent, -1
         self._of_round: dict[int, _Landing] = {}
         self._told: dict[int, _Landing] = {}
@@ -84,7 +85,8 @@ class ResultSlots:
         return buffer.lend(nbytes)
 
     def _next(self, round_id: int) -> _Landing | None:
-        """Return the least recently used slot if it is free, otherwise an unused slot or None."""
+        """Return the landing slot that was assigned least recently, if it is free. Otherwise return
+        a slot that was never used, or None."""
         if self._landings and not self._is_used(self._landings[0]):
             landing = self._landings.popleft()
         elif self._unused:
@@ -112,11 +114,12 @@ class ResultSlots:
             landing.told = True
             self._told[landing.at] = landing
             return landing.at, True
-        # the slot that was freed last is still in the cache
+        # The slot that was freed last may still be in the CPU cache.
         return (self._free.pop(), False) if self._free else None
 
     def applied(self, slot: int) -> None:
-        """Record that the trainer has applied a slot, and has no other slot in its gradients."""
+        """Record that the trainer has applied the result in a slot. Its gradients are then views of
+        no other slot."""
         if self._lent:
             slot, self._in_gradients = self._in_gradients, slot
         if 0 <= slot < self._copied:
@@ -126,7 +129,8 @@ class ResultSlots:
 
 
 def _lies_in(effect: Apply, whole: NDArray[np.float32]) -> bool:
-    """Whether the slot has the whole result, with each shard in its place, and there is no mix."""
+    """Whether all shards of the result are at their places in the slot ``whole``, and there is no
+    mix."""
     at = 0
     for payload in effect.payloads:
         if _address(payload.data) != _address(whole) + at:

@@ -1,4 +1,5 @@
-"""Addresses of peers in the folder of the run, as events for the core."""
+"""Reads the addresses of peers from the folder of the run, and reports them to the core as
+events."""
 
 from __future__ import annotations
 
@@ -12,10 +13,11 @@ from .spec import NodeSpec
 
 
 class SeedWatch:
-    """Announces the addresses of the local peer in the folder, and reads those of the other peers.
+    """Writes the addresses of the local peer to the folder, and reads those of the other peers.
 
     Args:
-        addresses: Addresses of the control and of the bulk connection of the local peer.
+        addresses: Addresses of the local peer: of the control connection, and of the bulk
+            connection.
         now: Time in seconds. The first announcement is attempted at once.
     """
 
@@ -35,10 +37,11 @@ class SeedWatch:
         self._announcement.attempt(now)
 
     def poll(self, now: float, *, all_linked: bool) -> Iterator[Event]:
-        """Repeat the announcement if it is due, and yield news about other peers.
+        """Repeat the announcement if it is due, and yield events for what is new about other peers.
 
         Args:
-            all_linked: Whether all other peers have a link. If so, the folder is read less often.
+            all_linked: Whether the links to all other peers are up. If so, the folder is read less
+                often.
         """
         self._announcement.tick(now)
         for seed in self._folder.poll_seeds(now, all_linked):
@@ -50,8 +53,8 @@ class SeedWatch:
                 yield events.AddressLearned(seed.peer, seed.control, seed.bulk, seed.incarnation)
 
     def check_later_life(self) -> None:
-        """Report a later incarnation of the local peer, which replaces this one for the other
-        peers."""
+        """Emit a notice if a later incarnation of the local peer was started. The other peers then
+        reject this incarnation."""
         own = self._spec.incarnation
         later = None if self._reported_later_life else self._folder.later_life(own)
         if later is None:

@@ -1,5 +1,5 @@
-"""Steps of a rule with cross-shard decisions, at the request of the core: measure, decide,
-combine."""
+"""Steps of a rule whose shards decide together: measure, decide, combine. The core requests each
+step."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _LARGEST = float(np.finfo(np.float32).max)
 
 
 def scores(numbers: Sequence[float]) -> tuple[float, ...]:
-    """Return the numbers, limited to finite values. Commits carry them, and a message has only
-    finite numbers."""
-    # NaN differs from itself
+    """Return the numbers, limited to the largest finite float32. They are sent in commits, and
+    messages cannot carry non-finite numbers."""
+    # ``number == number`` is false for NaN.
     return tuple([min(number, _LARGEST) if number == number else _LARGEST for number in numbers])
 
 
@@ -30,12 +30,13 @@ def run_step(
     points: Mapping[str, Tensor],
     payload_of: Callable[[Tensor], Payload | None],
 ) -> Aggregated:
-    """Return the reply to ``ask``. Malformed updates of other peers raise no exception.
+    """Return the reply to ``ask``. If the rule fails on an update, the reply has a reason instead
+    of a result.
 
     Args:
-        updates: Updates of ``ask.rows``.
-        points: Further inputs of the rule, if known: the last aggregate of the shard
-            (``previous``), and the judge's ``gradient``.
+        updates: Vectors of ``ask.rows``.
+        points: Further inputs of the rule: the last aggregate of the shard (``previous``), and the
+            ``gradient`` of the judge's loss. An unknown input is omitted.
         payload_of: Returns the payload of a result; None if the result is not finite.
     """
     inside = _inside(ask)
@@ -90,7 +91,7 @@ def _decide(
 
 
 def _inside(ask: Aggregate) -> list[int] | None:
-    """Return the indices of the rows that are not in ``outside``; None means all rows."""
+    """Return the indices of the rows that are not in ``ask.outside``; None means all rows."""
     if not ask.outside:
         return None
     outside = {row.peer for row in ask.outside}
@@ -98,7 +99,8 @@ def _inside(ask: Aggregate) -> list[int] | None:
 
 
 def _measure_outside(rule: ShardedRule, ask: Aggregate) -> tuple[float, ...]:
-    """Return the outlyingness of the rows in ``outside``, as if the rule had received all rows."""
+    """Return the outlyingness of the rows in ``ask.outside``. It is computed as if the rule had
+    received these rows, too."""
     if not ask.outside:
         return ()
     peers = (*ask.peers, *[row.peer for row in ask.outside])

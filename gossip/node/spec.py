@@ -1,4 +1,5 @@
-"""Parts of a node: its description, its core and its transport. A test may replace each part."""
+"""Description of a node, and functions that create its parts: keys, core and transport. Tests
+replace some of them."""
 
 from __future__ import annotations
 
@@ -36,13 +37,15 @@ class NodeSpec:
     """Description of a node.
 
     Attributes:
-        run_dir: Folder for the files of the run, in which peers find each other; None if there is
-            none.
-        status_fd: Connected stream socket to the launcher, or None. The node duplicates it.
-        listen: Address of this machine for the other peers; "" means the ``host`` of the run.
+        run_dir: Folder for the files of the run, in which peers find the addresses of other peers;
+            None if the run has no folder.
+        status_fd: Descriptor of a stream socket that is connected to the launcher, or None. The
+            node duplicates the descriptor.
+        listen: Address of this machine at which other peers reach the node; "" means the ``host``
+            of the run.
         key_file: File of this peer's key, in a run with keys; "" if the node creates a key.
-        keys: Keys of this peer and of the others, in a run with keys. The node loads them when it
-            starts.
+        keys: Keys of this peer and of the other peers, in a run with keys. The node sets them when
+            it starts.
     """
 
     config: RunConfig
@@ -56,7 +59,8 @@ class NodeSpec:
 
 
 def spec_from(given: Mapping[str, str]) -> NodeSpec:
-    """Return the description in the ``GOSSIP_*`` environment variables of a node process."""
+    """Return the description of a node from the ``GOSSIP_*`` environment variables of its
+    process."""
     run_dir, status_fd = given.get("GOSSIP_RUN_DIR"), given.get("GOSSIP_STATUS_FD")
     return NodeSpec(
         RunConfig.load(given["GOSSIP_CONFIG"]),
@@ -70,14 +74,15 @@ def spec_from(given: Mapping[str, str]) -> NodeSpec:
 
 
 def wire_of(config: RunConfig, peer: PeerId) -> Callable[[int, int, tuple[Shape, ...]], WireFormat]:
-    """Return the function ``(elements, marks, shapes) -> format`` for the updates of a peer's
-    model. It is the same in the trainer and in every node."""
+    """Return the function that determines the wire format for the updates of a peer's model. Its
+    arguments are the number of elements, the number of marks among them, and the shapes of the
+    tensors. The trainer and every node compute the same format."""
     rule = aggregators.load(config.aggregator)
     rolling = topologies.load(config.weighted_topology).rolling
     encoding = load_encoding(config.encoding)
     whole = rule.whole_vector or not rolling
     together = shards_decide_together(config, rule, rolling=rolling)
-    # Without keys all peers are on one host, unless the run is explicitly insecure.
+    # A run without keys is on one host, unless it is explicitly insecure.
     one_host = not config.keyed and not config.insecure
     summed_here = one_host and isinstance(encoding, Float32) and rule.from_rows is not None
 
@@ -90,13 +95,15 @@ def wire_of(config: RunConfig, peer: PeerId) -> Callable[[int, int, tuple[Shape,
 
 
 def shards_decide_together(config: RunConfig, rule: BoundRule, *, rolling: bool) -> bool:
-    """Whether a vector is cut into shards although the rule needs the whole vector."""
+    """Whether vectors are divided into shards although the rule decides on whole vectors. The
+    servers of the shards then decide together."""
     together = rule.cross_shard and rolling and config.peers_max <= CROSS_SHARD_PEERS_MAX
     return together and config.pipeline is None
 
 
 def keys_of(spec: NodeSpec, folder: SeedFolder) -> Keyring:
-    """Return the keys of this peer and of the others, in a run with keys. Raises ConfigError."""
+    """Return the keys of this peer and of the other peers, in a run with keys. Raises:
+    ConfigError."""
     allowed = allow_list(spec.config.allowed)
     return Keyring(listed_pair(spec.key_file, spec.peer, allowed), folder, allowed)
 
@@ -104,11 +111,11 @@ def keys_of(spec: NodeSpec, folder: SeedFolder) -> Keyring:
 CoreMaker: TypeAlias = Callable[[NodeSpec, CoreSettings, Topology, str, str], NodeCore]
 TransportMaker: TypeAlias = Callable[[NodeSpec, Callable[[], int], PayloadLimit], Transport]
 """Function that creates a transport. Its arguments are the spec, a function that returns the
-present incarnation, and a function that returns the required size of a payload."""
+present incarnation, and a function that returns the size that a payload must have."""
 
 
 def peer_class(settings: CoreSettings) -> type[Peer]:
-    """Return the class of the cores of a run. The class for runs with stages is in
+    """Return the class of the core for a run. For a pipeline, the class is in the package
     gossip-pipelines."""
     if settings.pipeline is None:
         return Peer
@@ -117,7 +124,7 @@ def peer_class(settings: CoreSettings) -> type[Peer]:
 
 
 def real_core(seeds: Mapping[PeerId, tuple[str, str]]) -> CoreMaker:
-    """Return the function that creates the cores of all nodes, except in tests."""
+    """Return the function that creates a node's core. Only tests use another function."""
 
     def make(
         spec: NodeSpec, settings: CoreSettings, topology: Topology, control: str, bulk: str
@@ -135,7 +142,7 @@ def over_zeromq(
 ) -> Transport:
     """Return the ZeroMQ transport of a node."""
     config, host = spec.config, spec.listen or spec.config.host
-    # If peers may be on several hosts, payloads go over TCP to all of them.
+    # Peers on one host read payloads in shared memory. Otherwise all payloads are sent over TCP.
     same_host = is_loopback(host.strip("[]"))
     return ZeroMQTransport(
         config.run_id,
@@ -152,7 +159,8 @@ def over_zeromq(
 def with_encoding(
     config: RunConfig, make_transport: TransportMaker, wire: Callable[[], WireFormat | None]
 ) -> TransportMaker:
-    """Return ``make_transport``, wrapped to encode updates if the run has an encoding."""
+    """Return ``make_transport``. If the run has an encoding, wrap the transport so that it encodes
+    payloads."""
     if isinstance(load_encoding(config.encoding), Float32):
         return make_transport
 
@@ -166,11 +174,12 @@ def with_faults(
     make_core: CoreMaker,
     wire: Callable[[], WireFormat | None],
 ) -> tuple[TransportMaker, CoreMaker]:
-    """Return both functions, wrapped to inject faults if the run has faults for this peer."""
+    """Return both functions. If the run has faults for this peer, wrap the transport and the core
+    so that they inject the faults."""
     config = spec.config
     if not (config.drills or config.plan.disturbs(spec.peer)):
         return make_transport, make_core
-    from gossip.inject import FaultyNode, Site, rule_of  # for such peers only
+    from gossip.inject import FaultyNode, Site, rule_of  # most peers do not need it
 
     rolling = topologies.load(config.weighted_topology).rolling
     rule = rule_of(aggregators.load(config.aggregator), config.settings().f, centered=not rolling)

@@ -1,5 +1,5 @@
-"""The node's end of the channel to its trainer. It sends the core's effects in order, as slots of
-the arena become available, and receives the replies."""
+"""The node's side of the communication with its trainer. It sends the core's effects to the trainer
+in order, as slots of the arena become free, and passes the trainer's messages to the core."""
 
 from __future__ import annotations
 
@@ -47,12 +47,13 @@ from .worker import Worker
 
 LOTS_BYTES = 16
 UNANSWERED_MAX = 32
-"""Largest number of rounds that were sent to the trainer and were not applied yet. Further rounds
-wait in the node."""
+"""Maximum number of rounds that were sent to the trainer and that it has not applied yet. Further
+rounds wait in the node."""
 _numbers_of: Callable[[EpochReport], tuple[int, ...]] = attrgetter(
     *[each.name for each in fields(EpochReport) if each.name != "given_up_ranges"]
 )
-"""``dataclasses.astuple`` without a copy of each number, because it runs in each round."""
+"""Function that returns the integer fields of a report. ``dataclasses.astuple`` copies each value,
+which is too slow for every round."""
 _NO_SAMPLES = events.DataSlice(0, ())
 ForTrainer: TypeAlias = (
     events.Apply
@@ -64,17 +65,17 @@ ForTrainer: TypeAlias = (
     | events.LedgerReply
     | events.PipelineTask
 )
-"""Effects of the core that go to the trainer."""
+"""Effects of the core that are sent to the trainer."""
 
 
 @dataclass(slots=True)
 class RosterPlace:
-    """Place of this peer among the others, sent to the trainer with each round.
+    """Place of this peer in the roster. It is sent to the trainer with each round.
 
     Attributes:
         peer: Id of this peer.
-        peers, rank: Size of the roster, and index of this peer in it.
-        alive: Number of live peers.
+        peers, rank: Size of the roster, and index of this peer in the roster.
+        alive: Number of peers that are alive.
         left: Peers that have left and have not returned.
     """
 
@@ -89,14 +90,14 @@ class TrainerLink:
     """Communication with the trainer over the channel and the arena.
 
     Args:
-        emit: Receives the events for the core, except ``Prepared``.
-        prepared: Receives ``Prepared``.
+        emit: Passes an event to the core. ``Prepared`` is passed to ``prepared`` instead.
+        prepared: Receives the event ``Prepared``.
         judged: Receives the replies to ``JudgeCommand``.
         in_flight: Returns whether the transport still reads an array (``Transport.in_flight``).
-        share: Lets peers on this host read the arena (``Transport.share``).
-        wire_of: Returns the format of the shards, from the number of elements of the flat vector,
-            the number of marks among them, and the shapes of the tensors.
-        mixes: Whether parameters are exchanged instead of results.
+        share: Lets other peers on this host read the arena (``Transport.share``).
+        wire_of: Returns the wire format of the shards. The arguments are the number of elements of
+            the flat vector, the number of marks among them, and the shapes of the tensors.
+        mixes: Whether peers exchange parameters instead of results, as in gossip rounds.
         sketch_seed: Seed of the sketches, equal on all peers.
     """
 
@@ -126,9 +127,9 @@ class TrainerLink:
         )
         self._share, self.roster_place = share, roster_place
         self._wire_of, self._mixes, self._sketch_seed = wire_of, mixes, sketch_seed
-        self.wire: WireFormat | None = None  # format of the trainer's model
+        self.wire: WireFormat | None = None  # None until the trainer has its model
         self._arena: Arena | None = None
-        self._bounds: list[tuple[int, int]] = []  # start and stop of each shard
+        self._bounds: list[tuple[int, int]] = []  # start and stop of each shard, in elements
         self._outbox = TrainerOutbox(channel, worker, self._placed)
         self._unanswered = 0
         self._results = ResultSlots((), 0, (), in_flight, lent=False)
@@ -136,21 +137,23 @@ class TrainerLink:
         self._in_stage = False
         self.closed = False  # Whether the trainer has sent ``Close``.
         self.ended_with: dict[str, int | str | None] = {}  # Fields of the ``Close``.
-        self.round_id = -1  # Last round that the trainer was requested to compute.
-        # Time since which the trainer has waited after its update; 0.0 if it is busy.
+        self.round_id = -1  # Last round whose ``StartRoundCommand`` was sent; -1 before the first.
+        # Time of the trainer's last update, if nothing was sent to the trainer since then; else
+        # 0.0.
         self.waits_since = 0.0
 
     def fileno(self) -> int:
         return self._channel.fileno()
 
     def room(self, round_id: int, shard: int, nbytes: int) -> NDArray[np.uint8] | None:
-        """Return memory of the trainer for a result that the node computes (``ResultRoom``)."""
+        """Return memory in a result slot for a result that the node receives or computes; None if
+        no slot is free."""
         return self._results.room(round_id, shard, nbytes)
 
     # --- effects of the core ----------------------------------------------------------------------
 
     def queue(self, effect: ForTrainer) -> None:
-        """Queue an effect of the core. Raises the errors of ``TrainerOutbox.add_round``."""
+        """Queue an effect of the core. Raises: LocalError: As ``TrainerOutbox.add_round``."""
         match effect:
             case events.Apply():
                 self._outbox.add_round(effect)
@@ -182,25 +185,28 @@ class TrainerLink:
             self._outbox.add_payload(command, effect.payload)
 
     def ask(self, question: control.JudgeCommand, fd: int | None) -> None:
-        """Send a question at once, before rounds that wait for a slot, because these may depend on
-        the reply."""
+        """Send a command to the judge at once. It must not wait behind rounds without a slot,
+        because these rounds may depend on the reply."""
         self._channel.send(question, fds=() if fd is None else (fd,))
 
     def send_halt(self, halt: events.Halt) -> None:
-        """Send the halt at once, and drop the rounds that wait for a slot."""
+        """Send the halt at once. Drop the messages that are not ready and the rounds that wait for
+        a slot."""
         self.flush()
         self._outbox.clear()
         self._channel.send(halt)
 
     def flush(self) -> bool:
-        """Send all messages that are ready. Return whether any was sent. Raises ChannelClosed."""
+        """Send the messages that are ready. Return whether any message was sent. Raises:
+        ChannelClosed."""
         any_sent = self._outbox.flush()
         if any_sent:
             self.waits_since = 0.0
         return any_sent
 
     def _placed(self, outgoing: QueuedMessage) -> control.FromNode | None:
-        """Return the message with its slot; None while no slot is available for it."""
+        """Return the message to send for a queued effect, with its slot. Return None while no slot
+        is free, or while a payload is being copied."""
         what = outgoing.what
         if isinstance(what, events.Apply):
             if outgoing.placed is None:
@@ -211,8 +217,9 @@ class TrainerLink:
         return what if outgoing.ready else None
 
     def _place_apply(self, outgoing: QueuedMessage, effect: events.Apply) -> None:
-        """Put the result into a slot, if one is free. The worker copies a large result, because for
-        100 MB the first touch of the memory alone takes a third of a second."""
+        """Assign a slot to a round, if one is free, and copy its result there if necessary. The
+        worker copies a large result: for 100 MB, the first use of the memory alone takes a third of
+        a second."""
         changes = bool(effect.payloads) or effect.mix is not None
         if self._unanswered >= UNANSWERED_MAX:
             return
@@ -248,7 +255,7 @@ class TrainerLink:
     def _place_go(
         self, effect: events.StartRound | events.CollectUpdate
     ) -> control.StartRoundCommand | control.CollectCommand | None:
-        # Other peers may still read an earlier update, so the slot must be another one.
+        # Other peers may still read an earlier update, so its slot cannot be used.
         slot = self._updates.assign(effect.round_id)
         if slot is None:
             return None
@@ -256,7 +263,7 @@ class TrainerLink:
             return control.CollectCommand(effect.round_id, slot, effect.micro_batches)
         self.round_id = effect.round_id
         samples, roster, own = effect.samples or _NO_SAMPLES, effect.roster, self.roster_place
-        if own.peer in roster and not self._mixes:  # gossip rounds have no agreed roster
+        if own.peer in roster and not self._mixes:  # gossip rounds agree on no roster
             own.peers, own.rank = len(roster), roster.index(own.peer)
         last = samples.last
         return control.StartRoundCommand(
@@ -284,8 +291,8 @@ class TrainerLink:
     # --- messages of the trainer ------------------------------------------------------------------
 
     def receive(self) -> None:
-        """Process the next packet, if one has arrived. Raises ChannelClosed: The trainer has closed
-        the channel and all packets were read."""
+        """Process the next packet, if one has arrived. Raises: ChannelClosed: The trainer has
+        closed its end, and all its packets were received."""
         messages, fds = self._channel.receive(0)
         waiting = deque(fds)
         for message in messages:
@@ -331,8 +338,8 @@ class TrainerLink:
     def _applied(self, said: control.AppliedReply) -> None:
         self._unanswered -= 1
         if self._in_stage:
-            # The trainer offers no update if no peer needs one, or if it no longer replies to the
-            # request. So the slots are released here.
+            # In a pipeline, a round may end without an update of this peer, because no peer needs
+            # it or the round is over. So ``_contribute`` cannot release all slots.
             self._updates.release_until(said.round_id)
         if said.slot >= 0:
             self._results.applied(said.slot)
@@ -364,7 +371,7 @@ class TrainerLink:
             lent=self._arena.lends_results,
         )
         if wire.is_plain and not self._mixes:
-            # the slots that are in use at the same time if no peer is behind
+            # These slots are in use at the same time if no peer is behind.
             first, count = control.RESULT_SLOTS, landing_slots(said.elements) - 2
             self._worker.submit(
                 partial(self._arena.populate, range(first, first + count)), lambda _: None
@@ -388,7 +395,7 @@ class TrainerLink:
         )
 
     def _pass_done(self, said: control.PassReply, fds: deque[int]) -> None:
-        """Report a processed micro-batch of a pipeline to the core, with the payload for another
+        """Report a finished pass of a micro-batch to the core, with the payload for another
         stage."""
 
         def done(payload: Payload | None) -> None:
@@ -409,7 +416,7 @@ class TrainerLink:
 
     @property
     def shard_elements(self) -> tuple[int, ...]:
-        """Number of elements of each shard, after the trainer has built its model."""
+        """Number of elements of each shard; () until the trainer has its model."""
         return tuple([stop - start for start, stop in self._bounds])
 
     def _contribute(self, said: control.Contribute) -> None:
@@ -420,7 +427,7 @@ class TrainerLink:
         if said.samples == 0 and not said.parameters:
             self._emit(self._contributed(said, copy=False))
             return
-        # One slot must stay free for the next round, even if other peers read slowly.
+        # If other peers read slowly, copy the update so that the next round has a free slot.
         copy = self._updates.is_scarce(slot)
 
         def contributed() -> events.Contributed:
@@ -449,8 +456,8 @@ class TrainerLink:
         self._emit(event)
 
     def _contributed(self, said: control.Contribute, copy: bool) -> events.Contributed:
-        """Return the event of an update for the core. With ``copy``, the event has a copy of the
-        update."""
+        """Return the event that passes an update to the core. If ``copy`` is true, the event has a
+        copy of the update, so its slot is free."""
         assert self._arena is not None
         slot = said.slot
         payloads: tuple[Payload, ...] = ()
@@ -467,7 +474,7 @@ class TrainerLink:
             told = _buffer_of(self._arena.parameters[slot], copy)
             parameters = _payload(told)
             digest = sketch(told, self._sketch_seed)
-        # A message has only finite numbers, and a non-finite loss carries no information.
+        # Messages cannot carry non-finite numbers, and a non-finite loss has no information.
         is_loss = said.loss is not None and math.isfinite(said.loss)
         return events.Contributed(
             said.round_id,
@@ -510,7 +517,7 @@ class TrainerLink:
         self._worker.run(describe, emit_snapshot, said.nbytes)
 
     def progress(self) -> events.TrainerProgress | None:
-        """Return the progress of the trainer, which is read from shared memory without its help.
+        """Return the progress of the trainer, from shared memory, so a busy trainer need not reply.
         Return None until the trainer has a model."""
         if self._arena is None:
             return None
@@ -524,7 +531,7 @@ class TrainerLink:
 
 
 def _place(effect: events.Apply, result: np.ndarray, mix: np.ndarray) -> None:
-    """Copy the result of a round to the trainer's memory."""
+    """Copy the result of a round, and its mix if there is one, to the slots of the arena."""
     if effect.payloads:
         at = 0
         for payload in effect.payloads:
@@ -550,7 +557,8 @@ def _payload(vector: np.ndarray, known_finite: bool = False) -> Payload:
 def _encoded(
     payloads: Sequence[Payload], wire: WireFormat, written: np.ndarray
 ) -> tuple[Payload, ...]:
-    """Return the payloads with the bytes that the trainer has encoded, one shard after another."""
+    """Return the payloads together with their encoded bytes. The trainer has written these to
+    ``written``, one shard after another."""
     bounds = pairwise(accumulate(wire.update_bytes, initial=0))
     return tuple(
         [
@@ -561,7 +569,7 @@ def _encoded(
 
 
 def pid_behind(channel: Channel) -> int:
-    """Return the id of the process that created the channel, which is the trainer."""
+    """Return the id of the process that created the channel. This process is the trainer."""
     with socket.socket(fileno=os.dup(channel.fileno())) as same:
         credentials = same.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     pid: int = struct.unpack("3i", credentials)[0]

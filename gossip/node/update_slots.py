@@ -9,10 +9,10 @@ from numpy.typing import NDArray
 
 
 class UpdateSlots:
-    """Choice of the slot for the next update.
+    """Assigns slots of the arena to updates.
 
-    A slot is in use from the start of its round until the trainer has offered its update, and while
-    the worker or the transport may read it.
+    A slot is in use from the start of its round until the trainer has written its update, and then
+    as long as the worker or the transport may read the slot.
 
     Args:
         count: Number of slots.
@@ -21,16 +21,16 @@ class UpdateSlots:
 
     def __init__(self, count: int, in_flight: Callable[[object], bool]) -> None:
         self._in_flight = in_flight
-        self._order = list(range(count))  # Last used slot first, because it is in the cache.
-        self._rounds: dict[int, int] = {}  # By slot: round that the trainer computes in it.
+        self._order = list(range(count))  # Most recently used slot first: it may be in the cache.
+        self._rounds: dict[int, int] = {}  # Slot -> round whose update the trainer writes to it.
         self._inspected: set[int] = set()
         self._offered: dict[int, Sequence[NDArray[np.generic]]] = {}
 
     def assign(self, round_id: int) -> int | None:
-        """Return a slot for a round; None while all slots are in use."""
+        """Assign a slot to a round and return it. Return None while all slots are in use."""
         for slot, assigned in self._rounds.items():
             if assigned == round_id:
-                return slot  # the round was started before, but without samples
+                return slot  # the round was started before, without samples
         for slot in self._order:
             if not (slot in self._rounds or slot in self._inspected or self._is_read(slot)):
                 self._offered.pop(slot, None)
@@ -45,13 +45,13 @@ class UpdateSlots:
         self._rounds.pop(slot, None)
 
     def release_until(self, round_id: int) -> None:
-        """Release the slots of all rounds up to this one."""
+        """Release the slots of round ``round_id`` and of all earlier rounds."""
         for slot in [slot for slot, assigned in self._rounds.items() if assigned <= round_id]:
             del self._rounds[slot]
 
     def is_scarce(self, slot: int) -> bool:
-        """Whether this slot is needed for a later round, because other peers still read the other
-        slots."""
+        """Whether later rounds need this slot, because other peers still read all but one of the
+        other slots."""
         others = sum(1 for other in self._order if other != slot and self._is_read(other))
         return others >= len(self._order) - 2
 
@@ -60,7 +60,7 @@ class UpdateSlots:
         self._inspected.add(slot)
 
     def offer(self, slot: int, arrays: Sequence[NDArray[np.generic]]) -> None:
-        """Record arrays in the slot, which the transport may read after this call."""
+        """Record the arrays in the slot that the transport may read from now on."""
         self._inspected.discard(slot)
         self._offered[slot] = arrays
 

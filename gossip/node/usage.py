@@ -1,5 +1,5 @@
-"""Resource usage of a peer's two processes, and free resources of the machine. The node reports
-them every ``EVERY_S`` seconds, for monitoring."""
+"""Measures the resources that a peer's two processes use, and the free resources of the machine.
+The node reports the figures every ``EVERY_S`` seconds, for monitoring."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from .gpus import GpuMeter
 
 EVERY_S = 5.0
 FIRST_S = 1.0
-"""Time of the first report after the start, in seconds. It is short, so that a short run also has
-figures."""
+"""Time from the start to the first report, in seconds. It is short so that short runs have figures,
+too."""
 
 
 class UsageMeter:
-    """Usage of the node, which runs in this process, and of its trainer.
+    """Meter of the resources that the trainer and its node use. The node runs in this process.
 
     Args:
-        trainer_pid: Process of the trainer. It is this process if the node is a thread of the
-            trainer.
-        folder: Folder on the disk to measure, or None to measure no disk.
+        trainer_pid: Process id of the trainer. If the node is a thread of the trainer, it is this
+            process.
+        folder: Folder on the disk whose free space is reported, or None.
     """
 
     def __init__(self, trainer_pid: int, folder: Path | None, now: float) -> None:
@@ -35,20 +35,20 @@ class UsageMeter:
         self._gpus = GpuMeter(trainer_pid)
 
     def due(self, now: float) -> bool:
-        """Whether a report is due. If True, the next report is scheduled."""
+        """Whether a report is due. If it is, schedule the next report."""
         if now < self._next_at:
             return False
         self._next_at = now + EVERY_S
         return True
 
     def close(self) -> None:
-        """End a query of the GPUs that is running."""
+        """Kill the running query of the GPUs, if there is one."""
         self._gpus.close()
 
     def measure(self) -> dict[str, Any]:
-        """Return the fields of an event ``usage``, without unknown figures. For the running
-        processes: processor time in seconds and memory in bytes. For the machine: load, available
-        memory and free disk space in bytes, and the state of the trainer's GPUs."""
+        """Return the fields of an event ``usage``, without unknown figures. The processes have
+        processor time in seconds and memory in bytes. The machine has the load, available memory
+        and free disk space in bytes, and the state of the trainer's GPUs."""
         cpu_s, memory = used_by(self._pids)
         found: dict[str, Any] = {"cpu_s": round(cpu_s, 2), "memory": memory}
         found["load"] = round(os.getloadavg()[0], 2)
@@ -62,15 +62,15 @@ class UsageMeter:
 
 
 class RuleClock:
-    """Duration of the rule in a round that this peer serves, from the close of the attempt to the
-    commit. With several shards it includes the exchange between their servers."""
+    """Clock for the duration of an aggregation that this peer serves, from its start to the commit.
+    With several shards, the duration includes the exchange between their servers."""
 
     def __init__(self) -> None:
         self._round = -1
-        self._asked: dict[int, float] = {}  # by shard, in that round
+        self._asked: dict[int, float] = {}  # shard -> start of its aggregation in that round
 
     def asked(self, round_id: int, shard: int) -> None:
-        """Record the start of the aggregation."""
+        """Record the start of the aggregation of a shard."""
         if round_id != self._round:
             self._round, self._asked = round_id, {}
         self._asked[shard] = time.monotonic()

@@ -1,6 +1,6 @@
-"""Weights of rows, which rules do not support. In a pipeline, members of a stage are weighed by
-their samples, because each has a different part of a step. In gossip rounds, neighbours are weighed
-by the plan."""
+"""Applies weights to the rows of an aggregation, because rules themselves have none. In a pipeline,
+each peer of a stage is weighed by its number of samples in the step. In gossip rounds, each
+neighbour is weighed by the round's plan."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from gossip.vectors import is_finite
 
 def by_samples(work: Aggregate) -> Aggregate:
     """Return the work with scaled rows, so that the mean of the rows is the mean over all samples.
-    The factor of a row is the number of rows times its share of the samples. Rules themselves do
-    not weigh rows by samples."""
+    The factor of a row is the number of rows times the row's share of the samples."""
     total = sum(row.samples for row in work.rows)
     if not total or all(row.samples * len(work.rows) == total for row in work.rows):
         return work
@@ -30,8 +29,9 @@ def _scaled(row: Row, factor: float) -> Row:
 
 
 def by_pull(work: Aggregate) -> Aggregate:
-    """Return the work with the vectors of neighbours moved towards the local one by ``Row.pull``. A
-    non-finite vector is not moved, so that the rule detects it."""
+    """Return the work with the vectors of neighbours moved towards the local vector: each
+    difference from it is multiplied by ``Row.pull``. A vector that becomes non-finite is left as it
+    was."""
     if work.own is None or all(row.pull == 1.0 for row in (*work.rows, *work.outside)):
         return work
     own = work.rows[work.own].payload.data

@@ -1,5 +1,5 @@
-"""Thread for work that would delay the node's replies to probes: large aggregations, copies and
-digests."""
+"""Thread for large aggregations, copies and digests. In the event loop, they would delay the node's
+replies to probes."""
 
 from __future__ import annotations
 
@@ -10,17 +10,18 @@ from queue import SimpleQueue
 from typing import Any, TypeAlias, TypeVar
 
 INLINE_BYTES = 2**23
-"""Largest size of a state or update that the loop copies and hashes itself, in bytes."""
+"""Maximum size of a state or update, in bytes, that the loop copies and hashes itself."""
 Result = TypeVar("Result")
 _Job: TypeAlias = tuple[Callable[[], Any], Callable[[Any], None]]
 
 
 class Worker:
-    """Runs jobs one after another in a thread, and returns the results to the loop. The first job
+    """Runs jobs one after another in a thread, and returns their results to the loop. The first job
     starts the thread.
 
-    ``fd`` becomes readable when a result is ready, or after a call of ``wake``, which any thread or
-    signal handler may make. ``finish`` raises an exception of a job again, in the loop's thread.
+    ``fd`` becomes readable when a result is ready or ``wake`` is called. Any thread or signal
+    handler may call ``wake``. If a job raises an exception, ``finish`` raises it again in the
+    loop's thread.
     """
 
     def __init__(self) -> None:
@@ -30,13 +31,13 @@ class Worker:
             SimpleQueue()
         )
         self._thread: threading.Thread | None = None
-        # Lock of the wake descriptor. It is reentrant, as a signal handler may interrupt its
-        # holder.
+        # Lock of the wake descriptor. It is reentrant, because a signal handler may call ``wake``
+        # while the same thread holds the lock.
         self._lock = threading.RLock()
 
     def run(self, job: Callable[[], Result], then: Callable[[Result], None], nbytes: int) -> None:
-        """Run a job on ``nbytes`` bytes: at once if it takes at most a few milliseconds, otherwise
-        in the thread."""
+        """Run a job that processes ``nbytes`` bytes. A job on at most ``INLINE_BYTES`` runs at
+        once, a larger job in the thread."""
         if nbytes <= INLINE_BYTES:
             then(job())
         else:
@@ -74,8 +75,9 @@ class Worker:
                 return  # the pipe is already full, so ``fd`` is readable
 
     def close(self) -> None:
-        """Close the worker without waiting for a running job. The job ends by itself, because the
-        thread is a daemon and the job uses only memory that it holds."""
+        """Close the worker, and wait at most half a second for a running job. A longer job may
+        continue afterwards, because the thread is a daemon and the job holds references to its
+        memory."""
         if self._thread is not None:
             self._jobs.put(None)
             self._thread.join(timeout=0.5)
@@ -89,8 +91,8 @@ class Worker:
             self.wake()
 
     def _run_next(self) -> bool:
-        """Run the next job, and return whether there was one. This is a separate function, so that
-        no variable refers to the memory of a job while the thread waits for the next."""
+        """Run the next job. Return False if the worker is closed. This is a separate function, so
+        that no variable refers to the memory of a job while the thread waits for the next job."""
         if (work := self._jobs.get()) is None:
             return False
         job, then = work
