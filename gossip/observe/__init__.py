@@ -1,4 +1,4 @@
-"""Events and commits of a run: their declarations and readers."""
+"""Declarations of the events and commits of a run, and functions that read them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commits of a run, each a line of ``commits.jsonl``."""
+"""Commits of a run. Each commit is a line of ``commits.jsonl``."""
 
 from __future__ import annotations
 
@@ -25,10 +25,11 @@ class ContributionRow(Part):
     """Contribution of one peer to a round.
 
     Attributes:
-        weight: Weight of its update in the result; 0 if it was left out; None if not reported.
-        outlyingness: Outlyingness of its update; 1 is typical.
-        took_us: Time from the start of the round until its update was computed, in microseconds;
-            None if not reported.
+        weight: Weight of the peer's update in the result; 0 if the update was left out, None if no
+            weight was reported.
+        outlyingness: Outlyingness of the peer's update; 1 is typical.
+        took_us: Time from the start of the round until the peer had computed its update, in
+            microseconds; None if not reported.
     """
 
     peer: PeerId
@@ -43,24 +44,25 @@ class ContributionRow(Part):
 
 
 class RejectionRow(Part):
-    """A peer without an update in the result, and the reason."""
+    """A peer whose update is not in the result, and the reason."""
 
     peer: PeerId
     reason: str = ""
 
 
 class CommitRow(Declared):
-    """Result of a shard of a round, recorded by the server that made it.
+    """Commit of a shard of a round, as recorded by the server that made it.
 
     Attributes:
-        made_at: Attempt that made it: 0 for the first server of the round, 1 for the next.
+        made_at: Attempt in which the commit was made: 0 for the first server of the round, 1 for
+            the next server.
         roster: Peers of the next round.
-        trust: Peer -> trust after the round.
-        reason: Reason why there is no result; "" if there is one.
-        chain: Hash of the history that ends with it; ``parent``: hash of the history before it.
-        rule_ms: Time from the last collected update to the commit; None if not recorded.
-        slices: Peer -> ranges of samples assigned to it.
-        stage: Number of its stage in a pipeline.
+        trust: Peer -> trust score after the round.
+        reason: Why the round has no result; "" if it has one.
+        chain, parent: Hash of the history up to this commit, and up to the commit before.
+        rule_ms: Milliseconds from the last collected update to the commit; None if not recorded.
+        slices: Peer -> ranges of the samples that are assigned to the peer.
+        stage: Number of the server's stage in a pipeline.
     """
 
     t: Time = 0.0
@@ -89,7 +91,7 @@ class CommitRow(Declared):
 
     @property
     def scores(self) -> dict[int, float]:
-        """Known trust in each peer."""
+        """Peer -> trust score, without unknown scores."""
         return scores_of(self.trust)
 
     @property
@@ -103,7 +105,8 @@ class CommitRow(Declared):
 
 
 def read_commits(rows: Iterable[Row]) -> Iterator[CommitRow]:
-    """Yield the commits in checked rows. A row without a round or a server is skipped."""
+    """Yield the commits in rows that ``check_row`` has checked. A row without a round or a server
+    is skipped."""
     return (commit for row in rows if (commit := _read(row)) is not None)
 
 
@@ -118,6 +121,7 @@ def _read(row: Row) -> CommitRow | None:
 
 
 def _known(kind: type[Declared], row: Row) -> Row:
-    """Return the fields of the kind that are not null. All others have defaults."""
+    """Return the fields that ``kind`` declares and that are not null. Other declared fields have
+    defaults."""
     fields = kind.fields
     return {name: value for name, value in row.items() if value is not None and name in fields}

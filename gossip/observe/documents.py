@@ -1,4 +1,4 @@
-"""JSON objects in a run's folder, with the fields that readers need.
+"""Declarations of JSON files in a run's folder, with the fields that readers need.
 
 The folder may come from another user or version, so ``pick`` drops values of a wrong type.
 """
@@ -10,7 +10,7 @@ from .fields import Count, Counts, Flag, Json, Object, Peers, Real, Text, Texts,
 
 
 class LauncherRecord(Declared):
-    """Record of a launcher, from the folder ``launchers``."""
+    """Record of one launcher of a run, from the folder ``launchers``."""
 
     pid: Count = None
     started: Count = None
@@ -23,8 +23,8 @@ class LauncherRecord(Declared):
 
 
 class RunSettings(Declared):
-    """Settings of a run, from ``config.json``. ``RunConfig`` has all settings, and rejects files of
-    another version."""
+    """Some settings of a run, from ``config.json``. ``RunConfig`` has all settings, but rejects
+    files of another version."""
 
     run: str = ""
     name: str = ""
@@ -43,26 +43,27 @@ class RunSettings(Declared):
 
     @property
     def steps_per_round(self) -> int:
-        """Local steps of each peer between two rounds."""
+        """Number of local steps of each peer between two rounds."""
         return max(1, self.local_steps // max(1, self.fragments))
 
 
 class PipelineDocument(Declared):
-    """Part ``pipeline`` of ``config.json``: names of peers, and stages."""
+    """Part ``pipeline`` of ``config.json``: names of the peers, and the stages."""
 
     names: Texts = None
     stages: Json = None
 
 
 class StageSettings(Declared):
-    """A stage of ``PipelineDocument``. ``layers``: first and last layer."""
+    """A stage of ``PipelineDocument``. ``layers``: numbers of its first and last layer."""
 
     layers: Counts = None
     peers: Json = None
 
 
 class RunEnvironment(Declared):
-    """Environment at the start of a run, from ``environment.json``: place, command and versions."""
+    """Environment at the start of a run, from ``environment.json``: machine, command and
+    versions."""
 
     started: Time | None = None
     command: Texts = None
@@ -112,8 +113,8 @@ class Accuracy(Declared):
 
 
 class MissedFault(Declared):
-    """A row of ``faults_missed`` in ``summary.json``. ``struck``: the fault happened, and only its
-    end is missing."""
+    """A row of ``faults_missed`` in ``summary.json``. ``struck``: whether the fault began, so that
+    only its end is missing."""
 
     fault: str = ""
     struck: Flag = None
@@ -121,7 +122,7 @@ class MissedFault(Declared):
 
 
 class ScriptError(Declared):
-    """Error that ended a script, from ``error.json`` of its peer."""
+    """Error that ended a peer's script, from ``error.json`` of that peer."""
 
     type: Text = None
     message: str = ""
@@ -129,14 +130,14 @@ class ScriptError(Declared):
 
 
 class ScriptFrame(Declared):
-    """A row of ``frames`` in ``error.json``."""
+    """A stack frame: a row of ``frames`` in ``error.json``."""
 
     file: Text = None
     line: int = 0
 
 
 class GpuUsage(Declared):
-    """A row of ``gpus`` in an event ``usage``."""
+    """State of a GPU: a row of ``gpus`` in an event ``usage``."""
 
     index: Real = None
     busy: Real = None

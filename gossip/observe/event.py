@@ -1,4 +1,4 @@
-"""Base classes of the events."""
+"""Base classes of events and of other records."""
 
 from __future__ import annotations
 
@@ -10,26 +10,28 @@ from typing import Any, ClassVar, Self, TypeVar, dataclass_transform
 from .fields import NAMED, TEXT, FieldType, PeerId, Real, RoundId, Row, Texts, Time, objects
 
 REQUIRED = ("PeerId", "RoundNumber", "int", "float")
-"""Types of required fields: a row of a kind has each field of these types that has no default."""
+"""Types of required fields. A row must have each field that has one of these types and no
+default."""
 
 
 @dataclass_transform(kw_only_default=True, frozen_default=True)
 class Declared:
-    """Record with the annotated attributes of its class as fields.
+    """Record whose fields are the annotated attributes of its class.
 
-    Type checkers treat a subclass as a frozen dataclass. An object keeps the row that it was read
-    from, so that reading costs little more than parsing the line. Eighty dataclasses would add 15
-    ms to each start of ``gossip ls``.
+    Type checkers treat a subclass as a frozen dataclass. The row that was read is the object's
+    ``__dict__``, so reading takes little more time than parsing the line. Eighty dataclasses would
+    add 15 ms to each start of ``gossip ls``.
     """
 
     fields: ClassVar[Mapping[str, str]] = {}
-    """Attribute of each field -> its name in a row."""
+    """Attribute -> name of the field in a row."""
     types: ClassVar[Mapping[str, FieldType]] = {}
-    """Types of the fields, by their names in a row."""
+    """Name of a field in a row -> type of the field."""
     required: ClassVar[tuple[str, ...]] = ()
-    """Fields that a row must have to be of this kind."""
+    """Fields that a row of this kind must have."""
     renamed: ClassVar[bool] = False
-    """Whether a field has another name in a row, because that name is a keyword of Python."""
+    """Whether a field's name in a row is a keyword of Python, so that the attribute has another
+    name."""
 
     def __init_subclass__(cls) -> None:
         for name, kind in inspect.get_annotations(cls).items():
@@ -47,15 +49,16 @@ class Declared:
 
     @classmethod
     def wrap(cls, values: dict[str, Any]) -> Self:
-        """Return an object with these values. The dictionary is not copied."""
+        """Return an object with these values. ``values`` is not copied."""
         made = cls.__new__(cls)
         made.__dict__ = values
         return made
 
     @classmethod
     def pick(cls, found: object) -> Self:
-        """Return an object with the values in ``found`` that have the declared types. Other fields
-        have their defaults; so do all fields if ``found`` is not a mapping."""
+        """Return an object with those values in ``found`` that have the declared types. All other
+        fields have their defaults. If ``found`` is not a mapping, all fields have their
+        defaults."""
         values = found if isinstance(found, Mapping) else {}
         return cls.wrap(
             {
@@ -70,7 +73,8 @@ class Declared:
 
 
 class Part(Declared):
-    """Object in a list of a row. Other declarations name the list ``tuple[NAME, ...]``."""
+    """Object in a list, in a field of a row. Other declarations have ``tuple[NAME, ...]`` as the
+    type of this field."""
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -78,7 +82,7 @@ class Part(Declared):
 
 
 class Event(Declared):
-    """A row of ``events.jsonl``. An instance of this class itself has an unknown kind."""
+    """A row of ``events.jsonl``. A row of an unknown kind is an instance of this class itself."""
 
     types = {"event": TEXT}  # noqa: RUF012
     t: Time = 0.0
@@ -88,7 +92,7 @@ class Event(Declared):
 
     @classmethod
     def name(cls) -> str:
-        """Return the name of the kind, as in the field ``event``."""
+        """Return the name of the kind, which is in the field ``event`` of a row."""
         return re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__).lower()
 
     def to_fields(self) -> Row:
@@ -101,11 +105,11 @@ class Event(Declared):
 
 
 STAMP = ("t", "wall", "peer")
-"""Fields at the start of each row."""
+"""Fields that ``to_row`` sets at the start of each row."""
 
 
 class PeerEvent(Event):
-    """An event that a peer reports, or that its launcher reports about it."""
+    """An event that a peer reports, or that its launcher reports about the peer."""
 
     peer: PeerId
 
@@ -123,7 +127,7 @@ class StageEvent(PeerEvent):
 
 
 class Judgement(SubjectEvent):
-    """An event about a peer's trust. All peers report the same about a round."""
+    """An event about a peer's trust. All peers report the same events about a round."""
 
     trust: Real
     reasons: Texts

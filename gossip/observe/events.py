@@ -1,8 +1,8 @@
-"""Events of a run, each a line of ``events.jsonl``.
+"""Events of a run. Each event is a line of ``events.jsonl``.
 
-Every writer sets the fields without a default. A row of another version may lack them; readers find
-None there. ``from_`` and ``for_`` are written as ``from`` and ``for``, which are keywords of
-Python.
+Every writer sets the fields without a default. If a row of another version lacks such a field,
+readers find None. ``from_`` and ``for_`` are written as ``from`` and ``for``, because these are
+keywords of Python.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from .fields import (
 
 
 class AliveAgain(SubjectEvent):
-    """A member that was suspected or dead is alive with a higher incarnation."""
+    """A member that was suspected or dead is alive, with a higher incarnation."""
 
 
 class Announced(PeerEvent):
-    """This peer has written its address to the run's folder, after earlier failures."""
+    """This peer has written its address to the run's folder, after failed attempts."""
 
     path: Text
     why: Text
@@ -49,8 +49,8 @@ class Attempt(PeerEvent):
 
 
 class AuditDiffers(SubjectEvent):
-    """This peer recomputed another member's micro-batch, and the result differs from the one that
-    the member sent."""
+    """This peer recomputed another member's micro-batch, and its result differs from the member's
+    result."""
 
     micro_batch: Count
     contradicts: Peers
@@ -73,14 +73,14 @@ class BadCommit(PeerEvent):
 
 
 class BadState(PeerEvent):
-    """A state from a donor is not the attested one, or cannot be loaded."""
+    """A state from a donor is not the attested state, or cannot be loaded."""
 
     from_: Peer
     reason: Text = None
 
 
 class Batch(PeerEvent):
-    """A round now has another number of samples."""
+    """The number of samples in a round has changed."""
 
     policy: Text
     peers: Count
@@ -89,13 +89,13 @@ class Batch(PeerEvent):
 
 
 class Behind(PeerEvent):
-    """This peer has skipped rounds, because others are far ahead in a gossip topology."""
+    """This peer of a gossip topology has skipped rounds, because other peers are far ahead."""
 
     ahead: Count
 
 
 class CannotKeepUp(PeerEvent):
-    """This peer falls behind repeatedly; it requests the next state after a pause."""
+    """This peer falls behind repeatedly. It requests a state again after a pause."""
 
     reason: Text
     times: Count
@@ -110,7 +110,7 @@ class CannotWrite(Event):
 
 
 class Cleared(Judgement):
-    """A peer's parole is over, because it kept its trust. It counts like any other."""
+    """A peer's parole is over, because its trust stayed high. Its updates count fully again."""
 
 
 class Continued(PeerEvent):
@@ -118,7 +118,7 @@ class Continued(PeerEvent):
 
 
 class CountedTwice(PeerEvent):
-    """Two members of a stage counted the same micro-batches; this one restarts its sum without
+    """Two members of a stage counted the same micro-batches. This peer restarts its sum without
     them."""
 
     micro_batches: Other
@@ -133,7 +133,7 @@ class Dead(SubjectEvent):
 
 class Divergence(PeerEvent):
     """A peer's replica differs from the majority in these `tensors`. If `peers_differ` is false, it
-    would differ only after a missed round."""
+    will differ only after a missed round."""
 
     peers_differ: Flag
     replaced: Flag
@@ -161,8 +161,8 @@ class Drill(Event):
 
 
 class Epoch(PeerEvent):
-    """An epoch is complete: samples that its rounds used, that scripts skipped, and that were
-    discarded or left for the next epoch."""
+    """An epoch is complete. The fields count the samples that its rounds used, that scripts
+    skipped, and that were discarded or left for the next epoch."""
 
     epoch: RoundId
     once: Count
@@ -183,7 +183,7 @@ class Error(PeerEvent):
 
 
 class EventsSuppressed(PeerEvent):
-    """Further events of a kind about one peer were counted and not written."""
+    """Further events of one kind about one peer were not written, but counted."""
 
     of: Text
     about: Peer
@@ -203,7 +203,7 @@ class Exited(PeerEvent):
 
 
 class Fault(PeerEvent):
-    """An injected fault starts."""
+    """An injected fault has begun."""
 
     kind: Text
     fault: Text
@@ -218,7 +218,7 @@ class FaultOver(PeerEvent):
 
 
 class Fork(PeerEvent):
-    """This peer has received two commits of one round and shard."""
+    """This peer has received two different commits for one shard of a round."""
 
     shard: RoundId
     server: Peer
@@ -228,11 +228,11 @@ class Fork(PeerEvent):
 
 
 class FoundByAudit(SubjectEvent):
-    """Enough members of a stage have found the results of this member wrong."""
+    """Enough audits by other members of the stage found wrong results of this member."""
 
 
 class Halted(PeerEvent):
-    """The node has ended properly; bytes that it has sent and received."""
+    """The node has ended properly. `traffic` has the bytes that it has sent and received."""
 
     reason: Text
     exit_code: Count
@@ -250,7 +250,7 @@ class HostLost(Event):
 
 
 class IdenticalUpdates(PeerEvent):
-    """The updates of these peers are bit-identical, and count as one."""
+    """The updates of these peers are bit-identical, so they have the effect of a single peer."""
 
     peers: Peers
 
@@ -262,11 +262,11 @@ class JoinServer(Event):
 
 
 class Joined(SubjectEvent):
-    """A member was met for the first time in this incarnation."""
+    """This peer has met a member for the first time since this peer started."""
 
 
 class KeptOwnState(PeerEvent):
-    """A returning peer's own state equals the swarm's, so none is transferred."""
+    """The own state of a returning peer equals that of the swarm, so no state is transferred."""
 
 
 class Kernels(PeerEvent):
@@ -298,14 +298,14 @@ class LauncherLost(Event):
 
 
 class Left(SubjectEvent):
-    """A member has left after announcing it."""
+    """A member has left, after it announced its departure."""
 
     reason: Text
     by: Peer
 
 
 class Lingering(PeerEvent):
-    """This peer has finished, and stays for a while to send the state to peers that are behind."""
+    """This peer has finished. It stays for a while, to send its state to peers that are behind."""
 
     for_: Peers
     at_most_s: Real
@@ -318,8 +318,8 @@ class LostRound(PeerEvent):
 
 
 class LowInfluence(SubjectEvent):
-    """Over 20 rounds the updates of `subject` had less than half of an equal weight (`share`),
-    while the rule gives most peers more."""
+    """Over 20 rounds, the updates of `subject` had on average less than half of an equal weight
+    (`share`)."""
 
     share: Real
 
@@ -332,7 +332,7 @@ class Metrics(PeerEvent):
 
 
 class MinorityContinues(PeerEvent):
-    """A round is closed with fewer peers than a majority of the roster."""
+    """A round was closed with fewer peers than a majority of the roster."""
 
     alive: Peers
     of: Count
@@ -352,13 +352,14 @@ class NoState(PeerEvent):
 
 
 class NoStateFound(PeerEvent):
-    """None of the requested peers has a state, so the run begins here."""
+    """No donor has sent its state in time, so this peer waits for peers again. It skips the donors
+    in `passed`."""
 
     passed: Peers
 
 
 class Notice(PeerEvent):
-    """A notice of the transport, such as a refused key."""
+    """A notice for the user, for example about a rejected key."""
 
     message: Text
     hint: Text
@@ -366,8 +367,8 @@ class Notice(PeerEvent):
 
 
 class OtherStage(SubjectEvent):
-    """A peer of another stage of the pipeline sent a message of a round or a state, which is
-    rejected."""
+    """A message about a round or a state was rejected, because its sender is in another stage of
+    the pipeline."""
 
     message: Text
     stage: RoundId
@@ -396,8 +397,8 @@ class Paused(PeerEvent):
 
 
 class Plan(PeerEvent):
-    """Announcement of a script: `steps` in all, the `folder` of its checkpoints, and the steps
-    between two (`every`)."""
+    """Plan of a script: number of `steps`, `folder` of its checkpoints, and number of steps between
+    two checkpoints (`every`)."""
 
     steps: Other
     folder: Text
@@ -420,20 +421,21 @@ class RebuildingStage(StageEvent):
 
 
 class RecordIncomplete(Event):
-    """Files that lack lines, because they could not be written."""
+    """These files lack lines that could not be written."""
 
     files: Other
 
 
 class Recovering(PeerEvent):
-    """This peer requests the state from others, for this `reason`."""
+    """This peer requests the state from other peers, for this `reason`."""
 
     reason: Text
     from_: Peer
 
 
 class ReducedTolerance(PeerEvent):
-    """There are too few updates to tolerate f Byzantine peers; fewer are tolerated."""
+    """There are too few updates to tolerate `wanted` Byzantine peers, so the round tolerates only
+    `f`."""
 
     f: Count
     wanted: Count
@@ -474,7 +476,7 @@ class Restarting(PeerEvent):
 
 
 class RestartsUsedUp(PeerEvent):
-    """A peer died again, and its launcher no longer restarts it."""
+    """A peer died again, but its launcher has used up the restarts."""
 
     of: Count
     why: Text
@@ -494,8 +496,8 @@ class Resumed(PeerEvent):
 
 
 class Round(PeerEvent):
-    """A round was applied, with the number of steps so far, server, contributors and their
-    times (`took_us`), loss and trust scores."""
+    """A round was applied. The event has the number of steps so far, the server, the contributors
+    and their times (`took_us`), the loss and the trust scores."""
 
     since: RoundId = None
     step: Count = None
@@ -520,7 +522,7 @@ class Round(PeerEvent):
 
     @property
     def rounds(self) -> range:
-        """Rounds of the row. A peer omits rounds that equal the next one."""
+        """Rounds that the row describes. A peer writes one row for consecutive equal rounds."""
         last = self.round or 0
         since = last if self.since is None else self.since
         return range(since if 0 <= since <= last else last, last + 1)
@@ -531,7 +533,7 @@ class ServesAgain(SubjectEvent):
 
 
 class Share(SubjectEvent):
-    """A peer's share of the samples of a round changes, because of its speed."""
+    """A peer's share of the samples of a round has changed, because its speed has changed."""
 
     was: Real
     share: Real
@@ -545,7 +547,7 @@ class Skip(SubjectEvent):
 
 
 class SnapshotServed(PeerEvent):
-    """This peer has sent its state, or a piece of it, to another."""
+    """This peer has sent its state, or a piece of its state, to another peer."""
 
     to: Peer
     nbytes: Count
@@ -568,14 +570,15 @@ class StageBack(StageEvent):
 
 
 class StageLost(StageEvent):
-    """No peer of another stage of the pipeline is reachable; its `stage` and `peers`."""
+    """No peer of another stage of the pipeline is reachable. `stage` and `peers` are those of that
+    stage."""
 
     peers: Peers
 
 
 class StageRebuilt(StageEvent):
-    """This peer has rebuilt the state of its stage: from `source`, for which round, `lost` rounds
-    behind the others, with the number of layers that the script made (`fresh`)."""
+    """This peer has rebuilt the state of its stage from `source`. The state is `lost` rounds old,
+    and the script created `fresh` of its layers anew."""
 
     source: Text
     lost: Other
@@ -629,7 +632,7 @@ class UnattestedState(PeerEvent):
 
 
 class UnconfirmedResult(PeerEvent):
-    """This peer could not confirm that enough others hold its final state."""
+    """This peer could not confirm that enough other peers have the same final state."""
 
     same: Count
     other: Count
@@ -637,8 +640,8 @@ class UnconfirmedResult(PeerEvent):
 
 
 class UnequalUpdates(PeerEvent):
-    """The updates of the same peers are farther out in round after round, by `beyond` standard
-    deviations more than by chance."""
+    """In round after round, the updates of the same peers are farther out than others, by `beyond`
+    standard deviations more than chance explains."""
 
     beyond: Real
     f: Count
@@ -653,7 +656,7 @@ class UnlikeProfile(SubjectEvent):
 
 
 class Unmet(Event):
-    """A peer was not reached before the start. The event has the replies from its addresses."""
+    """A peer was not reached before the start. `why` has the replies from its addresses."""
 
     subject: Peer
     why: Text
@@ -664,8 +667,8 @@ class Unskip(SubjectEvent):
 
 
 class Usage(PeerEvent):
-    """Resources that a peer's trainer and node have used, and free resources of the machine, every
-    5 s."""
+    """Resources that a peer's trainer and node use, and free resources of the machine. Reported
+    every 5 s."""
 
     cpu_s: float
     memory: int

@@ -1,8 +1,7 @@
 """Types and ranges of the fields in a run's files of JSON lines.
 
-Every reader checks a row against them before any use (``reading``). A folder may belong to another
-user, and a list in place of a number, or a huge number, could crash the reader or exhaust its
-memory.
+Every reader checks a row with ``reading`` before any use. A folder may belong to another user. A
+list in place of a number, or a huge number, could crash the reader or exhaust its memory.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ TIME_END_S = 2**33
 """Upper bound of times, in seconds since 1970 or since the start of a machine."""
 DEPTH_MAX = 5
 
-# Types of fields in declarations. A row may lack any of them except ``PeerId``.
+# Types of fields, for declarations. ``NAMED`` has the values that each type accepts.
 PeerId: TypeAlias = int
 Time: TypeAlias = float
 Peer: TypeAlias = int | None
@@ -46,15 +45,16 @@ Other: TypeAlias = Any
 
 
 class FieldType(NamedTuple):
-    """Type of a field. ``words``: its description in error messages."""
+    """Type of a field. ``words``: description of the type in error messages; ``accepts``: whether a
+    value has the type."""
 
     words: str
     accepts: Callable[[object], bool]
 
 
 def find_problem(row: Mapping[str, Any], types: Mapping[str, FieldType]) -> str:
-    """Return the error of the first field with a wrong type or range; "" means none. A field
-    without a declared type must be a finite number, or a small structure."""
+    """Return the error of the first field with a wrong type or range; "" if there is none. A field
+    without a declared type may have any value of ``OTHER``."""
     type_of = types.get
     for name, value in row.items():
         if value is not None and not (kind := type_of(name, OTHER)).accepts(value):
@@ -65,7 +65,7 @@ def find_problem(row: Mapping[str, Any], types: Mapping[str, FieldType]) -> str:
 
 
 def scores_of(trust: Scores) -> dict[int, float]:
-    """Return the known trust in each peer."""
+    """Return peer -> trust score, without unknown scores."""
     return {int(peer): score for peer, score in (trust or {}).items() if score is not None}
 
 
@@ -82,7 +82,8 @@ def _list_of(accepts: Callable[[object], bool]) -> Callable[[object], bool]:
 
 
 def _object_of(types: Mapping[str, FieldType], *needs: str) -> Callable[[object], bool]:
-    """Return a check for objects with fields of these types. The fields ``needs`` are required."""
+    """Return a check whether a value is an object with fields of these types. The fields ``needs``
+    are required."""
     return lambda value: (
         isinstance(value, dict)
         and not find_problem(value, types)
@@ -91,7 +92,7 @@ def _object_of(types: Mapping[str, FieldType], *needs: str) -> Callable[[object]
 
 
 def _are_figures(value: object) -> bool:
-    """Whether the value is an object of numbers, or null for unknown ones."""
+    """Whether the value is an object of numbers. Unknown numbers may be null."""
     return isinstance(value, dict) and all(
         each is None or _is_real(each) for each in value.values()
     )
@@ -149,7 +150,7 @@ OTHER = FieldType("a finite number, or a short structure", _is_other)
 
 
 def objects(types: Mapping[str, FieldType], *needs: str) -> FieldType:
-    """Return the type of a list of objects with fields of these types. Each object must have the
+    """Return the type for lists of objects with fields of these types. Each object must have the
     fields ``needs``."""
     return FieldType("a list of objects, each about a peer", _list_of(_object_of(types, *needs)))
 
@@ -183,6 +184,7 @@ NAMED: dict[str, FieldType] = {
     "Json": JSON,
     "Other": OTHER,
 }
-"""Types of fields, by their names in declarations."""
+"""Name of a type in a declaration -> type of the field."""
 METRICS: Mapping[str, FieldType] = {"t": TIME, "wall": TIME, "peer": PEER, "round": ROUND}
-"""Types of the fields in a row that a script has logged. Other names are the script's own."""
+"""Types of the fields that gossip adds to a row of ``metrics.jsonl``. The script chooses the names
+of all other fields."""

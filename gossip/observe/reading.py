@@ -14,17 +14,18 @@ EVENTS: dict[str, type[Event]] = {
     for kind in vars(events).values()
     if isinstance(kind, type) and issubclass(kind, Event) and kind.__module__ == events.__name__
 }
-"""Kinds of events, by name."""
+"""Name of a kind of event -> its class."""
 TYPES = {"commits": CommitRow.types, "metrics": fields.METRICS}
-"""Types of the fields in files without events, by name of the file."""
+"""Types of the fields in files other than ``events.jsonl``. The key is the file's name without its
+suffix."""
 
 
 def check_row(row: Any, file: str) -> Row:
     """Check a row and return it.
 
     Args:
-        file: Name of the file that holds it. The script chooses the names of metrics.
-    Raises: ValueError: It is not an object, or a field has a wrong type or range.
+        file: Name of the file that has the row. It determines the types of the fields.
+    Raises: ValueError: The row is not an object, or a field has a wrong type or range.
     """
     if not isinstance(row, dict):
         raise ValueError("it is not an object")
@@ -37,10 +38,11 @@ def check_row(row: Any, file: str) -> Row:
 
 
 def read_event(row: Row) -> Event:
-    """Return the event in a checked row. The event keeps the row.
+    """Return the event in a row that ``check_row`` has checked. The event may use the row as its
+    memory.
 
-    Unknown fields of its kind are dropped. A row of an unknown kind, or without a required field of
-    its kind, is a plain ``Event``.
+    Fields that the kind does not declare are dropped. If the kind is unknown, or the row lacks a
+    required field of its kind, a plain ``Event`` is returned.
     """
     kind = EVENTS.get(row.pop("event", None) or "", Event)
     if row.get("t") is None:
@@ -48,7 +50,7 @@ def read_event(row: Row) -> Event:
     for name in kind.required:
         if row.get(name) is None:
             kind = Event
-    accuracy = row.get("accuracy", row.get("acc"))  # of Metrics
+    accuracy = row.get("accuracy", row.get("acc"))  # for ``Metrics``
     if kind.renamed or not row.keys() <= kind.fields.keys():
         row = {name: row[written] for name, written in kind.fields.items() if written in row}
     if kind is events.Metrics:  # The values of a script may have any type.

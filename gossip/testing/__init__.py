@@ -1,10 +1,10 @@
-"""Conformance kits for authors of plug-ins, which check a rule, a topology or a transport against
+"""Conformance kits for authors of plug-ins. A kit checks a rule, a topology or a transport against
 the requirements of the runtime. An AssertionError names the requirement that is not met.
 
 from gossip.testing import check_aggregator
 check_aggregator(my_rule)
 
-``TimedLayer`` emulates a layer on a device with a given speed.
+``TimedLayer`` emulates a layer on a device of a given speed.
 """
 
 from __future__ import annotations
@@ -26,6 +26,6 @@ _load, __dir__ = lazy(__name__)
 def __getattr__(name: str) -> Any:
     if not __debug__ and name in _CHECKS_BY_ASSERT:
         raise RuntimeError(
-            f"{name} checks by assert statements, which python -O leaves out: run it without -O"
+            f"{name} uses assert statements, which python -O removes: run it without -O"
         )
     return _load(name)

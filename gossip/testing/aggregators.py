@@ -1,4 +1,4 @@
-"""Conformance kit for aggregation rules: checks the requirements of the runtime."""
+"""Conformance kit for aggregation rules."""
 
 from __future__ import annotations
 
@@ -42,26 +42,27 @@ from .resilience import clouds, kappa_bounds, measure
 from .shards import check_long_vectors, check_shards
 
 Oracle: TypeAlias = Callable[[NDArray[np.float64], int], NDArray[np.float64]]
-# Bound of kappa for a rule without a proven one: a radius of four spreads, as in ``lying.SPREADS``.
+# Bound of kappa for a rule without a proven bound: the square of ``lying.SPREADS``.
 KAPPA_UNDECLARED = 16.0
-ROUNDING = 1e-6  # relative error of a rule in float64 against its oracle
+ROUNDING = 1e-6  # maximum relative difference of a rule from its oracle in float64
 
 
 @dataclass(frozen=True, slots=True)
 class ConformanceReport:
-    """Measurements of a rule that meets its requirements. None if the rule has none.
+    """Measurements of a rule that meets its requirements. A field is None if it was not measured.
 
     Attributes:
         rule: Name of the rule.
-        n, f: Updates in a case, and the number of Byzantine ones.
-        kappa: Largest |F - m|^2 found, divided by the mean of |x_i - m|^2.
-        beside_length: Whether ``kappa`` is divided by |m|^2 if that is larger, as for a rule
+        n, f: Number of updates in a test case, and number of Byzantine updates among them.
+        kappa: Largest ratio that was found of |F - m|^2 to the mean of |x_i - m|^2. F is the
+            aggregate, and m the mean of the honest updates x_i.
+        beside_length: Whether the ratio is to |m|^2 if that is larger. This is so for a rule
             declared ``robust="bounded"``.
-        kappa_bound: Largest ``kappa`` that is allowed.
-        found_by: Cloud, attack and strength with the largest ``kappa``.
+        kappa_bound: Maximum ``kappa`` that is allowed.
+        found_by: Honest updates, attack and strength that led to ``kappa``.
         breaks_at: Smallest number of Byzantine peers that break the rule when it is called with f;
-            None if n - 1 do not.
-        held_to: Bound that was checked if kappa was not searched for; empty without a bound.
+            None if not even n - 1 break it.
+        held_to: Bound that was checked instead of kappa; "" if there is none.
     """
 
     rule: str
@@ -103,35 +104,38 @@ def check_aggregator(
 
     - The aggregate has the shape, dtype and device of an update. The updates are not changed.
     - ``weights`` and ``outlyingness`` are as ``Verdict`` describes them.
-    - The verdict on the same updates is bit-identical. No global random state is read or changed.
+    - Two verdicts on the same updates are bit-identical. No global random state is read or changed.
     - A call and ``explain`` return the same aggregate. If it is a mean of the updates, its weights
       are those of the verdict.
-    - The order of updates and of coordinates does not matter, nor the number of chunks or shards.
-    - The aggregate of equal updates is this update. The aggregate of finite updates is finite.
-    - Shifted or scaled updates shift or scale the aggregate, where the rule declares that.
-    - All of this holds for other n and f, and in later rounds.
-    - f Byzantine updates of any size, at any place, neither move the aggregate without bound nor
-      escape detection, and no tested attack moves it farther than ``kappa`` allows. Rules declared
-      ``robust=False`` or ``discerning=False`` are exempt.
+    - The order of the updates and of the coordinates does not matter. The numbers of chunks and
+        shards do not matter either.
+    - The aggregate of equal updates equals them. The aggregate of finite updates is finite.
+    - If the rule declares it, shifting or scaling the updates shifts or scales the aggregate.
+    - All requirements are also met for other n and f, and in later rounds.
+    - f Byzantine updates of any size, at any position, do not move the aggregate without bound and
+        do not escape detection. No tested attack moves the aggregate farther than ``kappa`` allows.
+        Rules declared ``robust=False`` or ``discerning=False`` are exempt.
 
     For a rule declared "bounded", kappa is in units of the honest spread or of the length of the
-    honest mean, the larger of the two. In the search, a rule that needs trusted data receives the
-    honest mean as the judge's gradient, a quadratic loss around it, and an honest update as the
-    local one. If an option is fixed in units of the updates, kappa is not searched for, because it
-    would depend only on the spread of the honest updates.
+    honest mean, whichever is larger. In the search, a rule that needs trusted data receives the
+    honest mean as the judge's gradient, a quadratic loss around the honest mean, and an honest
+    update as the local update. If an option is fixed in units of the updates, there is no search
+    for kappa, because kappa would depend only on the spread of the honest updates.
 
     Args:
-        candidate: A rule, with options or without, a plain function ``(updates, *, f)``, or a spec
-            for ``load``; or a pre-aggregation, which is checked with ``trimmed_mean`` after it.
-        n: Updates in a case.
-        f: Byzantine peers to tolerate.
-        d: Coordinates.
-        seed: Seed of the cases.
-        oracle: Plain and slow implementation of the rule, called as
-            ``oracle(updates, f)``: ``(n, d)`` float64 to ``(d,)``.
-        kappa: The rule is (f, kappa)-robust for this n and f. By default the proven bound of a
-            built-in rule, or 16.
-        strengths: Number of strengths to try of each attack, at least 2; the time grows with it.
+        candidate: A rule with or without options, a plain function ``(updates, *, f)``, a spec for
+            ``load``, or a pre-aggregation. A pre-aggregation is checked together with a
+            ``trimmed_mean`` after it.
+        n: Number of updates in a test case.
+        f: Number of Byzantine peers to tolerate.
+        d: Number of coordinates.
+        seed: Seed of the test cases.
+        oracle: Plain and slow implementation of the rule for comparison. ``oracle(updates, f)``
+            maps ``(n, d)`` float64 to ``(d,)``.
+        kappa: Bound to check: the rule must be (f, kappa)-robust for this n and f. The default is
+            the proven bound of a built-in rule, or 16.
+        strengths: Number of strengths to try for each attack, at least 2. The time of the check is
+            proportional to it.
     Returns: The measurements.
     Raises: AssertionError: The rule breaks a requirement. The message has the numbers.
     """
@@ -148,7 +152,7 @@ def check_aggregator(
         )
     generator = torch.Generator().manual_seed(seed)
     case = crowd(n, d, f, generator)
-    check_untouched(bound, case)  # must precede checks that share the case
+    check_untouched(bound, case)  # first, because the other checks use the same updates
     check_verdict(bound, case)
     check_repeatable(bound, case)
     check_called(bound, case)
@@ -174,7 +178,7 @@ def check_aggregator(
 
 
 def check_rounds(bound: BoundRule, case: SyntheticUpdates, generator: torch.Generator) -> None:
-    """Check the requirements in later rounds, with a last aggregate and other n and f."""
+    """Check the requirements in later rounds, which have a previous aggregate and other n and f."""
     d, verdict = case.updates.shape[1], case.judge(bound)
     for round_id, (n, f) in enumerate(_other_counts(bound, len(case.updates), case.f), 1):
         later = replace(
@@ -200,8 +204,8 @@ def check_rounds(bound: BoundRule, case: SyntheticUpdates, generator: torch.Gene
 
 
 def _other_counts(bound: BoundRule, n: int, f: int) -> Iterator[tuple[int, int]]:
-    """Yield n and f of other rounds: n of the other parity, f - 1, and f + 1 if the options allow
-    it."""
+    """Yield pairs (n, f) for later rounds: with f - 1, with f + 1 if the options allow it, and with
+    n odd and even."""
     yield max(n + 1, bound.at_least(max(0, f - 1))), max(0, f - 1)
     more = f + 1 if f else 0  # with f = 0 no robustness is required
     try:
@@ -215,16 +219,15 @@ def _other_counts(bound: BoundRule, n: int, f: int) -> Iterator[tuple[int, int]]
 def check_oracle(
     bound: BoundRule, n: int, f: int, d: int, oracle: Oracle, generator: torch.Generator
 ) -> None:
-    """Compare a rule with its oracle in float64, on clouds of several shapes with and without
-    attackers."""
+    """Compare a rule with its oracle in float64, on all ``clouds``, with and without attackers."""
     for name, honest in clouds(n, f, d, generator):
         if name == "two points":
-            continue  # with ties, a rule may use any of the equal rows
+            continue  # if rows are equal, the rule and its oracle may choose different rows
         far = 100 * torch.randn(f, d, generator=generator, dtype=torch.float64)
         for lies in (far, honest[:f]):
             given, _ = shuffled(lies, honest, generator)
             if len(set(map(tuple, given.tolist()))) < n:
-                # avoid ties, as above
+                # avoid equal rows, for the same reason
                 given += 1e-3 * torch.randn(n, d, generator=generator, dtype=torch.float64)
             found, expected = (
                 _aggregate(bound, f, given),
@@ -241,8 +244,8 @@ def check_oracle(
 def check_resilience(
     bound: BoundRule, n: int, f: int, seed: int, kappa: float | None, strengths: int
 ) -> ConformanceReport:
-    """Check that the worst attack found stays below the bound, that f attackers never break the
-    rule, and that a majority always does."""
+    """Check that the worst attack that is found stays below the bound. Check also that up to f
+    attackers do not break the rule, and that a majority of attackers does."""
     follows = (
         bound.rule.translation
         and bound.rule.scale
@@ -303,11 +306,13 @@ def _aggregate(bound: BoundRule, f: int, updates: Tensor) -> Tensor:
 
 
 def _helped(bound: BoundRule, f: int, updates: Tensor, honest: Tensor) -> Tensor:
-    """Return the aggregate of a rule, with the honest mean as trusted data if it needs any."""
+    """Return the aggregate of a rule. If the rule needs trusted data, these are derived from the
+    honest mean."""
     mean = honest.mean(dim=0)
 
     def loss(step: Tensor) -> float:
-        """Return a loss with its minimum at x - lr m, for the honest mean m."""
+        """Return the loss at x - ``step``. It is smallest at x - lr m, where m is the honest
+        mean."""
         return 0.5 * LEARNING_RATE * float((step.to(mean) / LEARNING_RATE - mean).square().sum())
 
     center = honest[-1].clone() if bound.needs_center else None

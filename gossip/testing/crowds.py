@@ -22,33 +22,34 @@ from gossip.aggregators import (
 from gossip.errors import ConfigError
 
 LEARNING_RATE = 0.1
-BEHIND = trimmed_mean  # rule after a pre-aggregation: it is robust and uses all rows
+BEHIND = trimmed_mean  # rule that follows a tested pre-aggregation; it is robust and uses all rows
 
 
 @dataclass(frozen=True, slots=True)
 class SyntheticUpdates:
-    """Test case: honest updates around one direction, and the other arguments of a rule."""
+    """Test case: honest updates around one gradient, and the other arguments of a rule."""
 
     updates: Tensor  # (n, d)
     f: int
-    gradient: Tensor  # (d,), the direction
+    gradient: Tensor  # (d,), mean of the distribution of the honest updates
     round_id: int = 0
     previous: Tensor | None = None  # (d,), aggregate of the previous round
 
     def evaluate(self, step: Tensor) -> float:
-        """Return a loss at x - step, with the gradient ``gradient`` at x and the curvature 1."""
+        """Return a quadratic loss at x - ``step``. Its gradient at x is ``gradient``, and its
+        curvature is 1."""
         step = step.to(torch.float64)
         gradient = self.gradient.to(torch.float64)
         return float(1000.0 - gradient @ step + 0.5 * (step @ step))
 
     def judge(self, rule: BoundRule, updates: Any = None, center: Tensor | None = None) -> Verdict:
-        """Return the verdict of a rule. A rule that needs a center gets ``center``, or the honest
-        direction."""
+        """Return the verdict of a rule. A rule that needs a center receives ``center``, or
+        ``gradient`` if that is None."""
         updates = self.updates if updates is None else updates
         return rule.explain(updates, **self._beside(rule, updates, center))
 
     def call(self, rule: BoundRule, updates: Tensor) -> Tensor:
-        """Return the aggregate of a rule that is called without a verdict."""
+        """Return the aggregate that a plain call of the rule returns."""
         return rule(updates, **self._beside(rule, updates, None))
 
     def _beside(self, rule: BoundRule, updates: Any, center: Tensor | None) -> dict[str, Any]:
@@ -69,14 +70,14 @@ class SyntheticUpdates:
 def bound_rule(
     candidate: Rule | BoundRule | PreAggregation | Callable[..., Any] | str,
 ) -> BoundRule:
-    """Return the rule that a node would run for an argument of ``check_aggregator``. A
-    pre-aggregation is completed by a rule."""
+    """Return the rule that a node would run for ``candidate``. After a pre-aggregation, the rule is
+    ``BEHIND``."""
     if isinstance(candidate, str):
         try:
             return load(candidate)
         except ConfigError as error:
             try:
-                # works only if the last stage is not a rule
+                # works only if the spec ends with a pre-aggregation
                 return load(f"{candidate}+{BEHIND.name}")
             except ConfigError:
                 raise error from None
@@ -89,13 +90,13 @@ def bound_rule(
 
 
 def in_units(bound: BoundRule) -> bool:
-    """Whether an option is fixed in units of the updates."""
+    """Whether an option of the rule has a fixed value in units of the updates."""
     return any(bound.options.get(key) is not None for key in bound.rule.absolute)
 
 
 def needs_help(bound: BoundRule) -> bool:
-    """Whether a rule needs trusted data in addition to the updates, so that it may resist a
-    Byzantine majority."""
+    """Whether a rule needs trusted data in addition to the updates. It may then resist a Byzantine
+    majority."""
     return bound.needs_trainer or bound.needs_center
 
 
@@ -108,7 +109,7 @@ def crowd(
 
 
 def attackers(case: SyntheticUpdates, generator: torch.Generator) -> Iterator[tuple[str, Tensor]]:
-    """Yield names and rows ``(f, d)`` of f Byzantine updates."""
+    """Yield attacks: the name, and the Byzantine updates ``(f, d)``."""
     honest, f = case.updates, case.f
     if f == 0:
         return
@@ -119,22 +120,22 @@ def attackers(case: SyntheticUpdates, generator: torch.Generator) -> Iterator[tu
     for size in (1e3, 1e12, 1e30):
         yield f"apart at {size:g}", size * direction
         yield f"together at {size:g}", size * direction[:1].repeat(f, 1)
-    # One attacker far away and the others at the resulting mean break rules that start from the
-    # mean.
+    # If one attacker is far away and the other attackers are at the resulting mean, they break
+    # rules that start from the mean.
     far = 1e6 * direction[:1]
     mean = (honest[f:].sum(dim=0, keepdim=True) + far) / (len(honest) - f + 1)
     yield "sacrificial anchor", torch.cat([far, mean.repeat(f - 1, 1)])
 
 
 def shuffled(lies: Tensor, honest: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Return all rows in a random order, and the position of each, so that a rule cannot recognize
-    attackers by position."""
+    """Return all rows in a random order, so that a rule cannot recognize attackers by position.
+    Return also the position of each row, attackers first."""
     order = torch.randperm(len(lies) + len(honest), generator=generator)
     return torch.cat([lies, honest])[order], order.argsort()
 
 
 def near(left: Tensor, right: Tensor, tolerance: float = 1e-4) -> bool:
-    """Whether no coordinate differs by more than ``tolerance`` times the largest one of
+    """Whether no coordinate differs by more than ``tolerance`` times the largest absolute value in
     ``right``."""
     scale = max(float(right.abs().max()), 1e-30)
     return bool(

@@ -1,4 +1,4 @@
-"""Checks that Byzantine peers, at any position among the updates, neither break a rule nor escape
+"""Checks that Byzantine updates, at any position among the updates, neither break a rule nor escape
 detection."""
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from gossip.aggregators import BoundRule
 from .crowds import SyntheticUpdates, apart, attackers, crowd, in_units, near, shuffled
 from .promises import CALLED, OUTLYING
 
-# Largest distance of a robust rule's aggregate from the honest mean, in distances of the farthest
-# honest update.
+# Maximum distance of a robust rule's aggregate from the honest mean, as a multiple of the distance
+# of the farthest honest update.
 SPREADS = 4.0
 
 
@@ -64,19 +64,19 @@ def check_attackers(
             )
         if not honest_out <= OUTLYING:
             raise AssertionError(
-                f"{bound.name} accuses an honest peer beside Byzantine ones, {name}: outlyingness "
-                f"{honest_out:.2f}"
+                f"{bound.name} accuses an honest peer with {f} Byzantine peers, {name}: "
+                f"outlyingness {honest_out:.2f}"
             )
 
 
 def check_centered(bound: BoundRule, d: int, f: int, generator: torch.Generator) -> None:
-    """Check a rule with a trusted center, as in gossip rounds, in which attackers may be a
-    majority."""
+    """Check a rule with a trusted center. In gossip rounds, the local update is the center, so
+    attackers may be a majority of the updates."""
     n = max(f + 2, bound.at_least(f, centered=True))
     case = crowd(n, d, f, generator)
     for name, lies in attackers(case, generator):
         if name == "sacrificial anchor":
-            continue  # with only one honest neighbour, an attacker near the mean cannot be detected
+            continue  # if only one neighbour is honest, attackers near the mean are not detectable
         honest = case.updates[f:]
         rows, place = shuffled(lies, honest, generator)
         own = honest[-1].clone()

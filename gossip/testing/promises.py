@@ -1,7 +1,7 @@
-"""Checks of rules on honest updates: the form of the verdict, and the inputs on which it may
-depend.
+"""Checks of rules on honest updates: the form of the verdict, and the inputs on which the verdict
+may depend.
 
-Violations are raised, not asserted, because ``python -O`` drops assert statements.
+The checks raise AssertionError themselves, because ``python -O`` removes assert statements.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from gossip.aggregators import BoundRule, CoordinateRule, Rule, Verdict
 
 from .crowds import SyntheticUpdates, apart, crowd, in_units, near
 
-OUTLYING = 3.0  # from this outlyingness on, the runtime counts an update as evidence
-# Relative difference between the aggregates of a call and of the verdict, which may be summed in
-# another order.
+OUTLYING = 3.0  # outlyingness from which on an update is evidence against its peer
+# Maximum relative difference between the aggregate of a call and that of the verdict. They may be
+# summed in different orders.
 CALLED = 1e-5
 
 
@@ -76,15 +76,15 @@ def check_untouched(bound: BoundRule, case: SyntheticUpdates) -> None:
 
 
 def check_repeatable(bound: BoundRule, case: SyntheticUpdates) -> None:
-    """Check that the same updates give the same verdict to the last bit after any other call, and
-    that the rule neither draws from nor seeds a global generator."""
+    """Check that the verdict on the same updates is bit-identical, also after a call with other
+    updates. Check also that the rule neither uses nor seeds a global random generator."""
     before = random.getstate(), np.random.get_state(), torch.get_rng_state()
     try:
-        # Advance the generators by one draw, so that no seed of a rule leads to these states.
+        # Use each generator once. A rule that seeds a generator cannot reach the resulting state.
         random.random(), np.random.random(), torch.rand(1)
         before_calls = _draws_next()
         once, at_once = case.judge(bound), case.judge(bound)
-        # If a rule keeps state from these updates, later calls differ.
+        # If the rule stores state from these other updates, the next call differs.
         case.judge(bound, case.updates.roll(1, dims=1))
         again = case.judge(bound)
         touched = [name for name, state in _draws_next().items() if state != before_calls[name]]
@@ -110,7 +110,7 @@ def check_repeatable(bound: BoundRule, case: SyntheticUpdates) -> None:
 
 
 def _draws_next() -> dict[str, Any]:
-    """Return the state of every generator of the process."""
+    """Return the state of each global random generator, by name."""
     legacy: Any = np.random.get_state()
     return {
         "random": random.getstate(),
@@ -120,7 +120,7 @@ def _draws_next() -> dict[str, Any]:
 
 
 def check_called(bound: BoundRule, case: SyntheticUpdates) -> None:
-    """Check that a call returns the aggregate of the verdict."""
+    """Check that a call of the rule returns the same aggregate as ``explain``."""
     called, explained = case.call(bound, case.updates), case.judge(bound).aggregate
     if not near(called, explained, CALLED):
         raise AssertionError(
@@ -130,8 +130,8 @@ def check_called(bound: BoundRule, case: SyntheticUpdates) -> None:
 
 
 def check_weights(bound: BoundRule, case: SyntheticUpdates) -> None:
-    """Check that the verdict has the weights of the aggregate, if that is a weighted mean of the
-    updates."""
+    """Check the weights in the verdict, if the aggregate is a weighted mean of the updates: they
+    must be the weights of that mean."""
     n, d = case.updates.shape
     if n >= d or not _has_own_weights(bound, case):
         return
@@ -145,8 +145,8 @@ def check_weights(bound: BoundRule, case: SyntheticUpdates) -> None:
         or abs(float(shares.sum()) - 1) > 1e-6
         or float(shares.min()) < -1e-6
     ):
-        # If a rule rescales rows, adds a point or weights coordinates by rank, the weights do not
-        # determine the aggregate.
+        # The aggregate is no weighted mean: the rule rescales rows, adds a vector, or weighs each
+        # coordinate differently.
         return
     if not torch.allclose(shares, verdict.weights, atol=1e-5):
         raise AssertionError(
@@ -164,10 +164,10 @@ def _short(numbers: torch.Tensor) -> str:
 
 
 def _has_own_weights(bound: BoundRule, case: SyntheticUpdates) -> bool:
-    """Whether the rule computes weights. A plain function that returns a tensor always gets equal
-    ones."""
+    """Whether the rule computes weights. If a plain function returns only a tensor, the runtime
+    reports equal weights."""
     if isinstance(bound.rule, CoordinateRule):
-        return False  # its weights are fractions of coordinates in which an update survived
+        return False  # a weight is the fraction of coordinates that use the update
     if type(bound.rule) is not Rule:
         return True
     returns_verdict = False
@@ -200,7 +200,8 @@ def check_dtypes(bound: BoundRule, case: SyntheticUpdates) -> None:
             raise AssertionError(
                 f"{bound.name} moves updates from {given.device} to {aggregate.device}"
             )
-        # The selection of rows may depend on the last digit.
+        # Rounding may change which rows a rule selects, so compare only if the selection is the
+        # same.
         if torch.equal(verdict.weights > 0, before.weights > 0):
             allowed = (
                 8 * torch.finfo(dtype).eps * float(case.updates.abs().max())
@@ -218,7 +219,8 @@ def check_dtypes(bound: BoundRule, case: SyntheticUpdates) -> None:
 
 
 def check_device(bound: BoundRule, case: SyntheticUpdates, device: str) -> None:
-    """Check that the aggregate on another device is the same, and stays there."""
+    """Check that the aggregate on another device is the same as on the CPU, and that it stays on
+    that device."""
     expected, given = case.judge(bound).aggregate, case.updates.to(device)
     aggregate = case.judge(bound, given).aggregate
     if aggregate.device != given.device:

@@ -1,11 +1,11 @@
-"""Searches for the worst effect of f attackers on a rule, and compares it with theory.
+"""Searches for the attack of f attackers that has the largest effect on a rule.
 
-A rule F is (f, kappa)-robust when for any n - f honest updates, with mean m, and any f other
-updates, |F - m|^2 <= kappa * mean of |x_i - m|^2 over the honest (Allouah et al. 2023,
-arXiv:2302.01772). Here the honest updates are clouds of several shapes. The others are families of
-attacks, with a line search for the strength of each. The result is a lower bound of kappa, so a
-result above the declared bound refutes it. No rule can have kappa below f / (n - 2f), as ``two
-points`` shows.
+A rule F is (f, kappa)-robust if |F - m|^2 <= kappa * mean of |x_i - m|^2 for any n - f honest
+updates x_i with mean m, and any f other updates (Allouah et al. 2023, arXiv:2302.01772). Here the
+honest updates are clouds of several shapes. The other updates are those of several attacks, with a
+line search for the strength of each attack. The result is a lower bound of kappa. If it is above
+the declared bound, the declaration is wrong. No rule has a kappa below f / (n - 2f), as the cloud
+``two points`` shows.
 """
 
 from __future__ import annotations
@@ -21,25 +21,26 @@ from torch import Tensor
 from .crowds import shuffled
 
 Aggregate: TypeAlias = Callable[[Tensor, Tensor], Tensor]
-"""Maps ``(n, d)``, and as trusted data its honest rows ``(n - attackers, d)``, to ``(d,)``; all
-float64."""
+"""Function that returns the aggregate ``(d,)``. Its arguments are all updates ``(n, d)`` and, as
+trusted data, the honest updates ``(n - attackers, d)``. All are float64."""
 Lies: TypeAlias = Callable[[float], Tensor]
-AWAY = 1e3  # Distance of one cloud from zero, in spreads of a coordinate.
-FAR = 1e6  # Distance of attackers that try to break a rule, in spreads of the honest.
-# Distance from the honest updates beyond which a rule counts as broken, in the same unit.
+AWAY = 1e3  # Distance of one cloud from zero, in standard deviations of a coordinate.
+FAR = 1e6  # Distance of attackers that try to break a rule, in spreads of the honest updates.
+# Distance of the aggregate from the honest mean above which a rule is broken, in spreads of the
+# honest updates.
 CARRIED = 1e3
-WEAKEST, STRONGEST = 0.1, 1e4  # range of strengths to try beside FAR, in spreads of the honest
+WEAKEST, STRONGEST = 0.1, 1e4  # range of strengths to try in addition to FAR, in spreads
 
 
 @dataclass(frozen=True, slots=True)
 class Resilience:
-    """Measurements with n updates, of which f are Byzantine.
+    """Measurements of a rule with n updates, of which f are Byzantine.
 
     Attributes:
-        kappa: Largest ratio found.
-        found_by: Cloud, attack and strength of that ratio.
+        kappa: Largest ratio that was found; a lower bound of the rule's kappa.
+        found_by: Cloud, attack and strength that led to ``kappa``.
         breaks_at: Smallest number of Byzantine updates that broke the rule when it was called with
-            f; None if n - 1 did not.
+            f; None if not even n - 1 broke it.
     """
 
     n: int
@@ -50,8 +51,8 @@ class Resilience:
 
 
 def kappa_bounds(name: str, n: int, f: int) -> float | None:
-    """Return the proven bound on kappa of a built-in rule, or of one after nearest-neighbour
-    mixing; None if no bound is known."""
+    """Return the proven bound of kappa for a built-in rule, with or without ``nnm``
+    (nearest-neighbour mixing) before it. Return None if no bound is known."""
     if n <= 2 * f:
         return None
     ratio = f / (n - 2 * f)
@@ -78,17 +79,16 @@ def measure(
     strengths: int = 9,
     beside_length: bool = False,
 ) -> Resilience:
-    """Return the worst result that was found for a rule.
+    """Search for the attack with the largest effect on a rule.
 
     Args:
-        aggregate: The rule, called with f.
-        n, f: Updates, and the number of Byzantine ones.
-        d: Coordinates.
+        aggregate: The rule; f is bound.
+        n, f: Number of updates, and number of Byzantine updates among them.
+        d: Number of coordinates.
         seed: Seed of the clouds.
-        strengths: Number of strengths to try of each attack, evenly spaced in the logarithm. About
-            as many more are tried around the best.
-        beside_length: Whether kappa is divided by |m|^2 if that is larger than the mean of
-            |x_i - m|^2.
+        strengths: Number of strengths to try for each attack, evenly spaced on a logarithmic scale.
+            About as many further strengths are tried around the best strength.
+        beside_length: Whether the ratio is to |m|^2 if that is larger than the mean of |x_i - m|^2.
     """
     generator = torch.Generator().manual_seed(seed)
     worst, found_by = 0.0, "nothing"
@@ -102,7 +102,7 @@ def measure(
 
 
 def clouds(n: int, f: int, d: int, generator: torch.Generator) -> Iterator[tuple[str, Tensor]]:
-    """Yield names and rows ``(n - f, d)`` float64 of honest updates."""
+    """Yield clouds: the name, and the honest updates ``(n - f, d)`` in float64."""
     count = n - f
 
     def noise(*shape: int) -> Tensor:
@@ -113,7 +113,8 @@ def clouds(n: int, f: int, d: int, generator: torch.Generator) -> Iterator[tuple
     widths = torch.ones(d, dtype=torch.float64)
     widths[0] = 30.0
     yield "anisotropic", direction + widths * noise(count, d)
-    # Far from zero lengths hardly differ, so attackers may escape a rule that compares lengths.
+    # Far from zero, the lengths of updates hardly differ, so a rule that compares lengths may not
+    # detect attackers.
     yield (
         "heavy tails, far from zero",
         AWAY * direction
@@ -129,8 +130,8 @@ def clouds(n: int, f: int, d: int, generator: torch.Generator) -> Iterator[tuple
 
 
 def attacks(honest: Tensor, f: int, generator: torch.Generator) -> Iterator[tuple[str, Lies]]:
-    """Yield names, and functions that map a strength in spreads of the honest to rows ``(f,
-    d)``."""
+    """Yield attacks: the name, and the function that returns the Byzantine updates ``(f, d)`` for a
+    strength. The unit of the strength is the spread of the honest updates."""
     if f == 0:
         yield "none", _copies(honest[0], 0)
         return
@@ -166,7 +167,7 @@ def _together(mean: Tensor, step: Tensor, f: int) -> Lies:
 
 
 def _anchored(mean: Tensor, step: Tensor, f: int, honest: int) -> Lies:
-    """Return one attacker far out, and the others at the resulting mean."""
+    """Return an attack with one attacker far away and the other attackers at the resulting mean."""
     return lambda strength: torch.cat(
         [(mean + strength * (honest + 1) * step)[None], (mean + strength * step).repeat(f - 1, 1)]
     )
@@ -177,8 +178,8 @@ def _copies(row: Tensor, f: int) -> Lies:
 
 
 def breaks_at(aggregate: Aggregate, n: int, d: int, seed: int) -> int | None:
-    """Return the smallest number of attackers, all at one distant point, that break a rule called
-    with a smaller f, or None."""
+    """Return the smallest number of attackers, all at one distant point, that break the rule.
+    Return None if not even n - 1 attackers break it."""
     generator = torch.Generator().manual_seed(seed)
     rows = torch.randn(n, d, generator=generator, dtype=torch.float64)
     direction = torch.randn(d, generator=generator, dtype=torch.float64)
@@ -196,8 +197,8 @@ def breaks_at(aggregate: Aggregate, n: int, d: int, seed: int) -> int | None:
 
 
 class _Ratio:
-    """Ratio of |F - m|^2 to the mean of |x_i - m|^2, or to |m|^2 if this is larger, under given
-    attacks. The order of rows changes in each call."""
+    """Ratio of |F - m|^2 to the mean of |x_i - m|^2 under an attack. With ``beside_length`` the
+    ratio is to |m|^2 if that is larger. The order of the rows changes in each call."""
 
     def __init__(
         self, aggregate: Aggregate, honest: Tensor, generator: torch.Generator, beside_length: bool
@@ -221,8 +222,8 @@ class _Ratio:
 
 
 def strongest(ratio: Callable[[float], float], strengths: int) -> tuple[float, float]:
-    """Return the largest value of a function of the strength, and that strength, from a grid and a
-    finer grid around its best point."""
+    """Return the largest value of ``ratio`` that is found, and the strength at which it is found.
+    The search tries a grid of strengths, and then finer steps around the best strength."""
     width = (STRONGEST / WEAKEST) ** (1 / (strengths - 1))
     best = max(
         (ratio(strength), strength)

@@ -1,4 +1,5 @@
-"""Checks that a rule returns the same for a whole vector, in pieces, and in shards."""
+"""Checks that a rule returns the same aggregate for whole vectors, for vectors in chunks, and for
+vectors in shards."""
 
 from __future__ import annotations
 
@@ -12,15 +13,15 @@ from gossip.aggregators import BoundRule, Gram, GramRule
 from .crowds import LEARNING_RATE, SyntheticUpdates, apart, crowd, near
 
 SHARDS = (1, 3, 8)
-# Number of coordinates: several blocks of the rules, and a prime, so that the last block is not
-# full.
+# Number of coordinates. Rules process it in several blocks. It is a prime, so that the last block
+# is not full.
 WIDE = 49_999
-SAME = 1e-6  # relative difference of an aggregate that is combined from shards
+SAME = 1e-6  # maximum relative difference between aggregates with and without shards
 
 
 def check_long_vectors(bound: BoundRule, n: int, f: int, generator: torch.Generator) -> None:
-    """Check that the order of the coordinates, the bounds of blocks and the memory layout of the
-    rows do not matter."""
+    """Check that three things do not matter: the order of the coordinates, the bounds of blocks,
+    and whether rows are separate arrays."""
     case = crowd(n, WIDE, f, generator)
     straight = case.judge(bound).aggregate
     order = torch.randperm(WIDE, generator=generator)
@@ -42,8 +43,8 @@ def check_long_vectors(bound: BoundRule, n: int, f: int, generator: torch.Genera
 
 
 def check_shards(bound: BoundRule, case: SyntheticUpdates) -> None:
-    """Check that the decisions are the same with 1, 3 and 8 shards, and the aggregate within
-    rounding."""
+    """Check that the weights and the aggregate with 1, 3 and 8 shards equal those without shards,
+    except for rounding."""
     updates = case.updates.to(torch.float64)
     exact = SyntheticUpdates(updates, case.f, case.gradient)
     whole = exact.judge(bound)
@@ -52,7 +53,7 @@ def check_shards(bound: BoundRule, case: SyntheticUpdates) -> None:
         if isinstance(bound.rule, GramRule):
             aggregate, weights = _decided(bound, bound.rule, exact, cuts)
             moved = float((weights - whole.weights).abs().max())
-            # After a last step on the columns, weights depend on the columns of a shard.
+            # If the rule has a last step on the columns, the weights depend on the shard.
             if not moved <= SAME and bound.rule.last_step is None:
                 raise AssertionError(
                     f"{bound.name} on {count} shards gives other weights than on the whole "
@@ -78,8 +79,8 @@ def check_shards(bound: BoundRule, case: SyntheticUpdates) -> None:
 def _decided(
     bound: BoundRule, rule: GramRule, case: SyntheticUpdates, cuts: list[Tensor]
 ) -> tuple[Tensor, Tensor]:
-    """Return the aggregate and the weights from statistics of each shard, one decision, and a
-    combination in each shard."""
+    """Return the aggregate and the weights, computed as the servers of shards do it: statistics of
+    each shard, one decision, and a combination in each shard."""
     vectors: dict[str, Tensor] = {
         "gradient": case.gradient.to(torch.float64),
         "center": case.gradient.to(torch.float64),
@@ -111,6 +112,6 @@ def _decided(
 
 
 def _wanted(rule: GramRule, point: str) -> bool:
-    """Whether the rule receives a point. An optional center is omitted, as in
-    ``SyntheticUpdates.judge``."""
+    """Whether the rule receives the point that is named. ``SyntheticUpdates.judge`` omits an
+    optional center, so it is omitted here, too."""
     return point != "center" or point not in rule.optional

@@ -1,4 +1,4 @@
-"""A layer that takes a given time and computes nothing."""
+"""A layer that takes a given time and computes nothing. It emulates a layer on a device."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from torch import Tensor, nn
 
 
 class TimedLayer(nn.Module):
-    """Layer that returns its input after a given time, to emulate a layer on a device of some
-    speed. It only sleeps, so few processors suffice to test many slow devices.
+    """Layer that returns its input after a given time, to emulate a layer on a device of a given
+    speed. The layer only sleeps, so a few processors suffice to emulate many slow devices.
 
     Args:
         forward_s: Seconds of a forward pass, for a batch of any size.
-        forward_each_s: Additional seconds per sample.
-        backward: Duration of a backward pass, in forward passes.
-        parameters: Number of its parameters, which get gradients of 0.
-        speed: Speed of the emulated device, by which times are divided. It is not part of
-            the layer's ``repr``, so layers at all speeds count as the same.
+        forward_each_s: Additional seconds of a forward pass for each sample.
+        backward: Duration of a backward pass, as a multiple of the forward pass.
+        parameters: Number of parameters of the layer. Their gradients are 0.
+        speed: Speed of the emulated device; all times are divided by it. It is not part of the
+            layer's ``repr``, so a profile treats layers of all speeds as equal.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class TimedLayer(nn.Module):
         self.weight = nn.Parameter(torch.zeros(parameters))
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Return ``inputs`` unchanged; their first dimension is the number of samples."""
+        """Return ``inputs`` unchanged. The size of the first dimension is the number of samples."""
         seconds = (self.forward_s + self.forward_each_s * len(inputs)) / self.speed
         # torch does not annotate ``apply``.
         outputs: Tensor = _Slept.apply(  # type: ignore[no-untyped-call]

@@ -11,20 +11,21 @@ from gossip.topologies import Plan, Roster, Topology
 
 SEED = 11
 LARGEST = 33
-SPREAD_ROUNDS = 2  # times n: rounds in which information of one peer must reach all
+SPREAD_ROUNDS = 2  # times n: rounds within which information of one peer must reach all peers
 FAIR_ROUNDS = 200
 
 
 def check_topology(topology: Topology, *, balanced: bool = True) -> None:
-    """Check a topology against rosters of 1 to 33 peers.
+    """Check a topology with rosters of 1 to 33 peers.
 
-    It must be a pure function of the set of peers, lineage, round and seed, and name every peer in
-    every plan. In a gossip topology, information of one peer must reach all others within 2n
-    rounds. A rolling topology must order all peers for every shard.
+    The topology must be a pure function of the set of peers, the lineage, the round and the seed.
+    Each plan must name every peer. In a gossip topology, information of one peer must reach all
+    other peers within 2n rounds. A rolling topology must order all peers for every shard.
 
     Args:
         topology: Topology with its options bound.
-        balanced: Whether all peers must receive, or serve, equally often; False for a star.
+        balanced: Whether all peers must receive or serve about equally often. This is False for a
+            star.
     Raises: AssertionError: The topology breaks a requirement. The message names the requirement,
         the roster and the round.
     """
@@ -79,8 +80,8 @@ def _check_plans(topology: Topology, roster: Roster) -> None:
 
 
 def _is_repeatable(topology: Topology, roster: Roster, round_id: int, plan: Plan) -> bool:
-    """Whether the plan is the same with another global random state, another order of the roster
-    and another previous round."""
+    """Whether the plan stays the same if the global random state, the order of the roster, or the
+    previously planned round is another."""
     state = random.getstate()
     try:
         random.seed(1)
@@ -137,7 +138,8 @@ def _check_fair(topology: Topology, roster: Roster) -> None:
 
 
 def _burden(plan: Plan) -> Iterable[int]:
-    """Return the peers that serve, or that receive a push, once for each occurrence."""
+    """Return the peers that serve or receive a push. A peer occurs once for each push that it
+    receives."""
     if plan.pushes is None:
         return [order[0] for order in plan.servers]
     return [target for targets in plan.pushes.values() for target in targets]

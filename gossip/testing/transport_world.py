@@ -1,5 +1,5 @@
-"""Test environment for a transport: a few instances that one thread drives, their arrivals, and
-messages to send."""
+"""Test environment for transports. One thread polls a few transports in turn and records their
+arrivals."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from gossip.core import (
 )
 from gossip.transport import Arrival, PayloadLimit, Transport
 
-PATIENCE_S = 30.0  # longest wait for any state
+PATIENCE_S = 30.0  # timeout for each condition that a check waits for
 MIB = 2**20
 RUN, LINEAGE, DIGEST = b"this-run", b"lineage1", b"digest-of-a-rest"
 
 
 class TransportFactory(Protocol):
-    """Factory of a bound transport. With ``at`` (control, bulk) it must use these addresses, which
-    a closed transport has freed."""
+    """Factory of transports with bound addresses. If ``at`` is given, the transport must use these
+    addresses (control, bulk), which a closed transport has freed."""
 
     def __call__(
         self,
@@ -46,7 +46,7 @@ class TransportFactory(Protocol):
 
 
 class World(ExitStack):
-    """Transports that one thread drives in turn, and the arrivals of each."""
+    """Transports that one thread polls in turn, and the arrivals of each transport."""
 
     def __init__(self, make: TransportFactory) -> None:
         super().__init__()
@@ -102,7 +102,7 @@ class World(ExitStack):
         end = time.monotonic() + PATIENCE_S
         while not condition():
             assert time.monotonic() < end, (
-                f"waited {PATIENCE_S:.0f} s in vain for {what if isinstance(what, str) else what()}"
+                f"waited {PATIENCE_S:.0f} s, without {what if isinstance(what, str) else what()}"
             )
             self.pump()
 
@@ -129,7 +129,8 @@ class World(ExitStack):
     def send(
         self, transport: Transport, peer: PeerId, message: Message, payload: Payload | None = None
     ) -> None:
-        """Send until the message is accepted, because queues are bounded."""
+        """Try to send until the transport accepts the message. It rejects messages while its queue
+        is full."""
         self.until(
             lambda: transport.send(peer, message, payload),
             f"send of {type(message).__name__} to be accepted",

@@ -3,7 +3,7 @@
     from gossip.testing import check_transport
     check_transport(my_factory)
 
-or, in pytest, one test for each requirement:
+With pytest, each requirement can be a test of its own:
 
     @pytest.mark.parametrize("check", TRANSPORT_CHECKS.values(), ids=TRANSPORT_CHECKS)
     def test_my_transport(check):
@@ -50,7 +50,7 @@ from .transport_world import (
     update,
 )
 
-# bytes of float32 payloads
+# Sizes of float32 payloads, in bytes.
 SIZES = (4, 8, 12, 65_536, 68_904, MIB - 4, MIB, MIB + 4, 3 * MIB + 20, 8 * MIB)
 
 
@@ -60,12 +60,12 @@ TRANSPORT_CHECKS: dict[str, TransportCheck] = {}
 
 
 def check_transport(make: TransportFactory) -> None:
-    """Check a transport against all requirements of the runtime, within seconds. The calling thread
-    drives two to three transports at a time.
+    """Check a transport against all requirements of the runtime. This takes seconds. The calling
+    thread polls two or three transports at a time.
 
     Args:
         make: Factory of the transport.
-    Raises: AssertionError: The transport breaks a requirement, which the message names.
+    Raises: AssertionError: The transport breaks a requirement. The message names the requirement.
     """
     for promise, check in TRANSPORT_CHECKS.items():
         try:
@@ -86,7 +86,7 @@ def _promise(check: Callable[[World], None]) -> TransportCheck:
 
 @_promise
 def _messages_of_a_lane_keep_their_order(world: World) -> None:
-    """Check the delivery of small and large messages, with and without payload."""
+    """Check the order of small and large messages, with and without payloads."""
     sender, receiver = world.pair(
         limit=lambda peer, message: (
             2 * MIB if rounds_of([Received(0, 0, message)])[0] % 3 == 0 else 400
@@ -98,14 +98,14 @@ def _messages_of_a_lane_keep_their_order(world: World) -> None:
         world.send(sender, 1, update(number), data)
     arrivals = world.wait_received(receiver, 120)
     nonces = [arrival.message.nonce for arrival in arrivals if isinstance(arrival.message, Ping)]
-    assert nonces == list(range(60)), f"pings came as {nonces}"
-    assert rounds_of(arrivals) == list(range(60)), f"updates came as {rounds_of(arrivals)}"
-    assert not receiver.traffic.dropped, f"something was dropped: {receiver.traffic.dropped}"
+    assert nonces == list(range(60)), f"pings arrived in the order {nonces}"
+    assert rounds_of(arrivals) == list(range(60)), f"updates arrived as {rounds_of(arrivals)}"
+    assert not receiver.traffic.dropped, f"messages were dropped: {receiver.traffic.dropped}"
 
 
 @_promise
 def _a_message_arrives_as_it_was_sent(world: World) -> None:
-    """Check the sender, the incarnation and every field of a message."""
+    """Check that the sender, the incarnation and every field of a message arrive unchanged."""
     sender, receiver = world.peer(3, incarnation=41), world.peer(1)
     world.link(sender, 1, receiver)
     messages: tuple[Message, ...] = (
@@ -123,7 +123,7 @@ def _a_message_arrives_as_it_was_sent(world: World) -> None:
     assert all(message in [arrival.message for arrival in arrivals] for message in messages), (
         f"got {arrivals}"
     )
-    assert all(arrival.payload is None for arrival in arrivals), "a payload came that was not sent"
+    assert all(arrival.payload is None for arrival in arrivals), "an unsent payload arrived"
 
 
 @_promise
@@ -140,7 +140,7 @@ def _a_rising_incarnation_is_sent_from_then_on(world: World) -> None:
 
 @_promise
 def _payloads_arrive_byte_for_byte(world: World) -> None:
-    """Check payloads from 4 bytes to 8 MiB, also with sizes that fill no chunk."""
+    """Check payloads from 4 bytes to 8 MiB. Some of them do not fill their last chunk."""
     wanted = [0]
     sender, receiver = world.pair(limit=lambda peer, message: wanted[0])
     for number, nbytes in enumerate(SIZES):
@@ -160,14 +160,14 @@ def _payloads_arrive_byte_for_byte(world: World) -> None:
 
 @_promise
 def _the_facts_of_a_payload_are_delivered(world: World) -> None:
-    """Check the finiteness and the digest of payloads. States are bytes of any length up to the
-    limit."""
+    """Check the fields ``finite`` and ``digest`` of payloads. A state may have any number of bytes
+    up to the limit."""
     sender, receiver = world.pair(
         limit=lambda peer, message: 3 * MIB if isinstance(message, StateOffer) else 2 * MIB
     )
     good, bad = floats(2 * MIB), floats(2 * MIB)
     bad[-1] = np.nan
-    large = np.full(MIB // 2, 3e38, np.float32)  # all numbers are finite, but not their sum
+    large = np.full(MIB // 2, 3e38, np.float32)  # all elements are finite, but not their sum
     state = np.frombuffer(os.urandom(2 * MIB + 13), np.uint8)
     sent: list[tuple[Message, NDArray[Any]]] = [
         (update(0), good),
@@ -185,7 +185,7 @@ def _the_facts_of_a_payload_are_delivered(world: World) -> None:
         f"digests {digests}, expected {true} for the commit and the state"
     )
     assert payloads[4] is not None
-    assert payloads[4].data.dtype == np.uint8, "a state must come as uint8"
+    assert payloads[4].data.dtype == np.uint8, "a state must arrive as uint8"
 
 
 @_promise
@@ -195,21 +195,22 @@ def _control_overtakes_bulk(world: World) -> None:
     world.send(sender, 1, update(0), payload_of(floats(64 * MIB)))
     world.send(sender, 1, ping(1))
     order = [type(arrival.message).__name__ for arrival in world.wait_received(receiver, 2)]
-    assert order == ["Ping", "Update"], f"came as {order}"
+    assert order == ["Ping", "Update"], f"arrived in the order {order}"
 
 
 @_promise
 def _a_send_to_nobody_is_refused(world: World) -> None:
     transport = world.peer(0)
     assert transport.send(9, ping(0)) is False, "send to an unknown peer must return False"
-    assert transport.send(9, update(0), payload_of(floats(400))) is False, "the same with a payload"
+    assert transport.send(9, update(0), payload_of(floats(400))) is False, "send of a payload, too"
     assert transport.traffic.dropped == {"no_link": 2}, f"counted {transport.traffic.dropped}"
     assert transport.traffic.sent_messages == 0, "it was counted as sent"
 
 
 @_promise
 def _an_address_that_is_none_is_counted(world: World) -> None:
-    """Check that an invalid address raises no error: another peer may have sent it."""
+    """Check that an invalid address raises no error, because the address may come from another
+    peer."""
     transport = world.peer(0)
     for nonsense in (
         "",
@@ -226,7 +227,7 @@ def _an_address_that_is_none_is_counted(world: World) -> None:
 
 @_promise
 def _a_payload_of_a_wrong_size_is_dropped(world: World) -> None:
-    """Check that payloads of a wrong size and unexpected ones are dropped, and later ones
+    """Check that payloads of a wrong size and unexpected payloads are dropped. Later payloads must
     arrive."""
     right = 4 * MIB
 
@@ -277,7 +278,7 @@ def _a_closed_link_is_reported_at_once_and_once(world: World) -> None:
     watcher, other = world.pair()
     world.stop(other)
     heard = world.heard[id(watcher)]
-    world.until(lambda: world.broke(watcher), "LinkDown after the other closed")
+    world.until(lambda: world.broke(watcher), "LinkDown after the other peer has closed")
     world.until(lambda: watcher.send(1, ping(0)) is False, "send on a closed link to return False")
     assert [type(arrival).__name__ for arrival in heard] == ["LinkUp", "LinkDown"], f"heard {heard}"
     assert all(arrival.peer == 1 for arrival in heard if isinstance(arrival, LinkUp | LinkDown))
@@ -285,8 +286,8 @@ def _a_closed_link_is_reported_at_once_and_once(world: World) -> None:
 
 @_promise
 def _a_peer_that_comes_late_or_back_is_linked(world: World) -> None:
-    """Check the reconnection to the address of ``connect``, without another call. The first
-    messages may be lost, while a channel of the old connection is closing."""
+    """Check that a transport reconnects to the address of ``connect`` without a further call. The
+    first messages may be lost while the old connection is closing."""
     watcher, other = world.pair()
     address = (other.control, other.bulk)
     world.stop(other)
@@ -298,7 +299,7 @@ def _a_peer_that_comes_late_or_back_is_linked(world: World) -> None:
         lambda: watcher.send(1, ping(1)) and bool(world.received(heir)),
         "a message that arrives there",
     )
-    world.pump()  # all events of the old connection are older than that message
+    world.pump()  # read the events of the old connection, which are older than that message
     heard.clear()
     watcher.connect(1, *address)
     world.send(watcher, 1, ping(2))
@@ -322,13 +323,13 @@ def _a_new_incarnation_at_a_new_address_replaces_the_old(world: World) -> None:
     world.send(sender, 1, ping(0))
     world.wait_received(new, 2)
     assert not any(isinstance(arrival, LinkDown) for arrival in world.heard[id(sender)]), (
-        "the former link's end was reported"
+        "the end of the replaced link was reported"
     )
 
 
 @_promise
 def _disconnect_forgets(world: World) -> None:
-    """Check that after a disconnection nothing can be sent, nothing is reported, and queued
+    """Check that after ``disconnect`` no message can be sent, no event is reported, and queued
     messages do not arrive."""
     sender, receiver = world.pair(limit=MIB)
     world.neglect(receiver)
@@ -342,7 +343,7 @@ def _disconnect_forgets(world: World) -> None:
     world.link(sender, 1, receiver)
     world.send(sender, 1, update(1), data)
     world.until(lambda: 1 in rounds_of(world.received(receiver)), "an update over the new link")
-    leftovers = len(rounds_of(world.received(receiver))) - 1  # already in flight
+    leftovers = len(rounds_of(world.received(receiver))) - 1  # in flight before ``disconnect``
     assert leftovers < taken, f"all {taken} queued updates arrived after disconnect"
     assert not world.broke(sender), "disconnect was reported as LinkDown"
     sender.disconnect(1)
@@ -351,15 +352,15 @@ def _disconnect_forgets(world: World) -> None:
 
 @_promise
 def _queues_are_bounded(world: World) -> None:
-    """Check that ``send`` soon returns False for a receiver that does not read, and works again
-    once it reads. No accepted message is lost silently: after a long time without reads messages
-    are dropped, and ``LinkDown`` reports it.
+    """Check that ``send`` soon returns False if the receiver does not read, and succeeds when the
+    receiver reads again. No accepted message is lost silently: if the receiver does not read for
+    long, messages are dropped and ``LinkDown`` is reported.
     """
     sender, receiver = world.pair(limit=MIB)
     world.neglect(receiver)
     data = payload_of(floats(MIB))
     taken = {"control": 0, "bulk": 0}
-    # Kernel buffers hold some thousands of small messages, but never this many.
+    # Kernel buffers have room for some thousands of small messages, but not for 200,000.
     while sender.send(1, ping(taken["control"])) and taken["control"] < 200_000:
         taken["control"] += 1
     while sender.send(1, update(taken["bulk"]), data) and taken["bulk"] < 2_000:
@@ -389,23 +390,23 @@ def _queues_are_bounded(world: World) -> None:
 
 @_promise
 def _memory_may_be_reused_when_it_is_not_in_flight(world: World) -> None:
-    """Check that memory counts as in flight until it may be reused."""
+    """Check that ``in_flight`` returns True until the memory of a payload may be reused."""
     sender, receiver = world.pair(limit=16 * MIB)
     world.neglect(receiver)
     data = floats(16 * MIB)
     world.send(sender, 1, update(0), payload_of(data))
     view = data[1000:2000]
     assert sender.in_flight(view) == sender.in_flight(data), (
-        "a view of the same memory is reported otherwise"
+        "in_flight differs for a view of the same memory"
     )
-    assert not sender.in_flight(floats(400)), "memory that was not sent is in flight"
+    assert not sender.in_flight(floats(400)), "memory that was not sent is reported as in flight"
     world.drive(receiver)
     world.until(lambda: not sender.in_flight(data), "the memory to be free again")
     data[:] = -1.0
     payload = world.wait_received(receiver, 1)[0].payload
     assert payload is not None
     assert payload.data.tobytes() == floats(16 * MIB).tobytes(), (
-        "the receiver saw bytes written after the memory was free"
+        "the receiver read bytes that were written after the memory was free"
     )
 
 
@@ -418,7 +419,7 @@ def _what_was_received_belongs_to_the_receiver(world: World) -> None:
     payloads = [arrival.payload for arrival in world.wait_received(receiver, 3)]
     for number, payload in enumerate(payloads):
         assert payload is not None
-        assert (payload.data == number).all(), "a later payload was written over an earlier one"
+        assert (payload.data == number).all(), "a later payload overwrote an earlier payload"
         payload.data[:] = -1.0
 
 
@@ -436,12 +437,12 @@ def _poll_wakes_on_a_descriptor(world: World) -> None:
         transport.poll(PATIENCE_S, [reader])
         ring.join()
         assert time.monotonic() - began < PATIENCE_S, (
-            "poll slept on while a descriptor was readable"
+            "poll did not return while a descriptor was readable"
         )
-        # The descriptor is no longer passed, so it must not wake ``poll``.
+        # This call does not pass the descriptor, so the descriptor must not wake ``poll``.
         began = time.monotonic()
         assert transport.poll(0.05) == []
-        assert time.monotonic() - began >= 0.04, "poll returned early, with nothing"
+        assert time.monotonic() - began >= 0.04, "poll returned early, without an arrival"
     finally:
         os.close(reader)
         os.close(writer)
@@ -468,13 +469,14 @@ def _poll_that_may_stay_awake_comes_back_as_soon_and_as_late(world: World) -> No
     ringing.start()
     began = time.monotonic()
     while not receiver.poll(PATIENCE_S, awake_s=PATIENCE_S):
-        assert time.monotonic() - began < PATIENCE_S, "poll was awake and did not see the arrival"
+        assert time.monotonic() - began < PATIENCE_S, "poll missed an arrival while awake"
     ringing.join()
 
 
 @_promise
 def _close_sends_what_is_queued(world: World) -> None:
-    """Check that ``close`` sends queued messages until its timeout, and may be called again."""
+    """Check that ``close`` sends queued messages until its timeout, and that a second call is
+    valid."""
     sender, receiver = world.pair(limit=16 * MIB)
     world.neglect(sender)
     for number in range(2):
