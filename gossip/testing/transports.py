@@ -202,7 +202,9 @@ def _control_overtakes_bulk(world: World) -> None:
 def _a_send_to_nobody_is_refused(world: World) -> None:
     transport = world.peer(0)
     assert transport.send(9, ping(0)) is False, "send to an unknown peer must return False"
-    assert transport.send(9, update(0), payload_of(floats(400))) is False, "send of a payload, too"
+    assert transport.send(9, update(0), payload_of(floats(400))) is False, (
+        "send of a payload to an unknown peer must return False"
+    )
     assert transport.traffic.dropped == {"no_link": 2}, f"counted {transport.traffic.dropped}"
     assert transport.traffic.sent_messages == 0, "it was counted as sent"
 

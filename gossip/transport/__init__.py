@@ -1,4 +1,5 @@
-"""Transport of bytes between peers: the interface, the codec, and the implementations."""
+"""Transport of messages and payloads between peers: the interface, the codec, and the
+implementations."""
 
 from __future__ import annotations
 

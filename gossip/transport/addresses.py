@@ -1,5 +1,5 @@
 """Checks of host addresses, and choice of the address of this host. The name of this host is never
-resolved, because that yields loopback."""
+resolved, because it often resolves to a loopback address."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ def is_loopback(host: str) -> bool:
 
 
 def is_one_host(host: str) -> bool:
-    """Whether ``host`` is the IP address of a single host, so neither 0.0.0.0 nor a multicast
-    group."""
+    """Whether ``host`` is the IP address of a single host. 0.0.0.0 and multicast groups are not."""
     try:
         address = ipaddress.ip_address(host)
     except ValueError:

@@ -1,5 +1,5 @@
-"""Incoming messages: each header is checked before anything is stored, and payloads are assembled
-in memory that the receiver allocates."""
+"""Checks and assembly of incoming messages. Each header is checked before any byte of its payload
+is stored. Payloads are assembled in memory that the receiver allocates."""
 
 from __future__ import annotations
 
@@ -43,20 +43,21 @@ from .chunks import (
 from .codec import HEADER_BYTES_MAX, decode
 from .lending import BufferPool, MappedMemory, watched_view
 
-UNFINISHED_MAX = 2  # for one sender: one in transfer, and one from its former connection
+UNFINISHED_MAX = 2  # payloads of one sender: one in transfer, one from a former connection
 ANYBODY: PeerId = -1
-"""Owner of a connection from an unknown peer. Its messages may name any sender."""
+"""Owner of a connection from an unknown peer. Messages on such a connection may name any sender."""
 STALLED_S = 10.0
 """Time without progress after which an unfinished payload is dropped, in seconds."""
 TOLD_EVERY_S = 0.1
-"""Interval of progress reports of a payload in transfer, in seconds."""
+"""Interval between two progress reports about a payload in transfer, in seconds."""
 BLOCK_BYTES = 2**19
-"""Number of bytes to copy at a time from a payload in shared memory. They stay in the cache until
-they are hashed and checked."""
+"""Size of the blocks in which a payload is copied from shared memory, in bytes. A block of this
+size stays in the cache until it is hashed and checked."""
 POOLED_BYTES = 2**17
-"""Minimum size of a vector, in bytes, that is received in reusable memory."""
+"""Minimum size of a vector, in bytes, for which memory is reused."""
 ORPHANED_S = 1.0
-"""The same time after the sender has gone. Bytes that are still in the kernel arrive earlier."""
+"""Time without progress after which an unfinished payload is dropped if its link is down, in
+seconds. Bytes that are still in the kernel arrive earlier."""
 
 _BULK = frozenset(BULK_MESSAGES)
 _DIGESTED = (Commit, StateOffer, Activation, ActivationGradient, AuditReply)
@@ -66,7 +67,8 @@ _BYTES = (StateOffer, Activation, ActivationGradient, AuditReply)
 
 @dataclass(frozen=True, slots=True)
 class Loan:
-    """Payload that is copied from shared memory. ``transfer`` is its number at the sender."""
+    """Payload in shared memory of its sender that is being copied. ``transfer`` is the sender's
+    number of the payload."""
 
     transfer: int
     incoming: IncomingPayload
@@ -75,7 +77,7 @@ class Loan:
 
 @dataclass(slots=True)
 class HeaderFilter:
-    """Admission of headers. Rejected headers are counted by reason."""
+    """Decides which headers are admitted. Rejected headers are counted by reason."""
 
     run: bytes
     local: PeerId
@@ -92,7 +94,8 @@ class HeaderFilter:
         self, data: bytes | memoryview, nbytes: int | None, owner: PeerId = ANYBODY
     ) -> Envelope | None:
         """Return the envelope of a header of the bulk lane; None if the header is rejected.
-        ``nbytes`` is the size of the payload as announced by the sender; None without a payload."""
+        ``nbytes`` is the size of the payload that the sender has announced; None if there is no
+        payload."""
         envelope = self._open(data, owner)
         if envelope is None:
             return None
@@ -134,7 +137,7 @@ class HeaderFilter:
 
 
 class IncomingPayload:
-    """A payload in transfer. It is hashed and checked chunk by chunk, so that no step takes
+    """A payload in transfer. It is hashed and checked chunk by chunk, so that no call takes
     long."""
 
     __slots__ = (
@@ -160,14 +163,14 @@ class IncomingPayload:
         now: float = 0.0,
         chunk_bytes: int = CHUNK_BYTES,
     ) -> None:
-        """Create a payload without data. ``chunk_bytes``: Largest chunk of the lane."""
+        """Create a payload without data. ``chunk_bytes``: maximum size of a chunk of the lane."""
         self.envelope, self.nbytes = envelope, nbytes
         self.chunk_bytes = chunk_of(nbytes, chunk_bytes)
         self.index = self.filled = 0
         self.dropped = False
         self.patience_s = STALLED_S
         self.deadline = now + self.patience_s
-        self.tell_at = now + TOLD_EVERY_S  # faster payloads need no progress report
+        self.tell_at = now + TOLD_EVERY_S  # a payload that arrives earlier needs no progress report
         self._finite = True
         self._raw: NDArray[np.uint8] = np.empty(nbytes, np.uint8)
         kind = type(envelope.message)
@@ -175,26 +178,26 @@ class IncomingPayload:
         self._digest = PartsDigest(_parts_of(envelope.message)) if kind in _DIGESTED else None
 
     def receive_in(self, memory: NDArray[np.uint8]) -> None:
-        """Use this memory, ``(nbytes,)``, for the payload. Called before the first chunk
-        arrives."""
+        """Use ``memory``, ``(nbytes,)``, for the payload. The caller calls this before the first
+        chunk arrives."""
         assert len(memory) == self.nbytes
         assert not self.filled
         self._raw = memory
 
     def drop(self) -> None:
-        """Release the memory, although the connection still refers to the payload."""
+        """Release the memory. The connection may still have a reference to this object."""
         self.dropped, self._raw = True, np.empty(0, np.uint8)
 
     def stay_in(self, source: NDArray[np.uint8]) -> None:
-        """Leave the payload in ``source``, ``(nbytes,)``, without a copy. The checks are valid for
-        the time at which they are computed."""
+        """Use the payload in ``source``, ``(nbytes,)``, without a copy. The sender may change
+        ``source``, so the checks hold only for the time at which they are computed."""
         self.receive_in(source)
 
     def stays_in(self, source: NDArray[np.uint8]) -> bool:
         return self._raw is source
 
     def room(self) -> memoryview:
-        """Return the memory of the next chunk, which must fill it completely."""
+        """Return the memory for the next chunk. The chunk must fill it completely."""
         view = view_of(self._raw)
         return (
             view
@@ -203,8 +206,8 @@ class IncomingPayload:
         )
 
     def copy_from(self, source: NDArray[np.uint8]) -> bool:
-        """Copy the next chunk of a payload in ``source``, unless the payload stays there. The copy
-        is checked, because the source may change at any time. Return whether this was the last
+        """Copy the next chunk from ``source``, unless the payload stays there. Then check and hash
+        the copy, because the source may change at any time. Return whether this was the last
         chunk."""
         if not self.stays_in(source):
             stop = self.filled + self.chunk_bytes
@@ -212,7 +215,8 @@ class IncomingPayload:
         return self.grow()
 
     def grow(self) -> bool:
-        """Record that the next chunk is in place. Return whether it was the last one."""
+        """Check and hash the next chunk, which is in its place. Return whether it was the last
+        chunk."""
         chunk = self._raw
         if self.nbytes > self.chunk_bytes:
             chunk = chunk[self.filled : self.filled + self.chunk_bytes]
@@ -225,7 +229,7 @@ class IncomingPayload:
         return self.filled == self.nbytes
 
     def news(self, now: float) -> tuple[Arriving, ...]:
-        """Return a progress report, at most once in ``TOLD_EVERY_S``."""
+        """Return a progress report if one is due, at most once in ``TOLD_EVERY_S``."""
         if now < self.tell_at:
             return ()
         self.tell_at = now + TOLD_EVERY_S
@@ -233,7 +237,7 @@ class IncomingPayload:
         return (Arriving(told.sender, told.incarnation, told.message, self.filled, self.nbytes),)
 
     def finish(self) -> Received:
-        """Return the complete message."""
+        """Return the message with the complete payload."""
         digest, parts = (b"", ()) if self._digest is None else self._digest.digests()
         data = from_bytes(self._raw) if self._is_vector else self._raw
         payload = Payload(data, self.nbytes, self._finite, digest, parts)
@@ -247,12 +251,12 @@ def _parts_of(message: Message) -> tuple[int, ...]:
 
 
 class Assembly:
-    """Unfinished payloads by connection. So no peer can add data to a payload on the connection of
-    another peer.
+    """Unfinished payloads by connection. A peer therefore cannot add data to a payload on the
+    connection of another peer.
 
-    A connection sends one payload at a time. ``UNFINISHED_MAX`` limits the number of payloads for
-    each claimed sender. Newer payloads replace older ones, because a sender does not continue the
-    payloads of its former connection.
+    A connection carries one payload at a time. ``UNFINISHED_MAX`` limits the number of payloads for
+    each sender that headers name. At this limit, a new payload replaces the oldest, because a
+    sender does not continue the payloads of a former connection.
     """
 
     def __init__(self, traffic: Traffic) -> None:
@@ -282,8 +286,8 @@ class Assembly:
     def expect(
         self, connection: Hashable, transfer: int, index: int, now: float
     ) -> IncomingPayload | None:
-        """Return the payload that this chunk continues. If there is none, count the chunk and
-        return None."""
+        """Return the payload to which the chunk ``index`` belongs. If there is none, count the
+        chunk as dropped and return None."""
         found = self._open.get(connection)
         if found is None or found[0] != transfer:
             self._traffic.drop("unknown_transfer")
@@ -295,7 +299,8 @@ class Assembly:
         return found[1]
 
     def done(self, connection: Hashable) -> None:
-        """Drop a payload that is complete or has received an invalid chunk."""
+        """Remove the payload of a connection, which is complete or has received an invalid
+        chunk."""
         self._open.pop(connection, None)
 
     def closed(self, connection: Hashable) -> None:
@@ -304,8 +309,9 @@ class Assembly:
             self._forget(connection, "gap")
 
     def orphan(self, sender: PeerId, now: float) -> None:
-        """Handle the closed link of a sender. Its last bytes may still be in transit
-        (docs/design_notes.md N16), so its payload expires only after a short time."""
+        """Shorten the deadlines of a sender's payloads, because its link is down. They do not
+        expire at once, because the last bytes may still be in transit (docs/design_notes.md
+        N16)."""
         for _, incoming in self._open.values():
             if incoming.envelope.sender == sender:
                 incoming.patience_s = ORPHANED_S
@@ -324,10 +330,10 @@ class Assembly:
 
 
 class Reception:
-    """Receiver of the bytes of the inbound bulk lane. It checks headers and assembles payloads.
+    """Receiver of the inbound bulk lane. It checks headers and assembles payloads.
 
     Args:
-        chunk_bytes: Largest chunk of the lane.
+        chunk_bytes: Maximum size of a chunk of the lane, in bytes.
     """
 
     def __init__(self, gate: HeaderFilter, chunk_bytes: int = CHUNK_BYTES) -> None:
@@ -335,13 +341,13 @@ class Reception:
         self.assembly = Assembly(gate.traffic)
         self.room: ResultRoom | None = None
         self.updates_stay = False
-        # connection and transfer of each payload that no array refers to any more
+        # Payloads in shared memory that no array refers to any more: (connection, transfer).
         self.let_go: deque[tuple[tuple[int, int], int]] = deque()
         self._pool = BufferPool()
 
     def plain(self, header: bytes | memoryview, owner: PeerId = ANYBODY) -> Received | None:
-        """Return a message without a payload. If the header is rejected, it is counted, and None
-        returned."""
+        """Return the message of a header without a payload. If the header is rejected, count it and
+        return None."""
         envelope = self.gate.bulk(header, None, owner)
         return (
             None
@@ -352,8 +358,8 @@ class Reception:
     def chunk(
         self, connection: Hashable, header: bytes | memoryview, now: float, owner: PeerId = ANYBODY
     ) -> IncomingPayload | None:
-        """Return the payload of the chunk that follows this header. If there is none, the header is
-        counted, and None returned."""
+        """Return the payload to which the chunk after this header belongs. If the header is
+        rejected, count it and return None."""
         mark = header[0] if header else 0
         if mark == FIRST_MARK and FIRST.size < len(header) <= FIRST.size + HEADER_BYTES_MAX:
             _, transfer, nbytes = FIRST.unpack_from(header)
@@ -388,13 +394,14 @@ class Reception:
         mapped: tuple[int, MappedMemory] | None,
         now: float,
     ) -> tuple[int, Loan | None]:
-        """Return the sender's number of a payload in shared memory, and the loan of this payload.
-        If the message is not admitted, or the payload is not in that memory, the message is counted
-        and the loan is None.
+        """Return the sender's number of a payload in shared memory, and the loan of the payload. If
+        the message is not admitted, or the payload is outside the mapped memory, count the message
+        and return None instead of the loan.
 
         Args:
-            connection: Name of the connection in ``let_go``.
-            mapped: Number and memory of the last mapping on this connection.
+            connection: Key of the connection for ``let_go``.
+            mapped: Last mapping on this connection: the sender's number of the memory, and the
+                memory. None if there is no mapping.
         """
         _, transfer, region, offset, nbytes = LENT.unpack_from(header)
         envelope = self.gate.bulk(header[LENT.size :], nbytes)
@@ -421,10 +428,11 @@ class Reception:
     def filled(
         self, connection: Hashable, incoming: IncomingPayload, whole: bool
     ) -> Received | None:
-        """Handle a chunk that was received in place. Return the message if it is complete.
+        """Process a chunk that was received in its place. Return the message if its payload is
+        complete.
 
         Args:
-            whole: Whether the chunk has exactly the length of its place.
+            whole: Whether the chunk has exactly the expected length.
         """
         if not whole:
             self.traffic.drop("malformed")

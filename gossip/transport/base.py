@@ -1,10 +1,11 @@
-"""Guarantees of every transport. The behaviour suite in ``gossip.testing`` checks them.
+"""Interface of transports, and what every transport guarantees. The conformance kit in
+``gossip.testing`` checks it.
 
-A transport moves envelopes and payloads between peers with addresses. A link to a peer has two
-lanes, each of which reconnects after a failure: the control lane for small messages, and the bulk
-lane for messages that may have a payload. One thread drives the transport, which never blocks:
-``send`` queues or drops a message, and ``poll`` returns the arrivals. The transport checks each
-size before it stores a byte. It counts malformed input and raises no exception for it.
+A transport moves messages and payloads between peers. A link to a peer has two lanes: the control
+lane for small messages, and the bulk lane for messages that may have a payload. Each lane
+reconnects after a failure. Only one thread calls the transport, and the transport never blocks:
+``send`` queues or drops a message, and ``poll`` returns the arrivals. The transport checks the size
+of a payload before it stores a byte. It counts malformed input and raises no exception.
 """
 
 from __future__ import annotations
@@ -22,27 +23,28 @@ from gossip.core import Arriving, LinkDown, LinkUp, Message, Payload, PeerId, Re
 Arrival = Received | Arriving | LinkUp | LinkDown
 
 PayloadLimit = Callable[[PeerId, Message], int]
-"""Function that returns the required length of a message's payload in bytes; -1 if no payload is
-admitted. A payload of any other length is dropped before it is stored. Only the ``nbytes`` of a
-``StateOffer`` may be anything up to this limit."""
+"""Function that returns the length in bytes that a message's payload must have; -1 if no payload is
+admitted. A payload of any other length is dropped before it is stored. Only the payload of a
+``StateOffer`` may be shorter."""
 
 
 ResultRoom = Callable[[int, int, int], NDArray[np.uint8] | None]
-"""Function of the round, the shard and the size of a result in bytes. It returns memory of that
-size to receive the result in, or None. The memory is in use as long as an array over it exists."""
+"""Function that returns memory to receive a result in, or None. Its arguments are the round, the
+shard and the size of the result in bytes. The memory is in use until the last array over it is
+freed."""
 
 LINK_TIMEOUT_S = 0.3
 FAR_LINK_TIMEOUT_S = 2.0
-"""Timeouts of links within a host and between hosts, in seconds. ``sockets`` explains why they
-differ."""
+"""Timeouts of links within a host and between hosts, in seconds. A comment in ``sockets`` explains
+why they differ."""
 AGAIN_S, AGAIN_MAX_S = 0.05, 1.0
-"""First and longest delay before a failed connection is tried again, in seconds."""
+"""First and longest delay before a transport tries again to connect, in seconds."""
 NOTICES_MAX = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """Message to users, with a hint. ``about``: peer that the message concerns, or None."""
+    """Message to the user, with a hint. ``about``: peer that the message concerns, or None."""
 
     message: str
     hint: str
@@ -51,27 +53,27 @@ class Notice:
 
 @dataclass
 class Traffic:
-    """Counts since the start, in messages and bytes.
+    """Numbers of messages and bytes since the start.
 
-    ``dropped`` counts dropped messages and connections by reason. In both directions, by an
-    injected fault: ``cut``, ``lost``. Outgoing messages: ``no_link`` (unknown peer, or no
-    connection), ``full`` (too much is queued for the peer), ``bad_address``. Incoming messages:
-    ``malformed`` (not a message), ``foreign_run`` (of another run), ``own_name`` (another process
+    ``dropped`` has the number of dropped messages and connections for each reason. Messages in both
+    directions, dropped by an injected fault: ``cut``, ``lost``. Outgoing messages: ``no_link``
+    (unknown peer, or no connection), ``full`` (too much is queued for the peer), ``bad_address``,
+    and with keys ``keyless`` (the key of the peer is not known yet). Incoming messages:
+    ``malformed`` (not a message), ``foreign_run`` (from another run), ``own_name`` (another process
     claims to be this peer), ``wrong_lane``, ``spoken_to`` (a frame on an outbound connection),
-    ``unexpected`` (a payload that is not admitted), ``wrong_size``, ``too_large``, ``gap`` (a chunk
-    that does not follow, or a payload that was never finished), ``unknown_transfer`` (a chunk of no
-    payload), ``crowded`` (too many unfinished payloads of one sender, or too many connections
-    without keys), ``undecodable`` (bytes that no encoder of this run writes), ``bad_record`` (an
-    invalid record of a payload, which ends the connection). With keys, outgoing messages:
-    ``keyless`` (the key of the peer is not known yet). Incoming connections: ``unknown_key``,
-    ``no_key``, ``stale_key`` (the other side has an old key of this peer), ``bad_handshake`` (all
-    other failures, also without keys). Incoming messages: ``wrong_name`` (of another peer than the
-    owner of the key), ``revoked_key``.
+    ``unexpected`` (a payload that is not admitted), ``wrong_size``, ``too_large``, ``gap`` (a
+    missing chunk, or a payload that was never finished), ``unknown_transfer`` (a chunk of an
+    unknown payload), ``crowded`` (too many unfinished payloads of one sender, or too many
+    connections without keys), ``undecodable`` (bytes that no encoder of this run writes),
+    ``bad_record`` (an invalid record of a payload, which ends the connection), and with keys
+    ``wrong_name`` (the sender is not the owner of the key), ``revoked_key``. Incoming connections:
+    ``unknown_key``, ``no_key``, ``stale_key`` (the other side has an old key of this peer),
+    ``bad_handshake`` (all other failures, also without keys).
 
     ``sent_payload_bytes`` is the part of ``sent_bytes`` that belongs to payloads. Payloads in
-    shared memory are in neither.
+    shared memory count towards neither of the two.
 
-    ``notices`` has the notices that were not shown yet, one for each subject.
+    ``notices`` has the notices that the caller has not shown yet.
     """
 
     sent_messages: int = 0
@@ -86,8 +88,8 @@ class Traffic:
         self._noted: set[object] = set()
 
     def note(self, matter: object, message: str, hint: str, about: PeerId | None = None) -> None:
-        """Add a notice, unless there was already one about this ``matter``, or there were very
-        many. ``about``: peer that has no link to this one for the reason in the notice."""
+        """Add a notice, unless ``matter`` has a notice already, or there were ``NOTICES_MAX``
+        notices. ``about``: peer whose link is down because of the reason in the notice."""
         if matter not in self._noted and len(self._noted) < NOTICES_MAX:
             self._noted.add(matter)
             self.notices.append(Notice(message, hint, about))
@@ -102,67 +104,68 @@ class Traffic:
 
 class Transport(Protocol):
     control: str
-    """Address of the control lane, which other peers connect to."""
+    """Address of this peer's control lane, to which other peers connect."""
     bulk: str
-    """Address of the bulk lane."""
+    """Address of this peer's bulk lane."""
     traffic: Traffic
     link_timeout_s: float
     """Time without a frame after which a link is reported down, in seconds."""
     woken: bool
-    """Whether one of the descriptors ``wake`` of the last ``poll`` was readable."""
+    """Whether one of the descriptors ``wake`` was readable in the last ``poll``."""
 
     def connect(self, peer: PeerId, control: str, bulk: str) -> None:
-        """Open both lanes to a peer, and close earlier ones to other addresses. ``LinkUp`` follows
-        when both are connected.
+        """Open both lanes to a peer, and close its lanes to other addresses. ``LinkUp`` is reported
+        when both lanes are connected.
 
-        Lanes that are already open to these addresses are kept, and no event follows. An invalid
-        address is counted (``bad_address``), because it may come from another peer.
+        If the lanes are already open to these addresses, the call has no effect. An invalid address
+        is counted (``bad_address``) and raises no exception, because it may come from another peer.
         """
         ...
 
     def disconnect(self, peer: PeerId) -> None:
-        """Close the lanes to a peer and drop their queue. No ``LinkDown`` follows."""
+        """Close the lanes to a peer and drop their queue. No ``LinkDown`` is reported."""
         ...
 
     def send(self, peer: PeerId, message: Message, payload: Payload | None = None) -> bool:
-        """Queue a message. Return False if it was dropped, because there is no link or the queue is
-        full.
+        """Queue a message. Return False if the message was dropped, because there is no link or the
+        queue is full.
 
         A large payload is not copied. Its memory must stay unchanged while ``in_flight`` returns
-        True for it; the transport holds a reference to it until then.
+        True for it. The transport holds a reference to the memory as long.
         """
         ...
 
     def share(
         self, fd: int, memory: NDArray[np.uint8], room: ResultRoom, *, updates_stay: bool = False
     ) -> None:
-        """Share ``memory`` with the peers on this host, which may map it by ``fd``. Payloads in
-        shared memory need not be copied to be sent. ``fd`` must stay open. After this call, no
-        process can map ``memory`` writable again. A transport may ignore the call. A later call
-        replaces it.
+        """Share ``memory`` with the peers on this host, which may map it by ``fd``. A payload in
+        this memory need not be sent, because its receiver reads it there. ``fd`` must stay open.
+        After this call, no process can map ``memory`` writable again. A later call shares other
+        memory instead. A transport may ignore the call.
 
         Args:
             room: Returns memory for received results.
-            updates_stay: Received updates may stay in the read-only memory of their owner, which
-                may change them at any time, so a reader must verify the bytes that it has read. The
-                memory is in use as long as an array over it exists.
+            updates_stay: Whether received updates may stay in the memory of their sender, which
+                this peer has mapped read-only. The sender may change an update at any time, so a
+                reader must verify the bytes that it has read. The memory is in use until the last
+                array over it is freed.
         """
         ...
 
     def poll(
         self, timeout_s: float, wake: Sequence[int] = (), awake_s: float = 0.0
     ) -> list[Arrival]:
-        """Wait at most ``timeout_s`` for an arrival. Return all arrivals, in order for each sender
-        and lane.
+        """Wait at most ``timeout_s`` for an arrival. Return all arrivals. Those of one sender and
+        lane are in the order in which they were sent.
 
         Return at once, possibly without arrivals, if one of the file descriptors ``wake`` becomes
-        readable. For the first ``awake_s`` the call may poll and yield the processor instead of
-        sleeping, because a wake-up takes time.
+        readable. For the first ``awake_s`` seconds the call may poll and yield the processor
+        instead of sleeping, because a wake-up takes time.
         """
         ...
 
     def in_flight(self, data: object) -> bool:
-        """Whether a send still reads the memory of this payload's ``data``."""
+        """Whether the transport still reads the memory of ``data``, the data of a payload."""
         ...
 
     def close(self, linger_s: float = 0.0) -> None:

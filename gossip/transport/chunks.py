@@ -1,10 +1,10 @@
-"""A payload on the wire: a first header with the size, then numbered chunks.
+"""Format of payloads on the wire: a first header with the size, and numbered chunks.
 
     first  [FIRST: 0xC1, transfer, nbytes] + envelope    followed by chunk 0
     next   [NEXT: 0xC3, transfer, index]                 followed by chunk ``index``
     plain  envelope alone (begins with 0x96, msgpack's array of six)
 
-On one host, a large payload in shareable memory is not sent (``lending``). Its receiver maps the
+On one host, a large payload in shared memory is not sent (``lending``). Its receiver maps the
 memory and reports when it has copied the payload:
 
     map      [NEXT: 0xC9, region, 0]             with the descriptor of the memory
@@ -14,7 +14,8 @@ memory and reports when it has copied the payload:
 
 Between hosts, each header and each chunk is a sealed record (``sessions``).
 
-Chunks are received in place, and a ping need not wait behind a whole payload.
+A chunk is received directly into its place in the payload. A ping waits at most for a chunk, not
+for a whole payload.
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ from numpy.typing import NDArray
 
 CHUNK_BYTES = 2**20
 CHUNKS, CHUNK_BYTES_LEAST = 16, 2**16
-"""Number of chunks of a payload that is shorter than this many chunks of 1 MiB, and their minimum
-size, 64 KiB. Over a slow link, the arriving chunks show that a payload is in transfer. Without
-them, nothing would explain why a ping behind the payload gets no reply."""
+"""Minimum number of chunks into which a payload is divided, and minimum size of a chunk in bytes.
+The size has precedence. Over a slow link, arriving chunks show that a payload is in transfer.
+Without them, a peer that does not reply to pings in time because of the payload would seem dead."""
 _ALIGNED_BYTES = 2**12
 
 FIRST_MARK = 0xC1  # msgpack never uses it
@@ -48,12 +49,12 @@ _transfers = count(1)
 
 
 def chunk_of(nbytes: int, most: int = CHUNK_BYTES) -> int:
-    """Return the length of each chunk of a payload, except the last, in bytes. Both ends compute it
-    from the length of the payload.
+    """Return the length in bytes of each chunk of a payload except the last chunk. Both ends
+    compute it from the length of the payload.
 
     Args:
-        most: Largest chunk of the lane. If it is below 1 MiB, as within a host, all chunks have
-            this length.
+        most: Maximum size of a chunk of the lane. If it is below 1 MiB, as within a host, all
+            chunks have this length.
     """
     if most < CHUNK_BYTES:
         return most
@@ -62,7 +63,7 @@ def chunk_of(nbytes: int, most: int = CHUNK_BYTES) -> int:
 
 
 def bytes_of(data: Any) -> NDArray[np.uint8]:
-    """Return the memory of an array as bytes, without a copy. Raise ValueError if the memory is not
+    """Return the memory of an array as bytes, without a copy. Raises: ValueError: The memory is not
     contiguous."""
     return np.frombuffer(data, dtype=np.uint8)
 
@@ -79,8 +80,8 @@ def new_transfer() -> int:
 
 
 class Outgoing:
-    """Outgoing message of the bulk lane, cut into headers and chunks. ``view`` is None if there is
-    no payload."""
+    """Outgoing message of the bulk lane, as headers and chunks. ``view`` is None if there is no
+    payload to send."""
 
     __slots__ = (
         "chunk_bytes",
@@ -102,7 +103,8 @@ class Outgoing:
         chunk_bytes: int = CHUNK_BYTES,
     ) -> None:
         self.lent = False
-        # a separate array object, which exists exactly as long as a chunk of it is being sent
+        # A separate array object over the payload. It exists exactly as long as the payload is
+        # being sent (``links.BuffersInFlight``).
         self.holder = holder
         self.sent = self.index = self.header_bytes = 0
         if holder is None:
@@ -117,8 +119,8 @@ class Outgoing:
     def lending(
         cls, envelope: bytes, holder: NDArray[np.uint8], region: int, offset: int
     ) -> Outgoing:
-        """Return a message with a payload that is not sent. The payload is at ``offset`` in the
-        shared memory with the number ``region``."""
+        """Return a message whose payload is not sent, because the receiver reads it in shared
+        memory. The payload is at ``offset`` in the memory with the number ``region``."""
         lent = cls(envelope, None)
         lent.lent, lent.holder, lent.transfer = True, holder, new_transfer()
         lent.nbytes = lent.chunk_bytes = len(holder)
@@ -134,7 +136,7 @@ class Outgoing:
         ]
 
     def advance(self) -> bool:
-        """Advance to the next chunk. Return whether the previous one was the last."""
+        """Advance to the next chunk. Return whether the chunk before was the last."""
         self.index += 1
         self.sent += self.chunk_bytes
         return self.sent >= self.nbytes

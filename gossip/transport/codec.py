@@ -1,13 +1,13 @@
-"""Codec of messages. It checks every type and every bound when it reads a message. It uses no
-pickle and executes no code.
+"""Codec of messages. The decoder checks every type and every bound. It uses no pickle and executes
+no code from a message.
 
-A wire message is one msgpack array, ``[PROTOCOL_VERSION, run, sender, incarnation, tag, [field,
-...]]``, followed by its CRC-32. The fields are in the order of the dataclass. Without the CRC, a
-flipped bit in an incarnation or a score would be accepted. Readers and writers of a dataclass
-follow from its annotations. A ``Codec`` builds them once, as a tree of closures, so that a call
-needs no reflection.
+A message on the wire is one msgpack array, ``[PROTOCOL_VERSION, run, sender, incarnation, tag,
+[field, ...]]``, followed by the array's CRC-32. The fields are in the order of the dataclass.
+Without the CRC, a flipped bit in an incarnation or a score would be accepted. A ``Codec`` builds a
+reader and a writer for each dataclass from its annotations. It builds them once, as closures, so
+that encoding and decoding need no reflection.
 
-Values that an annotation allows, within ``Limits``:
+Values that each annotation allows, within ``Limits``:
 
     int                         ``int_min`` .. ``int_max``; a bool is not an int
     float                       finite
@@ -62,16 +62,16 @@ from gossip.errors import Malformed
 
 PROTOCOL_VERSION = 1
 HEADER_BYTES_MAX = 64 * 1024
-# of ``StateOffer.outline``: three numbers and a digest for each piece
+# Maximum size of ``StateOffer.outline``: three integers, and a digest for each piece.
 OUTLINE_BYTES_MAX = (PIECES_MAX + 2) * DIGEST_BYTES
-ID_BYTES_MAX = 64  # length of a run's name on the wire
+ID_BYTES_MAX = 64  # maximum length of a run's name on the wire
 
 Reader: TypeAlias = Callable[[Any], Any]
-Writer: TypeAlias = Callable[[Any], Any] | None  # None if msgpack accepts the value unchanged
+Writer: TypeAlias = Callable[[Any], Any] | None  # None if msgpack can write the value itself
 M = TypeVar("M")
 
-# Errors of the parser, and errors that a hostile size or depth can cause (docs/design_notes.md
-# N17).
+# Errors of the parser on malformed data, also those that a hostile size or depth can cause
+# (docs/design_notes.md N17).
 PARSER_ERRORS = (
     ValueError,
     TypeError,
@@ -85,8 +85,8 @@ PARSER_ERRORS = (
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Bounds on the input. ``larger`` has larger bounds for single fields of type bytes or str, by
-    ``(class, "field")``."""
+    """Bounds on the values in messages. ``larger`` has larger bounds for certain fields of type
+    bytes or str; the key is ``(class, "field")``."""
 
     message_bytes: int = HEADER_BYTES_MAX
     int_min: int = 0
@@ -98,8 +98,8 @@ class Limits:
 
 
 class Codec(Generic[M]):
-    """Packs the dataclasses of ``types``. Their order is part of the protocol, because the tag of a
-    type is its index.
+    """Encoder and decoder of the dataclasses ``types``. Their order is part of the protocol,
+    because the tag of a type is its index.
 
     >>> codec: Codec[FromNode] = Codec(get_args(FromNode), Limits(int_min=-1))
     >>> codec.decode_many(codec.encode_many([Halted("finished", 0)]))
@@ -112,9 +112,9 @@ class Codec(Generic[M]):
         """Build the readers and writers of ``types``.
 
         Args:
-            trusting: Check the number of fields of a message, but not the fields, which takes a
-                third of the time. For processes that run the same code on one host. No field may
-                then contain a dataclass.
+            trusting: Whether to check only the number of fields of a message, and not the fields.
+                Decoding then takes a third of the time. This is for processes that run the same
+                code on one host. No field may then contain a dataclass.
         """
         self.limits = limits or Limits()
         self.types = tuple(types)
@@ -125,7 +125,8 @@ class Codec(Generic[M]):
             self._writers[cls] = (tag, shapes.writer_of(cls))
             self._readers.append(_read_flat(cls) if trusting else shapes.reader_of(cls))
         longest = max([self.limits.bytes_max, *self.limits.larger.values()])
-        # A message may contain a whole table. ``decode_many`` has two entries for each message.
+        # The limit is enough for a field with ``items_max`` entries, and for a packet, which has
+        # two entries for each message.
         self._parser_limits = {
             "raw": False,
             "use_list": False,
@@ -133,19 +134,20 @@ class Codec(Generic[M]):
             "max_array_len": max(2 * self.limits.items_max, 64),
             "max_map_len": 0,
             "max_ext_len": 0,
-            # in UTF-8 bytes
+            # The parser counts UTF-8 bytes, at most 4 for each character.
             "max_str_len": 4 * max([self.limits.str_max, *self.limits.larger.values()]),
             "max_bin_len": longest,
         }
         self._pack = msgpack.Packer(use_bin_type=True, autoreset=True).pack
 
     def encode(self, message: M) -> bytes:
-        """Return the bytes of a message. Raise ValueError if they exceed the limit of other peers,
-        which is a bug and not bad input."""
+        """Return the bytes of a message. Raises: ValueError: The message is larger than other peers
+        accept. This is a bug, not bad input."""
         return self.encode_many((message,))
 
     def decode(self, data: bytes | memoryview) -> M:
-        """Return the single message in ``data``. Raise Malformed unless there is exactly one."""
+        """Return the single message in ``data``. Raises: Malformed: ``data`` is invalid, or does
+        not have exactly one message."""
         messages = self.decode_many(data)
         if len(messages) != 1:
             raise Malformed(f"{len(messages)} messages, expected one")
@@ -160,21 +162,22 @@ class Codec(Generic[M]):
         return self.pack(items)
 
     def decode_many(self, data: bytes | memoryview) -> list[M]:
-        """Return all messages of a packet, in order. Raise Malformed if the packet is invalid."""
+        """Return all messages of a packet, in order. Raises: Malformed: The packet is invalid."""
         items = self.parse(data)
         if len(items) % 2 != 1 or items[0] != PROTOCOL_VERSION or type(items[0]) is not int:
             raise Malformed("not a packet of this protocol version")
         return [self.from_plain(items[at], items[at + 1]) for at in range(1, len(items), 2)]
 
-    # The four steps, for callers that put a frame around a message.
+    # The four steps of encoding and decoding, for ``encode`` and ``decode`` of envelopes.
 
     def to_plain(self, message: M) -> tuple[int, Any]:
-        """Return the tag and the fields, for msgpack."""
+        """Return the tag and the fields of a message, as values that msgpack can write."""
         tag, write = self._writers[type(message)]
         return tag, write(message)
 
     def from_plain(self, tag: Any, fields: Any) -> M:
-        """Return the message after a check of all fields. Raise Malformed if a field is invalid."""
+        """Check the fields and return the message. Raises: Malformed: The tag or a field is
+        invalid."""
         if type(tag) is not int or not 0 <= tag < len(self._readers):
             raise Malformed(f"unknown message tag {tag!r}"[:100])
         message: M = self._readers[tag](fields)
@@ -190,13 +193,12 @@ class Codec(Generic[M]):
         return data
 
     def parse(self, data: bytes | memoryview) -> tuple[Any, ...]:
-        """Return the data as nested tuples of plain values. Raise Malformed if the bytes are
+        """Return the data as nested tuples of plain values. Raises: Malformed: The bytes are
         invalid."""
         if len(data) > self.limits.message_bytes:
             raise Malformed(f"{len(data)} bytes, at most {self.limits.message_bytes} are allowed")
         try:
-            # Parsed in one call: a reused Unpacker is not safe after a failure
-            # (GHSA-6v7p-g79w-8964).
+            # A reused ``Unpacker`` is not safe after an error (GHSA-6v7p-g79w-8964).
             plain = msgpack.unpackb(data, **self._parser_limits)
         except PARSER_ERRORS as error:
             raise Malformed(f"not msgpack within limits: {error}"[:200]) from None
@@ -213,10 +215,10 @@ class _Shapes:
         self._readers: dict[type, Reader] = {}
         self._writers: dict[type, Callable[[Any], Any]] = {}
 
-    # Readers of plain values. A reader checks each value.
+    # Readers convert plain values of other processes, and check each value.
 
     def reader_of(self, cls: type) -> Reader:
-        """Return a reader that converts a tuple of plain fields to a ``cls``."""
+        """Return a reader that converts a tuple of plain values to an object of ``cls``."""
         if cls not in self._readers:
             hints = get_type_hints(cls)
             fields = [(hints[f.name], f.name) for f in dataclasses.fields(cls)]
@@ -265,7 +267,7 @@ class _Shapes:
             (cls, name), self.limits.bytes_max if hint is bytes else self.limits.str_max
         )
 
-    # Writers of local objects, which are not checked against their annotations.
+    # Writers convert local objects, whose values are not checked.
 
     def writer_of(self, cls: type) -> Callable[[Any], Any]:
         if cls not in self._writers:
@@ -302,9 +304,9 @@ def _read_dataclass(
 ) -> Reader:
     """Return the reader of a dataclass.
 
-    Most fields are integers, bytes or strings, at the indices ``wholes`` and ``sized``. They are
-    checked inline, because a call for each field would take half of the total time. If a field is
-    invalid, its own reader is called, which raises the error.
+    Most fields are integers (at the indices ``wholes``), or bytes and strings (at the indices
+    ``sized``). They are checked inline, because a call for each field would take half of the total
+    time. If such a field is invalid, its reader is called, and raises the error.
     """
     count, name, least, most = len(readers), cls.__name__, limits.int_min, limits.int_max
     others = [
@@ -337,7 +339,7 @@ def _read_dataclass(
 
 
 def _read_flat(cls: type) -> Reader:
-    """Return a reader that checks only the number of fields."""
+    """Return a reader of ``cls`` that checks only the number of fields."""
     count = len(dataclasses.fields(cls))
     if any(
         dataclasses.is_dataclass(part)
@@ -368,8 +370,8 @@ def _read_int(where: str, least: int, most: int) -> Reader:
 
 def _read_float(where: str) -> Reader:
     def read(value: Any) -> float:
-        # A whole number may have been written as an integer. Integers of msgpack always fit in a
-        # float.
+        # A writer may have written a whole number as an integer. All integers of msgpack are in the
+        # range of a float.
         if (type(value) is float and isfinite(value)) or type(value) is int:
             return float(value)
         raise Malformed(f"{where} is not a finite number")
@@ -397,7 +399,7 @@ def _read_sized(where: str, cls: type[bytes] | type[str], most: int) -> Reader:
 
 def _read_literal(where: str, allowed: tuple[Any, ...]) -> Reader:
     def read(value: Any) -> Any:
-        # The types are also compared, because 1 == True.
+        # The types must be equal, too, because 1 == True.
         for choice in allowed:
             if value == choice and type(value) is type(choice):
                 return choice
@@ -484,8 +486,8 @@ _read_incarnation = _read_int("incarnation", 0, ROUND_MAX)
 
 
 def encode(envelope: Envelope) -> bytes:
-    """Return the bytes of an envelope, at most ``HEADER_BYTES_MAX``. Raises ValueError if the
-    message is larger, which is a bug and not bad input."""
+    """Return the bytes of an envelope, at most ``HEADER_BYTES_MAX``. Raises: ValueError: The
+    message is larger. This is a bug, not bad input."""
     tag, fields = MESSAGES.to_plain(envelope.message)
     return seal(
         MESSAGES.pack(
@@ -495,14 +497,14 @@ def encode(envelope: Envelope) -> bytes:
 
 
 def seal(packed: bytes) -> bytes:
-    """Return the bytes, followed by their checksum. It detects accidental damage; only keys protect
-    against intentional changes."""
+    """Return the bytes, followed by their checksum. The checksum detects accidental damage. Only
+    keys protect against intentional changes."""
     return packed + _SEAL.pack(zlib.crc32(packed))
 
 
 def decode(data: bytes | memoryview) -> Envelope:
-    """Return the envelope in ``data``. Raise Malformed, and no other error, unless ``data`` is what
-    ``encode`` returns for a message within its bounds."""
+    """Return the envelope in ``data``. Raises: Malformed: ``encode`` cannot return ``data`` for any
+    valid message. No other error is raised."""
     most = len(data) - _SEAL.size
     if most < 0 or len(data) > HEADER_BYTES_MAX:
         raise Malformed("not a message, or damaged on its way")

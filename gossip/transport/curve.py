@@ -1,9 +1,10 @@
-"""CURVE: keys authenticate connections, and all data is encrypted (docs/design_notes.md N11).
+"""CURVE for ZeroMQ sockets: keys authenticate connections, and all data is encrypted
+(docs/design_notes.md N11).
 
-``as_server`` prepares a listening socket, and ``as_client`` a connecting one. The ``Authenticator``
-of a server's context decides which keys are admitted. Without an authenticator every handshake
-fails, because the domain is enforced. With libzmq's own defaults, every key is admitted if there is
-no domain, or if the handler is dead and the domain is not enforced.
+``as_server`` prepares a socket that listens, and ``as_client`` a socket that connects. The
+``Authenticator`` of a server's context decides which keys are admitted. Without an authenticator
+every handshake fails, because ``as_server`` enforces the domain. By default, libzmq admits every
+key if there is no domain, or if the handler is dead and the domain is not enforced.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from .lending import BufferPool
 
 KEY_CHARS = 40  # Z85 text of 32 bytes.
 DOMAIN = "gossip"
-SELF_TEST_S = 15.0  # The test takes milliseconds, unless many nodes start on few processors.
+SELF_TEST_S = 15.0  # The test takes milliseconds unless many nodes start on few processors.
 STATUS_REFUSED = 400
 
 _HANDLER = "inproc://zeromq.zap.01"
@@ -34,7 +35,8 @@ _MONITOR_EVENT = struct.Struct("=Hi")
 
 @dataclass(frozen=True, slots=True)
 class KeyPair:
-    """Public and secret key, each as text of 40 characters. The secret key is never shown."""
+    """Public and secret key, each as text of 40 characters. ``repr`` does not show the secret
+    key."""
 
     public: str
     secret: str = field(repr=False)
@@ -42,12 +44,12 @@ class KeyPair:
 
 @dataclass(frozen=True, slots=True)
 class LinkParties:
-    """Both ends of a link to one peer.
+    """Both ends of a link to one peer, for its connections.
 
     Attributes:
         incarnation: Returns the present incarnation of the local peer.
-        rooms: Buffers in which payloads are sealed. At most one chunk of each peer without room is
-            stored at a time.
+        rooms: Buffers in which chunks are sealed. Each link stores at most one chunk, while its
+            socket has no room.
         pair: Key pair of the local peer; None in a run without keys.
         other: Public key of the other side; "" in a run without keys.
     """
@@ -72,7 +74,7 @@ def public_of(secret: str) -> str:
 
 
 def is_key(text: object) -> bool:
-    """Whether ``text`` has the form of a key. It may come from another peer."""
+    """Whether ``text``, which may come from another peer, has the form of a key."""
     if not isinstance(text, str) or len(text) != KEY_CHARS or not text.isascii():
         return False
     try:
@@ -91,12 +93,12 @@ def require_curve() -> None:
 
 
 def as_server(socket: zmq.Socket[Any], pair: KeyPair, domain: str = DOMAIN) -> None:
-    """Make a socket admit only keys that the ``Authenticator`` of its context admits. Call this
-    before the socket is bound."""
+    """Make a socket accept only connections with keys that the ``Authenticator`` of its context
+    admits. Call this before the socket is bound."""
     socket.set(zmq.CURVE_SERVER, 1)
     socket.set(zmq.CURVE_SECRETKEY, pair.secret.encode("ascii"))
     socket.set(zmq.ZAP_DOMAIN, domain.encode("ascii"))
-    socket.set(zmq.ZAP_ENFORCE_DOMAIN, 1)  # without a handler, no key is admitted
+    socket.set(zmq.ZAP_ENFORCE_DOMAIN, 1)  # if there is no handler, no key is admitted
 
 
 def as_client(socket: zmq.Socket[Any], pair: KeyPair, server_key: str) -> None:
@@ -108,7 +110,8 @@ def as_client(socket: zmq.Socket[Any], pair: KeyPair, server_key: str) -> None:
 
 
 class Keys(Protocol):
-    """Key pair of the local peer, and keys of the other peers, which may change at any time."""
+    """Key pair of the local peer, and the keys of the other peers. The keys of the other peers may
+    change at any time."""
 
     @property
     def pair(self) -> KeyPair: ...
@@ -123,24 +126,24 @@ class Keys(Protocol):
     def peer_of(self, key: str) -> PeerId | None: ...
 
     def not_allowed(self, key: str) -> tuple[str, str] | None:
-        """Return the reason for which a key is not on the list of allowed keys, and a hint. The
-        reason is text that follows the key in a message. Return None if there is no reason to
-        show."""
+        """Return the reason why a key is not on the list of allowed keys, and a hint. The reason is
+        text that follows the key in a message. Return None if there is no such reason."""
         ...
 
     def outside(self) -> Mapping[PeerId, str]:
-        """Return the keys of known peers that are not admitted because their keys are not
+        """Return the keys of the known peers that are rejected because their keys are not
         allowed."""
         ...
 
     def refresh(self) -> None:
-        """Read the keys again, after a request with an unknown key or a key that does not match."""
+        """Read the keys again. Called after an unknown key connected, or a peer rejected a
+        handshake."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class AuthRequest:
-    """Request for admission from a client that has proved to have the secret key of ``key``."""
+    """Request for admission from a client that has proved that it has the secret key of ``key``."""
 
     domain: str
     address: str
@@ -149,23 +152,24 @@ class AuthRequest:
 
 
 class Authenticator:
-    """Admission of clients to the servers of a context. Each context has one authenticator, created
-    before the first server is bound.
+    """Decides which clients may connect to the servers of a context. Each context has one
+    authenticator, created before the first server is bound.
 
-    It has no thread. Its owner calls ``answer`` when ``fd`` is readable, and also periodically,
-    because the descriptor of a ZeroMQ socket is edge-triggered. In an asyncio loop, use
-    ``loop.add_reader(authenticator.fd, authenticator.answer)``. A handshake waits for the reply, up
-    to ``HANDSHAKE_IVL``. In every message of an admitted connection, ``frame.get("User-Id")`` is
-    the public key of the sender.
+    The authenticator has no thread. Its owner calls ``answer`` when ``fd`` is readable, and also
+    periodically, because the descriptor of a ZeroMQ socket is edge-triggered. In an asyncio loop,
+    use ``loop.add_reader(authenticator.fd, authenticator.answer)``. A handshake waits for the reply
+    for at most ``HANDSHAKE_IVL``. In every message on an admitted connection,
+    ``frame.get("User-Id")`` is the public key of the sender.
 
     Args:
-        admit: Returns whether to admit a client. It is called for every connection, so its decision
-            may change at any time.
+        admit: Returns whether to admit a client. It is called for every connection, so it may
+            return different values at different times.
     """
 
     def __init__(self, context: zmq.Context[Any], admit: Callable[[AuthRequest], bool]) -> None:
         self._admit = admit
-        # The sockets of an asyncio context cannot be used without its event loop.
+        # Sockets of an asyncio context need its event loop, so use a plain context with the same
+        # state.
         self._socket = zmq.Context(shadow=context.underlying).socket(zmq.REP)
         self._socket.set(zmq.LINGER, 0)
         self._socket.bind(_HANDLER)
@@ -206,9 +210,9 @@ def prove_closed(
     server_key: str,
     authenticator: Authenticator,
 ) -> None:
-    """Connect to the servers of this peer with an unknown key, to prove that they reject it.
+    """Connect to the servers of this peer with an unknown key, to prove that they reject the key.
 
-    Raises: LocalError: A server admits the key, or does not reply.
+    Raises: LocalError: A server admits the unknown key, or does not reply.
     """
     stranger = new_pair()
     plain = zmq.Context(shadow=context.underlying)

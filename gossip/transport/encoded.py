@@ -1,5 +1,5 @@
-"""Transport that encodes updates and results for an inner transport. Above it, payloads are
-vectors."""
+"""Transport that encodes updates and results and sends them over an inner transport. For its
+callers, payloads are vectors."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from gossip.vectors import PayloadKind, WireFormat, to_bytes
 from .base import Arrival, ResultRoom, Transport
 
 SENT_KEPT = 8
-"""Number of encoded payloads that are kept, because a payload is often sent to many peers in a
-row."""
+"""Number of encoded payloads in the cache. A payload is often sent to many peers, one after
+another."""
 
 
 class EncodedTransport:
-    """Transport around an inner one. For the inner transport, a payload is bytes.
+    """Transport around an inner transport, whose payloads are encoded bytes.
 
-    An update or result that cannot be decoded is delivered as a non-finite one, and counted as
-    ``undecodable``. So its sender is treated like a sender of non-finite numbers.
+    An update or result that cannot be decoded is delivered as a vector of NaN, and counted as
+    ``undecodable``. So its sender is treated like a sender of non-finite values.
 
     Args:
         wire: Returns the format of payloads; None until the trainer has its model. Until then, no
@@ -51,8 +51,8 @@ class EncodedTransport:
     def share(
         self, fd: int, memory: NDArray[np.uint8], room: ResultRoom, *, updates_stay: bool = False
     ) -> None:
-        """Share nothing. The payloads of the inner transport are encoded bytes, and no digest
-        covers the vectors in ``memory``."""
+        """Share nothing, because payloads are sent as encoded bytes and ``memory`` has the
+        vectors."""
 
     def poll(
         self, timeout_s: float, wake: Sequence[int] = (), awake_s: float = 0.0
@@ -73,7 +73,8 @@ class EncodedTransport:
         self._inner.close(linger_s)
 
     def _below(self, message: Message, payload: Payload) -> Payload:
-        """Return the encoded payload. Equal payload objects give the same encoded object."""
+        """Return the encoded payload. The same payload object always has the same encoded object,
+        as long as it is in the cache."""
         for known, below in self._sent:
             if known is payload:
                 return below
@@ -85,12 +86,12 @@ class EncodedTransport:
         return below
 
     def _encoded(self, message: Message, vector: NDArray[np.float32]) -> NDArray[np.uint8]:
-        """Return the bytes of a vector that the trainer has not encoded, as that of a peer with an
-        injected fault."""
+        """Return the encoded bytes of a vector that the trainer has not encoded, for example a
+        false update of an injected fault."""
         kind, round_id, shard = _place_of(message) or ("update", 0, 0)
         wire = self._wire()
         if wire is None or shard >= len(wire.sizes) or len(vector) != wire.sizes[shard]:
-            return to_bytes(vector)  # a vector of invalid size
+            return to_bytes(vector)  # a vector of a wrong size has no encoding
         return wire.encode(vector, kind, round_id, shard)
 
     def _decoded(self, arrival: Received, payload: Payload) -> Received:
@@ -109,8 +110,8 @@ class EncodedTransport:
 
 
 def _place_of(message: Message) -> tuple[PayloadKind, int, int] | None:
-    """Return the kind, round and shard of a payload. Return None if the payload is not encoded, as
-    parameters and packed states are not."""
+    """Return the kind, round and shard of a message's payload. Return None for payloads that are
+    never encoded, such as parameters and packed states."""
     match message:
         case Update():
             return "update", message.round_id, message.shard

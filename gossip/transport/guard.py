@@ -1,5 +1,5 @@
-"""Access control of a transport with keys: the keys that may connect, the peer of each connection,
-and the connections to close."""
+"""Access control of a transport with keys: which keys may connect, to which peer a connection
+belongs, and which connections are closed."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from .strangers import RefusedKeys
 NOBODY: PeerId = -2
 """Owner of a connection with a revoked key."""
 SILENT_S = 5.0
-"""Longest silence of a new connection, in seconds. A client sends ``GREETING`` at once, because
-only messages reveal the key of a connection."""
+"""Time after which a new connection without a message is closed, in seconds. A client sends
+``GREETING`` at once, because only a message reveals the key of its connection."""
 GREETING = b""
 OUTSIDE_TOLD_MAX = 16
-"""Largest number of notices about rejected peers. It is a fraction of all notices, so that there is
-room for other ones."""
+"""Maximum number of notices about rejected peers. It is below ``NOTICES_MAX``, so that there is
+room for other notices."""
 UNLISTED = "is in no seed file on this host"
 LIST_IT = (
     "if it is a peer of this run, its seed file must reach this host, through the shared folder or "
@@ -53,11 +53,11 @@ _WHY = {
 
 
 class Guard:
-    """Access control of the inbound socket of a context. It is created before the socket. The
-    thread of the transport drives it.
+    """Access control of the inbound socket of a context. The guard is created before the socket.
+    Only the thread of the transport calls it.
 
     Attributes:
-        fd: Readable if there are events for ``poll_events``.
+        fd: Descriptor that is readable if there are events for ``poll_events``.
     """
 
     def __init__(
@@ -75,14 +75,15 @@ class Guard:
         self._proving = False
 
     def socket_of(self, socket: zmq.Socket[bytes]) -> GuardedSocket:
-        """Admit only connections with a valid key to ``socket``, which must not be bound yet."""
+        """Make ``socket`` accept only connections with a valid key, and return it with its guard.
+        ``socket`` must not be bound yet."""
         as_server(socket, self.keys.pair)
         self._guarded = GuardedSocket(socket, self.keys, self._traffic)
         self._epoll.register(self._guarded.fd, select.EPOLLIN)
         return self._guarded
 
     def prove_closed(self, addresses: Sequence[str]) -> None:
-        """Raise LocalError if one of ``addresses`` does not reject an unknown key."""
+        """Check that all ``addresses`` reject an unknown key. Raises: LocalError."""
         self._proving = True
         try:
             prove_closed(self._context, addresses, self.keys.pair.public, self._authenticator)
@@ -107,7 +108,7 @@ class Guard:
             self._guarded.poll_events(now)
         for address in self._strangers.settled(now):
             self._traffic.settled(("unknown_key", address))
-        outside = set(self.keys.outside().values())  # the notices about these keys name their peer
+        outside = set(self.keys.outside().values())  # ``sweep`` adds the notices about these keys
         for key, address in self._strangers.keys_to_report(
             now, lambda key: key in outside or self.keys.peer_of(key) is not None
         ):
@@ -119,8 +120,8 @@ class Guard:
             )
 
     def sweep(self) -> None:
-        """Close the connections with revoked keys, and add notices about known peers that are not
-        admitted."""
+        """Close the connections with revoked keys. Add notices about known peers whose keys are not
+        allowed."""
         if self._guarded is not None:
             self._guarded.sweep()
         outside = self.keys.outside()
@@ -136,7 +137,7 @@ class Guard:
                 self._traffic.note(("not_allowed", peer), message, said[1], about=peer)
 
     def close(self) -> None:
-        """Close the guard before the sockets. From then on, new connections are rejected."""
+        """Close the guard, before the sockets are closed. New connections are then rejected."""
         if self._guarded is not None:
             self._epoll.unregister(self._guarded.fd)
             self._guarded.close()
@@ -151,14 +152,14 @@ class GuardedSocket:
         self._socket, self._keys, self._traffic = socket, keys, traffic
         self._monitor = socket.get_monitor_socket(_WATCHED)
         self.fd: int = self._monitor.FD
-        # This is needed for the same reason as in ``links.ControlLane``.
+        # The descriptor signals nothing before this first read (see ``links.ControlLane``).
         self._monitor.get(zmq.EVENTS)
-        self._connections: dict[int, float] = {}  # Start of each connection, by descriptor.
-        self._owners: dict[int, str] = {}  # Key of the sender of messages, by descriptor.
+        self._connections: dict[int, float] = {}  # Descriptor -> time when it was accepted.
+        self._owners: dict[int, str] = {}  # Descriptor -> key, after the first message.
 
     def owner_of(self, frame: zmq.Frame) -> PeerId:
-        """Return the owner of the connection of ``frame``. If the key is revoked, count the frame,
-        close the connection, and return ``NOBODY``."""
+        """Return the peer that sent ``frame``, by the key of its connection. If the key is revoked,
+        count the frame, close the connection, and return ``NOBODY``."""
         key, fd = cast(str, frame.get("User-Id")), frame.get(_SRCFD)
         peer = self._keys.peer_of(key)
         if peer is None:
@@ -169,7 +170,7 @@ class GuardedSocket:
         return peer
 
     def poll_events(self, now: float) -> None:
-        """Handle the events of the socket, and close silent connections."""
+        """Process the events of the socket, and close new connections that have sent no message."""
         while True:
             try:
                 event, value = _MONITOR_EVENT.unpack(self._monitor.recv_multipart(_DONTWAIT)[0])
@@ -204,8 +205,8 @@ class GuardedSocket:
             self._cut(fd)
 
     def _cut(self, fd: int) -> None:
-        """Shut down a connection. libzmq has no call for it, but notices the shutdown. The
-        descriptor may already belong to another connection."""
+        """Shut down a connection. libzmq has no call to close it, but detects the shutdown. By now
+        ``fd`` may belong to another connection, so its port is checked."""
         if fd not in self._connections:
             return
         port = int(
@@ -223,7 +224,7 @@ class GuardedSocket:
                 ):
                     end.shutdown(sockets.SHUT_RDWR)
             except OSError:
-                return  # the connection has just ended by itself
+                return  # the connection has ended in the meantime
 
     def close(self) -> None:
         self._socket.disable_monitor()

@@ -1,7 +1,7 @@
-"""Inbox of the control lane: one bound ROUTER socket, which never sends.
+"""Inbox of the control lane: a bound ROUTER socket, which only receives.
 
-The descriptor of a ROUTER is edge-triggered: it signals new messages, but not the remaining ones.
-So ``read`` returns whether it has read everything.
+The descriptor of a ROUTER is edge-triggered: it signals new messages, but not unread messages. So
+``read`` returns whether it has read all messages.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from .chunks import OFFER_MARK
 from .guard import GREETING, NOBODY, Guard
 from .sockets import bind, new_socket
 
-BURST_MESSAGES = 256  # Messages to read before the bulk lane is served.
-DISCARD_FRAMES = 4096  # Frames of an oversized message to drop before other sockets are served.
+BURST_MESSAGES = 256  # Maximum number of messages to read before the bulk lane is served.
+DISCARD_FRAMES = 4096  # Frames of a rejected message to drop before other sockets are served.
 
 _DONTWAIT = int(zmq.DONTWAIT)
 _RCVMORE = int(zmq.RCVMORE)
@@ -36,7 +36,7 @@ class ListenAddress:
     """Address at which an inbox listens.
 
     Attributes:
-        anywhere: Whether the address may be other than loopback.
+        anywhere: Whether addresses other than loopback are allowed.
         guard: Guard that admits only connections with a valid key; None to admit every connection.
     """
 
@@ -48,22 +48,23 @@ class ListenAddress:
 
 
 class ControlInbox:
-    """Control messages of all peers. Each has a single frame."""
+    """Receiver of the control messages of all peers. Each message has a single frame."""
 
     def __init__(self, where: ListenAddress, gate: HeaderFilter) -> None:
-        """Raises: ConfigError, AddressInUse."""
+        """Listen at ``where``. Raises: ConfigError, AddressInUse."""
         self.socket = new_socket(where.context, zmq.ROUTER)
         self._guarded = None if where.guard is None else where.guard.socket_of(self.socket)
         self.address = bind(self.socket, where.host, where.port, where.anywhere)
         self.fd: int = self.socket.FD
         self._gate, self._traffic = gate, gate.traffic
-        self._discarding = False  # whether the rest of a rejected message is being dropped
+        self._discarding = False  # whether frames of a rejected message must still be dropped
         self.on_offer: Callable[[PeerId, bytes], None] | None = None
-        """Stores the sessions that peers offer for payloads; None if no session is accepted."""
+        """Stores a session that a peer offers for its payloads. None if the bulk lane has no
+        sessions."""
 
     def read(self, arrivals: list[Arrival]) -> bool:
-        """Read received messages, within bounds. Return whether ``fd`` will signal all remaining
-        ones."""
+        """Read at most ``BURST_MESSAGES`` messages. Return whether all were read, so that ``fd``
+        signals the next."""
         if not self._discard():
             return False
         for _ in range(BURST_MESSAGES):
@@ -86,7 +87,7 @@ class ControlInbox:
         return self._guarded.owner_of(self.socket.recv(_DONTWAIT, copy=False))
 
     def _read_message(self, owner: PeerId, arrivals: list[Arrival]) -> bool:
-        """Read one message. Return False if a part of a rejected message must still be dropped."""
+        """Read one message. Return False if frames of a rejected message must still be dropped."""
         if owner == NOBODY:
             return self._refuse_rest()
         frame = self.socket.recv(_DONTWAIT)
@@ -107,8 +108,8 @@ class ControlInbox:
         return True
 
     def _refuse_rest(self) -> bool:
-        """Drop the rest of this message. Return False if a part is left, because the message has
-        very many frames."""
+        """Drop the remaining frames of this message. Return False if more than ``DISCARD_FRAMES``
+        remain."""
         self._discarding = True
         return self._discard()
 
@@ -123,8 +124,8 @@ class ControlInbox:
         return True
 
     def _is_empty(self) -> bool:
-        """Whether no further message is available. This check takes half the time of an
-        exception."""
+        """Whether no further message is available. This check takes half the time of a failed
+        read."""
         return not cast(int, self.socket.get(_EVENTS)) & _POLLIN
 
     def close(self) -> None:

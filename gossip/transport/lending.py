@@ -1,12 +1,12 @@
-"""Payloads in shared memory: peers on one host map each other's memory, and the receiver copies
-payloads from it.
+"""Payloads in shared memory. A peer maps the memory of other peers on its host, and copies payloads
+from there.
 
-The owner seals its memory, so that the size never changes and a reader never reads beyond the end
-(SIGBUS). After that, no process can map the memory writable again. A reader accepts only this kind
-of memory (memfd of Linux), maps it read-only, and copies each block before it checks the block. So
-a change by the owner affects only the owner's own payload. An update is not copied if its reader
-only adds it up: a finite sum consists of finite numbers, even if they have changed since the first
-check.
+The owner seals its memory. Then its size cannot change, so a reader never reads beyond the end
+(SIGBUS), and no process can map the memory writable again. A reader accepts only sealed memory
+(memfd of Linux), maps it read-only, and copies each block before it checks the block. So if the
+owner changes the memory later, it affects only its own payload. If the rule only adds up updates,
+they are not copied: a finite sum has only finite terms, even if they have changed since they were
+checked.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from numpy.typing import NDArray
 
 from .chunks import view_of
 
-_F_SEAL_FUTURE_WRITE = 0x0010  # Python has a name for it since 3.13
+_F_SEAL_FUTURE_WRITE = 0x0010  # named in Python since 3.13
 _KEEPS_ITS_SIZE = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
 MAPPED_BYTES_MAX = 2**44
-"""Largest memory of one peer, in bytes. Half of the address space of a process is 2**46 bytes.
-Mapping uses no memory, and the admitted payloads limit what is read."""
+"""Maximum size of one peer's memory, in bytes. The address space of a process has 2**47 bytes. A
+mapping itself uses no memory."""
 
 
 class Lender:
-    """Owner's side of one piece of shared memory.
+    """Shared memory at its owner.
 
     Attributes:
         fd: Descriptor that is sent to readers. The owner of the memory closes it.
@@ -38,10 +38,11 @@ class Lender:
     """
 
     def __init__(self, fd: int, memory: NDArray[np.uint8]) -> None:
-        """Seal the memory. From then on no process can map it writable, including this one.
+        """Seal the memory. From then on no process can map it writable again, including this
+        process.
 
         Args:
-            memory: The whole memory, as mapped by this process.
+            memory: The whole memory of ``fd``, as this process has mapped it.
         Raises: OSError: The memory cannot be sealed.
         """
         fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _KEEPS_ITS_SIZE | _F_SEAL_FUTURE_WRITE)
@@ -49,29 +50,29 @@ class Lender:
         self._start = start_of(memory)
 
     def offset_of(self, data: NDArray[np.uint8]) -> int | None:
-        """Return the offset of ``data`` in the memory; None if ``data`` is not in it."""
+        """Return the offset of ``data`` in the shared memory; None if ``data`` is elsewhere."""
         offset = start_of(data) - self._start
         return offset if 0 <= offset <= self.nbytes - len(data) else None
 
 
 class MappedMemory:
-    """Reader's side: the memory of another peer, mapped read-only. It is unmapped when the last
-    view of it is freed."""
+    """Shared memory at a reader: the memory of another peer, mapped read-only. It is unmapped when
+    the last view of it is freed."""
 
     def __init__(self, fd: int) -> None:
-        """Map the memory of ``fd``, which the caller keeps. Raises: OSError: The size of the memory
-        is not sealed, or the memory cannot be mapped."""
-        # Fails for all other kinds of files, because reading a file may block forever.
+        """Map the memory of ``fd``, which the caller must close. Raises: OSError: The size of the
+        memory is not sealed, or the memory cannot be mapped."""
+        # This call fails for every other kind of file. Reading other files may block forever.
         seals = fcntl.fcntl(fd, fcntl.F_GET_SEALS)
         nbytes, page = os.fstat(fd).st_size, os.fstatvfs(fd).f_bsize
-        # A huge page may not be available when it is read, which also causes a SIGBUS.
+        # A huge page may not be available when it is first read, which also causes a SIGBUS.
         ordinary = seals & fcntl.F_SEAL_SHRINK and page == mmap.PAGESIZE
         if not ordinary or not 0 < nbytes <= MAPPED_BYTES_MAX:
             raise OSError(f"{nbytes} bytes in pages of {page}, with the seals {seals:#x}")
         self._bytes = np.frombuffer(mmap.mmap(fd, nbytes, prot=mmap.PROT_READ), np.uint8)
 
     def part(self, offset: int, nbytes: int) -> NDArray[np.uint8] | None:
-        """Return ``nbytes`` from ``offset`` on, without a copy; None if the range exceeds the
+        """Return a view of ``nbytes`` bytes from ``offset`` on; None if the range exceeds the
         memory."""
         if nbytes > len(self._bytes) or offset > len(self._bytes) - nbytes:
             return None
@@ -79,8 +80,8 @@ class MappedMemory:
 
 
 class BufferPool:
-    """Memory for payloads. It is reused when no array refers to it, because fresh memory costs more
-    than the copy into it."""
+    """Memory for payloads. A buffer is reused when no array refers to it, because allocating new
+    memory takes longer than copying a payload."""
 
     def __init__(self) -> None:
         self._buffers: list[Buffer] = []
@@ -92,14 +93,14 @@ class BufferPool:
         fitting = [buffer for buffer in free if nbytes <= buffer.nbytes <= 2 * nbytes]
         if fitting:
             return fitting[-1].lend(nbytes)
-        for buffer in free:  # its size differs too much from that of the present payload
+        for buffer in free:  # its size does not fit present payloads
             self._buffers.remove(buffer)
         self._buffers.append(Buffer(np.empty(nbytes, np.uint8)))
         return self._buffers[-1].lend(nbytes)
 
 
 class Buffer:
-    """Memory that detects whether an array still refers to it."""
+    """Memory, with a check whether an array still refers to it."""
 
     def __init__(self, memory: NDArray[np.uint8]) -> None:
         self.nbytes, self.memory = len(memory), memory
@@ -110,9 +111,9 @@ class Buffer:
         return self._user is None or self._user() is None
 
     def lend(self, nbytes: int) -> NDArray[np.uint8]:
-        """Return the first ``nbytes``. All arrays derived from the result keep the result alive:
-        numpy searches the owner of memory among arrays only, and the base of the result is not an
-        array."""
+        """Return an array over the first ``nbytes``. Every view of this array keeps the array
+        alive, because numpy sets the base of a view to the array at the end of the chain of bases,
+        and the base of this array is a memoryview."""
         assert self.is_free
         lent = np.frombuffer(view_of(self.memory)[:nbytes], np.uint8)
         self._user = weakref.ref(lent)
@@ -120,8 +121,8 @@ class Buffer:
 
 
 def watched_view(memory: NDArray[np.uint8], let_go: Callable[[], None]) -> NDArray[np.uint8]:
-    """Return the same memory as an array that all arrays derived from it keep alive. ``let_go`` is
-    called in any thread after the last of them is freed."""
+    """Return an array over the same memory, which every view of the array keeps alive. ``let_go``
+    is called, in any thread, after the array and its last view are freed."""
     view = np.frombuffer(view_of(memory), np.uint8)
     weakref.finalize(view, let_go).atexit = False
     return view

@@ -1,5 +1,5 @@
-"""Links to all peers: their connections, which are opened, retried and renewed, and their
-queues."""
+"""Links to all peers. The table opens, retries and renews their connections, and sends the messages
+in their queues."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ from .sockets import endpoint
 from .unix import UnixLane, name_of
 
 RETRY_S = 0.05
-"""Interval of the attempts to connect a lane that does not reconnect by itself, in seconds."""
+"""Interval between attempts to connect a lane that does not reconnect by itself, in seconds."""
 DRAIN_POLL_S = 0.1
 
 
 class LinkTable:
-    """Links by peer, behind a single descriptor.
+    """All links of a transport, with a single descriptor for their events.
 
     Args:
-        reception: Receiver of payloads. Its unfinished payloads are dropped soon after their link
-            is closed.
-        keys: Keys of the run; None if it has none.
+        reception: Receiver of payloads. After a link is down, the sender's unfinished payloads are
+            dropped there soon.
+        keys: Keys of the run; None in a run without keys.
         anywhere: Whether peers may be on other hosts.
 
     Attributes:
-        links: Links by peer.
-        fd: It is readable if a lane has arrivals, or if a full lane may have room again.
+        links: Peer -> link.
+        fd: Descriptor that is readable if a lane has events, or if a full lane may have room again.
         retry_at: Time of the next ``retry``.
     """
 
@@ -54,24 +54,25 @@ class LinkTable:
         self._assembly, self._traffic = reception.assembly, reception.traffic
         self._parties = LinkParties(incarnation, BufferPool())
         self._keys, self._anywhere = keys, anywhere
-        self._lender: Lender | None = None  # memory that other peers may read
+        self._lender: Lender | None = None  # memory that other peers on this host may read
         self.links: dict[PeerId, Link] = {}
         self._flights = BuffersInFlight()
-        # Descriptors that are rarely readable (monitors, full lanes) are behind one epoll, so that
-        # each wait polls only a few.
+        # Descriptors that are rarely readable (monitors, full lanes) are behind one epoll
+        # descriptor, so that each wait polls only a few descriptors.
         self._epoll = select.epoll()
         self.fd = self._epoll.fileno()
-        # The lane is None for the descriptor that signals room in the bulk lane.
+        # Descriptor -> link and lane. The lane is None if the descriptor signals room in the bulk
+        # lane.
         self._by_fd: dict[int, tuple[Link, ControlLane | BulkLane | None]] = {}
-        # time of the next attempt for each lane that must be reconnected
+        # ``news_fd`` of each lane that must be reconnected -> time of the next attempt, and the
+        # lane.
         self._closed_lanes: dict[int, tuple[float, ControlLane | BulkLane]] = {}
         self.retry_at = float("inf")
-        # addresses of peers without a known key, to which the local peer connects when the key is
-        # known
+        # Peers whose key is not known yet -> addresses, to connect to when the key is known.
         self._keyless: dict[PeerId, tuple[str, str]] = {}
 
     def connect(self, peer: PeerId, control: str, bulk: str) -> None:
-        """Open a link, as ``Transport.connect``."""
+        """Open a link (``Transport.connect``)."""
         known = self.links.get(peer)
         if (known is not None and known.addresses == (control, bulk)) or self._keyless.get(
             peer
@@ -95,7 +96,7 @@ class LinkTable:
             link.bulk.share(self._lender)
         for lane in link.lanes:
             self._add_lane(link, lane)
-        # No frame may arrive on this socket. If one does, it is handled at once.
+        # A frame on this socket violates the protocol. It must be detected at once.
         self._by_fd[link.control.room_fd] = (link, link.control)
         self._epoll.register(link.control.room_fd, select.EPOLLIN)
 
@@ -114,7 +115,7 @@ class LinkTable:
         self._add_lane(link, link.bulk)
 
     def disconnect(self, peer: PeerId) -> None:
-        """Close a link, as ``Transport.disconnect``."""
+        """Close a link (``Transport.disconnect``)."""
         self._keyless.pop(peer, None)
         link = self.links.pop(peer, None)
         if link is not None:
@@ -140,7 +141,7 @@ class LinkTable:
         self.retry_at = min(self.retry_at, at)
 
     def retry(self, now: float) -> None:
-        """Connect the lanes that are due for another attempt."""
+        """Try to connect the lanes whose next attempt is due."""
         if now >= self.retry_at:
             self.retry_at = float("inf")
             for fd, (at, lane) in list(self._closed_lanes.items()):
@@ -151,7 +152,8 @@ class LinkTable:
                     self._open(lane, now)
 
     def follow_keys(self, keys: Keys, arrivals: list[Arrival], now: float) -> None:
-        """Connect to peers with keys that are now known, and drop links with revoked keys."""
+        """Connect to peers whose keys have become known, and drop links to peers whose keys were
+        revoked or have changed."""
         for link in list(self.links.values()):
             if link.parties.other != keys.key_of(link.peer):
                 self.disconnect(link.peer)
@@ -164,7 +166,7 @@ class LinkTable:
 
     def _on_rejected(self, link: Link, lane: ControlLane) -> None:
         if self._keys is not None:
-            self._keys.refresh()  # the key of the peer may have changed
+            self._keys.refresh()  # the peer may have another key now
         if lane.is_persistently_rejected:
             self._traffic.note(
                 ("rejections", link.peer), *why_not(link.peer, lane, self._keys), about=link.peer
@@ -179,7 +181,7 @@ class LinkTable:
             sent = "sends data where it may only receive: its connection was closed"
             told = f"peer {link.peer} at {lane.address} {sent}"
             self._traffic.note(
-                ("spoken_to", link.peer), told, "it is no peer of gossip, or a Byzantine one"
+                ("spoken_to", link.peer), told, "it is no gossip peer, or it is Byzantine"
             )
         elif isinstance(lane, ControlLane) and lane.rejections:
             self._on_rejected(link, lane)
@@ -208,7 +210,7 @@ class LinkTable:
                     self._renew_bulk(link)
                 link.cut_at = float("inf") if up else min(link.cut_at, now)
                 if up and self._closed_lanes.pop(link.bulk.news_fd, None) is not None:
-                    self._open(link.bulk, now)  # it may have waited for the control lane
+                    self._open(link.bulk, now)  # a sealed lane cannot open before the control lane
             if up:
                 if link.control.up and link.bulk.up and not link.up:
                     link.up = True
@@ -230,14 +232,15 @@ class LinkTable:
     # --- payloads ---------------------------------------------------------------------------------
 
     def share(self, lender: Lender) -> None:
-        """Permit peers on this host to read payloads directly in this memory."""
+        """Permit peers on this host to read payloads in the lender's memory."""
         self._lender = lender
         for link in self.links.values():
             if isinstance(link.bulk, UnixLane):
                 link.bulk.share(lender)
 
     def hand_over(self, link: Link, outgoing: Outgoing) -> bool:
-        """Send a message of the bulk lane, or queue it. Return False if the message was dropped."""
+        """Send a message of the bulk lane, or queue it if the lane has no room. Return False if the
+        message was dropped."""
         if link.queue:
             self._enqueue(link, outgoing)
         elif not self._push(link, outgoing):
@@ -254,7 +257,8 @@ class LinkTable:
             self._flights.add(outgoing.holder)
 
     def _push(self, link: Link, outgoing: Outgoing) -> bool:
-        """Send chunks until all are sent or the lane has no room. Return whether all were sent."""
+        """Send the chunks of a message until all are sent or the lane has no room. Return whether
+        all are sent."""
         lane = link.bulk
         if outgoing.lent and outgoing.holder is not None:
             self._flights.add(outgoing.holder)
@@ -292,18 +296,18 @@ class LinkTable:
             self._epoll.unregister(fd)
 
     def read_all(self, arrivals: list[Arrival]) -> None:
-        """Handle the news of all lanes, whether or not their descriptors are readable."""
+        """Process the events of all lanes, whether or not their descriptors are readable."""
         self._read_fds(arrivals, list(self._by_fd))
 
     def read(self, arrivals: list[Arrival]) -> None:
-        """Handle the news of the lanes with a readable descriptor."""
+        """Process the events of the lanes whose descriptors are readable."""
         self._read_fds(arrivals, [fd for fd, _ in self._epoll.poll(0)])
 
     def _read_fds(self, arrivals: list[Arrival], fds: list[int]) -> None:
         for fd in fds:
             link, lane = self._by_fd.get(fd, (None, None))
             if link is None:
-                continue  # an earlier event has closed this lane, which was waiting for room
+                continue  # an earlier event of this loop has removed the descriptor
             if lane is None:
                 self._flush(link)
             else:
@@ -315,7 +319,7 @@ class LinkTable:
     # --- end --------------------------------------------------------------------------------------
 
     def drain(self, deadline: float) -> None:
-        """Send the queued messages until the deadline."""
+        """Send the queued messages until all are sent or the deadline has passed."""
         while any(link.queue for link in self.links.values()):
             remaining = deadline - time.monotonic()
             if remaining <= 0:
@@ -323,7 +327,8 @@ class LinkTable:
             self._read_fds([], [fd for fd, _ in self._epoll.poll(min(remaining, DRAIN_POLL_S))])
 
     def close_control(self, linger_ms: int) -> list[BulkLane]:
-        """Close the control lanes. Return the bulk lanes, which the caller must close."""
+        """Close the control lanes and the table. Return the bulk lanes, which the caller must
+        close."""
         lanes = [self._unregister(link) for link in self.links.values()]
         self.links.clear()
         for control, _ in lanes:

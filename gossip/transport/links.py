@@ -23,18 +23,18 @@ from .guard import GREETING
 from .sockets import allow_ipv6, is_far, new_socket
 from .unix import UnixLane, name_of
 
-QUEUE_PAYLOADS = 64  # Largest number of bulk messages in the queue of one peer.
-QUEUE_BYTES = 256 * 2**20  # Largest memory that they refer to; two messages always fit.
+QUEUE_PAYLOADS = 64  # Maximum number of bulk messages in the queue of one peer.
+QUEUE_BYTES = 256 * 2**20  # Maximum size of their payloads; two messages are always accepted.
 PATIENCE_S = 2.0
-"""Time for which a lane must be rejected before users are notified, in seconds. Keys may be in
-transit."""
+"""Time for which a lane must be rejected before the user is notified, in seconds. The key may still
+be in transit."""
 CUT_S = 1.0
-"""Duration of a cut between hosts, in seconds, after which payloads get a new connection. The old
-connection retransmits without effect, each time after twice the delay (docs/design_notes.md
-N24)."""
-DISCARD_FRAMES = 4096  # frames to drop before other sockets are served
+"""Duration of a cut between hosts, in seconds, after which payloads use a new connection. TCP
+doubles its retransmission timeout during a cut, so the old connection would stay silent for long
+after the cut (docs/design_notes.md N24)."""
+DISCARD_FRAMES = 4096  # maximum number of frames to drop before other sockets are served
 REFUSED = zmq.EVENT_HANDSHAKE_FAILED_AUTH | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
-"""After these events, libzmq does not always retry (docs/design_notes.md N12)."""
+"""Events after which libzmq does not always connect again (docs/design_notes.md N12)."""
 MONITORED = (
     zmq.EVENT_HANDSHAKE_SUCCEEDED
     | zmq.EVENT_DISCONNECTED
@@ -63,7 +63,8 @@ class ControlLane:
         self.rejected_by, self._rejected_since = 0, 0.0
         self.hung_up = False  # whether the other side closed one of the rejected connections
         self._refused = self._owes_greeting = False
-        # The connection was closed because the other side sent a frame on it, which is not allowed.
+        # Whether the connection was closed because the other side sent a frame, which violates the
+        # protocol.
         self.spoken_to = False
         self._greets = parties.pair is not None
         self.socket = new_socket(context, zmq.DEALER, far=is_far(address))
@@ -72,8 +73,8 @@ class ControlLane:
         self.room_fd: int = self.socket.FD
         self._monitor = self.socket.get_monitor_socket(MONITORED)
         self.news_fd: int = self._monitor.FD
-        # The descriptor of a pipe signals nothing before its events were read once. So they are
-        # read now, while the pipe is empty.
+        # The descriptor of the monitor signals nothing before its events were read once. So they
+        # are read now, while there are none.
         self._monitor.get(zmq.EVENTS)
         allow_ipv6(self.socket, address)
         self.socket.connect(address)
@@ -87,7 +88,7 @@ class ControlLane:
                 break
             event, value = _MONITOR_EVENT.unpack(frames[0])
             if self.spoken_to:
-                continue  # an event of the closed connection
+                continue  # an event of the connection that was closed
             if event & (REFUSED | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL):
                 self._note_rejection(event, value in _HUNG_UP)
                 continue
@@ -96,7 +97,8 @@ class ControlLane:
                 self.rejections = 0
                 self._owes_greeting = self._greets
             news.append(self.up)
-        # This is always called, because ``room_fd`` stays readable until then.
+        # This check is always necessary, because ``room_fd`` stays readable until the events are
+        # read.
         if self._is_spoken_to():
             if not self.spoken_to:
                 self._hang_up()
@@ -107,8 +109,8 @@ class ControlLane:
         return news
 
     def _hang_up(self) -> None:
-        """Close the connection. Frames that arrive on it are not read, and would be stored without
-        bound until it is closed."""
+        """Close the connection. Otherwise libzmq would store the frames that arrive, without
+        bound."""
         self.spoken_to, self.up, self._owes_greeting = True, False, False
         self.socket.disconnect(self.address)
 
@@ -122,8 +124,8 @@ class ControlLane:
                 self.socket.recv(_DONTWAIT)
 
     def _greet(self) -> None:
-        """Send the first message, which reveals the key of the connection to the other side
-        (``guard``)."""
+        """Send the first message of the connection. It reveals the key of the connection to the
+        other side (``guard``)."""
         # If the connection is not ready, the next call of ``news`` tries again.
         self._owes_greeting = not self.send_frame(GREETING)
 
@@ -139,8 +141,8 @@ class ControlLane:
         if not self.rejections:
             self._rejected_since, self.rejected_by, self.hung_up = time.monotonic(), event, hung_up
         elif event & REFUSED:
-            # A rejection is a better reason than the end of the connection, which may be reported
-            # first.
+            # The end of the connection may be reported before the rejection, which is the more
+            # precise reason.
             self.rejected_by = event
         self.hung_up = self.hung_up or hung_up
         self.rejections += 1
@@ -148,7 +150,7 @@ class ControlLane:
 
     @property
     def is_persistently_rejected(self) -> bool:
-        """Whether the lane was rejected often enough, for long enough, to notify users."""
+        """Whether the lane was rejected so often, and for so long, that the user is notified."""
         return self.rejections >= 3 and time.monotonic() - self._rejected_since >= PATIENCE_S
 
     @property
@@ -190,23 +192,24 @@ class BulkLane(Protocol):
     """File descriptor that is readable if the lane may have room again."""
 
     def news(self) -> list[bool]:
-        """Return an entry for each connect (True) and each disconnect (False) since the last
-        call."""
+        """Return True for each connection and False for each disconnection since the last call, in
+        order."""
         ...
 
     @property
     def again_s(self) -> float | None:
-        """Seconds from a disconnect to ``retry``; None if the lane reconnects by itself."""
+        """Delay before ``retry`` must be called, in seconds; None if the lane connects by
+        itself."""
         ...
 
     def retry(self) -> bool:
-        """Try to connect again, if the lane does not reconnect by itself. Return whether no further
-        call is needed until the next disconnect."""
+        """Try to connect, if the lane does not connect by itself. Return False if this method must
+        be called again."""
         ...
 
     def push(self, outgoing: Outgoing) -> bool:
-        """Send the next chunk, without advancing ``outgoing``. Return False if there is no room or
-        no connection."""
+        """Send the next chunk of ``outgoing``. The caller then advances ``outgoing``. Return False
+        if there is no room or no connection."""
         ...
 
     def close(self, linger_ms: int = 0) -> None: ...
@@ -226,8 +229,8 @@ class Link:
         self.peer, self.addresses, self.parties = peer, (control, bulk), parties
         self.control = ControlLane(context, control, parties)
         self.bulk = self._new_bulk()
-        self.cut_at = float("inf")  # Time since which the control lane is cut; inf while connected.
-        self.up = False  # Whether both lanes are connected and ``LinkUp`` was reported.
+        self.cut_at = float("inf")  # Time when the control lane was disconnected; inf if connected.
+        self.up = False  # Whether ``LinkUp`` was reported, because both lanes were connected.
         self.watched = False  # Whether a message waits for room in the bulk lane.
         self.queue: deque[Outgoing] = deque()
         self._queued_bytes = 0
@@ -237,9 +240,9 @@ class Link:
         return self.control, self.bulk
 
     def lacks_bulk(self, now: float) -> bool:
-        """Whether the control lane was cut for so long before it reconnected that payloads need a
-        new connection. Within one host this is never needed: the other peer did not read, and the
-        network is not the cause."""
+        """Whether payloads need a new connection, because the control lane was disconnected for
+        more than ``CUT_S`` before it reconnected. Within one host this is never so: there the cause
+        is not the network, but a peer that did not read."""
         return now - self.cut_at > CUT_S and self.bulk.up and is_far(self.addresses[1])
 
     def renew_bulk(self) -> None:
@@ -251,7 +254,7 @@ class Link:
         address = self.addresses[1]
         if name_of(address):
             return UnixLane(address)
-        from .sealed import SealedLane  # a slow import, needed only between hosts and with keys
+        from .sealed import SealedLane  # a slow import, and only needed between hosts or with keys
 
         return SealedLane(address, self.parties, self.control.send_frame)
 
@@ -269,18 +272,18 @@ class Link:
         self._queued_bytes -= self.queue.popleft().nbytes
 
     def forget(self) -> None:
-        """Drop the queue. It cannot continue on the next connection, because its first message
-        began on this one."""
+        """Drop the queue. Its first message may be sent in part, so the next connection cannot
+        continue it."""
         self.queue.clear()
         self._queued_bytes = 0
 
 
 class BuffersInFlight:
-    """Memory that is still being sent.
+    """Memory of payloads that are still being sent.
 
-    Every queued or lent message refers to a ``holder``: an array object over the memory of the
-    payload that has no other reference. The holder is freed together with these messages, which a
-    weak reference shows.
+    Every queued or lent message has a ``holder``: an array object over the memory of the payload.
+    Only messages refer to it, so it is freed together with the last of them. A weak reference
+    detects this.
     """
 
     def __init__(self) -> None:
@@ -292,7 +295,7 @@ class BuffersInFlight:
         self._flights.append((*_span(holder), weakref.ref(holder)))
 
     def touch(self, data: Any) -> bool:
-        """Whether any send still reads from the memory of ``data``."""
+        """Whether a message that is still being sent refers to the memory of ``data``."""
         self._drop_landed()
         if not self._flights:
             return False
@@ -309,7 +312,7 @@ def _span(memory: NDArray[np.uint8]) -> tuple[int, int]:
 
 
 def why_not(peer: PeerId, lane: ControlLane, keys: Keys | None) -> tuple[str, str]:
-    """Return a message to users, and a hint, about a lane that is rejected repeatedly."""
+    """Return a message to the user, and a hint, about a lane that is rejected repeatedly."""
     where = f"peer {peer} at {lane.address}"
     if lane.rejected_by == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
         shown = "" if keys is None else f" {keys.pair.public[:8]}..."
@@ -324,8 +327,8 @@ def why_not(peer: PeerId, lane: ControlLane, keys: Keys | None) -> tuple[str, st
             ),
         )
     start = "start all peers of a run with keys, or all without keys"
-    # Otherwise the handshake has failed. If the other peer closes a connection at once, the reset
-    # may arrive before the reason was read here.
+    # In all other cases the handshake has failed. If the other peer closes a connection at once,
+    # the reset may arrive before the reason could be read.
     refused = bool(lane.rejected_by & REFUSED)
     look = "check its process and its log"
     if not refused and not lane.hung_up:

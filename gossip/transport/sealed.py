@@ -1,18 +1,18 @@
-"""The bulk lane between hosts, and in every run with keys: TCP connections with sealed records
+"""Bulk lane between hosts and in runs with keys: TCP connections with sealed records
 (``sessions``).
 
 Any host that reaches the port can open a connection. So only 44 bytes are read from a connection
 that has not proved a session, and the connection is closed after ``HANDSHAKE_S``. At most
-``UNPROVEN_MAX`` of them are open at a time. If there are more, the host with most of them loses its
-oldest one. This lane does not use ZeroMQ, because a peer could abort a process that reads payloads
-over it, or fill its memory (docs/design_notes.md N26).
+``UNPROVEN_MAX`` unproven connections are open at a time. If there are more, the oldest connection
+of the host with most of them is closed. This lane does not use ZeroMQ, because with ZeroMQ a peer
+could abort the receiver's process or fill its memory (docs/design_notes.md N26).
 
-Without keys, any host that reaches the control lane can offer a session. Records then detect damage
-but keep nothing secret, and at most ``KEYLESS_MAX`` connections are open at a time.
+Without keys, any host that reaches the control lane can offer a session. Sealing then detects
+damage but keeps nothing secret, and at most ``KEYLESS_MAX`` connections are open at a time.
 
 A connection carries payloads in one direction. A chunk is sent as two records: its header and its
-data. The sender writes a sealed record to the socket at once, so no payload is in flight after
-that. The receiver opens a record directly into its place in the payload, in a single pass.
+data. Sealing copies a chunk, so a sealed chunk no longer needs the memory of the payload. The
+receiver opens a record directly into its place in the payload, in a single pass.
 """
 
 from __future__ import annotations
@@ -54,15 +54,15 @@ from .sockets import HANDSHAKE_S, address_of, bulk_options, host_and_port, liste
 
 UNPROVEN_MAX = 128
 OF_A_PEER_MAX = 2
-"""Number of connections of a peer with a key: one in use, and one that remains from a former
-incarnation or a cut."""
+"""Maximum number of connections of a peer with a key: one in use, and one that remains from a
+former incarnation or a cut."""
 KEYLESS_MAX = 1024
-"""Number of connections in a run without keys, in which a session does not identify a peer. It is
-at most a quarter of the open files that this process may have, because each linked peer uses
-nine."""
+"""Maximum number of connections in a run without keys, in which a session does not identify a peer.
+A quarter of the process's limit of open files is a second maximum, because each linked peer uses
+nine files."""
 OFFERS_MAX = 1024
-ACCEPTS = 64  # Connections to accept before other work.
-BURST_BYTES = 2**20  # Bytes to read before the control lane is served.
+ACCEPTS = 64  # Maximum number of connections to accept before other work.
+BURST_BYTES = 2**20  # Number of bytes to read before the control lane is served.
 BURST_READS = 256
 
 _HEADER_MAX = FIRST.size + HEADER_BYTES_MAX
@@ -73,11 +73,11 @@ _SEND = int(socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
 
 
 class SealedLane:
-    """Outgoing bulk lane to one peer, a ``links.BulkLane``.
+    """Outgoing bulk lane to one peer (``links.BulkLane``).
 
     Args:
-        offer: Sends a frame over the control lane to the same peer. It returns False if the control
-            lane is not connected; this lane does not connect then.
+        offer: Sends a frame to the same peer over the control lane. It returns False if the control
+            lane is not connected; this lane then does not connect either.
     """
 
     def __init__(self, address: str, parties: LinkParties, offer: Callable[[bytes], bool]) -> None:
@@ -89,9 +89,9 @@ class SealedLane:
         self._socket: socket.socket | None = None
         self._session: OpeningSession | None = None
         self._sealer: RecordSealer | None = None
-        self._opened = False  # whether the connection has named its session
+        self._opened = False  # whether the name of the session was sent on the connection
         self._welcome = b""
-        self._unsent: memoryview | None = None  # unsent part of the chunk that is being pushed
+        self._unsent: memoryview | None = None  # rest of a sealed chunk that was sent in part
         self._failures, self._not_before, self._give_up_at = 0, 0.0, 0.0
 
     # --- the connection ---------------------------------------------------------------------------
@@ -111,8 +111,8 @@ class SealedLane:
         return False
 
     def _begin(self, now: float) -> None:
-        """Begin a new session for each connection, so that a record is valid on one connection
-        only."""
+        """Offer a new session and open a connection for it. Each connection has its own session, so
+        a record is valid on only one connection."""
         parties = self._parties
         public = "" if parties.pair is None else parties.pair.public
         session = OpeningSession(public, parties.other, parties.incarnation())
@@ -125,7 +125,7 @@ class SealedLane:
                 socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC,
             )
         except OSError:
-            return  # no descriptor is left, but one may become free
+            return  # no descriptor is free now; a later call tries again
         bulk_options(end)
         end.connect_ex((host, port))  # ``news`` detects the outcome
         self._socket, self._session = end, session
@@ -144,7 +144,7 @@ class SealedLane:
             return self._end()
 
     def _advance(self, end: socket.socket) -> list[bool]:
-        """Advance the handshake. Raises: BlockingIOError: Nothing has arrived. OSError, Malformed:
+        """Continue the handshake. Raises: BlockingIOError: Nothing has arrived. OSError, Malformed:
         The connection has ended, or the other side is not the expected peer."""
         assert self._session is not None, "it comes with the socket"
         if not self._opened:
@@ -165,7 +165,7 @@ class SealedLane:
         return [True]
 
     def _end(self) -> list[bool]:
-        """Close the connection. Its receiver can still read the bytes that were sent."""
+        """Close the connection. The receiver can still read the bytes that were sent."""
         assert self._socket is not None
         self._socket.close()
         news = [False] if self.up else []
@@ -184,8 +184,8 @@ class SealedLane:
     # --- payloads ---------------------------------------------------------------------------------
 
     def push(self, outgoing: Outgoing) -> bool:
-        """Send the next chunk. If the kernel has not accepted all of it, return False. The next
-        call, which must be for the same message, continues with it."""
+        """Send the next chunk of ``outgoing``. Return False if the kernel has not accepted the
+        whole chunk. The next call sends the rest, and must be for the same message."""
         end = self._socket
         if end is None or self._sealer is None:
             return False
@@ -195,7 +195,7 @@ class SealedLane:
         try:
             while unsent:
                 unsent = unsent[end.send(unsent, _SEND) :]
-        except OSError:  # there is no room, or the peer has gone, which ``news`` will report
+        except OSError:  # no room, or the connection has ended, which ``news`` will report
             self._unsent = unsent
             return False
         self._unsent = None
@@ -211,18 +211,19 @@ class SealedLane:
 
 
 def _send_all(end: socket.socket, data: bytes) -> None:
-    """Send a few bytes on a new connection, which has room for them. Raises: OSError."""
+    """Send a few bytes on a connection, which has room for them because it is new. Raises:
+    OSError."""
     if end.send(data, _SEND) != len(data):
         raise ConnectionError("it has no room")
 
 
 class SealedStream:
-    """Data of one connection that has proved its session. It converts bytes to messages, without a
-    socket.
+    """Parser of the data of one connection that has proved its session. It converts bytes to
+    messages and needs no socket.
 
     Args:
-        connection, owner: The connection and its peer, for ``reception``.
-        rooms: Buffers of chunks before they are opened.
+        connection, owner: Serial number of the connection, and the peer that sends on it.
+        rooms: Buffers for sealed chunks.
     """
 
     def __init__(
@@ -239,15 +240,15 @@ class SealedStream:
         self._small = self._view = memoryview(bytearray(_SMALL_BYTES))
         self._filled, self._need = 0, RECORD.size
         self._awaits_chunk = False
-        self._incoming: IncomingPayload | None = None  # None if the next chunk is rejected
+        self._incoming: IncomingPayload | None = None  # None if the next chunk will be dropped
 
     def room(self) -> memoryview:
-        """Return the memory for the next bytes."""
+        """Return the memory into which the next bytes must be read."""
         return self._view[self._filled : self._need]
 
     def grow(self, nbytes: int, now: float) -> list[Arrival]:
-        """Process the next ``nbytes`` bytes in ``room``. Raises: Malformed: The bytes are not
-        authentic, and the connection must be closed."""
+        """Process ``nbytes`` further bytes in ``room``. Raises: Malformed: The bytes are not
+        authentic. The caller must close the connection."""
         self._filled += nbytes
         if self._filled < self._need:
             return []
@@ -266,9 +267,8 @@ class SealedStream:
         return arrivals
 
     def _make_room(self, kind: int, length: int) -> None:
-        """Allocate memory for the record that this head announces. The head is not authenticated
-        yet. Only its kind and its length are used, and they must be the expected ones or within
-        bounds."""
+        """Allocate memory for the record that a head announces. The head is not authenticated yet,
+        so its kind and its length are checked: they must be as expected or within bounds."""
         if self._awaits_chunk:
             wanted = self._wanted()
             right = kind == CHUNK and (
@@ -284,14 +284,15 @@ class SealedStream:
             self._view[: RECORD.size] = self._small[: RECORD.size]
 
     def _wanted(self) -> IncomingPayload | None:
-        """Return the payload of the next chunk; None if it was rejected, or was dropped since."""
+        """Return the payload to which the next chunk belongs; None if the payload was rejected or
+        dropped."""
         incoming = self._incoming
         return None if incoming is None or incoming.dropped else incoming
 
     def _read_header(self, record: memoryview, kind: int, length: int, now: float) -> list[Arrival]:
         header = memoryview(bytearray(length))
         self._opener.open_into(record[: RECORD.size], record[RECORD.size :], header)
-        # The later chunks of a payload do not count as messages.
+        # A payload counts as one message, so its later chunks are not counted.
         self._traffic.received_messages += kind == MESSAGE or header[0] == FIRST_MARK
         if kind == HEADER:
             self._incoming = self._reception.chunk(self._connection, header, now, self._owner)
@@ -312,17 +313,18 @@ class SealedStream:
 
 
 class _Connection:
-    """Accepted connection. It has no owner at first, then a session, and then a peer."""
+    """Accepted connection. First its session and its owner are unknown, then it names a session,
+    and then it proves the session."""
 
     def __init__(self, end: socket.socket, serial: int, host: str, until: float) -> None:
         self.end, self.serial, self.host, self.until = end, serial, host, until
         self.begun = bytearray(OPEN.size)
         self.filled = 0
         self.session: bytes | None = None
-        """Session that the connection has named."""
+        """Session that the connection has named; None before."""
         self.opener: RecordOpener | None = None
         self.owner: tuple[PeerId, str] | None = None
-        """Peer that offered the session, and its key."""
+        """Peer that offered the session, and the key of this peer; None before the welcome."""
         self.stream: SealedStream | None = None
 
     def close(self) -> None:
@@ -330,16 +332,16 @@ class _Connection:
 
 
 def _oldest_of_most(connections: list[_Connection]) -> _Connection:
-    """Return the oldest connection of the host with most connections. If several hosts have as
-    many, use the host of the latest connection."""
+    """Return the oldest connection of the host with most connections. If several hosts have the
+    most, choose the host of the latest connection."""
     counts = Counter(one.host for one in connections)
     most = max((one.host for one in reversed(connections)), key=counts.__getitem__)
     return next(one for one in connections if one.host == most)
 
 
 class SealedInbox:
-    """Inbox of payloads from all peers: a listening socket, the sessions that peers have offered,
-    and the connections, behind one epoll descriptor."""
+    """Receiver of the payloads of all peers. It has a listening socket, the sessions that peers
+    have offered, and the accepted connections. One epoll descriptor signals all of them."""
 
     def __init__(
         self, where: ListenAddress, reception: Reception, incarnation: Callable[[], int]
@@ -356,15 +358,15 @@ class SealedInbox:
         self.fd: int = self._epoll.fileno()
         self._offers: dict[bytes, tuple[PeerId, str, SessionOffer]] = {}
         self._connections: dict[int, _Connection] = {}
-        # connections that have not proved their session, oldest first
+        # Descriptor -> connection that has not proved its session, oldest first.
         self._unproven: dict[int, _Connection] = {}
         self._serial = 0
         files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         self._keyless_max = KEYLESS_MAX if files < 0 else min(KEYLESS_MAX, files // 4)
 
     def offered(self, owner: PeerId, frame: bytes) -> None:
-        """Store an offer of ``owner`` from the control lane, for the owner's next connection. A new
-        offer of a peer with a key replaces an older one."""
+        """Store a session that ``owner`` has offered over the control lane, for the owner's next
+        connection. If the owner has a key, the new offer replaces its older offer."""
         try:
             offer = SessionOffer.decode(frame)
         except Malformed:
@@ -372,7 +374,7 @@ class SealedInbox:
             return
         key = "" if self._keys is None else self._keys.key_of(owner)
         if key is None:
-            return  # the key has just been revoked
+            return  # the key was revoked in the meantime
         if owner != ANYBODY:
             self._forget_offers(lambda known, _: known == owner)
         elif len(self._offers) >= OFFERS_MAX:
@@ -388,8 +390,8 @@ class SealedInbox:
                 del self._offers[session]
 
     def read(self, arrivals: list[Arrival], now: float) -> bool:
-        """Read arrivals, up to a limit, so that other lanes do not wait too long. For the remaining
-        data, the descriptor stays readable."""
+        """Read arrivals up to a limit, so that other lanes do not wait too long. If data remain,
+        the descriptor stays readable."""
         stop_at = self._traffic.received_bytes + BURST_BYTES
         for fd, _ in self._epoll.poll(0):
             connection = self._connections.get(fd)
@@ -408,7 +410,7 @@ class SealedInbox:
             try:
                 end, address = self._listener.accept()
             except OSError:
-                return  # there is no further connection, or it was already closed
+                return  # there is no further connection, or the client has already closed it
             end.setblocking(False)
             bulk_options(end)
             self._serial += 1
@@ -418,9 +420,9 @@ class SealedInbox:
             self._make_way()
 
     def _make_way(self) -> None:
-        """Close a connection if too many have named no offered session. A connection with an
-        offered session does not count, because its peer is known. Without keys the peer is unknown,
-        so each connection counts."""
+        """Close a connection if too many connections have not named an offered session. If there
+        are no keys, an offered session does not identify a peer, so the total number of connections
+        is limited, too."""
         strangers = [one for one in self._unproven.values() if one.opener is None]
         if len(strangers) > UNPROVEN_MAX:
             self._turn_away(_oldest_of_most(strangers))
@@ -429,15 +431,16 @@ class SealedInbox:
             self._close(_oldest_of_most(list(self._connections.values())))
 
     def _open(self, connection: _Connection) -> None:
-        """Handle a connection that has named a session."""
+        """Process the session that a connection has named."""
         connection.session = session_of(connection.begun)
         if connection.session in self._offers:
             self._welcome(connection)
-        else:  # the offer may be in transit, and nothing is read until it arrives
+        else:  # the offer may be in transit: read nothing until it arrives
             self._epoll.modify(connection.end.fileno(), 0)
 
     def _welcome(self, connection: _Connection) -> None:
-        """Send the welcome for an offered session, which can be used only once."""
+        """Send the welcome on a connection that has named an offered session. Remove the offer,
+        because a session can be used only once."""
         assert connection.session is not None
         owner, key, offer = self._offers.pop(connection.session)
         public = "" if self._keys is None else self._keys.pair.public
@@ -451,7 +454,8 @@ class SealedInbox:
             self._turn_away(connection)
 
     def _admit(self, connection: _Connection) -> None:
-        """Admit a connection that has sent the proof of its session."""
+        """Verify the proof of a connection's session, and admit the connection. Raises: Malformed:
+        The proof is invalid."""
         assert connection.opener is not None
         assert connection.owner is not None
         connection.opener.open_proof(memoryview(connection.begun))
@@ -498,8 +502,9 @@ class SealedInbox:
                 return
 
     def _read_some(self, connection: _Connection, arrivals: list[Arrival], now: float) -> bool:
-        """Read some bytes. Return whether more may be available. Raises: BlockingIOError: Nothing
-        has arrived. OSError: The connection has ended. Malformed."""
+        """Read some bytes of a connection and process them. Return whether to read again now.
+        Raises: BlockingIOError: Nothing has arrived. OSError: The connection has ended. Malformed:
+        The bytes are invalid."""
         stream = connection.stream
         room = (
             memoryview(connection.begun)[connection.filled :] if stream is None else stream.room()
@@ -510,7 +515,8 @@ class SealedInbox:
         if stream is not None:
             come = stream.grow(got, now)
             arrivals += come
-            # Usually there is no more data. Otherwise the descriptor stays readable.
+            # After a message there are usually no more data. If there are, the descriptor stays
+            # readable.
             return not come
         connection.filled += got
         if connection.filled == len(connection.begun):
@@ -523,7 +529,7 @@ class SealedInbox:
     # --- end --------------------------------------------------------------------------------------
 
     def sweep(self) -> None:
-        """Close the connections with revoked keys. Only in a run with keys."""
+        """Close the connections of peers whose keys were revoked. Only valid in a run with keys."""
         keys = self._keys
         assert keys is not None
         self._forget_offers(lambda owner, key: keys.peer_of(key) != owner)

@@ -1,9 +1,9 @@
-"""Sessions of the sealed payload lane: the keys of a connection, and its sealed records.
+"""Sessions of the sealed bulk lane: the keys of a connection, and its sealed records.
 
 CURVE would carry payloads at a third of the speed. So payloads have their own connections, which
-are sealed with AES-256-GCM, because processors have instructions for it. CURVE still carries the
-secrets of these connections; in a run without keys the secrets are sent in the clear. Each session
-is for one connection and one direction:
+are sealed with AES-256-GCM, for which processors have instructions. The secrets of these
+connections are sent over CURVE. In a run without keys the secrets are sent in the clear. Each
+session is for one connection, which carries payloads in one direction:
 
     control lane                [OFFER: mark, session, secret, incarnation]     sender to receiver
     payload lane                [OPEN: magic, session]                          sender to receiver
@@ -13,12 +13,12 @@ is for one connection and one direction:
 
 Both sides derive a secret for each direction with HKDF, from the secret of the sender. The salt
 consists of the session and the random bytes of the receiver. The info has both public keys, both
-incarnations and the direction. So each connection has new keys, and so has a connection after a
-restart of either side. Record 0 is empty. It proves that its sender has the key; before that,
-nothing is stored or allocated.
+incarnations and the direction. So each connection has new keys, also after a restart of one side.
+Record 0 is empty. It proves that its sender has the key. Before this proof, nothing is stored or
+allocated for the sender.
 
-The nonce of a record is its number, which is not sent. So a repeated or moved record fails to
-decrypt, and no record can be omitted. The head of a record is authenticated together with it. After
+The nonce of a record is the record's number, which is not sent. So a repeated, moved or omitted
+record makes decryption fail. The head of a record is authenticated together with its data. After
 ``RECORDS_A_KEY`` records, both sides use the next key of the chain.
 
 Sources: NIST SP 800-38D (GCM); RFC 5869 (HKDF); RFC 8446, 5.2, 5.3, 5.5 and 7.2 (records, nonces
@@ -49,11 +49,12 @@ MAGIC = b"gsl1"
 
 PROOF, MESSAGE, HEADER, CHUNK = 1, 2, 3, 4
 """Kinds of records: an empty record, a message without a payload, the header of a chunk, and the
-chunk that follows it."""
+chunk that follows the header."""
 RECORDS_A_KEY = 2**19
-"""Number of records under one key. Each record has at most 1 MiB, and every other one is small. An
-attacker can distinguish 2**34 blocks of AES under one key from a random function with an advantage
-of at most 2**-61. GCM itself limits the number of records to 2**32."""
+"""Number of records that are sealed with one key. A record has at most 1 MiB, and every second
+record is a small header, so these are at most 2**34 blocks of AES. An attacker can distinguish them
+from the output of a random function with an advantage of at most 2**-61. GCM itself limits the
+number of records to 2**32."""
 
 OFFER = struct.Struct(f"<Bxxx{SESSION_BYTES}s{SECRET_BYTES}sQ")
 OPEN = struct.Struct(f"<4s{SESSION_BYTES}s")
@@ -69,13 +70,13 @@ _INCARNATIONS = struct.Struct("<QQ")
 
 @dataclass(frozen=True, slots=True)
 class SessionOffer:
-    """Offer of a session. The sender of payloads sends it to the receiver over the control lane,
-    once for each connection.
+    """Offer of a session. The sender of payloads sends an offer to the receiver over the control
+    lane, one for each connection.
 
     Attributes:
-        session: Name of the session, by which a connection identifies its peer. An observer can
-            send the name as well, but has no key.
-        secret: ``SECRET_BYTES`` random bytes for this session only. It is never shown.
+        session: Random name of the session. A connection sends it to identify its peer. An observer
+            of the network can send the name, too, but does not have the keys.
+        secret: ``SECRET_BYTES`` random bytes for this session only. ``repr`` does not show them.
         incarnation: Incarnation of the sender.
     """
 
@@ -92,7 +93,8 @@ class SessionOffer:
 
     @classmethod
     def decode(cls, frame: bytes) -> SessionOffer:
-        """Return the offer in ``frame``. Raises: Malformed: ``frame`` is not an offer."""
+        """Return the offer that ``frame`` contains. Raises: Malformed: ``frame`` is not an
+        offer."""
         if len(frame) != OFFER.size or frame[0] != OFFER_MARK:
             raise Malformed("not an offer of a session")
         return cls(*OFFER.unpack(frame)[1:])
@@ -103,8 +105,9 @@ class SessionParties:
     """Both sides of a session.
 
     Attributes:
-        sender, receiver: Public keys of both sides, as text.
-        sender_incarnation, receiver_incarnation: Incarnations of both sides at the start.
+        sender, receiver: Public keys of both sides, as text; "" without keys.
+        sender_incarnation, receiver_incarnation: Incarnations of both sides when the session
+            begins.
     """
 
     sender: str
@@ -139,7 +142,7 @@ def derive_secrets(
 
 
 class _KeyChain:
-    """Successive keys of one direction, and the number of the next record."""
+    """Successive keys for the records of one direction, and the number of the next record."""
 
     def __init__(self, secret: bytes) -> None:
         self._secret = secret
@@ -151,8 +154,8 @@ class _KeyChain:
         self._secret = _expand(self._secret, b"next secret")
 
     def nonce(self) -> bytes:
-        """Return the nonce of the next record, which must be used once. ``key`` becomes the key of
-        this record. Numbers continue across keys, so no nonce repeats."""
+        """Return the nonce of the next record, and set ``key`` to the key of that record. The nonce
+        must be used only once. Numbers continue when the key changes, so no nonce is repeated."""
         number = self.number
         if number and number % RECORDS_A_KEY == 0:
             self._use()
@@ -165,18 +168,18 @@ def _expand(secret: bytes, purpose: bytes) -> bytes:
 
 
 class RecordSealer:
-    """Sealer of the records of one direction.
+    """Encrypts and authenticates the records of one direction.
 
     Args:
-        secret: Secret of this direction of this session. No other sealer may have it.
+        secret: Secret of the session for this direction. No other sealer may use the same secret.
     """
 
     def __init__(self, secret: bytes) -> None:
         self._chain = _KeyChain(secret)
 
     def seal_into(self, kind: int, data: bytes | memoryview, room: memoryview) -> int:
-        """Write the next record to the start of ``room``. Return the size of the record, which is
-        ``len(data) + OVERHEAD``."""
+        """Seal ``data`` as the next record, at the start of ``room``. Return the size of the
+        record, which is ``len(data) + OVERHEAD``."""
         end = RECORD.size + len(data) + TAG_BYTES
         RECORD.pack_into(room, 0, kind, len(data))
         nonce = self._chain.nonce()
@@ -184,28 +187,28 @@ class RecordSealer:
         return end
 
     def proof(self) -> bytes:
-        """Return an empty record."""
+        """Return the next record, without data. It proves that this side has the secret."""
         room = bytearray(PROOF_BYTES)
         self.seal_into(PROOF, b"", memoryview(room))
         return bytes(room)
 
 
 class RecordOpener:
-    """Opener of the records of one direction, in the order in which they were sealed. After the
-    first invalid record, it opens no further record."""
+    """Decrypts and verifies the records of one direction, in the order in which they were sealed.
+    After an invalid record, it rejects all further records."""
 
     def __init__(self, secret: bytes) -> None:
         self._chain = _KeyChain(secret)
         self._broken = False
 
     def open_into(self, head: bytes | memoryview, sealed: memoryview, room: memoryview) -> None:
-        """Open the next record into ``room``, which has the size of the record's data.
+        """Open the next record and write its data to ``room``, which has the size of the data.
 
         Args:
             head: Head of the record, ``RECORD.size`` bytes.
-            sealed: Sealed data and tag.
-        Raises: Malformed: It is not the next record of this session. The content of ``room`` must
-            not be used then.
+            sealed: Sealed data and tag of the record.
+        Raises: Malformed: The record is not the next record of this session. The content of
+        ``room`` must not be used then.
         """
         if self._broken or len(sealed) != len(room) + TAG_BYTES:
             self._broken = True
@@ -218,23 +221,23 @@ class RecordOpener:
             raise Malformed("not the next record of this session") from None
 
     def pass_over(self) -> None:
-        """Skip the next record. Its content is not needed."""
+        """Skip the next record without opening it."""
         self._chain.nonce()
 
     def open_proof(self, record: memoryview) -> None:
-        """Open an empty record. Raises: Malformed: The record is not empty, or is not the next one
-        of this session."""
+        """Verify an empty record. Raises: Malformed: The record is not empty, or is not the next
+        record of this session."""
         if len(record) != PROOF_BYTES or RECORD.unpack_from(record) != (PROOF, 0):
             raise Malformed("not an empty record")
         self.open_into(record[: RECORD.size], record[RECORD.size :], memoryview(bytearray()))
 
 
 class OpeningSession:
-    """Sender's side of a session, until the receiver sends its welcome."""
+    """A session at the sender, until the receiver sends its welcome."""
 
     def __init__(self, sender: str, receiver: str, incarnation: int) -> None:
-        """Args: ``sender``, ``receiver``: Public keys. ``incarnation``: Incarnation of the
-        sender."""
+        """``sender``, ``receiver``: Public keys of both sides; "" without keys. ``incarnation``:
+        Incarnation of the sender."""
         self._sender, self._receiver = sender, receiver
         self.offer = SessionOffer.draw(incarnation)
         self.opening = OPEN.pack(MAGIC, self.offer.session)
@@ -254,11 +257,11 @@ class OpeningSession:
 def make_welcome(
     offer: SessionOffer, sender: str, receiver: str, incarnation: int
 ) -> tuple[bytes, RecordOpener]:
-    """Return the receiver's reply to a connection that names the session, and the opener of the
-    connection's records.
+    """Return the receiver's reply to a connection that has named the session, and the opener for
+    the records of the connection.
 
     Args:
-        sender, receiver: Public keys.
+        sender, receiver: Public keys of both sides; "" without keys.
         incarnation: Incarnation of the receiver.
     """
     random = os.urandom(SECRET_BYTES)

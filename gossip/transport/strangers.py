@@ -1,5 +1,5 @@
-"""Unknown keys that were rejected recently. Their number is bounded, and no single host can use up
-the bound."""
+"""Unknown keys that were rejected recently. Their number is limited, in total and for each
+address."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from collections.abc import Callable, Iterator
 
 STRANGERS_MAX = 64
 OF_AN_ADDRESS_MAX = 4
-"""Largest number of stored keys of one address. A host has few peers of a run, but can invent
-keys."""
+"""Maximum number of stored keys of one address. A host has few peers of a run, but can generate any
+number of keys."""
 TOLD_MAX = 16
-"""Largest number of addresses with a notice. It is a fraction of all notices, so that there is room
-for other ones."""
+"""Maximum number of addresses with a notice. It is below ``NOTICES_MAX``, so that there is room for
+other notices."""
 NOTICE_S = 2.0
-"""Time before users are notified of an unknown key, in seconds. The key of a newcomer may still be
-in transit."""
+"""Delay before the user is notified of an unknown key, in seconds. The key of a new peer may still
+be in transit."""
 FORGET_S = 60.0
 
 
 class RefusedKeys:
-    """Rejected keys and their addresses."""
+    """Rejected keys, and the addresses from which they connected."""
 
     def __init__(self) -> None:
-        # Key -> time of the first check, 0.0 before it, and address.
+        # Key -> (time of the first call of ``keys_to_report``, or 0.0 before that call; address).
         self._since: dict[str, tuple[float, str]] = {}
-        self._told: dict[str, float] = {}  # time of the notice, by address
+        self._told: dict[str, float] = {}  # address -> time of its notice
 
     def refuse(self, key: str, address: str) -> None:
         if (
@@ -39,8 +39,8 @@ class RefusedKeys:
     def keys_to_report(
         self, now: float, is_known: Callable[[str], bool]
     ) -> Iterator[tuple[str, str]]:
-        """Yield keys and addresses for notices. Each address gets one notice, with one key, and
-        another one if it returns later."""
+        """Yield pairs (key, address) for notices. An address gets one notice, with one of its keys,
+        and may get another notice after ``settled``."""
         for key, (since, address) in list(self._since.items()):
             if is_known(key) or (since and now - since >= FORGET_S):
                 del self._since[key]
@@ -53,7 +53,7 @@ class RefusedKeys:
                 yield key, address
 
     def settled(self, now: float) -> list[str]:
-        """Return the addresses with a notice older than ``FORGET_S``, and drop these addresses."""
+        """Remove and return the addresses whose notice is older than ``FORGET_S``."""
         over = [address for address, since in self._told.items() if now - since >= FORGET_S]
         for address in over:
             del self._told[address]

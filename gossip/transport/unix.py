@@ -1,11 +1,10 @@
-"""The bulk lane between peers on one host: unix sockets, which pass packets between two processes
-without a thread between them.
+"""Bulk lane between peers on one host: Unix sockets, which need no I/O thread.
 
 A packet is ``[length of the header][header][chunk]``, with the headers of ``chunks``. Socket names
 are abstract, so no file remains. The kernel reports the user at the other end, and other users are
-rejected. A large payload in shared memory of its sender is not sent (``lending``): the receiver
-maps the memory, copies the payload block by block, and reports when it is done. These reports are
-all that a receiver sends on a connection.
+rejected. A large payload in shared memory of its sender is not sent (``lending``). The receiver
+maps the memory, copies the payload block by block, and then sends a report. A receiver sends
+nothing else on a connection.
 """
 
 from __future__ import annotations
@@ -44,23 +43,23 @@ from .codec import HEADER_BYTES_MAX
 from .lending import Lender, MappedMemory
 
 CHUNK_BYTES = 128 * 1024
-"""Length of a chunk in bytes. A packet must fit in the buffer of the socket, which the system
-limits to 208 KiB by default."""
+"""Size of a chunk in bytes. A packet must fit in the buffer of the socket, which Linux limits to
+208 KiB by default."""
 BUFFER_BYTES = 212_992
 CONNECTIONS_MAX = 4096
 BACKLOG = 1024
-BURST_BYTES = 2**20  # bytes to read before the control lane is served
+BURST_BYTES = 2**20  # number of bytes to read before the control lane is served
 BURST_PACKETS = 256
-LOAN_BURST_BYTES = 2**22  # bytes to copy from shared memory before that: a millisecond
+LOAN_BURST_BYTES = 2**22  # bytes to copy from shared memory at a time; this takes 1 ms
 
 _LENGTH = struct.Struct("<I")
 _HEADER_MAX = _LENGTH.size + max(FIRST.size, LENT.size) + HEADER_BYTES_MAX
-RETURNS_MAX = 256  # Reports of one lane to read before other lanes are served.
-_PEEK_BYTES = 1024  # Nearly all headers of messages fit into this.
+RETURNS_MAX = 256  # Number of reports of one lane to read before other lanes are served.
+_PEEK_BYTES = 1024  # Nearly all headers are shorter.
 _ADDRESS = re.compile(r"unix://@(gossip-[0-9a-f]{8,64})", re.ASCII)
 _KIND = socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
 _CREDENTIALS = struct.Struct("3i")
-# Plain numbers, because flags of ``socket`` are enums, and each ``|`` or ``&`` of enums takes 2 us.
+# The flags are converted to int, because ``|`` and ``&`` take 2 us each on enums.
 _SEND = int(socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
 _PEEK = int(socket.MSG_PEEK)
 _TRUNCATED = int(socket.MSG_TRUNC)
@@ -71,8 +70,8 @@ _RETURN_LENGTH = _LENGTH.pack(NEXT.size)
 
 
 def name_of(address: str) -> str | None:
-    """Return the abstract name in an address of this lane. Return None if it is no such address,
-    because it may come from another peer."""
+    """Return the abstract name in an address of this lane. Return None if ``address``, which may
+    come from another peer, is not such an address."""
     match = _ADDRESS.fullmatch(address)
     return None if match is None else match[1]
 
@@ -87,7 +86,7 @@ def _user_at(other_end: socket.socket) -> int:
 class UnixLane:
     """Outgoing bulk lane to one peer, a ``links.BulkLane``.
 
-    A broken connection must be opened again with ``retry``. The descriptors of both epolls stay the
+    A broken connection must be opened again with ``retry``. ``news_fd`` and ``room_fd`` stay the
     same.
     """
 
@@ -101,24 +100,26 @@ class UnixLane:
         self.chunk_bytes, self.up = CHUNK_BYTES, False
         self._lender: Lender | None = None
         self._region, self._shown = 0, False
-        # by transfer: the envelope, and the memory that the other side has not copied yet
+        # Transfer -> envelope and payload of a message whose payload the receiver has not copied
+        # yet.
         self._lent: dict[int, tuple[bytes, NDArray[np.uint8]]] = {}
         self._declined: list[Outgoing] = []
 
     def share(self, lender: Lender) -> None:
-        """Share the memory of the lender. Payloads in this memory need not be sent any more."""
+        """Share the lender's memory with the receiver. Large payloads in this memory are no longer
+        sent."""
         self._lender, self._shown = lender, False
         self._region += 1
 
     def declined(self) -> list[Outgoing]:
-        """Return the messages that must be sent again by value, because the other side cannot map
-        the memory of their payloads. No memory is lent on this connection any more."""
+        """Return the messages whose payloads must be sent, because the receiver cannot map their
+        memory. No further memory is lent to this receiver."""
         declined, self._declined = self._declined, []
         return declined
 
     def lend(self, envelope: bytes, holder: NDArray[np.uint8]) -> Outgoing | None:
-        """Return a message for a payload in shared memory. Return None if the payload is not in it,
-        or is so small that sending it is faster."""
+        """Return a message whose payload the receiver reads in shared memory. Return None if the
+        payload is not in shared memory, or is so small that sending it is faster."""
         if self._lender is None or len(holder) <= CHUNK_BYTES:
             return None
         offset = self._lender.offset_of(holder)
@@ -129,8 +130,8 @@ class UnixLane:
         return 0.0 if self._socket is None else None
 
     def retry(self) -> bool:
-        """Connect. Return False if the peer does not listen yet, if another user listens, or if no
-        descriptor is free. A later call may succeed."""
+        """Try to connect. Return False if the peer does not listen yet, if another user listens, or
+        if no descriptor is free. A later call may succeed."""
         try:
             end = socket.socket(socket.AF_UNIX, _KIND)
         except OSError:
@@ -146,7 +147,8 @@ class UnixLane:
             return False
         self._socket = end
         self._room.register(end.fileno(), select.EPOLLOUT)
-        # The socket has room, so it is readable at once, and ``news`` reports the connection.
+        # The socket has room, so ``news_fd`` is readable at once, and ``news`` reports the
+        # connection.
         self._news.register(end.fileno(), select.EPOLLIN | select.EPOLLOUT)
         return True
 
@@ -168,11 +170,11 @@ class UnixLane:
         return news
 
     def _read_returns(self, end: socket.socket) -> bool:
-        """Read the reports about copied payloads. Return whether the other side has closed the
+        """Read the receiver's reports about payloads. Return whether the receiver has closed the
         connection.
 
-        The other side can only return a lent payload or decline it. If it returns a payload too
-        early, it damages only the payloads that it receives itself.
+        A report either returns a lent payload or declines it. If a Byzantine receiver returns a
+        payload too early, it damages only the payloads that it receives itself.
         """
         for _ in range(RETURNS_MAX):
             try:
@@ -192,8 +194,8 @@ class UnixLane:
         return False
 
     def _show(self, end: socket.socket) -> None:
-        """Send the descriptor of the shared memory to the other side, once. Raises OSError as
-        ``push`` does."""
+        """Send the descriptor of the shared memory to the receiver, once for each connection.
+        Raises: OSError: No room, or the connection has ended."""
         if self._lender is not None and not self._shown:
             header = NEXT.pack(MAP_MARK, self._region, 0)
             rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [self._lender.fd]))
@@ -213,14 +215,14 @@ class UnixLane:
             if outgoing.lent:
                 self._show(self._socket)
             self._socket.sendmsg(parts, (), _SEND)
-        except OSError:  # there is no room, or the peer has gone, which ``news`` will report
+        except OSError:  # no room, or the connection has ended, which ``news`` will report
             return False
         if outgoing.lent and outgoing.holder is not None:
             self._lent[outgoing.transfer] = header[LENT.size :], outgoing.holder
         return True
 
     def close(self, linger_ms: int = 0) -> None:
-        """Close the lane. The other side can still read the bytes that were sent."""
+        """Close the lane. The receiver can still read the bytes that were sent."""
         if self._socket is not None:
             self._socket.close()
         self._news.close()
@@ -228,11 +230,12 @@ class UnixLane:
 
 
 class UnixInbox:
-    """Inbox for all peers: a listening socket and the accepted connections, behind one epoll
-    descriptor."""
+    """Receiver of the payloads of all peers. It has a listening socket and the accepted
+    connections. One epoll descriptor signals all of them."""
 
     def __init__(self, reception: Reception, name: str = "") -> None:
-        """Listen under ``name``, or under a random name. Raises: AddressInUse, ConfigError."""
+        """Listen under ``name``, or under a random name if it is "". Raises: AddressInUse,
+        ConfigError."""
         self.reception, self._traffic = reception, reception.traffic
         name = name or f"gossip-{secrets.token_hex(16)}"
         self.address = f"unix://@{name}"
@@ -250,9 +253,10 @@ class UnixInbox:
         self._epoll = select.epoll()
         self._epoll.register(self._listener.fileno(), select.EPOLLIN)
         self.fd = self._epoll.fileno()
-        # serial number and socket, by descriptor
+        # Descriptor -> serial number and socket.
         self._connections: dict[int, tuple[int, socket.socket]] = {}
-        # by descriptor: number and mapping of the sender's shared memory; and payloads being copied
+        # Descriptor -> number and mapping of the sender's shared memory, and -> payload being
+        # copied.
         self._mapped: dict[int, tuple[int, MappedMemory]] = {}
         self._loans: dict[int, Loan] = {}
         self._serial = 0
@@ -261,8 +265,9 @@ class UnixInbox:
         self._beyond = bytearray(_HEADER_MAX + 1)
 
     def read(self, arrivals: list[Arrival], now: float) -> bool:
-        """Read arrivals, up to a limit, so that other lanes do not wait too long. For the remaining
-        data, the descriptor stays readable."""
+        """Read arrivals up to a limit, so that other lanes do not wait too long. If data remain,
+        the descriptor stays readable, or False is returned because a payload is still being
+        copied."""
         stop_at = self._traffic.received_bytes + BURST_BYTES
         for fd in list(self._loans):
             self._copy(fd, arrivals, now)
@@ -278,7 +283,7 @@ class UnixInbox:
             try:
                 connection, _ = self._listener.accept()
             except OSError:
-                return  # there is no further connection, or it was already closed
+                return  # there is no further connection, or the client has already closed it
             if _user_at(connection) != os.getuid() or len(self._connections) >= CONNECTIONS_MAX:
                 self._traffic.drop("stranger")
                 connection.close()
@@ -303,16 +308,17 @@ class UnixInbox:
             received = self._read_packet(serial, connection, got, now, arrivals)
             if received is not None:
                 arrivals.append(received)
-                return  # usually there is no more data; otherwise the descriptor stays readable
+                return  # usually the last data; otherwise the descriptor stays readable
             if fd in self._loans:
-                return  # later packets wait until this payload is copied
+                return  # later packets wait until the payload is copied, to keep the order
             if self._traffic.received_bytes >= stop_at:
                 return
 
     def _read_packet(
         self, serial: int, connection: socket.socket, seen: int, now: float, arrivals: list[Arrival]
     ) -> Received | None:
-        """Read one packet. Its first bytes are already in the scratch buffer."""
+        """Read one packet. ``seen``: number of its first bytes that are already in the scratch
+        buffer."""
         end = _LENGTH.size + (
             _LENGTH.unpack_from(self._scratch)[0] if seen >= _LENGTH.size else _HEADER_MAX
         )
@@ -339,7 +345,7 @@ class UnixInbox:
                 self._traffic.drop("malformed")
                 return None
             return received
-        # The later chunks of a payload do not count as messages.
+        # A payload counts as one message, so its later chunks are not counted.
         self._traffic.received_messages += mark == FIRST_MARK
         incoming = self.reception.chunk(serial, header, now)
         if incoming is None:
@@ -356,7 +362,8 @@ class UnixInbox:
         return received
 
     def _map(self, connection: socket.socket, header: memoryview) -> None:
-        """Read the packet with a descriptor, which replaces the previous one on this connection."""
+        """Read the packet with a descriptor, and map its memory. It replaces the memory that was
+        mapped for this connection before."""
         right = len(header) == NEXT.size
         region = NEXT.unpack(header)[1] if right else 0
         _, ancillary, flags, _ = connection.recvmsg_into([self._beyond], _ANCILLARY_BYTES, _RECEIVE)
@@ -365,8 +372,8 @@ class UnixInbox:
             if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
                 fds.frombytes(data[: len(data) - len(data) % _DESCRIPTOR_BYTES])
         try:
-            # MSG_CTRUNC means that several descriptors arrived, and that the kernel has dropped
-            # them.
+            # MSG_CTRUNC means that more than one descriptor was sent, and the kernel has dropped
+            # the rest.
             if not right or len(fds) != 1 or flags & socket.MSG_CTRUNC:
                 raise OSError("expected one descriptor")
             self._mapped[connection.fileno()] = region, MappedMemory(fds[0])
@@ -378,8 +385,8 @@ class UnixInbox:
                 os.close(fd)
 
     def _borrow(self, connection: socket.socket, header: memoryview, end: int, now: float) -> None:
-        """Read a message with a payload in the shared memory of its sender. If the payload cannot
-        be copied, return it at once."""
+        """Read a message whose payload is in shared memory of its sender. If the payload cannot be
+        read, report it to the sender at once."""
         self._traffic.received_messages += 1
         if not LENT.size < len(header) <= LENT.size + HEADER_BYTES_MAX:
             self._traffic.drop("malformed")
@@ -399,7 +406,7 @@ class UnixInbox:
             self._loans[fd] = loan
 
     def _copy(self, fd: int, arrivals: list[Arrival], now: float) -> None:
-        """Copy the next part of a payload in the shared memory of its sender."""
+        """Copy the next part of a payload from the shared memory of its sender."""
         loan = self._loans[fd]
         incoming, stop_at = loan.incoming, loan.incoming.filled + LOAN_BURST_BYTES
         while incoming.filled < stop_at:
@@ -415,8 +422,8 @@ class UnixInbox:
         arrivals += incoming.news(now)
 
     def return_released(self) -> None:
-        """Return the payloads that no array refers to any more. Their connections may already have
-        ended."""
+        """Report to the senders which payloads in their shared memory are no longer in use here. A
+        connection may have ended in the meantime."""
         let_go = self.reception.let_go
         while let_go:
             (fd, serial), transfer = let_go.popleft()
@@ -425,7 +432,7 @@ class UnixInbox:
                 _return(known[1], transfer, COPIED)
 
     def _throw_away(self, connection: socket.socket) -> None:
-        """Drop a packet. Reading its first byte discards the rest of it."""
+        """Drop a packet. Reading its first byte discards the whole packet."""
         connection.recv_into(self._beyond, 1)
 
     def _close(self, fd: int) -> None:
@@ -444,7 +451,7 @@ class UnixInbox:
 
 
 def _return(connection: socket.socket, transfer: int, how: int) -> None:
-    """Report to the sender whether its payload was copied. This never waits. If the sender does not
-    read the report, its memory stays in use until the connection ends."""
+    """Report to the sender whether its payload was copied, without waiting. If the sender does not
+    read its reports, its memory stays in use until the connection ends."""
     with contextlib.suppress(OSError):
         connection.sendmsg((_RETURN_LENGTH, NEXT.pack(RETURNED_MARK, transfer, how)), (), _SEND)

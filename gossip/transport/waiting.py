@@ -1,4 +1,4 @@
-"""Wait for readable file descriptors."""
+"""Waits for readable file descriptors."""
 
 from __future__ import annotations
 
@@ -7,22 +7,23 @@ import select
 import time
 
 YIELDED_S = 0.001
-"""Duration of a yield above which other threads need the processor, in seconds."""
+"""Duration of ``sched_yield`` above which other threads need the processor, in seconds."""
 CROWDED_S = 0.1
-"""Time after such a yield for which waits sleep, in seconds. A sleeping thread runs at once when a
-message arrives. A yielding thread waits for whole time slices of other threads, which made a short
-round take twice as long."""
+"""Time for which waits sleep instead of yielding after a ``sched_yield`` of more than
+``YIELDED_S``, in seconds. A sleeping thread runs at once when a message arrives. A yielding thread
+waits for whole time slices of other threads, which made short rounds take twice as long."""
 
 
 class Waiter:
-    """A poll over file descriptors. Some of the descriptors may change with each call."""
+    """A poll of file descriptors. Some descriptors are fixed, and ``set_wake`` changes the
+    others."""
 
     def __init__(self, *fds: int) -> None:
         self._poller = select.poll()
         for fd in fds:
             self._poller.register(fd, select.POLLIN)
         self.wake: frozenset[int] = frozenset()
-        self._awake_from = 0.0  # until then waits sleep, because other threads need the processor
+        self._awake_from = 0.0  # waits sleep until then, as other threads need the processor
 
     def set_wake(self, wanted: frozenset[int]) -> None:
         """Set the descriptors that are polled in addition to those of the constructor."""
@@ -33,8 +34,9 @@ class Waiter:
         self.wake = wanted
 
     def wait(self, wait_s: float, awake_s: float) -> list[tuple[int, int]]:
-        """Return the readable descriptors, after at most ``wait_s``. For the first ``awake_s`` the
-        wait yields the processor instead of sleeping."""
+        """Wait at most ``wait_s`` for a readable descriptor. Return all readable descriptors, with
+        their poll events. For the first ``awake_s`` the wait yields the processor instead of
+        sleeping."""
         look = self._poller.poll
         clock = time.monotonic
         if wait_s > 0.0 and awake_s > 0.0 and (now := clock()) >= self._awake_from:
@@ -42,7 +44,7 @@ class Waiter:
             while now < until:
                 if ready := look(0):
                     return ready
-                # Other threads may wait for this processor, for example the local trainer.
+                # Other threads may need this processor, for example those of the local trainer.
                 asked = clock()
                 os.sched_yield()
                 now = clock()

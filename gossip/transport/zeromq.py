@@ -1,20 +1,21 @@
-"""The transport: a control lane over ZeroMQ, and a bulk lane. On one host without keys, the bulk
-lane uses shared memory and unix sockets. Otherwise it uses sealed TCP connections.
+"""Transport with a control lane over ZeroMQ and a bulk lane. On one host without keys, the bulk
+lane uses shared memory and Unix sockets. Otherwise it uses sealed TCP connections.
 
 Each lane has one inbound socket (``inbox``, ``sealed``, ``unix``), and one outbound socket for each
-peer (``links``). The sockets of ZeroMQ are unidirectional: inbound ones never send, and outbound
-ones never receive. The envelope names the sender; identities of ZeroMQ are not used for that.
-libzmq chooses the identities, so that no peer can use that of another, or abort this process with
-one (docs/design_notes.md N13, N14).
+peer (``links``). The sockets of ZeroMQ are unidirectional: inbound sockets never send, and outbound
+sockets never receive. The envelope of a message names the sender. The routing ids of ZeroMQ do not:
+libzmq chooses them, so that no peer can use another peer's routing id, or abort this process with a
+routing id (docs/design_notes.md N13, N14).
 
-Waits use the file descriptors of the sockets. Those of ZeroMQ are edge-triggered: they signal only
-new messages, not unread ones. So after a signal an inbox is read until it is empty; otherwise it
-stays in ``_unread``. A poll with ``zmq.Poller`` takes 13 us for 16 peers, and this one 1 us for any
+The transport waits on the file descriptors of the sockets. Those of ZeroMQ are edge-triggered: they
+signal only new messages, not unread messages. So after a signal an inbox stays in ``_unread`` until
+it is empty. A poll with ``zmq.Poller`` takes 13 us for 16 peers. This poll takes 1 us for any
 number of peers.
 
-No option prevents one attack: an endless multipart message grows the memory of libzmq before any of
-it can be read, because libzmq counts whole messages (docs/design_notes.md N10). So addresses other
-than loopback need keys, unless ``insecure`` is set. With keys, only known peers can send a message.
+No option of libzmq prevents one attack: an endless multipart message fills the memory, because
+    libzmq limits the number of whole messages and stores incomplete messages (docs/design_notes.md
+    N10). So addresses other than loopback need keys, unless ``insecure`` is set. With keys, only
+    known peers can send a message.
 """
 
 from __future__ import annotations
@@ -56,17 +57,17 @@ if TYPE_CHECKING:
     from .sealed import SealedInbox
 
 SAFETY_POLL_S = 0.1
-"""Interval in seconds at which all sockets are checked, even without a signal of their
-descriptors."""
+"""Interval in seconds at which all sockets are checked, even if their descriptors are not
+readable."""
 
 _DONTWAIT = int(zmq.DONTWAIT)
 _BULK = frozenset(BULK_MESSAGES)
 
 
 class ZeroMQTransport:
-    """Transport as described in the module. A single thread drives it."""
+    """Transport over ZeroMQ, and over Unix sockets or sealed TCP. Only one thread may call it."""
 
-    _sealed_in: SealedInbox | None = None  # the object ``_bulk_in``, if it is a sealed inbox
+    _sealed_in: SealedInbox | None = None  # equals ``_bulk_in`` if that is a sealed inbox
 
     def __init__(
         self,
@@ -86,16 +87,19 @@ class ZeroMQTransport:
         """Bind both lanes. Port 0 means a free port.
 
         Args:
-            same_host: All peers are on this host. Payloads are received over unix sockets, unless
-                there are keys. How they are sent depends on the address of the other side.
-            bulk_name: Abstract name to listen under with ``same_host``; random by default.
-            insecure: Allow addresses other than loopback without keys. Any host that reaches the
-                address can then join.
-            keys: Admit only peers with a known key, each under its own name, and encrypt all
-                messages.
+            same_host: Whether all peers are on this host. If so, and if there are no keys, payloads
+                are received over Unix sockets. How payloads are sent depends on the address of the
+                receiver.
+            bulk_name: Abstract name of the Unix socket, if ``same_host`` is true; random by
+                default.
+            insecure: Whether to allow addresses other than loopback without keys. Any host that
+                reaches the address can then join.
+            keys: Keys of the run. With keys, only peers with a known key are admitted, no peer can
+                send in the name of another, and all messages are encrypted.
 
-        Raises: ConfigError: ``host`` is not loopback, or is no address of this machine.
-            AddressInUse: The port is in use. LocalError: An unknown key is admitted.
+        Raises: ConfigError: ``host`` is not a loopback address and neither ``keys`` nor
+        ``insecure`` is set, or ``host`` is not an address of this machine. AddressInUse: The port
+        is in use. LocalError: The self-test of the keys failed.
         """
         self.traffic = Traffic()
         self.link_timeout_s = (
@@ -136,7 +140,7 @@ class ZeroMQTransport:
         guard_fds = () if self._guard is None else (self._guard.fd,)
         self._waiter = Waiter(self._control_fd, self._bulk_fd, self._table.fd, *guard_fds)
         self._unread = {self._control_fd, self._bulk_fd}
-        # last encoded message, its incarnation, and its envelope
+        # Last message that was encoded, this peer's incarnation then, and the encoded envelope.
         self._said: tuple[Message, int, bytes] | None = None
         self._look_at = 0.0
         self._keys_seen = -1
@@ -148,7 +152,7 @@ class ZeroMQTransport:
         hosts."""
         if unix_name is not None and where.guard is None:
             return UnixInbox(Reception(gate, UNIX_CHUNK_BYTES), unix_name)
-        from .sealed import SealedInbox  # a slow import, needed only between hosts and with keys
+        from .sealed import SealedInbox  # a slow import, and only needed between hosts or with keys
 
         self._sealed_in = SealedInbox(where, Reception(gate), self._incarnation)
         self._control_in.on_offer = self._sealed_in.offered
@@ -163,7 +167,8 @@ class ZeroMQTransport:
         self._table.disconnect(peer)
 
     def _attend(self, guard: Guard, arrivals: list[Arrival], now: float) -> None:
-        """Admit peers with a known key, and drop links and connections with revoked keys."""
+        """Process requests for admission. If the keys have changed, connect to peers with new keys,
+        and drop links and connections with revoked keys."""
         guard.poll_events(now)
         if guard.keys.version == self._keys_seen:
             return
@@ -193,7 +198,8 @@ class ZeroMQTransport:
         return True
 
     def _envelope_of(self, message: Message) -> bytes:
-        """Return the envelope of a message. It is encoded only once for consecutive receivers."""
+        """Return the encoded envelope of a message. If a message is sent to several peers in a row,
+        it is encoded only once."""
         incarnation, said = self._incarnation(), self._said
         if said is None or said[0] is not message or said[1] != incarnation:
             said = self._said = (
@@ -219,7 +225,7 @@ class ZeroMQTransport:
     ) -> None:
         self._reception.room, self._reception.updates_stay = room, updates_stay
         if not isinstance(self._bulk_in, UnixInbox):
-            return  # peers are on several hosts, or payloads are encrypted
+            return  # payloads of other peers arrive over TCP
         try:
             self._table.share(Lender(fd, memory))
         except OSError as error:
@@ -271,14 +277,15 @@ class ZeroMQTransport:
             self._unread |= heard - wanted
             self._read_unread(arrivals, now)
             if look_everywhere and self._bulk_fd not in self._unread:
-                # Payloads do not expire while this peer itself has not read everything.
+                # While unread data remain, a payload may seem stalled only because this peer has
+                # not read it.
                 self._reception.assembly.expire(now)
             self.woken = not wanted.isdisjoint(heard)
             if arrivals or now >= deadline or self.woken:
                 return arrivals
 
     def _read_unread(self, arrivals: list[Arrival], now: float) -> None:
-        """Read a burst from each readable descriptor. The control lane is read first."""
+        """Read a limited amount from each readable descriptor, from the control lane first."""
         if self._control_fd in self._unread and self._control_in.read(arrivals):
             self._unread.discard(self._control_fd)
         if self._table.fd in self._unread:
@@ -300,9 +307,9 @@ class ZeroMQTransport:
             self._guard.close()
         self._control_in.close()
         try:
-            self._context.term()  # waits for unsent messages
+            self._context.term()  # waits until all messages are sent, or for the linger time
         finally:
-            # Peers notice at once that these sockets are closed. The messages above must arrive
-            # earlier.
+            # Peers detect at once that these sockets are closed, so the messages of the control
+            # lane must be sent before.
             for end in (*lanes, self._bulk_in):
                 end.close()

@@ -1,5 +1,5 @@
-"""Vectors of updates, and their bytes. Only this package defines how vectors are divided, compared
-and encoded."""
+"""Division, comparison and encoding of the vectors of updates and results. Only this package
+interprets the bytes of payloads."""
 
 from .count_sketch import sketch
 from .digest import (

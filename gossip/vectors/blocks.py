@@ -1,12 +1,13 @@
-"""Integers of 8 or 4 bits, with a scale for each block of consecutive numbers.
+"""Encodings as integers of 8 or 4 bits, with a scale for each block of consecutive elements.
 
     scales   bfloat16, one for each block
-    codes    one for each number; the last block is padded with zeros
+    codes one for each element; the last block is padded with zeros
 
-A number is its code times the scale of its block. A scale has 8 bits of precision and a code at
-most 7, so the product is exact, and equal on every machine. The largest number of a block
-determines the scale and gets the largest code. So decoded numbers are encoded to the same bytes
-again. Numbers that are too small for a scale are sent as zeros.
+A decoded element is its code times the scale of its block. A scale has 8 bits of precision and a
+code at most 7, so the product is exact, and equal on every machine. The element with the largest
+magnitude determines the scale of its block and gets the largest code. So encoding a decoded vector
+yields the same bytes again. If the elements of a block are too small for a scale, they are sent as
+zeros.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 PIECE_NUMBERS = 2**17
-"""Number of values to process at a time, which stay in the cache."""
+"""Number of elements to process at a time. They stay in the CPU cache."""
 SMALLEST_SCALE = 2.0**-126
 SCALE_BYTES = 2
 
@@ -37,7 +38,7 @@ class Blocks(Encoding):
     """Base of the encodings with 8 and 4 bits.
 
     Attributes:
-        block: Number of values that share a scale.
+        block: Number of elements that share a scale.
         largest: Largest code. The smallest code is its negative.
         bits: Number of bits of a code.
     """
@@ -48,11 +49,12 @@ class Blocks(Encoding):
 
     @abstractmethod
     def _pack(self, codes: Tensor) -> Tensor:
-        """Return the codes of integers in a float32 tensor of one dimension, as bytes."""
+        """Return the codes of the whole numbers in a one-dimensional float32 tensor, as bytes."""
 
     @abstractmethod
     def _unpack(self, packed: Tensor) -> Tensor:
-        """Return integers in a float32 tensor of one dimension, from the bytes of their codes."""
+        """Return the whole numbers in the bytes of their codes, as a one-dimensional float32
+        tensor."""
 
     def nbytes(self, elements: int) -> int:
         blocks = self._blocks(elements)
@@ -79,7 +81,8 @@ class Blocks(Encoding):
 
         blocks = self._blocks(len(vector))
         written = raw[: SCALE_BYTES * blocks].view(np.uint16)
-        # Negative, infinite and NaN scales also have larger bit patterns than the largest scale.
+        # This check includes negative, infinite and NaN scales, whose bit patterns are larger than
+        # that of the largest scale.
         if int(written.max(initial=0)) > self._largest_scale_bits:
             raise Malformed("a scale is not a value that an encoder writes")
         scales, codes = self._parts(raw, blocks)
@@ -102,8 +105,9 @@ class Blocks(Encoding):
 
     @property
     def _largest_scale(self) -> float:
-        """Largest scale. With it, even the code below the smallest one is a finite number: 2 -
-        2**-7 is the largest bfloat16 below 2, and 2**127 is the largest power of two in float32."""
+        """Largest scale with which every code is decoded to a finite number, even the code
+        ``-largest - 1``, which only a Byzantine peer sends. 2 - 2**-7 is the largest bfloat16 below
+        2, and 2**127 is the largest power of two in float32."""
         return float((2 - 2.0**-7) * 2.0**127 / (self.largest + 1))
 
     @property
@@ -117,8 +121,7 @@ class Blocks(Encoding):
         return -(-SCALE_BYTES * blocks // WORD_BYTES) * WORD_BYTES
 
     def _parts(self, raw: NDArray[np.uint8], blocks: int) -> tuple[Tensor, Tensor]:
-        """Return the scales as int16 and the codes as ``(blocks, bytes)``, both in the memory of
-        ``raw``."""
+        """Return views of ``raw``: the scales as int16, and the codes as ``(blocks, bytes)``."""
         import torch
 
         whole = tensor_of(raw)
@@ -131,7 +134,7 @@ class Blocks(Encoding):
             yield start, min(start + step, blocks)
 
     def _filled(self, vector: NDArray[np.float32]) -> Iterator[tuple[tuple[int, int], Tensor]]:
-        """Yield ranges of blocks with their numbers, one row for each block."""
+        """Yield ranges of blocks, each with the elements of its blocks, one row for each block."""
         import torch
 
         for start, stop in self._pieces(self._blocks(len(vector))):
@@ -141,9 +144,9 @@ class Blocks(Encoding):
             yield (start, stop), given.view(-1, self.block)
 
     def _scales_of(self, most: Tensor) -> Tensor:
-        """Return the scales of blocks with the largest magnitudes ``most``, as bfloat16; NaN for a
-        block with a non-finite number. The rounding error is at most 2**-9, so the largest number
-        gets the largest code."""
+        """Return the scale of each block as bfloat16. ``most``: largest magnitude in each block.
+        The scale is NaN if the block has a non-finite element. The relative rounding error is at
+        most 2**-9, so the largest element gets the largest code."""
         import torch
 
         scale = (most / self.largest).clamp_(max=self._largest_scale)
@@ -158,7 +161,8 @@ def _whole_words(block: int) -> None:
 
 @dataclass(frozen=True)
 class Int8(Blocks):
-    """8 bits for each number and 16 for each block: 1.01 bytes a number with blocks of 256."""
+    """8 bits for each element and 16 bits for each block: 1.01 bytes per element with blocks of
+    256."""
 
     largest: ClassVar[int] = 127
     bits: ClassVar[int] = 8
@@ -181,9 +185,9 @@ class Int8(Blocks):
 
 @dataclass(frozen=True)
 class Int4(Blocks):
-    """4 bits for each number and 16 for each block: 0.53 bytes a number with blocks of 64.
+    """4 bits for each element and 16 bits for each block: 0.53 bytes per element with blocks of 64.
 
-    The result of these updates is encoded as ``int8``. Its server has no error feedback, because
+    The result of these updates is encoded as ``int8``, because results have no error feedback:
     another peer serves the next round.
     """
 

@@ -1,4 +1,4 @@
-"""Sketches of vectors: a few numbers, from which distances between peers are estimated."""
+"""Sketches of vectors, from which distances between the parameters of peers are estimated."""
 
 from __future__ import annotations
 
@@ -15,23 +15,24 @@ _SKETCH_CHUNK = 2**18
 
 
 def sketch(flat: NDArray[np.float32], seed: int, size: int = SKETCH_SIZE) -> bytes:
-    """Return a count-sketch: each element is added, with a random sign, to one of ``size`` sums,
-    which is chosen at random.
+    """Return the count sketch of a vector: each element is added, with a random sign, to a randomly
+    chosen one of ``size`` sums.
 
-    It is linear, and preserves the squared Euclidean norm in expectation (relative deviation about
-    sqrt(2 / size)). So distances between peers can be estimated from their sketches.
+    The sketch is linear, and preserves the squared Euclidean norm in expectation (relative standard
+    deviation about sqrt(2 / size)). So the distance between two vectors can be estimated from their
+    sketches.
 
     Args:
         flat: ``(d,)`` float32.
         seed: Seed of the random choices. It must be equal for all sketches that are compared.
         size: Number of sums, at most 128.
-    Returns: ``size`` float32 numbers, as bytes.
+    Returns: ``size`` float32 values, as bytes.
     Source: Charikar, Chen, Farach-Colton 2002, "Finding frequent items in data streams".
     """
     assert 0 < size <= 128
     places = _places(len(flat), seed, size)
     sums = np.zeros(256)
-    # In pieces, because bincount converts both arguments to wider types.
+    # The loop limits the memory, because bincount converts both arguments to wider types.
     for start in range(0, len(flat), _SKETCH_CHUNK):
         stop = start + _SKETCH_CHUNK
         sums += np.bincount(places[start:stop], weights=flat[start:stop], minlength=256)
@@ -40,7 +41,8 @@ def sketch(flat: NDArray[np.float32], seed: int, size: int = SKETCH_SIZE) -> byt
 
 @functools.lru_cache(maxsize=4)
 def _places(elements: int, seed: int, size: int) -> NDArray[np.uint8]:
-    """Return one byte for each element: the index of its sum, and its sign in the highest bit."""
+    """Return one random byte for each element. The highest bit is the sign, and the other bits are
+    the index of the sum."""
     drawn = np.frombuffer(random.Random(f"sketch/{seed}").randbytes(elements), np.uint8)
     if size == 128:
         return drawn

@@ -1,9 +1,9 @@
-"""Digest of a payload in commits and offers: the first 16 bytes of its BLAKE3.
+"""Digests of payloads in commits and offers: the first 16 bytes of BLAKE3.
 
-BLAKE3 is a tree hash. For long data it is three times as fast as SHA-256 with the instructions that
-processors have for SHA-256 (4.8 GB/s and 1.7 GB/s on one core, 64 MiB). It hashes each block while
-the block is in the cache. Data of the core itself and chains of commits are short, so their digest
-uses only the standard library (``gossip.core.digest_of``).
+BLAKE3 is a tree hash. For long data it is three times as fast as SHA-256, even with the processor's
+instructions for SHA-256 (4.8 GB/s and 1.7 GB/s on one core, 64 MiB). The data of the core itself
+and the chains of commits are short, so their digest uses only the standard library
+(``gossip.core.digest_of``).
 
 Source: O'Connor, Aumasson, Neves, Wilcox-O'Hearn 2020, "BLAKE3: one function, fast everywhere".
 """
@@ -22,13 +22,13 @@ from gossip.core import DIGEST_BYTES, PIECE_BYTES, PIECES_MAX, PieceManifest, di
 
 
 def payload_digest(data: Any) -> bytes:
-    """Return the digest of ``data``, ``DIGEST_BYTES`` long. The memory of ``data`` must be
+    """Return the digest of ``data``, ``DIGEST_BYTES`` bytes. The memory of ``data`` must be
     contiguous."""
     return blake3(_bytes_of(data)).digest(DIGEST_BYTES)
 
 
 class PayloadDigest:
-    """Digest of data that arrives in blocks."""
+    """Digest of data that arrive in blocks."""
 
     __slots__ = ("_hash",)
 
@@ -43,18 +43,18 @@ class PayloadDigest:
 
 
 class PartsDigest:
-    """Digest of data that arrives in blocks and consists of parts with the given ``lengths``. The
-    last part has all remaining bytes.
+    """Digest of data that arrive in blocks and consist of parts. ``lengths``: length of each part
+    in bytes; the last part has all remaining bytes.
 
-    Without lengths, the data is a single part.
+    Without ``lengths``, the data are a single part.
     """
 
     __slots__ = ("_done", "_several", "_to_come")
 
     def __init__(self, lengths: Sequence[int] = ()) -> None:
         self._several = bool(lengths)
-        # number of missing bytes of the present part, then the lengths of later parts except the
-        # last
+        # Number of missing bytes of the present part, then the lengths of the later parts; the last
+        # part is omitted.
         self._to_come = deque(lengths[:-1])
         self._done = [PayloadDigest()]
 
@@ -70,14 +70,15 @@ class PartsDigest:
         self._done[-1].update(view)
 
     def digests(self) -> tuple[bytes, tuple[bytes, ...]]:
-        """Return the digest of the whole and the digests of the parts. With lengths, the first is
-        the core's digest (``digest_of``) of the others. Without lengths, there are no others."""
+        """Return the digest of the whole data and the digests of the parts. With ``lengths``, the
+        digest of the whole is ``digest_of`` the digests of the parts. Without ``lengths``, no
+        digests of parts are returned."""
         parts = tuple([part.digest() for part in self._done])
         return (digest_of(b"".join(parts)), parts) if self._several else (parts[0], ())
 
 
 def digests_of(data: Any, lengths: Sequence[int] = ()) -> tuple[bytes, tuple[bytes, ...]]:
-    """Return the digests of ``data`` in the form of ``PartsDigest.digests``."""
+    """Return the digests of ``data`` as ``PartsDigest.digests`` does."""
     found = PartsDigest(lengths)
     found.update(data)
     return found.digests()
@@ -86,11 +87,10 @@ def digests_of(data: Any, lengths: Sequence[int] = ()) -> tuple[bytes, tuple[byt
 def described(
     data: Any, lengths: Sequence[int], piece_bytes: int = PIECE_BYTES, base: int = 0
 ) -> tuple[bytes, tuple[bytes, ...]]:
-    """Return the digest of a packed state with parts of the given ``lengths``, and the digest or
-    outline of each part.
+    """Return the digest of a packed state, and the digest of each part. If the first part is larger
+    than a piece, its packed ``PieceManifest`` is returned instead of its digest.
 
-    If the first part is no larger than a piece, this is ``digests_of``. ``base``: see
-    ``PieceManifest``.
+    ``lengths``: length of each part in bytes. ``base``: see ``PieceManifest``.
     """
     if len(lengths) < 2 or lengths[0] <= piece_bytes:
         return digests_of(data, lengths)
@@ -108,4 +108,4 @@ def described(
 
 def _bytes_of(data: Any) -> memoryview:
     view = memoryview(data)
-    return view.cast("B") if view.nbytes else memoryview(b"")  # an empty array cannot be cast
+    return view.cast("B") if view.nbytes else memoryview(b"")  # empty views cannot be cast

@@ -1,16 +1,16 @@
-"""Encodings that convert the numbers of an update to the bytes of a payload, and back.
+"""Encodings that convert the elements of an update to the bytes of a payload, and back.
 
     encoding = load_encoding("topk:ratio=0.05")
     raw = encoding.encode(vector, place)
     vector = encoding.decode(raw, len(vector), place)
 
-An encoding is a frozen dataclass; its fields are its options. Only this package interprets its
-bytes. The number of bytes follows from the number of elements, or from the shapes of their tensors.
-So a receiver computes sizes from its own layout, and never from a message. The names of encodings
-are available without torch.
+An encoding is a frozen dataclass whose fields are its options. Only this package interprets the
+encoded bytes. The number of bytes depends only on the number of elements, or on the shapes of the
+tensors. So a receiver computes sizes from its own model, and never from a message. The names of
+encodings are available without an import of torch.
 
-A packed state already consists of bytes. Packed states, and the parameters in gossip rounds, are
-sent as they are in memory (``to_bytes``).
+Packed states, and the parameters in gossip rounds, are not encoded. They are sent as they are in
+memory (``to_bytes``).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ BUILT_IN = {
     "topk": "sparse:TopK",
     "powersgd": "low_rank:PowerSGD",
 }
-"""Module of this package and class in it, by name of the encoding."""
+"""Name of an encoding -> its module in this package, and its class."""
 
 
 Shape: TypeAlias = tuple[int, ...]
@@ -49,7 +49,7 @@ Shape: TypeAlias = tuple[int, ...]
 
 
 def bytes_for(elements: int) -> int:
-    """Return the size of a vector of ``elements`` numbers in memory, in bytes."""
+    """Return the size of a float32 vector of ``elements`` elements in memory, in bytes."""
     return NUMBER_BYTES * elements
 
 
@@ -64,13 +64,13 @@ def from_bytes(raw: NDArray[np.uint8]) -> NDArray[np.float32]:
 
 
 def are_finite(raw: NDArray[np.uint8]) -> bool:
-    """Whether the length of these bytes is valid for float32, and all numbers are finite."""
+    """Whether these bytes are a float32 vector whose elements are all finite."""
     return len(raw) % NUMBER_BYTES == 0 and is_finite(from_bytes(raw))
 
 
 class Place(NamedTuple):
-    """Seed, round and shard of a payload. All peers have them, so the numbers that an encoding
-    draws from them are never sent."""
+    """Seed, round and shard of a payload. They seed the random numbers of an encoding. All peers
+    have them, so random numbers are never sent."""
 
     seed: int
     round_id: int
@@ -78,14 +78,15 @@ class Place(NamedTuple):
 
 
 class Encoding(ABC):
-    """Encoding of numbers. The length of its bytes is a multiple of 4, so that every lane accepts
-    them.
+    """Encoding of float32 vectors. The number of encoded bytes is a multiple of 4, because every
+    lane accepts such payloads.
 
     Attributes:
-        sparse: Whether only some numbers are sent, and the others decoded as zeros.
-        low_rank: Whether each peer sends another part of each matrix.
-        shaped: Whether it encodes tensors, for which ``for_shapes`` returns an encoding.
-        feedback: Whether the encoding error of an update is added to the next update of its peer.
+        sparse: Whether only some elements are sent. All other elements are decoded as zeros.
+        low_rank: Whether matrices are sent as approximations of low rank, which differ between
+            peers.
+        shaped: Whether the encoding depends on the shapes of the tensors (``for_shapes``).
+        feedback: Whether a peer adds the encoding error of its update to its next update.
     """
 
     sparse: ClassVar[bool] = False
@@ -95,17 +96,17 @@ class Encoding(ABC):
 
     @abstractmethod
     def nbytes(self, elements: int) -> int:
-        """Return the length of an encoded vector of ``elements`` numbers in bytes, a multiple of 4.
-        There is at least one number."""
+        """Return the length in bytes of an encoded vector of ``elements`` elements, at least one.
+        It is a multiple of 4."""
 
     def encode(
         self, vector: NDArray[np.float32], place: Place, into: NDArray[np.uint8] | None = None
     ) -> NDArray[np.uint8]:
-        """Return the bytes of a vector, ``(nbytes,)``. A non-finite number is not encoded as a
-        finite one.
+        """Return the bytes of a vector, ``(nbytes,)``. If the vector has a non-finite element,
+        decoding the bytes raises Malformed.
 
         Args:
-            into: Writable memory for the bytes, with any content; None to allocate it.
+            into: Writable memory for the bytes, with any content; None to allocate memory.
         """
         raw = np.empty(self.nbytes(len(vector)), np.uint8) if into is None else into
         self._write(vector, place, raw)
@@ -118,14 +119,14 @@ class Encoding(ABC):
         place: Place,
         into: NDArray[np.float32] | None = None,
     ) -> NDArray[np.float32]:
-        """Return the vector, ``(elements,)``, of finite numbers. It is equal to the last bit on
-        every machine.
+        """Return the decoded vector, ``(elements,)``. All its elements are finite. It is
+        bit-identical on every machine.
 
         Args:
             raw: ``nbytes(elements)`` bytes, from any sender.
-            into: Writable memory for the vector; None to allocate it.
-        Raises: Malformed: A number is not finite, or no encoder writes these bytes. The content of
-            ``into`` is undefined then.
+            into: Writable memory for the vector; None to allocate memory.
+        Raises: Malformed: An element is not finite, or no encoder writes these bytes. The content
+        of ``into`` is undefined then.
         """
         vector = np.empty(elements, np.float32) if into is None else into
         self._read(raw, place, vector)
@@ -133,24 +134,25 @@ class Encoding(ABC):
 
     @abstractmethod
     def _write(self, vector: NDArray[np.float32], place: Place, raw: NDArray[np.uint8]) -> None:
-        """Fill all of ``raw``, as documented for ``encode``."""
+        """Fill all of ``raw`` with the encoded vector, as ``encode`` requires."""
 
     @abstractmethod
     def _read(self, raw: NDArray[np.uint8], place: Place, vector: NDArray[np.float32]) -> None:
-        """Fill ``vector``, as documented for ``decode``."""
+        """Fill ``vector`` with the decoded elements, as ``decode`` requires."""
 
     def for_shapes(self, shapes: tuple[Shape, ...]) -> Encoding:
-        """Return the encoding for tensors of these shapes, one after another."""
+        """Return the encoding for a vector that consists of tensors of these shapes, in order."""
         return self
 
     def for_results(self, peers: int) -> Encoding:
-        """Return the encoding for the result of at most ``peers`` updates in this encoding."""
+        """Return the encoding for results of at most ``peers`` updates, if the updates have this
+        encoding."""
         return self
 
 
 @dataclass(frozen=True)
 class Float32(Encoding):
-    """float32, as in memory: 4 bytes for each number."""
+    """float32, as in memory: 4 bytes for each element."""
 
     def nbytes(self, elements: int) -> int:
         return bytes_for(elements)
@@ -163,24 +165,23 @@ class Float32(Encoding):
 
 
 def finite(vector: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return the same vector. Raises: Malformed: A number is not finite."""
+    """Return ``vector`` itself. Raises: Malformed: An element is not finite."""
     if not is_finite(vector):
         raise Malformed("a number is not finite")
     return vector
 
 
 def within(default: Any, low: float, high: float) -> Any:
-    """Return a dataclass field for an option with values from ``low`` to ``high``, both
-    included."""
+    """Return a dataclass field for an option with values from ``low`` to ``high``, inclusive."""
     return field(default=default, metadata={"low": low, "high": high})
 
 
 def load_encoding(spec: str) -> Encoding:
-    """Return the encoding that ``spec`` names: ``bf16``, ``topk:0.05``,
+    """Return the encoding that ``spec`` names, for example ``bf16``, ``topk:0.05`` or
     ``int4:block=32,feedback=off``.
 
-    Options follow a colon and are separated by commas. The first option may be given without its
-    name.
+    Options follow the name after a colon, separated by commas. The name of the first option may be
+    omitted.
 
     Raises: UnknownName: There is no such encoding or option. ConfigError: A value cannot be parsed
         or is out of range.

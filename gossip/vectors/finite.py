@@ -1,4 +1,4 @@
-"""Check that every number of a vector is finite."""
+"""Check whether every element of a vector is finite."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import numpy as np
 
 
 def is_finite(vector: np.ndarray) -> bool:
-    """Whether all numbers are finite.
+    """Whether all elements of a vector are finite.
 
-    The sum of their squares is finite only if all numbers are. The sum takes one pass and no
-    memory. If it is not finite, the numbers may still be finite but large, so each number is then
+    If the sum of their squares is finite, all elements are finite. The sum takes one pass and no
+    memory. If the sum is not finite, the elements may still be finite but large, so each element is
     checked.
     """
     with np.errstate(over="ignore", invalid="ignore"):

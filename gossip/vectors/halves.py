@@ -1,4 +1,5 @@
-"""Numbers of 16 bits: half the bytes of float32, without scales and without state."""
+"""Encodings as floating point of 16 bits: half the bytes of float32, without scales and without
+state."""
 
 from __future__ import annotations
 
@@ -16,12 +17,12 @@ if TYPE_CHECKING:
     import torch
 
 PIECE_NUMBERS = 2**16
-"""Number of values to process at a time, which stay in the cache."""
+"""Number of elements to process at a time. They stay in the CPU cache."""
 
 
 class Halves(Encoding):
-    """Base of both encodings with 16 bits. ``largest``: magnitude to which larger finite numbers
-    are clamped."""
+    """Base of both encodings with 16 bits. ``largest``: largest magnitude; larger finite elements
+    are clamped to it."""
 
     largest: ClassVar[float]
 
@@ -48,7 +49,7 @@ class Halves(Encoding):
 
 @dataclass(frozen=True)
 class BFloat16(Halves):
-    """bfloat16, 2 bytes for each number: the range of float32 with 8 bits of precision."""
+    """bfloat16, 2 bytes for each element: the range of float32 with 8 bits of precision."""
 
     largest: ClassVar[float] = (2 - 2.0**-7) * 2.0**127
     feedback: bool = False
@@ -61,8 +62,8 @@ class BFloat16(Halves):
 
 @dataclass(frozen=True)
 class Float16(Halves):
-    """IEEE half precision, 2 bytes for each number: 11 bits of precision. Numbers above 65,504
-    become 65,504, and numbers below 3e-8 become zero."""
+    """IEEE half precision, 2 bytes for each element: 11 bits of precision. Magnitudes above 65,504
+    become 65,504, and magnitudes below 3e-8 become zero."""
 
     largest: ClassVar[float] = 65504.0
     feedback: bool = False

@@ -1,5 +1,5 @@
-"""Comparison of a server's result with the local update, which ``gossip.core.rounds.validation``
-uses."""
+"""Computes the similarity of a server's result to the local update.
+``gossip.core.rounds.validation`` uses the similarity to validate the result."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 from gossip.core import Admission, Message, Payload, PeerId, Received, ResultSimilarity
 
 BLOCK_NUMBERS = 2**16
-"""Number of values of each vector to process at a time. They are still in the cache when they are
+"""Number of elements of each vector to process at a time. They stay in the CPU cache until they are
 used again."""
 
 Admit: TypeAlias = Callable[[PeerId, Message], Admission]
@@ -21,11 +21,12 @@ Admit: TypeAlias = Callable[[PeerId, Message], Admission]
 
 
 def similarity_of(result: Payload, others: tuple[Payload, ...]) -> ResultSimilarity:
-    """Return the similarity of float32 vectors. ``others`` is the local update, or empty. It begins
-    with the shard that is as long as the result, followed by the other shards."""
+    """Return the similarity of a result to the local update, both float32. ``others`` has the
+    shards of the local update, and begins with the shard of the result. It is empty if there is no
+    local update."""
     vector, own = result.data, others[0].data if others else None
     squares = own_squares = product = 0.0
-    with np.errstate(over="ignore", invalid="ignore"):  # a length that overflows is infinite
+    with np.errstate(over="ignore", invalid="ignore"):  # if a length overflows, it is infinite
         for start in range(0, len(vector), BLOCK_NUMBERS):
             block = vector[start : start + BLOCK_NUMBERS]
             squares += float(np.dot(block, block))
@@ -40,9 +41,9 @@ def similarity_of(result: Payload, others: tuple[Payload, ...]) -> ResultSimilar
 
 
 def _even(elements: int, squares: float, rest: tuple[Payload, ...]) -> float:
-    """Return the length that a shard of ``elements`` numbers would have if the numbers of all
-    shards had the same size. ``squares``: squared length of this shard. Return 0.0 if there is no
-    other shard, or if a number is not finite."""
+    """Return the Euclidean norm that a shard of ``elements`` elements would have if all elements of
+    the update had the same magnitude. ``squares``: squared norm of this shard; ``rest``: other
+    shards. Return 0.0 if there is no other shard, or if an element is not finite."""
     if not rest:
         return 0.0
     with np.errstate(over="ignore", invalid="ignore"):
@@ -52,8 +53,7 @@ def _even(elements: int, squares: float, rest: tuple[Payload, ...]) -> float:
 
 
 def compared(arrival: Received, admit: Admit) -> Received:
-    """Return the arrival with the similarity of its payload, if the core requests the
-    comparison."""
+    """Return the arrival. If the core needs the similarity of its payload, add the similarity."""
     payload = arrival.payload
     others = admit(arrival.sender, arrival.message).compare_with if payload is not None else None
     return (

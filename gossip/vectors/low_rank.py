@@ -1,22 +1,22 @@
-"""Matrices as the product of two thin matrices, and all other numbers unchanged.
+"""Encoding of matrices as the product of two thin matrices. All other elements are sent unchanged.
 
     for each tensor of the shard, in order:
         P^T, (rank, rows), then Q, (rank, columns), if they are smaller than the matrix
-        otherwise the numbers of the tensor
+        otherwise the elements of the tensor
 
 The gradient of a layer is close to a matrix of low rank. PowerSGD (Vogels, Karimireddy, Jaggi 2019,
-arXiv:1905.13727) uses this with two all-reduces a round. The first is of P, which all peers then
-orthonormalize, and the second of Q, so all peers have the same P. But P is a mean, which a single
-Byzantine peer can set to any value before a rule has received an update. In this encoding, each
-peer therefore factors its own update, a decoder multiplies the factors, and the rule gets whole
-updates. Like other encodings, this needs one message.
+arXiv:1905.13727) uses two all-reduces in each round. The first averages P, which all peers then
+orthonormalize, and the second averages Q. So all peers have the same P. But a single Byzantine peer
+can set the average P to any value, before the rule receives any update. In this encoding, each peer
+therefore factors its own update, a decoder multiplies the factors, and the rule receives whole
+updates. As with other encodings, a peer sends one message.
 
-Without messages in between, an iteration costs only arithmetic. So a peer makes several iterations,
-from a start that is drawn anew in each round (Halko, Martinsson, Tropp 2011, arXiv:0909.4061). It
-stores no factor of its last update: the bytes follow only from the update, also in a resumed run.
+An iteration needs no messages, only arithmetic. So a peer makes several iterations, from a new
+random start in each round (Halko, Martinsson, Tropp 2011, arXiv:0909.4061). It stores no factors
+between rounds, so the bytes depend only on the update and its ``Place``, also in a resumed run.
 
-A decoder computes ``rank`` products and sums for each number. Each of them is a single IEEE 754
-operation, in a fixed order, so the result is equal on every machine. A matrix product of a library
+A decoder computes ``rank`` products and sums for each element. These are single IEEE 754 operations
+in a fixed order, so the result is bit-identical on every machine. The matrix product of a library
 is not.
 """
 
@@ -46,27 +46,27 @@ if TYPE_CHECKING:
 Vector: TypeAlias = NDArray[np.float32]
 
 PIECE_NUMBERS = 2**14
-"""Number of values of a matrix to process at a time, which stay in the cache."""
+"""Number of elements of a matrix to process at a time. They stay in the CPU cache."""
 LARGEST_NUMBER = 2.0**96
-"""Magnitude to which larger numbers are clamped. So all factors and all sums in a decoder are
-finite for matrices of up to 2**40 numbers."""
+"""Largest magnitude of an element; larger elements are clamped to it. So all factors, and all sums
+in a decoder, are finite for matrices of up to 2**40 elements."""
 SMALLEST_FACTOR, LARGEST_FACTOR_P, LARGEST_FACTOR_Q = 2.0**-63, 2.0, 2.0**117
-"""Bounds of the factors; factors outside them are zero. So each product is zero or a normal number,
-which a processor multiplies at full speed. The sum of 256 products, for the highest rank, is
-finite."""
+"""Smallest and largest magnitudes of factors other than zero. An encoder writes smaller factors as
+zero. So each product is zero or a normal number, with which a processor computes at full speed. The
+sum of 256 products, the number for the highest rank, is finite."""
 
 
 @dataclass(frozen=True)
 class PowerSGD(Encoding):
     """Matrices as a product of ``rank`` columns and rows: ``4 * rank * (rows + columns)`` bytes.
 
-    The result of these updates is encoded as ``int8``. As a factored matrix, it would need the sum
-    of the ranks of all updates. It has no error feedback, because another peer serves the next
-    round.
+    The result of these updates is encoded as ``int8``. Its rank may be the sum of the ranks of all
+    updates, so factors would be large. Results have no error feedback, because another peer serves
+    the next round.
 
     Attributes:
-        steps: Number of times that the columns are multiplied by the matrix. With more iterations,
-            the product is closer to the best approximation of this rank.
+        steps: Number of power iterations. With more iterations, the product is closer to the best
+            approximation of this rank.
     """
 
     low_rank: ClassVar[bool] = True
@@ -82,7 +82,8 @@ class PowerSGD(Encoding):
         return Int8()
 
     def nbytes(self, elements: int) -> int:
-        """Return the length of a vector without known shapes, in bytes. It is sent unchanged."""
+        """Return the length in bytes of a vector whose shapes are not known. It is sent
+        unchanged."""
         return bytes_for(elements)
 
     def _write(self, vector: Vector, place: Place, raw: NDArray[np.uint8]) -> None:
@@ -94,8 +95,8 @@ class PowerSGD(Encoding):
 
 @dataclass(frozen=True)
 class Factored(Encoding):
-    """The numbers of tensors with these shapes, one after another, each as its ``matrix_of``. A
-    single row is never factored."""
+    """Encoding of a vector that consists of tensors of these shapes. Each tensor is factored as the
+    matrix with the shape ``matrix_of``. A matrix with a single row is never factored."""
 
     rank: int
     steps: int
@@ -134,12 +135,13 @@ class Factored(Encoding):
             _multiply(p, q, part.reshape(rows, columns))
 
     def _written(self, shape: Shape) -> int:
-        """Return the number of values that are sent for a tensor of this shape."""
+        """Return the number of float32 values that are sent for a tensor of this shape."""
         rows, columns = matrix_of(shape)
         return min(self.rank * (rows + columns), rows * columns)
 
     def _parts(self, vector: Vector, numbers: Vector) -> Iterator[tuple[Shape, Vector, Vector]]:
-        """Yield for each tensor: its shape, its numbers, and the numbers that are sent for it."""
+        """Yield for each tensor: its shape, a view of its elements, and a view of the values that
+        are sent for it."""
         taken = pairwise(accumulate(map(prod, self.shapes), initial=0))
         sent = pairwise(accumulate(map(self._written, self.shapes), initial=0))
         for shape, (start, stop), (first, last) in zip(self.shapes, taken, sent, strict=True):
@@ -147,8 +149,8 @@ class Factored(Encoding):
 
 
 def _drawn(place: Place, tensor: int, rank: int, columns: int) -> Vector:
-    """Return a random start, ``(columns, rank)``, with values from -1 to 1. The raw stream of
-    Philox is equal in every version of numpy."""
+    """Return a random start matrix, ``(columns, rank)``, with values from -1 to 1. It uses the raw
+    stream of Philox, which is equal in every version of numpy."""
     name = f"powersgd/{place.seed}/{place.round_id}/{place.shard}/{tensor}"
     key = int.from_bytes(blake2b(name.encode(), digest_size=16).digest(), "little")
     drawn = np.random.Philox(key=key).random_raw(columns * rank)
@@ -156,12 +158,12 @@ def _drawn(place: Place, tensor: int, rank: int, columns: int) -> Vector:
 
 
 def _factors(matrix: Tensor, start: Tensor, steps: int) -> tuple[Tensor, Tensor]:
-    """Return P with orthonormal columns, ``(rows, rank)``, and Q, ``(rank, columns)``. Their
-    product is the projection of the matrix onto the span of these columns, so its norm is at most
-    that of the matrix."""
+    """Return P with orthonormal columns, ``(rows, rank)``, and Q, ``(rank, columns)``. The product
+    P Q is the projection of the matrix onto the span of the columns of P, so its norm is at most
+    the norm of the matrix."""
     import torch
 
-    scale = float(matrix.abs().amax()) or 1.0  # This is needed because its square may overflow.
+    scale = float(matrix.abs().amax()) or 1.0  # Squares of unscaled elements may overflow.
     matrix, q = matrix / scale, start.T
     for _ in range(steps):
         p = torch.linalg.qr(matrix @ q.T).Q
@@ -170,7 +172,8 @@ def _factors(matrix: Tensor, start: Tensor, steps: int) -> tuple[Tensor, Tensor]
 
 
 def _checked(factors: Vector, largest: float) -> Vector:
-    """Return the same factors. Raises: Malformed: An encoder writes no factor of this size."""
+    """Return ``factors`` itself. Raises: Malformed: An encoder writes no factor of this
+    magnitude."""
     sizes = np.abs(factors)
     if not bool(((sizes == 0) | ((sizes >= SMALLEST_FACTOR) & (sizes <= largest))).all()):
         raise Malformed("a factor is not a value that an encoder writes")
@@ -178,7 +181,8 @@ def _checked(factors: Vector, largest: float) -> Vector:
 
 
 def _multiply(p: Vector, q: Vector, out: Vector) -> None:
-    """Compute the sum over the rank of ``p[i, row] * q[i, column]``, in ascending order of i."""
+    """Write the product of the factors to ``out``: the sum over i of ``p[i, row] * q[i, column]``,
+    in ascending order of i."""
     rows, columns = out.shape
     step = max(1, PIECE_NUMBERS // columns)
     product = np.empty((min(step, rows), columns), np.float32)

@@ -1,4 +1,4 @@
-"""Numpy memory as a torch tensor."""
+"""Conversion of numpy arrays to torch tensors without a copy."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ if TYPE_CHECKING:
 
 
 def tensor_of(array: NDArray[Any]) -> Tensor:
-    """Return the memory of an array as a tensor. Memory that numpy protects against writes is
-    copied, because torch has no such protection. So a tensor that is written to must be made from a
-    writable array."""
+    """Return a tensor over the memory of an array. A read-only array is copied, because torch has
+    no read-only tensors. So writes to the tensor reach the array only if the array is writable."""
     import torch
 
     return torch.from_numpy(array if array.flags.writeable else array.copy())

@@ -11,20 +11,20 @@ import numpy as np
 from .encoding import Shape, bytes_for
 
 SHARD_BYTES = 2**20
-"""Size in bytes above which a vector has several servers, which work in parallel. A shard needs a
-message in each direction between its server and each client. That takes about as long as the
-average of four updates of one megabyte."""
+"""Size of a vector, in bytes, above which it is divided into shards, whose servers work in
+parallel. Each shard needs a message in each direction between its server and every other peer. This
+takes about as long as averaging four updates of one megabyte."""
 
 SUMMED_SHARD_BYTES = 4 * 2**20
-"""The same size on one host, for a rule that adds up updates. No link is shared there. For each
-peer, a further shard takes about as long as it saves by adding up four megabytes less
-(``gossip bench exchange``). Two peers use ``SHARD_BYTES``: if both serve, neither waits for the
-other."""
+"""Size instead of ``SHARD_BYTES`` on one host, for a rule that adds up updates. There, an
+additional shard costs each peer as much time as adding up four megabytes less saves (``gossip bench
+exchange``). Two peers use ``SHARD_BYTES``: if both serve, neither waits for the other."""
 
 CROSS_SHARD_BYTES = 4 * 2**20
-"""The same size for cross-shard decisions, which need another message in each direction."""
+"""Size instead of ``SHARD_BYTES`` for cross-shard decisions, which need another message in each
+direction."""
 
-SHARD_ALIGNMENT = 16  # elements: 64 bytes
+SHARD_ALIGNMENT = 16  # elements, which are 64 bytes
 
 
 def shard_sizes(
@@ -39,14 +39,15 @@ def shard_sizes(
     run and on the model, so they are equal on every peer.
 
     Args:
-        peers: Configured number of peers of the run, whether dead or alive.
-        whole_vector: The rule needs the whole vector.
-        cross_shard: The shards decide together, so ``whole_vector`` is ignored. The first shard,
-            which all peers wait for, is as short as possible.
-        summed_here: The rule adds up updates, and peers on one host read each other's memory.
-    Returns: Lengths in elements; all but the last are multiples of 16. Up to 1 MiB there is one
-        shard. Otherwise there are at most ``peers`` shards of about 1 MiB or more. The size is 4
-        MiB instead for cross-shard decisions, and if more than two peers are ``summed_here``.
+        peers: Number of peers in the settings of the run, including dead peers.
+        whole_vector: Whether the rule needs the whole vector.
+        cross_shard: Whether the shards decide together. ``whole_vector`` is then ignored, and the
+            first shard is as short as possible, because all peers wait for it.
+        summed_here: Whether the rule adds up updates, and all peers are on one host and read each
+            other's memory.
+    Returns: Lengths in elements; all but the last are multiples of 16. A vector of up to 1 MiB has
+    one shard. A larger vector has at most ``peers`` shards of about 1 MiB or more. For cross-shard
+    decisions, and for more than two peers with ``summed_here``, 4 MiB replace 1 MiB.
     """
     assert elements > 0
     if not cross_shard:
@@ -59,8 +60,8 @@ def shard_sizes(
 
 
 def _even(elements: int, peers: int, shard_bytes: int) -> tuple[int, ...]:
-    """Return the sizes of parts of about ``shard_bytes`` or more. There are at most ``peers``
-    parts."""
+    """Return the sizes of at most ``peers`` parts of about equal size. A part has about
+    ``shard_bytes`` or more."""
     count = min(peers, -(-bytes_for(elements) // shard_bytes))
     size = -(-elements // (count * SHARD_ALIGNMENT)) * SHARD_ALIGNMENT
     full, rest = divmod(elements, size)
@@ -68,27 +69,28 @@ def _even(elements: int, peers: int, shard_bytes: int) -> tuple[int, ...]:
 
 
 def matrix_of(shape: Shape) -> tuple[int, int]:
-    """Return the numbers of rows and columns of a tensor as a matrix. A tensor of one dimension is
-    one row. With more than two dimensions, the first one has the rows: a convolution kernel has a
-    row for each output channel."""
+    """Return the numbers of rows and columns of a tensor that is viewed as a matrix. The first
+    dimension has the rows: a convolution kernel has a row for each output channel. A tensor of one
+    dimension is a single row."""
     return (shape[0], prod(shape[1:])) if len(shape) > 1 else (1, prod(shape))
 
 
 def pack_shapes(shapes: tuple[Shape, ...]) -> bytes:
-    """Return the shapes as matrices, in 8 bytes for each tensor, for ``unpack_shapes``."""
+    """Pack the shape ``matrix_of`` of each tensor into 8 bytes, for ``unpack_shapes``."""
     return np.array([matrix_of(shape) for shape in shapes], np.uint32).tobytes()
 
 
 def unpack_shapes(packed: bytes) -> tuple[Shape, ...]:
-    """Return the shapes from ``pack_shapes``, each of them as a matrix."""
+    """Return the shapes in the bytes from ``pack_shapes``. Each shape is that of a matrix."""
     numbers = np.frombuffer(packed, np.uint32).tolist()
     return tuple(zip(numbers[::2], numbers[1::2], strict=True))
 
 
 def shapes_within(shapes: tuple[Shape, ...], start: int, stop: int) -> tuple[Shape, ...]:
-    """Return the shapes of the parts of tensors from ``start`` to ``stop`` in the flat vector.
-    ``shapes`` are those of the whole tensors. A tensor that is cut is divided into its whole rows,
-    which form a tensor of fewer rows, and the incomplete rows before and after them."""
+    """Return the shapes of the parts of tensors between the offsets ``start`` and ``stop`` in the
+    flat vector. ``shapes`` has the shapes of the whole tensors. If only a part of a tensor is in
+    the range, the part is divided into its complete rows, which form a tensor, and the incomplete
+    rows before and after."""
     bounds = pairwise(accumulate(map(prod, shapes), initial=0))
     found = []
     for shape, (first, last) in zip(shapes, bounds, strict=True):
@@ -99,7 +101,7 @@ def shapes_within(shapes: tuple[Shape, ...], start: int, stop: int) -> tuple[Sha
 
 
 def _cut(shape: Shape, start: int, stop: int) -> Iterator[Shape]:
-    """Yield the shapes of the parts of a tensor between two of its numbers."""
+    """Yield the shapes of the parts of a tensor between two offsets in the tensor."""
     row = prod(shape[1:])
     whole_from, whole_to = -(-start // row), stop // row
     if whole_from >= whole_to or len(shape) == 1:

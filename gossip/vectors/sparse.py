@@ -1,6 +1,6 @@
-"""Sparse encodings: some of the numbers are sent unchanged, and the others are decoded as zeros.
+"""Sparse encodings: some elements are sent unchanged, and all other elements are decoded as zeros.
 
-A peer stores the numbers that it does not send, and adds them to its next update (``feedback``).
+A peer stores the elements that it does not send, and adds them to its next update (``feedback``).
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from .encoding import NUMBER_BYTES, Encoding, Float32, Place, finite, within
 
 INDEX_BYTES = 4
 SAMPLE, SAMPLE_MORE, SAMPLE_LEAST = 2**14, 1.3, 32
-"""Size of a sample, and the factor and the minimum by which its selection exceeds a proportional
-share."""
+"""``SAMPLE``: number of elements in a sample. From the sample, ``SAMPLE_MORE`` times the
+proportional share of elements is selected, plus ``SAMPLE_LEAST``."""
 
 
 def _count(ratio: float, elements: int) -> int:
@@ -27,14 +27,14 @@ def _count(ratio: float, elements: int) -> int:
 
 
 class Listed(Encoding):
-    """Encoding of some of the numbers. It has their indices, ascending, in 4 bytes each, and then
-    the numbers in 4 bytes each."""
+    """Encoding of some elements of a vector: first their indices, ascending, and then their values.
+    An index and a value have 4 bytes each."""
 
     sparse: ClassVar[bool] = True
 
     @abstractmethod
     def count(self, elements: int) -> int:
-        """Return the number of values that are sent for a vector of ``elements`` numbers."""
+        """Return the number of elements that are sent of a vector of ``elements`` elements."""
 
     def nbytes(self, elements: int) -> int:
         return (INDEX_BYTES + NUMBER_BYTES) * self.count(elements)
@@ -55,13 +55,15 @@ class Listed(Encoding):
 
 
 def _farthest(vector: NDArray[np.float32], count: int) -> NDArray[np.int64]:
-    """Return the indices of the ``count`` numbers that are farthest from zero, ascending. NaN
-    counts as the farthest.
+    """Return the indices of the ``count`` elements of largest magnitude, ascending. NaN counts as
+    the largest magnitude.
 
-    A sample gives a threshold, and only numbers beyond the threshold are compared. This is about
-    ten times as fast as comparing all numbers. If too few are beyond it, all numbers are compared.
+    A sample determines a threshold, and only elements above the threshold are compared. This is
+    about ten times as fast as comparing all elements. If fewer than ``count`` elements are above
+    the threshold, all elements are compared.
     """
-    # Without the sign, float32 numbers are ordered like their bits, and NaN comes last.
+    # Without the sign bit, float32 values have the same order as their bit patterns, and NaN is
+    # last.
     sizes = vector.view(np.uint32) & np.uint32(0x7FFFFFFF)
     among: NDArray[np.int64] | None = None
     sample = sizes[:: len(sizes) // SAMPLE or 1]
@@ -80,8 +82,9 @@ def _farthest(vector: NDArray[np.float32], count: int) -> NDArray[np.int64]:
 
 @dataclass(frozen=True)
 class TopK(Listed):
-    """The ``ratio`` of the numbers that are farthest from zero, in 8 bytes each. A result has room
-    for the numbers of all its updates, so a weighted sum of them drops no number."""
+    """The elements of largest magnitude, 8 bytes each. ``ratio``: their share of all elements. A
+    result has room for the elements of all its updates, so it can have every element of a weighted
+    sum."""
 
     ratio: float = within(0.01, 1e-6, 0.5)
     feedback: bool = True
@@ -95,8 +98,8 @@ class TopK(Listed):
 
 @dataclass(frozen=True)
 class SumOfTopK(Listed):
-    """Sum of the updates of ``peers`` peers in the encoding ``part``, with room for all their
-    indices."""
+    """Encoding of sums of ``peers`` updates in the encoding ``part``, with room for the indices of
+    all updates."""
 
     part: TopK
     peers: int

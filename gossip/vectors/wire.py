@@ -1,8 +1,8 @@
-"""Payloads of one run: the format of the shards of its updates and results.
+"""Format of the payloads of a run: the shards of its updates and results.
 
-After the numbers of the parameters, an update has a mark for each parameter
-(``training/layout.py``). There are few marks, and each has a meaning. So they are sent unchanged,
-after the encoded numbers of their shard.
+After the elements of the parameters, an update has a mark for each parameter
+(``training/layout.py``). Marks are few and must be exact. So they are sent unchanged, after the
+encoded elements of their shard.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ class WireFormat:
         seed: Seed of the run, for the random numbers of encodings.
         sizes: Number of elements of each shard, including marks.
         trained: Number of elements of the flat vector before the first mark.
-        peers: Largest number of updates in a result.
-        shapes: Shapes of the tensors in those elements, in order. () means one tensor of one
-            dimension.
+        peers: Maximum number of updates in a result.
+        shapes: Shapes of the tensors that these ``trained`` elements form, in order. () means one
+            tensor of one dimension.
     """
 
     encoding: Encoding
@@ -46,12 +46,13 @@ class WireFormat:
 
     @property
     def is_plain(self) -> bool:
-        """Whether payloads are the vectors as they are in memory."""
+        """Whether payloads are not encoded: they are the vectors as they are in memory."""
         return isinstance(self.encoding, Float32)
 
     @property
     def packed_shapes(self) -> bytes:
-        """Packed shapes (``pack_shapes``) for the node; b"" if the encoding needs none."""
+        """The shapes as ``pack_shapes`` packs them, for the node; b"" if the encoding needs no
+        shapes."""
         return pack_shapes(self.shapes) if self.encoding.shaped else b""
 
     @property
@@ -77,10 +78,10 @@ class WireFormat:
         shard: int,
         into: NDArray[np.uint8] | None = None,
     ) -> NDArray[np.uint8]:
-        """Return the bytes of a shard, which may share its memory.
+        """Return the bytes of a shard. They may be a view of ``vector``.
 
         Args:
-            into: Memory for the bytes; None to allocate it.
+            into: Memory for the bytes; None to allocate memory.
         """
         if self.is_plain and into is None:
             return to_bytes(vector)
@@ -101,10 +102,11 @@ class WireFormat:
         shard: int,
         into: NDArray[np.float32] | None = None,
     ) -> NDArray[np.float32]:
-        """Return the numbers of a shard from its bytes, which may come from any sender.
+        """Return the elements of a shard from its bytes. The bytes may come from a Byzantine
+        sender.
 
         Args:
-            into: Memory for the numbers; None to allocate it.
+            into: Memory for the elements; None to allocate memory.
         Raises: Malformed: The number of bytes is wrong, or no encoder writes these bytes.
         """
         if not 0 <= shard < len(self.sizes):
@@ -122,8 +124,8 @@ class WireFormat:
 
     @cached_property
     def _encodings(self) -> dict[PayloadKind, tuple[Encoding, ...]]:
-        """Encodings of each shard, by kind of payload. An encoding of tensors gets the shapes of
-        the tensors that are partly or fully in the shard."""
+        """Kind of payload -> encoding of each shard. If the encoding depends on shapes, the
+        encoding of a shard has the shapes of the tensors, or parts of tensors, in the shard."""
         updates: tuple[Encoding, ...] = (self.encoding,) * len(self.sizes)
         if self.encoding.shaped:
             starts = accumulate(self.sizes, initial=0)
