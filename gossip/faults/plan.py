@@ -82,7 +82,7 @@ class FaultPlan:
 
     @property
     def specs(self) -> tuple[str, ...]:
-        """The plan as words of the command line. ``parse(plan.specs)`` returns an equal plan.
+        """The plan in the syntax of the command line. ``parse(plan.specs)`` returns an equal plan.
 
         Raises: BadFault: The plan has a fault that only the simulator supports. No word describes
         such a fault.

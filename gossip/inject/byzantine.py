@@ -52,7 +52,7 @@ class ByzantinePeer:
     Args:
         peers: All peers of the run.
         core: Returns the peer's core, which stays honest; a restart replaces it.
-        rng: Random generator for attacks that apply only to some messages.
+        rng: Random generator for attacks that choose messages at random.
         lies: Names of the peer's attacks. Each attack changes the output of the previous attack.
         rounds: Number of rounds of the run; None means unlimited.
     """

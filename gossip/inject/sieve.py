@@ -1,4 +1,4 @@
-"""Transport whose links fail on command. It drops messages when they are sent. When messages
+"""Transport with links that fail on command. It drops messages when they are sent. When messages
 arrive, it drops, delays or rate-limits them.
 
 It injects faults into real runs. A cut link loses messages without an error, like an unplugged

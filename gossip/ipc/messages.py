@@ -300,9 +300,9 @@ class JudgeCommand:
 
 @record
 class RestoreCommand:
-    """Command to restore a packed state, whose descriptor is in the packet. If ``settings`` is
-    false, the trainer does not restore the settings of the optimizer but keeps those of its
-    script."""
+    """Command to restore a packed state. The packet carries a descriptor of the state's memory. If
+    ``settings`` is false, the trainer does not restore the settings of the optimizer but keeps
+    those of its script."""
 
     round_id: int
     nbytes: int

@@ -12,8 +12,8 @@ from gossip.vectors import Admit, compared, similarity_of
 from .worker import Worker
 
 INLINE_ELEMENTS = 2**20
-"""Size of the largest result, in elements, that the loop compares itself. The comparison of such a
-result takes half a millisecond."""
+"""Size of the largest result, in elements, that the loop compares itself. Comparing this many
+elements takes half a millisecond."""
 
 
 class ResultComparator:

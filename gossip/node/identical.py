@@ -26,8 +26,8 @@ class IdenticalUpdates:
         self._found = False
 
     def find_identical(self, rows: Sequence[Row]) -> tuple[PeerId, ...]:
-        """Return the first peers found whose updates are bitwise equal. Return () if there are
-        none, or if an earlier call has found some."""
+        """Return peers with bitwise equal updates. If there are several groups, return the first
+        group. Return () if there is none, or if an earlier call has found one."""
         if self._found or len(rows) < 2:
             return ()
         alike: dict[bytes, list[Row]] = defaultdict(list)

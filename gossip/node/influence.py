@@ -1,5 +1,5 @@
-"""Detects peers to whose updates the rule gives little weight, which may mean that their data are
-rare."""
+"""Detects peers with little weight in the results. A low weight may mean that the peer has rare
+data."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class InfluenceWatch:
         self._low: set[PeerId] = set()
 
     def observe_commit(self, commit: Commit) -> list[tuple[PeerId, float]]:
-        """Record the weights in a commit. Return the peers whose mean weight has become low, each
-        with its mean weight."""
+        """Record the weights in a commit. Return the peers with a mean weight that has become low,
+        each with its mean weight."""
         n = len(commit.contributors)
         weights = {each.peer: each.weight * n for each in commit.contributors}
         if commit.shard or sum(weight < LOW for weight in weights.values()) > LEFT_OUT_MOST * n:

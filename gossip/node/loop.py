@@ -354,7 +354,7 @@ class Node:
                 self._stop_alone(reason, now)
         self._hurried = self._settle(now) and not self._hurried
         if self._hurried:
-            # A message was sent to the trainer, whose reply is the most urgent work. But other work
+            # A message was sent to the trainer. Its reply is the most urgent work, but other work
             # waits for at most one iteration.
             return
         now = clock()

@@ -508,7 +508,7 @@ class TrainerJudge:
         self._memory = np.empty((0, 0), dtype=np.float32)
         self._fd = -1
         self._bounds: list[int] = []  # Start of each shard, and end of the last shard.
-        self._gradient_of = -1  # Round whose gradient is in the memory; -1 if there is none.
+        self._gradient_of = -1  # Round of the gradient in the memory; -1 if there is none.
 
     def prepare(self, sizes: Sequence[int]) -> None:
         """Set the lengths of the trainer's shards."""

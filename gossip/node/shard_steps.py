@@ -1,4 +1,4 @@
-"""Steps of a rule whose shards decide together: measure, decide, combine. The core requests each
+"""Steps of a rule with cross-shard decisions: measure, decide, combine. The core requests each
 step."""
 
 from __future__ import annotations

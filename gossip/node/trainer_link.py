@@ -137,7 +137,7 @@ class TrainerLink:
         self._in_stage = False
         self.closed = False  # Whether the trainer has sent ``Close``.
         self.ended_with: dict[str, int | str | None] = {}  # Fields of the ``Close``.
-        self.round_id = -1  # Last round whose ``StartRoundCommand`` was sent; -1 before the first.
+        self.round_id = -1  # Round of the last ``StartRoundCommand`` that was sent; -1 before it.
         # Time of the trainer's last update, if nothing was sent to the trainer since then; else
         # 0.0.
         self.waits_since = 0.0

@@ -22,7 +22,7 @@ class UpdateSlots:
     def __init__(self, count: int, in_flight: Callable[[object], bool]) -> None:
         self._in_flight = in_flight
         self._order = list(range(count))  # Most recently used slot first: it may be in the cache.
-        self._rounds: dict[int, int] = {}  # Slot -> round whose update the trainer writes to it.
+        self._rounds: dict[int, int] = {}  # Slot -> round of the update to be written to the slot.
         self._inspected: set[int] = set()
         self._offered: dict[int, Sequence[NDArray[np.generic]]] = {}
 

@@ -26,7 +26,7 @@ class UsageMeter:
     Args:
         trainer_pid: Process id of the trainer. If the node is a thread of the trainer, it is this
             process.
-        folder: Folder on the disk whose free space is reported, or None.
+        folder: Folder on the disk that is measured. If None, no free space is reported.
     """
 
     def __init__(self, trainer_pid: int, folder: Path | None, now: float) -> None:

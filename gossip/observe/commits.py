@@ -44,7 +44,7 @@ class ContributionRow(Part):
 
 
 class RejectionRow(Part):
-    """A peer whose update is not in the result, and the reason."""
+    """A peer without an update in the result, and the reason for it."""
 
     peer: PeerId
     reason: str = ""

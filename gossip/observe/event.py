@@ -16,7 +16,7 @@ default."""
 
 @dataclass_transform(kw_only_default=True, frozen_default=True)
 class Declared:
-    """Record whose fields are the annotated attributes of its class.
+    """Record. Its fields are the annotated attributes of its class.
 
     Type checkers treat a subclass as a frozen dataclass. The row that was read is the object's
     ``__dict__``, so reading takes little more time than parsing the line. Eighty dataclasses would

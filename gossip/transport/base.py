@@ -89,7 +89,7 @@ class Traffic:
 
     def note(self, matter: object, message: str, hint: str, about: PeerId | None = None) -> None:
         """Add a notice, unless ``matter`` has a notice already, or there were ``NOTICES_MAX``
-        notices. ``about``: peer whose link is down because of the reason in the notice."""
+        notices. ``about``: peer to which the link is down, for the reason in the notice."""
         if matter not in self._noted and len(self._noted) < NOTICES_MAX:
             self._noted.add(matter)
             self.notices.append(Notice(message, hint, about))

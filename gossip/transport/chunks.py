@@ -119,8 +119,8 @@ class Outgoing:
     def lending(
         cls, envelope: bytes, holder: NDArray[np.uint8], region: int, offset: int
     ) -> Outgoing:
-        """Return a message whose payload is not sent, because the receiver reads it in shared
-        memory. The payload is at ``offset`` in the memory with the number ``region``."""
+        """Return a message without the bytes of its payload, because the receiver reads them in
+        shared memory. They are at ``offset`` in the memory with the number ``region``."""
         lent = cls(envelope, None)
         lent.lent, lent.holder, lent.transfer = True, holder, new_transfer()
         lent.nbytes = lent.chunk_bytes = len(holder)

@@ -267,7 +267,7 @@ class _Shapes:
             (cls, name), self.limits.bytes_max if hint is bytes else self.limits.str_max
         )
 
-    # Writers convert local objects, whose values are not checked.
+    # Writers convert local objects, without a check of their values.
 
     def writer_of(self, cls: type) -> Callable[[Any], Any]:
         if cls not in self._writers:

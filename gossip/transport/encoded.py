@@ -21,7 +21,7 @@ another."""
 
 
 class EncodedTransport:
-    """Transport around an inner transport, whose payloads are encoded bytes.
+    """Transport around an inner transport. Payloads of the inner transport are encoded bytes.
 
     An update or result that cannot be decoded is delivered as a vector of NaN, and counted as
     ``undecodable``. So its sender is treated like a sender of non-finite values.

@@ -120,8 +120,8 @@ class Guard:
             )
 
     def sweep(self) -> None:
-        """Close the connections with revoked keys. Add notices about known peers whose keys are not
-        allowed."""
+        """Close the connections with revoked keys. Add notices about known peers without an allowed
+        key."""
         if self._guarded is not None:
             self._guarded.sweep()
         outside = self.keys.outside()

@@ -112,8 +112,8 @@ class Buffer:
 
     def lend(self, nbytes: int) -> NDArray[np.uint8]:
         """Return an array over the first ``nbytes``. Every view of this array keeps the array
-        alive, because numpy sets the base of a view to the array at the end of the chain of bases,
-        and the base of this array is a memoryview."""
+        alive: the base of a view is the last array in its chain of bases. Here this is the returned
+        array, because its own base is a memoryview."""
         assert self.is_free
         lent = np.frombuffer(view_of(self.memory)[:nbytes], np.uint8)
         self._user = weakref.ref(lent)

@@ -68,7 +68,8 @@ class LinkTable:
         # lane.
         self._closed_lanes: dict[int, tuple[float, ControlLane | BulkLane]] = {}
         self.retry_at = float("inf")
-        # Peers whose key is not known yet -> addresses, to connect to when the key is known.
+        # Peer without a known key -> its addresses. The table connects to them when the key is
+        # known.
         self._keyless: dict[PeerId, tuple[str, str]] = {}
 
     def connect(self, peer: PeerId, control: str, bulk: str) -> None:
@@ -141,7 +142,7 @@ class LinkTable:
         self.retry_at = min(self.retry_at, at)
 
     def retry(self, now: float) -> None:
-        """Try to connect the lanes whose next attempt is due."""
+        """Try to connect the lanes for which the next attempt is due."""
         if now >= self.retry_at:
             self.retry_at = float("inf")
             for fd, (at, lane) in list(self._closed_lanes.items()):
@@ -152,8 +153,8 @@ class LinkTable:
                     self._open(lane, now)
 
     def follow_keys(self, keys: Keys, arrivals: list[Arrival], now: float) -> None:
-        """Connect to peers whose keys have become known, and drop links to peers whose keys were
-        revoked or have changed."""
+        """Connect to peers with keys that have become known. Drop links to peers with keys that
+        were revoked or have changed."""
         for link in list(self.links.values()):
             if link.parties.other != keys.key_of(link.peer):
                 self.disconnect(link.peer)
@@ -300,7 +301,7 @@ class LinkTable:
         self._read_fds(arrivals, list(self._by_fd))
 
     def read(self, arrivals: list[Arrival]) -> None:
-        """Process the events of the lanes whose descriptors are readable."""
+        """Process the events of the lanes with readable descriptors."""
         self._read_fds(arrivals, [fd for fd, _ in self._epoll.poll(0)])
 
     def _read_fds(self, arrivals: list[Arrival], fds: list[int]) -> None:

@@ -529,7 +529,7 @@ class SealedInbox:
     # --- end --------------------------------------------------------------------------------------
 
     def sweep(self) -> None:
-        """Close the connections of peers whose keys were revoked. Only valid in a run with keys."""
+        """Close the connections of peers with revoked keys. Only valid in a run with keys."""
         keys = self._keys
         assert keys is not None
         self._forget_offers(lambda owner, key: keys.peer_of(key) != owner)

@@ -53,7 +53,7 @@ class RefusedKeys:
                 yield key, address
 
     def settled(self, now: float) -> list[str]:
-        """Remove and return the addresses whose notice is older than ``FORGET_S``."""
+        """Remove and return the addresses with a notice older than ``FORGET_S``."""
         over = [address for address, since in self._told.items() if now - since >= FORGET_S]
         for address in over:
             del self._told[address]

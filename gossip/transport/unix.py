@@ -100,8 +100,7 @@ class UnixLane:
         self.chunk_bytes, self.up = CHUNK_BYTES, False
         self._lender: Lender | None = None
         self._region, self._shown = 0, False
-        # Transfer -> envelope and payload of a message whose payload the receiver has not copied
-        # yet.
+        # Transfer -> envelope and payload of a message, until the receiver has copied the payload.
         self._lent: dict[int, tuple[bytes, NDArray[np.uint8]]] = {}
         self._declined: list[Outgoing] = []
 
@@ -112,14 +111,14 @@ class UnixLane:
         self._region += 1
 
     def declined(self) -> list[Outgoing]:
-        """Return the messages whose payloads must be sent, because the receiver cannot map their
-        memory. No further memory is lent to this receiver."""
+        """Return the messages to send again with their payloads, because the receiver cannot map
+        the memory of the payloads. No further memory is lent to this receiver."""
         declined, self._declined = self._declined, []
         return declined
 
     def lend(self, envelope: bytes, holder: NDArray[np.uint8]) -> Outgoing | None:
-        """Return a message whose payload the receiver reads in shared memory. Return None if the
-        payload is not in shared memory, or is so small that sending it is faster."""
+        """Return a message with a payload that the receiver reads in shared memory. Return None if
+        the payload is not in shared memory, or is so small that sending it is faster."""
         if self._lender is None or len(holder) <= CHUNK_BYTES:
             return None
         offset = self._lender.offset_of(holder)
@@ -385,7 +384,7 @@ class UnixInbox:
                 os.close(fd)
 
     def _borrow(self, connection: socket.socket, header: memoryview, end: int, now: float) -> None:
-        """Read a message whose payload is in shared memory of its sender. If the payload cannot be
+        """Read a message with a payload in shared memory of the sender. If the payload cannot be
         read, report it to the sender at once."""
         self._traffic.received_messages += 1
         if not LENT.size < len(header) <= LENT.size + HEADER_BYTES_MAX:

@@ -81,8 +81,8 @@ class Blocks(Encoding):
 
         blocks = self._blocks(len(vector))
         written = raw[: SCALE_BYTES * blocks].view(np.uint16)
-        # This check includes negative, infinite and NaN scales, whose bit patterns are larger than
-        # that of the largest scale.
+        # This check also rejects negative, infinite and NaN scales, because their bit patterns are
+        # larger than that of the largest scale.
         if int(written.max(initial=0)) > self._largest_scale_bits:
             raise Malformed("a scale is not a value that an encoder writes")
         scales, codes = self._parts(raw, blocks)
@@ -105,9 +105,9 @@ class Blocks(Encoding):
 
     @property
     def _largest_scale(self) -> float:
-        """Largest scale with which every code is decoded to a finite number, even the code
-        ``-largest - 1``, which only a Byzantine peer sends. 2 - 2**-7 is the largest bfloat16 below
-        2, and 2**127 is the largest power of two in float32."""
+        """Largest valid scale. With this scale, every code is decoded to a finite value, even the
+        code ``-largest - 1``, which only a Byzantine peer sends. The largest bfloat16 below 2 is 2
+        - 2**-7. The largest power of two in float32 is 2**127."""
         return float((2 - 2.0**-7) * 2.0**127 / (self.largest + 1))
 
     @property

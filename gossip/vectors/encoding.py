@@ -4,7 +4,7 @@
     raw = encoding.encode(vector, place)
     vector = encoding.decode(raw, len(vector), place)
 
-An encoding is a frozen dataclass whose fields are its options. Only this package interprets the
+An encoding is a frozen dataclass, and its fields are its options. Only this package interprets the
 encoded bytes. The number of bytes depends only on the number of elements, or on the shapes of the
 tensors. So a receiver computes sizes from its own model, and never from a message. The names of
 encodings are available without an import of torch.
@@ -64,7 +64,7 @@ def from_bytes(raw: NDArray[np.uint8]) -> NDArray[np.float32]:
 
 
 def are_finite(raw: NDArray[np.uint8]) -> bool:
-    """Whether these bytes are a float32 vector whose elements are all finite."""
+    """Whether these bytes are a float32 vector with finite elements only."""
     return len(raw) % NUMBER_BYTES == 0 and is_finite(from_bytes(raw))
 
 

@@ -82,7 +82,7 @@ class PowerSGD(Encoding):
         return Int8()
 
     def nbytes(self, elements: int) -> int:
-        """Return the length in bytes of a vector whose shapes are not known. It is sent
+        """Return the length in bytes of a vector without known shapes. It is sent
         unchanged."""
         return bytes_for(elements)
 

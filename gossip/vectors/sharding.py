@@ -11,9 +11,9 @@ import numpy as np
 from .encoding import Shape, bytes_for
 
 SHARD_BYTES = 2**20
-"""Size of a vector, in bytes, above which it is divided into shards, whose servers work in
-parallel. Each shard needs a message in each direction between its server and every other peer. This
-takes about as long as averaging four updates of one megabyte."""
+"""Size of a vector, in bytes, above which it is divided into shards. Each shard has its own server,
+and the servers work in parallel. Each shard needs a message in each direction between its server
+and every other peer. This takes about as long as averaging four updates of one megabyte."""
 
 SUMMED_SHARD_BYTES = 4 * 2**20
 """Size instead of ``SHARD_BYTES`` on one host, for a rule that adds up updates. There, an
