@@ -64,8 +64,8 @@ def corrupt_pass_result(
 @declared("{peers}[*{share}]", "2,5*0.1", real=True)
 @dataclass(frozen=True, slots=True)
 class NegatedActivations(ActivationFault):
-    """The peers of a pipeline send the negated output of their layers, for all micro-batches or for
-    a share of the micro-batches."""
+    """The peers of a pipeline send the negated output of their layers, for all micro-batches or a
+    share of them."""
 
     lies_about = "output"
 
@@ -74,7 +74,7 @@ class NegatedActivations(ActivationFault):
 @dataclass(frozen=True, slots=True)
 class NegatedGradients(ActivationFault):
     """The peers of a pipeline return the negated gradient of their stage's input, for all
-    micro-batches or for a share of the micro-batches."""
+    micro-batches or a share of them."""
 
     lies_about = "gradient"
 
@@ -83,7 +83,7 @@ class NegatedGradients(ActivationFault):
 @dataclass(frozen=True, slots=True)
 class ScaledGradients(ActivationFault):
     """The peers of a pipeline return a hundred times the gradient of their stage's input, for all
-    micro-batches or for a share of the micro-batches."""
+    micro-batches or a share of them."""
 
     lies_about = "gradient"
     factor = 100.0
@@ -92,7 +92,7 @@ class ScaledGradients(ActivationFault):
 @declared("{peers}[*{share}]", "2,5*0.1", real=True)
 @dataclass(frozen=True, slots=True)
 class FalseAudits(ActivationFault):
-    """The peers falsely accuse the peers that they audit in a pipeline. They do so in all of their
-    audits or in a share of the audits."""
+    """The peers of a pipeline falsely accuse the peers that they audit, in all audits or a share of
+    them."""
 
     lies_about = "audit"

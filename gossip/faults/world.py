@@ -45,8 +45,7 @@ class Partition(Fault):
 @declared("{peers}@{at_s}+{for_s}", "0-7@20s+10s", real=True)
 @dataclass(frozen=True, slots=True)
 class Ring(Fault):
-    """The peers form a ring. Each of them reaches no other peer of the ring than its two
-    neighbours."""
+    """The peers form a ring, and each reaches only its two neighbours in the ring."""
 
     peers: tuple[int, ...] = of(
         Peers(

@@ -533,7 +533,7 @@ class ServesAgain(SubjectEvent):
 
 
 class Share(SubjectEvent):
-    """A peer's share of the samples of a round has changed, because its speed has changed."""
+    """A peer's share of the samples of a round has changed, because of the peer's speed."""
 
     was: Real
     share: Real
@@ -648,7 +648,7 @@ class UnequalUpdates(PeerEvent):
 
 
 class UnlikeProfile(SubjectEvent):
-    """A peer of a pipeline takes much longer or shorter for a micro-batch (`measured_us`) than its
+    """A peer of a pipeline takes much more or less time for a micro-batch (`measured_us`) than its
     profile predicts (`predicted_us`)."""
 
     measured_us: Real

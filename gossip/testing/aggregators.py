@@ -107,14 +107,13 @@ def check_aggregator(
     - Two verdicts on the same updates are bit-identical. No global random state is read or changed.
     - A call and ``explain`` return the same aggregate. If it is a mean of the updates, its weights
       are those of the verdict.
-    - The order of the updates and of the coordinates does not matter. The numbers of chunks and
-        shards do not matter either.
+    - The orders of updates and coordinates, and the numbers of chunks and shards, do not matter.
     - The aggregate of equal updates equals them. The aggregate of finite updates is finite.
     - If the rule declares it, shifting or scaling the updates shifts or scales the aggregate.
-    - All requirements are also met for other n and f, and in later rounds.
+    - All requirements also hold for other n and f, and in later rounds.
     - f Byzantine updates of any size, at any position, do not move the aggregate without bound and
-        do not escape detection. No tested attack moves the aggregate farther than ``kappa`` allows.
-        Rules declared ``robust=False`` or ``discerning=False`` are exempt.
+      do not escape detection. No tested attack moves the aggregate farther than ``kappa`` allows.
+      Rules declared ``robust=False`` or ``discerning=False`` are exempt.
 
     For a rule declared "bounded", kappa is in units of the honest spread or of the length of the
     honest mean, whichever is larger. In the search, a rule that needs trusted data receives the
@@ -124,18 +123,17 @@ def check_aggregator(
 
     Args:
         candidate: A rule with or without options, a plain function ``(updates, *, f)``, a spec for
-            ``load``, or a pre-aggregation. A pre-aggregation is checked together with a
-            ``trimmed_mean`` after it.
+            ``load``, or a pre-aggregation. A pre-aggregation is checked with ``trimmed_mean`` after
+            it.
         n: Number of updates in a test case.
         f: Number of Byzantine peers to tolerate.
         d: Number of coordinates.
         seed: Seed of the test cases.
         oracle: Plain and slow implementation of the rule for comparison. ``oracle(updates, f)``
             maps ``(n, d)`` float64 to ``(d,)``.
-        kappa: Bound to check: the rule must be (f, kappa)-robust for this n and f. The default is
-            the proven bound of a built-in rule, or 16.
-        strengths: Number of strengths to try for each attack, at least 2. The time of the check is
-            proportional to it.
+        kappa: Bound to check: the rule must be (f, kappa)-robust. The default is the proven bound
+            of a built-in rule, or 16.
+        strengths: Number of strengths to try for each attack, at least 2.
     Returns: The measurements.
     Raises: AssertionError: The rule breaks a requirement. The message has the numbers.
     """

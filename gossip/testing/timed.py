@@ -18,8 +18,8 @@ class TimedLayer(nn.Module):
         forward_each_s: Additional seconds of a forward pass for each sample.
         backward: Duration of a backward pass, as a multiple of the forward pass.
         parameters: Number of parameters of the layer. Their gradients are 0.
-        speed: Speed of the emulated device; all times are divided by it. It is not part of the
-            layer's ``repr``, so a profile treats layers of all speeds as equal.
+        speed: Speed of the emulated device; all times are divided by it. The layer's ``repr`` omits
+            it, so a profile treats layers of all speeds as equal.
     """
 
     def __init__(
