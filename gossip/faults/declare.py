@@ -60,7 +60,7 @@ _Made = TypeVar("_Made", bound=type[Fault])
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of fault, with its name in typed words and in tables.
+    """A kind of fault. ``name`` is its name on the command line and in plan files.
 
     Attributes:
         word: Syntax of the text after the name and a colon. Each ``{field}`` follows its separator;
@@ -86,7 +86,7 @@ class Kind:
 
     @cached_property
     def units(self) -> dict[str, Unit]:
-        """Units of the fields that are not fixed, by field."""
+        """Field -> value type, for all fields that are not in ``fixed``."""
         return {
             field.name: field.metadata["unit"]
             for field in dataclasses.fields(self.made)
@@ -204,7 +204,7 @@ def typed_kinds() -> tuple[str, ...]:
 
 
 def unknown_kind(kind: str, where: str, known: tuple[str, ...]) -> BadFault:
-    """Return the error for an unknown kind, with the nearest known one."""
+    """Return the error for an unknown kind. It suggests the nearest known kind."""
     return BadFault(
         f"{where}: unknown kind {kind!r}{suggest_name(kind, known)}",
         f"{list_nearest(kind, known)}: docs/faults.md",

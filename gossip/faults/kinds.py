@@ -76,7 +76,7 @@ class Slow(Fault):
 
 def _check_slow(fault: Slow, where: str, usage: str) -> None:
     if fault.at_s is None and fault.for_s is not None:
-        raise BadFault(f"{where}: for_s is the time from at_s on, which is missing", usage)
+        raise BadFault(f"{where}: for_s needs at_s, the time at which the fault begins", usage)
 
 
 add(
@@ -107,8 +107,8 @@ class ByzantineFault(Fault):
 
     @property
     def built_in(self) -> AttackKind | None:
-        """The attack; None if it is not built in. Reading a plan does not load a user's file. The
-        processes of the run load the file with ``kind_of``."""
+        """The attack with the name ``attack``; None if it is not built in. Reading a plan does not
+        load a user's file. The processes of the run load the file with ``kind_of``."""
         return ATTACKS.get(self.attack)
 
     @property

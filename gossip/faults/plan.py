@@ -149,7 +149,7 @@ class FaultPlan:
         """
         lies = self.of_kind(ActivationFault)
         if lies and not stages:
-            raise BadFault(f"fault {lies[0]}: it needs a member of a stage of a pipeline", hint)
+            raise BadFault(f"fault {lies[0]}: it needs a pipeline, and this run has none", hint)
         return self
 
     def disturbs(self, peer: int) -> bool:
@@ -254,7 +254,7 @@ def check_effect(fault: ByzantineFault, honest: int) -> None:
     known = fault.built_in
     if fault.strength is None and known is not None and known.idle(honest + f, f):
         raise BadFault(
-            f"fault {fault}: without a strength it has no effect if {f} of {honest + f} attack",
+            f"fault {fault}: its default strength has no effect if {f} of {honest + f} attack",
             f"for example {fault}*1.5",
         )
 

@@ -1,4 +1,4 @@
-"""Parses and formats the parts of a typed fault: peers, durations, numbers."""
+"""Parses and formats the parts of a fault on the command line: peers, durations, numbers."""
 
 from __future__ import annotations
 
@@ -99,13 +99,14 @@ def seconds_of(text: str) -> float:
 
 
 def duration(seconds: float) -> str:
-    """Return a duration as it is typed: ``2s`` or ``500ms``."""
+    """Return a duration in the syntax of the command line: ``2s`` or ``500ms``."""
     amount, unit = (seconds, "s") if seconds >= 1 else (seconds * 1000, "ms")
     return f"{amount:.6f}".rstrip("0").rstrip(".") + unit
 
 
 def peers_word(peers: tuple[int, ...]) -> str:
-    """Return peers as they are typed: ``0-4,7``. Three or more consecutive peers become a range."""
+    """Return peers in the syntax of the command line: ``0-4,7``. Three or more consecutive peers
+    become a range."""
     words: list[str] = []
     at = 0
     while at < len(peers):

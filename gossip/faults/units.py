@@ -198,7 +198,7 @@ class Choice(Unit):
 
 @dataclass(frozen=True, slots=True)
 class Function(Unit):
-    """A function of the user, as ``PLACE:NAME``: a file or an importable module."""
+    """A function of the user, as ``PLACE:NAME``. ``PLACE`` is a file or an importable module."""
 
     usage: str = "FILE.py:FUNCTION"
     named: str = "a function, such as my_attacks.py:mine"
@@ -243,9 +243,9 @@ class Peer(Unit):
 
 @dataclass(frozen=True, slots=True)
 class Peers(Unit):
-    """Several peers. ``everybody``: whether ``all`` or an omitted key is valid. ``wrong`` and
-    ``idle`` return the reason why this number of peers is invalid, or "". ``idle`` applies only to
-    the command line."""
+    """Several peers. ``everybody``: whether ``all``, or a table without the key, means all peers.
+    ``wrong`` and ``idle`` return the reason why this number of peers is invalid, or "". ``idle``
+    applies only to the command line."""
 
     usage: str = "PEERS"
     everybody: bool = False
@@ -312,7 +312,7 @@ class Sides(Unit):
 
 
 def of(unit: Unit, default: Any = MISSING) -> Any:
-    """Return a field of a fault."""
+    """Return a dataclass field of a fault, with its value type."""
     return field(default=default, metadata={"unit": unit})
 
 

@@ -234,8 +234,8 @@ class SlowNode(Fault):
 @declared("{peer}*{share}@{at_s}+{for_s}", "5*0.1@20s+10s")
 @dataclass(frozen=True, slots=True)
 class Starve(Fault):
-    """The processes of the peer receive ``share`` of a processor, so all work of trainer, rule and
-    node takes 1/``share`` times as long. The sockets still receive messages."""
+    """The processes of the peer receive the share ``share`` of a processor. All work of trainer,
+    rule and node takes 1/``share`` times as long. The sockets still receive messages."""
 
     peer: int = of(Peer())
     share: float = of(Number(least=0.01, most=1.0))

@@ -81,8 +81,7 @@ class ClaimFiles:
             with contextlib.suppress(FileExistsError):
                 os.link(scratch, path)  # atomic; fails if ``path`` exists
         finally:
-            # An error of ``unlink`` would hide an error of the write above, which the caller
-            # reports.
+            # The caller reports an error of the write above. An error of ``unlink`` would hide it.
             with contextlib.suppress(OSError):
                 scratch.unlink()
 

@@ -1,5 +1,5 @@
 """Injects the faults of one node, from the run's plan and its drills. The injector wraps the node's
-transport and core. Only nodes with faults have one."""
+transport and core. Nodes without faults have no injector."""
 
 from __future__ import annotations
 

@@ -22,7 +22,8 @@ from .claims import began_in
 
 
 class FaultyTrainer:
-    """Replacement for ``gossip.training.steps.Steps`` of a session."""
+    """Injector of the faults of one trainer. It replaces ``gossip.training.steps.Steps`` in the
+    session."""
 
     def __init__(self, config: RunConfig, peer: int, run_dir: Path | None) -> None:
         self._peer = peer

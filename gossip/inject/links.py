@@ -77,8 +77,9 @@ def _is_broken(fault: LinkFault, passed_s: float) -> bool:
 def links_at(
     local: PeerId, peers: Iterable[PeerId], faults: Iterable[LinkFault]
 ) -> dict[PeerId, LinkCondition]:
-    """Return the condition of each affected link of the peer ``local``, by the peer at its other
-    end. If several faults affect one link, the condition has the worst value of each kind."""
+    """Return peer -> condition of the link from ``local`` to this peer, for all links that the
+    faults affect. If several faults affect one link, its condition has the worst value of each
+    kind."""
     everybody = tuple(peers)
     found: dict[PeerId, LinkCondition] = {}
     for fault in faults:

@@ -25,7 +25,7 @@ HEADER_BYTES = 4096
 ALIGNMENT = 64
 LENT_ELEMENTS = 2**18
 """Minimum size of a result, in elements, for lending: the script then receives views of the result.
-It receives a copy of a smaller result, because that takes less time."""
+For a smaller result it receives a copy, which takes less time."""
 PAGED_ELEMENTS = 2**18
 """Minimum size of a slot, in elements, for which the slot begins at a page. Such a slot can be
 pinned for a GPU."""
@@ -136,7 +136,7 @@ class Arena:
 
     @classmethod
     def create(cls, elements: int, encoded_bytes: int = 0) -> Arena:
-        """Create an arena of zeros. The caller may send its ``fd`` to the other side before
+        """Create an arena of zeros. The caller may send the arena's ``fd`` to the other side before
         ``close``."""
         assert elements > 0
         fd = allocate(_size(elements, encoded_bytes))
@@ -184,8 +184,8 @@ class Arena:
         takes several times as long if the kernel has to allocate the page. Before Linux 5.14 this
         has no effect.
 
-        Each call of ``madvise`` allocates only a part, because it blocks all other threads of the
-        interpreter.
+        The pages are allocated in several calls of ``madvise``, because each call blocks all other
+        threads of the interpreter.
         """
         if (memory := self._memory) is None:
             return

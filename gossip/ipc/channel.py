@@ -148,7 +148,7 @@ class Channel:
             for fd in fds:
                 os.close(fd)
             raise LocalError(
-                f"received a packet larger than {PACKET_BYTES_MAX} bytes or {DESCRIPTORS_MAX} "
+                f"received a packet with more than {PACKET_BYTES_MAX} bytes or {DESCRIPTORS_MAX} "
                 "descriptors"
             )
         try:

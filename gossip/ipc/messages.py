@@ -25,7 +25,7 @@ The messages of one incarnation; the trainer is on the left:
     Restored ->
              <- StateConfirmed
     LedgerRequest ->      (at any time) a checkpoint will be saved
-             <- LedgerReply(r)  the part of the checkpoint beside the state of the trainer
+             <- LedgerReply(r)  the part of the checkpoint that the node provides
     Close    ->           the trainer ends; the node drains and replies with Halt
 
 If a pipeline has lost the state of a stage, before the first round:
@@ -75,7 +75,7 @@ class Prepare:
     round_id: int = 0
     ledger: bytes = b""  # Ledger in the checkpoint that the trainer has loaded, if any.
     collectives: int = 0  # Number of rounds before ``round_id`` that made no step.
-    marks: int = 0  # Number of elements of the flat vector after those of the parameters.
+    marks: int = 0  # Number of marks, which are after the parameters in the flat vector.
     shapes: bytes = b""  # ``pack_shapes`` of the parameters, if the encoding needs shapes.
     # Bytes that a stage of a pipeline receives and sends for each micro-batch.
     activation_bytes: tuple[int, int] = (0, 0)
@@ -147,7 +147,7 @@ class Snapshot:
     nbytes: int
     error: str
     parts: tuple[int, ...] = ()  # Length of each part of the state, in bytes.
-    base: int = 0  # Number of bytes at the start of the first part that rarely change.
+    base: int = 0  # Number of rarely changing bytes at the start of the first part.
 
 
 @record
@@ -173,7 +173,7 @@ class DivergenceReport:
     Attributes:
         peers_differ: Whether the replicas differ already. If False, they would differ as soon as
             this peer misses a round.
-        replaced: Whether the replica of most peers has replaced the local one.
+        replaced: Whether the replica of most peers has replaced the local replica.
         tensors: Names of some tensors that differ. ``count`` is the number of all tensors that
             differ.
         largest: Largest absolute difference of two elements; -1.0 if unknown.

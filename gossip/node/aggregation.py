@@ -49,7 +49,7 @@ class Aggregation:
         self._reducer.prepare(peers, max(shard_elements), prepared)
 
     def aggregate(self, effect: events.Aggregate) -> None:
-        # The rows of a mix are parameters, which are rightly equal at the start of a run.
+        # The rows of a mix are parameters. They are equal at the start of a run, which is no error.
         if not effect.mix and (identical := self._identical.find_identical(effect.rows)):
             self._journal.event("identical_updates", round=effect.round_id, peers=identical)
         if effect.step in ("whole", "measure"):

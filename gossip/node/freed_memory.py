@@ -1,4 +1,4 @@
-"""Keeps memory that a node has freed in its process, for reuse in the next round.
+"""Keeps the freed memory of a node mapped, for reuse in the next round.
 
 By default, glibc maps memory for each large allocation and unmaps the memory when it is freed. The
 kernel then clears each page of the next allocation when the page is first used. For a vector of 25

@@ -17,8 +17,8 @@ COLUMNS = {
     "memory.total": ("memory_total", 2**20),
     "temperature.gpu": ("celsius", 1),
 }
-"""Columns of ``nvidia-smi``. The values are the name in an event ``usage``, and the factor that
-converts to its unit."""
+"""Column of ``nvidia-smi`` -> name in an event ``usage``, and factor that converts the value to the
+unit there."""
 GPUS_MAX = 64
 ANSWER_BYTES = 16 * 1024
 _DEVICE = re.compile(r"/dev/nvidia\d+")

@@ -75,13 +75,12 @@ processors."""
 LINGER_S = 1.0
 TERMINATION_GRACE_S = 3.0
 ANNOUNCE_S = 2.0
-"""Time for which a node continues after the death of its trainer to announce the death, in
-seconds."""
+"""Time for which a node announces the death of its trainer before the node halts, in seconds."""
 
 
 class Node:
-    """Node of one peer. ``run`` returns after the node has halted. It may run in a process or in a
-    thread.
+    """Node of one peer. It may run in its own process or in a thread. ``run`` returns after the
+    node has halted.
 
     Args:
         channel: One end of ``Channel.pair()``, which the node then owns. The trainer has the other
@@ -391,8 +390,8 @@ class Node:
             self._handle(arrival, now)
 
     def _receive(self, now: float, everything: bool) -> None:
-        """Process the worker's results and the trainer's packets: one poll of them, or until none
-        is left."""
+        """Process results of the worker and packets of the trainer. ``everything``: whether to
+        repeat this until none is left."""
         while ready := self._local.poll(0):
             for fd, _ in ready:
                 if fd == self._worker.fd:

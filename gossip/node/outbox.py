@@ -81,8 +81,8 @@ class TrainerOutbox:
         self._backlog_bytes -= apply_bytes(effect)
 
     def add_payload(self, message: control.FromNode, payload: Payload) -> None:
-        """Queue a message together with a descriptor of shared memory with a copy of the
-        payload."""
+        """Copy a payload to new shared memory, and queue a message with the descriptor of this
+        memory."""
         data = payload.data
         state = data if isinstance(data, tuple) else (data,)
         outgoing = QueuedMessage(message, ready=False)
@@ -122,8 +122,9 @@ class TrainerOutbox:
 
     def _yield_turn(self, outgoing: QueuedMessage) -> bool:
         """Move the start of a round, for which no slot is free, behind the other messages.
-        Otherwise it would block them if a trainer that has left its loop uses all slots. If a later
-        message supersedes the round, drop its start. Return whether other messages are queued."""
+        Otherwise the message would block the others if a trainer that has left its loop uses all
+        slots. If a later message supersedes the round, drop its start. Return whether other
+        messages are queued."""
         if len(self._queue) == 1:
             return False
         self._queue.popleft()

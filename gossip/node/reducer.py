@@ -92,8 +92,8 @@ def as_payload(vector: np.ndarray) -> Payload:
 
 
 def as_encoded(wire: WireFormat, work: Aggregate, vector: np.ndarray) -> Payload:
-    """Return the payload of a finite result with an encoding. Its vector is the decoded one,
-    because the local peer must apply the same values as the peers that decode the result."""
+    """Return the payload of a finite result with an encoding. It has the decoded vector, because
+    the local peer must apply the same values as the peers that decode the result."""
     content = wire.encode(vector, "result", work.round_id, work.shard)
     decoded = wire.decode(content, "result", work.round_id, work.shard)
     return Payload(decoded, len(content), True, payload_digest(content), encoded=content)
@@ -399,7 +399,7 @@ class Reducer:
 
     def _run_on_copies(self, work: Aggregate, rows: _Rows, maker: ResultMaker) -> Aggregated:
         """Run the rule on copies of the updates. If an update is no longer finite, its peer has
-        changed it after its arrival. It is left out and gets the weight 0."""
+        changed it after its arrival. The update is left out and has the weight 0."""
         copies = [own_copy(row) for row in work.rows]
         counted = [copy is not None for copy in copies]
         if not any(counted):

@@ -118,8 +118,8 @@ class ResultSlots:
         return (self._free.pop(), False) if self._free else None
 
     def applied(self, slot: int) -> None:
-        """Record that the trainer has applied the result in a slot. Its gradients are then views of
-        no other slot."""
+        """Record that the trainer has applied the result in a slot. The trainer's gradients are
+        then views of no other slot."""
         if self._lent:
             slot, self._in_gradients = self._in_gradients, slot
         if 0 <= slot < self._copied:

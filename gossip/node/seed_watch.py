@@ -37,7 +37,7 @@ class SeedWatch:
         self._announcement.attempt(now)
 
     def poll(self, now: float, *, all_linked: bool) -> Iterator[Event]:
-        """Repeat the announcement if it is due, and yield events for what is new about other peers.
+        """Repeat the announcement if it is due, and yield events about the other peers.
 
         Args:
             all_linked: Whether the links to all other peers are up. If so, the folder is read less

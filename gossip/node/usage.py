@@ -46,9 +46,9 @@ class UsageMeter:
         self._gpus.close()
 
     def measure(self) -> dict[str, Any]:
-        """Return the fields of an event ``usage``, without unknown figures. The processes have
-        processor time in seconds and memory in bytes. The machine has the load, available memory
-        and free disk space in bytes, and the state of the trainer's GPUs."""
+        """Return the fields of an event ``usage``, without unknown figures. For the processes,
+        these are processor time in seconds and memory in bytes. For the machine, these are the
+        load, available memory and free disk space in bytes, and the state of the trainer's GPUs."""
         cpu_s, memory = used_by(self._pids)
         found: dict[str, Any] = {"cpu_s": round(cpu_s, 2), "memory": memory}
         found["load"] = round(os.getloadavg()[0], 2)

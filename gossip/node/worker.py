@@ -1,5 +1,5 @@
-"""Thread for large aggregations, copies and digests. In the event loop, they would delay the node's
-replies to probes."""
+"""Thread for large aggregations, copies and digests. In the event loop, this work would delay the
+node's replies to probes."""
 
 from __future__ import annotations
 

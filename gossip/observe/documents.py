@@ -91,7 +91,7 @@ class CodeVersion(Declared):
 
 
 class Outcome(Declared):
-    """Outcome of a run, from ``summary.json``. All fields are None without a summary."""
+    """Outcome of a run, from ``summary.json``. If there is no summary, all fields are None."""
 
     status: Text = None
     exit_code: Count = None

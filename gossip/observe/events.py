@@ -513,7 +513,7 @@ class Round(PeerEvent):
 
     @property
     def scores(self) -> dict[int, float]:
-        """Known trust in each peer."""
+        """Peer -> trust score, without unknown scores."""
         return scores_of(self.trust)
 
     @property
@@ -564,7 +564,7 @@ class Spawned(PeerEvent):
 
 
 class StageBack(StageEvent):
-    """A peer of a stage that had lost all its peers is back."""
+    """A stage had lost all its peers, and a peer of this stage is back."""
 
     peers: Peers
 

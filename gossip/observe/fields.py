@@ -82,8 +82,8 @@ def _list_of(accepts: Callable[[object], bool]) -> Callable[[object], bool]:
 
 
 def _object_of(types: Mapping[str, FieldType], *needs: str) -> Callable[[object], bool]:
-    """Return a check whether a value is an object with fields of these types. The fields ``needs``
-    are required."""
+    """Return a function that checks whether a value is an object with fields of these types. The
+    fields ``needs`` are required."""
     return lambda value: (
         isinstance(value, dict)
         and not find_problem(value, types)

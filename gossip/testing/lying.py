@@ -34,7 +34,7 @@ def check_attackers(
     called = case.call(bound, rows)
     if not near(called, verdict.aggregate, CALLED):
         raise AssertionError(
-            f"{bound.name} returns another aggregate when called than in ``explain``, with {f} "
+            f"{bound.name} returns another aggregate from a call than from ``explain``, with {f} "
             f"Byzantine peers, {name}: {apart(called, verdict.aggregate)} apart"
         )
     if not torch.equal(rows, given):
@@ -91,5 +91,6 @@ def check_centered(bound: BoundRule, d: int, f: int, generator: torch.Generator)
         out = verdict.outlyingness
         if not float(out[place[0]]) > OUTLYING >= float(out[place[f:]].max()):
             raise AssertionError(
-                f"{bound.name} with a center, attack {name}: outlyingness {out[place].tolist()}"
+                f"{bound.name} with a center, attack {name}: the first outlyingness must be above "
+                f"{OUTLYING}, those of honest peers at most {OUTLYING}: {out[place].tolist()}"
             )

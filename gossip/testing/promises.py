@@ -17,7 +17,7 @@ from gossip.aggregators import BoundRule, CoordinateRule, Rule, Verdict
 
 from .crowds import SyntheticUpdates, apart, crowd, in_units, near
 
-OUTLYING = 3.0  # outlyingness from which on an update is evidence against its peer
+OUTLYING = 3.0  # outlyingness above which an update is evidence against its peer
 # Maximum relative difference between the aggregate of a call and that of the verdict. They may be
 # summed in different orders.
 CALLED = 1e-5
@@ -29,8 +29,8 @@ def check_verdict(bound: BoundRule, case: SyntheticUpdates) -> None:
     shape = tuple(verdict.aggregate.shape)
     if shape != (d,):
         raise AssertionError(
-            f"{bound.name} makes an aggregate of shape {shape} of updates of shape {(n, d)}, not "
-            f"{(d,)}"
+            f"{bound.name} makes an aggregate of shape {shape}, not {(d,)}, of updates of shape "
+            f"{(n, d)}"
         )
     for what, numbers in (("weights", verdict.weights), ("outlyingness", verdict.outlyingness)):
         if numbers.shape != (n,):
@@ -46,7 +46,7 @@ def check_verdict(bound: BoundRule, case: SyntheticUpdates) -> None:
     if not largest <= OUTLYING:
         raise AssertionError(
             f"{bound.name}: one of {n} honest updates is {largest:.2f} times as far out as "
-            "typical ones"
+            "typical updates"
         )
 
 
@@ -95,7 +95,7 @@ def check_repeatable(bound: BoundRule, case: SyntheticUpdates) -> None:
     if touched:
         raise AssertionError(
             f"{bound.name} draws from or seeds the random numbers of {', '.join(touched)}, which "
-            "are not its own: take a torch.Generator seeded from round_id"
+            "are not its own: use a torch.Generator seeded from round_id"
         )
     for later, what in itertools.product(
         (at_once, again), ("aggregate", "weights", "outlyingness")
@@ -124,7 +124,7 @@ def check_called(bound: BoundRule, case: SyntheticUpdates) -> None:
     called, explained = case.call(bound, case.updates), case.judge(bound).aggregate
     if not near(called, explained, CALLED):
         raise AssertionError(
-            f"{bound.name} returns another aggregate when called than in ``explain``: "
+            f"{bound.name} returns another aggregate from a call than from ``explain``: "
             f"{apart(called, explained)} apart"
         )
 
@@ -151,7 +151,7 @@ def check_weights(bound: BoundRule, case: SyntheticUpdates) -> None:
     if not torch.allclose(shares, verdict.weights, atol=1e-5):
         raise AssertionError(
             f"{bound.name} reports the weights {_short(verdict.weights)}, but its aggregate is "
-            f"the mean by {_short(shares)}"
+            f"the mean with the weights {_short(shares)}"
         )
 
 
@@ -195,7 +195,7 @@ def check_dtypes(bound: BoundRule, case: SyntheticUpdates) -> None:
         verdict, before = case.judge(bound, given), case.judge(bound, given.to(torch.float32))
         aggregate = verdict.aggregate
         if aggregate.dtype != dtype:
-            raise AssertionError(f"{bound.name} makes {aggregate.dtype} of {dtype}")
+            raise AssertionError(f"{bound.name} makes an aggregate in {aggregate.dtype} of {dtype}")
         if aggregate.device != given.device:
             raise AssertionError(
                 f"{bound.name} moves updates from {given.device} to {aggregate.device}"
@@ -247,7 +247,7 @@ def check_order(bound: BoundRule, case: SyntheticUpdates, generator: torch.Gener
         moved, stayed = getattr(mixed, what), getattr(straight, what)[order]
         if not torch.allclose(moved, stayed, atol=1e-4):
             raise AssertionError(
-                f"{bound.name}: {what} do not move with the updates: {moved} for {stayed}"
+                f"{bound.name}: {what} do not move with the updates: they are {moved}, not {stayed}"
             )
 
 
@@ -257,7 +257,8 @@ def check_agreement(bound: BoundRule, case: SyntheticUpdates) -> None:
     promised = (bound.rule.robust and not in_units(bound)) or not bound.discerning
     if promised and not near(aggregate, row):
         raise AssertionError(
-            f"{bound.name} of equal updates is {apart(aggregate, row)} away from them"
+            f"{bound.name}: the aggregate of equal updates is {apart(aggregate, row)} away from "
+            "them"
         )
 
 
@@ -272,8 +273,8 @@ def check_equivariance(
             moved = case.judge(bound, case.updates * factor, at).aggregate / factor
             if not near(moved, before):
                 raise AssertionError(
-                    f"{bound.name} is not scale equivariant: times {factor:g} it is "
-                    f"{apart(moved, before)} off"
+                    f"{bound.name} is not scale equivariant: with the updates times {factor:g}, "
+                    f"the aggregate is {apart(moved, before)} off"
                 )
     if bound.rule.translation:
         shift = 3 * torch.randn(case.updates.shape[1], generator=generator)
@@ -281,8 +282,8 @@ def check_equivariance(
         moved = case.judge(bound, case.updates + shift, at).aggregate - shift
         if not near(moved, before):
             raise AssertionError(
-                f"{bound.name} is not translation equivariant: shifted it is "
-                f"{apart(moved, before)} off"
+                f"{bound.name} is not translation equivariant: with shifted updates, the "
+                f"aggregate is {apart(moved, before)} off"
             )
 
 
@@ -296,5 +297,6 @@ def check_smallest(bound: BoundRule, f: int, generator: torch.Generator) -> None
         verdict = small.judge(bound)
         if not bool(torch.isfinite(verdict.aggregate).all()):
             raise AssertionError(
-                f"{bound.name} of {n} updates with {d} coordinates: {verdict.aggregate}"
+                f"{bound.name}: the aggregate of {n} updates with {d} coordinates is not finite: "
+                f"{verdict.aggregate}"
             )

@@ -178,8 +178,8 @@ def _copies(row: Tensor, f: int) -> Lies:
 
 
 def breaks_at(aggregate: Aggregate, n: int, d: int, seed: int) -> int | None:
-    """Return the smallest number of attackers, all at one distant point, that break the rule.
-    Return None if not even n - 1 attackers break it."""
+    """Return the smallest number of attackers that break the rule, if all attackers are at one
+    distant point. Return None if not even n - 1 attackers break it."""
     generator = torch.Generator().manual_seed(seed)
     rows = torch.randn(n, d, generator=generator, dtype=torch.float64)
     direction = torch.randn(d, generator=generator, dtype=torch.float64)

@@ -13,8 +13,8 @@ from gossip.aggregators import BoundRule, Gram, GramRule
 from .crowds import LEARNING_RATE, SyntheticUpdates, apart, crowd, near
 
 SHARDS = (1, 3, 8)
-# Number of coordinates. Rules process it in several blocks. It is a prime, so that the last block
-# is not full.
+# Number of coordinates, which rules process in several blocks. It is a prime, so that the last
+# block is not full.
 WIDE = 49_999
 SAME = 1e-6  # maximum relative difference between aggregates with and without shards
 

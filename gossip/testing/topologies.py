@@ -80,8 +80,8 @@ def _check_plans(topology: Topology, roster: Roster) -> None:
 
 
 def _is_repeatable(topology: Topology, roster: Roster, round_id: int, plan: Plan) -> bool:
-    """Whether the plan stays the same if the global random state, the order of the roster, or the
-    previously planned round is another."""
+    """Whether the plan is independent of the global random state, of the order of the roster, and
+    of the round that was planned before."""
     state = random.getstate()
     try:
         random.seed(1)

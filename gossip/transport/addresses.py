@@ -15,7 +15,8 @@ def is_loopback(host: str) -> bool:
 
 
 def is_one_host(host: str) -> bool:
-    """Whether ``host`` is the IP address of a single host. 0.0.0.0 and multicast groups are not."""
+    """Whether ``host`` is the IP address of a single host. 0.0.0.0 and multicast groups are not
+    single hosts."""
     try:
         address = ipaddress.ip_address(host)
     except ValueError:

@@ -1,5 +1,5 @@
 """Interface of transports, and what every transport guarantees. The conformance kit in
-``gossip.testing`` checks it.
+``gossip.testing`` checks these guarantees.
 
 A transport moves messages and payloads between peers. A link to a peer has two lanes: the control
 lane for small messages, and the bulk lane for messages that may have a payload. Each lane
@@ -55,20 +55,24 @@ class Notice:
 class Traffic:
     """Numbers of messages and bytes since the start.
 
-    ``dropped`` has the number of dropped messages and connections for each reason. Messages in both
-    directions, dropped by an injected fault: ``cut``, ``lost``. Outgoing messages: ``no_link``
-    (unknown peer, or no connection), ``full`` (too much is queued for the peer), ``bad_address``,
-    and with keys ``keyless`` (the key of the peer is not known yet). Incoming messages:
-    ``malformed`` (not a message), ``foreign_run`` (from another run), ``own_name`` (another process
-    claims to be this peer), ``wrong_lane``, ``spoken_to`` (a frame on an outbound connection),
-    ``unexpected`` (a payload that is not admitted), ``wrong_size``, ``too_large``, ``gap`` (a
-    missing chunk, or a payload that was never finished), ``unknown_transfer`` (a chunk of an
-    unknown payload), ``crowded`` (too many unfinished payloads of one sender, or too many
-    connections without keys), ``undecodable`` (bytes that no encoder of this run writes),
-    ``bad_record`` (an invalid record of a payload, which ends the connection), and with keys
-    ``wrong_name`` (the sender is not the owner of the key), ``revoked_key``. Incoming connections:
-    ``unknown_key``, ``no_key``, ``stale_key`` (the other side has an old key of this peer),
-    ``bad_handshake`` (all other failures, also without keys).
+    ``dropped`` has the number of dropped messages and connections for each reason:
+
+    - In both directions, by an injected fault: ``cut``, ``lost``.
+    - Outgoing messages: ``no_link`` (unknown peer, or no connection), ``full`` (too much is queued
+      for the peer), ``bad_address``, ``keyless`` (the key of the peer is not known yet).
+    - Headers: ``malformed`` (not a message), ``foreign_run`` (from another run), ``own_name``
+      (another process claims to be this peer), ``wrong_lane``.
+    - Senders: ``wrong_name`` (the sender is not the owner of the key), ``revoked_key``,
+      ``spoken_to`` (a frame on an outbound connection).
+    - Payloads: ``unexpected`` (not admitted), ``wrong_size``, ``too_large``, ``gap`` (a missing
+      chunk, or a payload that was never finished), ``unknown_transfer`` (a chunk of an unknown
+      payload), ``undecodable`` (bytes that no encoder of this run writes).
+    - Connections of payloads: ``bad_record`` (an invalid record, which ends the connection).
+    - Limits: ``crowded`` (too many unfinished payloads of one sender, or too many connections
+      without keys).
+    - Incoming connections: ``unknown_key``, ``no_key``, ``stale_key`` (the other side has an old
+      key of this peer), ``bad_handshake`` (all other failures, also without keys), ``stranger``
+      (another user of this host, or too many connections).
 
     ``sent_payload_bytes`` is the part of ``sent_bytes`` that belongs to payloads. Payloads in
     shared memory count towards neither of the two.
@@ -131,7 +135,7 @@ class Transport(Protocol):
         queue is full.
 
         A large payload is not copied. Its memory must stay unchanged while ``in_flight`` returns
-        True for it. The transport holds a reference to the memory as long.
+        True for it. Until then, the transport holds a reference to the memory.
         """
         ...
 

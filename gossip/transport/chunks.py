@@ -30,8 +30,9 @@ from numpy.typing import NDArray
 CHUNK_BYTES = 2**20
 CHUNKS, CHUNK_BYTES_LEAST = 16, 2**16
 """Minimum number of chunks into which a payload is divided, and minimum size of a chunk in bytes.
-The size has precedence. Over a slow link, arriving chunks show that a payload is in transfer.
-Without them, a peer that does not reply to pings in time because of the payload would seem dead."""
+If both cannot be met, the minimum size is. Over a slow link, arriving chunks show that a payload is
+in transfer. Without them, a peer that does not reply to pings in time because of the payload would
+seem dead."""
 _ALIGNED_BYTES = 2**12
 
 FIRST_MARK = 0xC1  # msgpack never uses it

@@ -507,10 +507,10 @@ def decode(data: bytes | memoryview) -> Envelope:
     valid message. No other error is raised."""
     most = len(data) - _SEAL.size
     if most < 0 or len(data) > HEADER_BYTES_MAX:
-        raise Malformed("not a message, or damaged on its way")
+        raise Malformed("not a message, or damaged in transit")
     packed = data[:most]
     if _SEAL.unpack_from(data, most)[0] != zlib.crc32(packed):
-        raise Malformed("not a message, or damaged on its way")
+        raise Malformed("not a message, or damaged in transit")
     items = MESSAGES.parse(packed)
     if len(items) != 6 or items[0] != PROTOCOL_VERSION or type(items[0]) is not int:
         raise Malformed("not an envelope of this protocol version")

@@ -137,7 +137,8 @@ class Guard:
                 self._traffic.note(("not_allowed", peer), message, said[1], about=peer)
 
     def close(self) -> None:
-        """Close the guard, before the sockets are closed. New connections are then rejected."""
+        """Close the guard. Called before the sockets are closed. From then on, new connections are
+        rejected."""
         if self._guarded is not None:
             self._epoll.unregister(self._guarded.fd)
             self._guarded.close()

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from .chunks import view_of
 
-_F_SEAL_FUTURE_WRITE = 0x0010  # named in Python since 3.13
+_F_SEAL_FUTURE_WRITE = 0x0010  # Python has this constant since 3.13
 _KEEPS_ITS_SIZE = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
 MAPPED_BYTES_MAX = 2**44
 """Maximum size of one peer's memory, in bytes. The address space of a process has 2**47 bytes. A
@@ -68,7 +68,7 @@ class MappedMemory:
         # A huge page may not be available when it is first read, which also causes a SIGBUS.
         ordinary = seals & fcntl.F_SEAL_SHRINK and page == mmap.PAGESIZE
         if not ordinary or not 0 < nbytes <= MAPPED_BYTES_MAX:
-            raise OSError(f"{nbytes} bytes in pages of {page}, with the seals {seals:#x}")
+            raise OSError(f"memory of {nbytes} bytes, pages of {page} bytes, seals {seals:#x}")
         self._bytes = np.frombuffer(mmap.mmap(fd, nbytes, prot=mmap.PROT_READ), np.uint8)
 
     def part(self, offset: int, nbytes: int) -> NDArray[np.uint8] | None:

@@ -154,7 +154,7 @@ class SealedLane:
             return []
         data = end.recv(WELCOME_BYTES)
         if not data or self.up:
-            raise ConnectionError("it has ended, or the receiver has sent data")
+            raise ConnectionError("the connection has ended, or the receiver has sent data")
         self._welcome += data
         if len(self._welcome) < WELCOME_BYTES:
             return []
@@ -214,7 +214,7 @@ def _send_all(end: socket.socket, data: bytes) -> None:
     """Send a few bytes on a connection, which has room for them because it is new. Raises:
     OSError."""
     if end.send(data, _SEND) != len(data):
-        raise ConnectionError("it has no room")
+        raise ConnectionError("the connection has no room")
 
 
 class SealedStream:
@@ -277,7 +277,7 @@ class SealedStream:
         else:
             right = kind in (MESSAGE, HEADER) and 0 < length <= _HEADER_MAX
         if not right:
-            raise Malformed("not a record that is valid here")
+            raise Malformed("a record of an unexpected kind or length")
         self._need = length + OVERHEAD
         if self._need > _SMALL_BYTES:
             self._view = view_of(self._rooms.allocate(_CHUNK_ROOM))
@@ -511,7 +511,7 @@ class SealedInbox:
         )
         got = connection.end.recv_into(room)
         if not got:
-            raise ConnectionError("it has ended")
+            raise ConnectionError("the connection has ended")
         if stream is not None:
             come = stream.grow(got, now)
             arrivals += come

@@ -6,7 +6,7 @@ connections are sent over CURVE. In a run without keys the secrets are sent in t
 session is for one connection, which carries payloads in one direction:
 
     control lane                [OFFER: mark, session, secret, incarnation]     sender to receiver
-    payload lane                [OPEN: magic, session]                          sender to receiver
+    bulk lane                   [OPEN: magic, session]                          sender to receiver
                                 [WELCOME: random, incarnation] record 0         receiver to sender
                                 record 0, record 1, ...                         sender to receiver
     record                      [RECORD: kind, length] sealed data, tag of 16 bytes
@@ -212,7 +212,7 @@ class RecordOpener:
         """
         if self._broken or len(sealed) != len(room) + TAG_BYTES:
             self._broken = True
-            raise Malformed("a record after one that failed to decrypt, or of another size")
+            raise Malformed("a record after an invalid record, or of a wrong size")
         nonce = self._chain.nonce()
         try:
             self._chain.key.decrypt_into(nonce, sealed, head, room)
@@ -274,6 +274,6 @@ def session_of(opening: bytes | bytearray) -> bytes:
     """Return the session that a connection names. Raises: Malformed: ``opening`` is invalid."""
     magic, session = OPEN.unpack(opening)
     if magic != MAGIC:
-        raise Malformed("not a connection of the payload lane")
+        raise Malformed("not a connection of the bulk lane")
     named: bytes = session
     return named

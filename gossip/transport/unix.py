@@ -84,7 +84,7 @@ def _user_at(other_end: socket.socket) -> int:
 
 
 class UnixLane:
-    """Outgoing bulk lane to one peer, a ``links.BulkLane``.
+    """Outgoing bulk lane to one peer (``links.BulkLane``).
 
     A broken connection must be opened again with ``retry``. ``news_fd`` and ``room_fd`` stay the
     same.
@@ -254,8 +254,8 @@ class UnixInbox:
         self.fd = self._epoll.fileno()
         # Descriptor -> serial number and socket.
         self._connections: dict[int, tuple[int, socket.socket]] = {}
-        # Descriptor -> number and mapping of the sender's shared memory, and -> payload being
-        # copied.
+        # Descriptor -> number and mapping of the sender's shared memory; descriptor -> payload
+        # being copied.
         self._mapped: dict[int, tuple[int, MappedMemory]] = {}
         self._loans: dict[int, Loan] = {}
         self._serial = 0

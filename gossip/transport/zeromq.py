@@ -3,9 +3,9 @@ lane uses shared memory and Unix sockets. Otherwise it uses sealed TCP connectio
 
 Each lane has one inbound socket (``inbox``, ``sealed``, ``unix``), and one outbound socket for each
 peer (``links``). The sockets of ZeroMQ are unidirectional: inbound sockets never send, and outbound
-sockets never receive. The envelope of a message names the sender. The routing ids of ZeroMQ do not:
-libzmq chooses them, so that no peer can use another peer's routing id, or abort this process with a
-routing id (docs/design_notes.md N13, N14).
+sockets never receive. The envelope of a message names the sender. Routing ids of ZeroMQ are not
+used for that. libzmq chooses them, so that no peer can use another peer's routing id, or abort this
+process with a routing id (docs/design_notes.md N13, N14).
 
 The transport waits on the file descriptors of the sockets. Those of ZeroMQ are edge-triggered: they
 signal only new messages, not unread messages. So after a signal an inbox stays in ``_unread`` until

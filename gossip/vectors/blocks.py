@@ -134,7 +134,8 @@ class Blocks(Encoding):
             yield start, min(start + step, blocks)
 
     def _filled(self, vector: NDArray[np.float32]) -> Iterator[tuple[tuple[int, int], Tensor]]:
-        """Yield ranges of blocks, each with the elements of its blocks, one row for each block."""
+        """Yield ranges of blocks. Each range comes with the elements of its blocks, one row for
+        each block."""
         import torch
 
         for start, stop in self._pieces(self._blocks(len(vector))):
@@ -156,7 +157,7 @@ class Blocks(Encoding):
 
 def _whole_words(block: int) -> None:
     if block % (2 * WORD_BYTES):
-        raise ConfigError(f"encoding: blocks of {block} numbers", "use a multiple of 8")
+        raise ConfigError(f"encoding: blocks of {block} elements", "use a multiple of 8")
 
 
 @dataclass(frozen=True)

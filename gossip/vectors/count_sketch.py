@@ -32,7 +32,7 @@ def sketch(flat: NDArray[np.float32], seed: int, size: int = SKETCH_SIZE) -> byt
     assert 0 < size <= 128
     places = _places(len(flat), seed, size)
     sums = np.zeros(256)
-    # The loop limits the memory, because bincount converts both arguments to wider types.
+    # The loop limits the memory in use: bincount converts both arguments to wider types.
     for start in range(0, len(flat), _SKETCH_CHUNK):
         stop = start + _SKETCH_CHUNK
         sums += np.bincount(places[start:stop], weights=flat[start:stop], minlength=256)

@@ -71,8 +71,8 @@ class PartsDigest:
 
     def digests(self) -> tuple[bytes, tuple[bytes, ...]]:
         """Return the digest of the whole data and the digests of the parts. With ``lengths``, the
-        digest of the whole is ``digest_of`` the digests of the parts. Without ``lengths``, no
-        digests of parts are returned."""
+        digest of the whole is ``digest_of`` applied to the digests of the parts. Without
+        ``lengths``, no digests of parts are returned."""
         parts = tuple([part.digest() for part in self._done])
         return (digest_of(b"".join(parts)), parts) if self._several else (parts[0], ())
 

@@ -96,8 +96,8 @@ class Encoding(ABC):
 
     @abstractmethod
     def nbytes(self, elements: int) -> int:
-        """Return the length in bytes of an encoded vector of ``elements`` elements, at least one.
-        It is a multiple of 4."""
+        """Return the length in bytes of an encoded vector, a multiple of 4. ``elements``: number of
+        elements of the vector, at least 1."""
 
     def encode(
         self, vector: NDArray[np.float32], place: Place, into: NDArray[np.uint8] | None = None
@@ -167,7 +167,7 @@ class Float32(Encoding):
 def finite(vector: NDArray[np.float32]) -> NDArray[np.float32]:
     """Return ``vector`` itself. Raises: Malformed: An element is not finite."""
     if not is_finite(vector):
-        raise Malformed("a number is not finite")
+        raise Malformed("an element is not finite")
     return vector
 
 

@@ -1,4 +1,4 @@
-"""Encodings as floating point of 16 bits: half the bytes of float32, without scales and without
+"""Encodings as 16-bit floating-point numbers: half the bytes of float32, without scales and without
 state."""
 
 from __future__ import annotations

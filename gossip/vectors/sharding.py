@@ -17,8 +17,9 @@ and every other peer. This takes about as long as averaging four updates of one 
 
 SUMMED_SHARD_BYTES = 4 * 2**20
 """Size instead of ``SHARD_BYTES`` on one host, for a rule that adds up updates. There, an
-additional shard costs each peer as much time as adding up four megabytes less saves (``gossip bench
-exchange``). Two peers use ``SHARD_BYTES``: if both serve, neither waits for the other."""
+additional shard costs a peer about as much time as adding up four megabytes (``gossip bench
+exchange``), so smaller shards save no time. Two peers use ``SHARD_BYTES``: if both serve, neither
+waits for the other."""
 
 CROSS_SHARD_BYTES = 4 * 2**20
 """Size instead of ``SHARD_BYTES`` for cross-shard decisions, which need another message in each

@@ -34,7 +34,7 @@ class Listed(Encoding):
 
     @abstractmethod
     def count(self, elements: int) -> int:
-        """Return the number of elements that are sent of a vector of ``elements`` elements."""
+        """Return how many elements of a vector of ``elements`` elements are sent."""
 
     def nbytes(self, elements: int) -> int:
         return (INDEX_BYTES + NUMBER_BYTES) * self.count(elements)
@@ -49,7 +49,7 @@ class Listed(Encoding):
         at = INDEX_BYTES * self.count(len(vector))
         where, values = raw[:at].view(np.uint32), finite(raw[at:].view(np.float32))
         if not bool((where[1:] > where[:-1]).all()) or int(where[-1]) >= len(vector):
-            raise Malformed("the places are not ascending, or are outside the vector")
+            raise Malformed("the indices are not ascending, or are outside the vector")
         vector[:] = 0.0
         vector[where] = values
 

@@ -113,7 +113,7 @@ class WireFormat:
             raise Malformed(f"there is no shard {shard}")
         numbers, encoding = self._numbers[shard], self._encodings[kind][shard]
         if len(raw) != self._nbytes(kind, shard):
-            raise Malformed(f"{len(raw)} bytes for {self.sizes[shard]} numbers")
+            raise Malformed(f"{len(raw)} bytes for {self.sizes[shard]} elements")
         vector = np.empty(self.sizes[shard], np.float32) if into is None else into
         marks_at = len(raw) - bytes_for(self.sizes[shard] - numbers)
         vector[numbers:] = finite(from_bytes(raw[marks_at:]))

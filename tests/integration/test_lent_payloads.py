@@ -381,7 +381,7 @@ def test_memory_in_huge_pages_is_refused(monkeypatch):
     MappedMemory(fd)
     # not every kernel has them
     monkeypatch.setattr(os, "fstatvfs", lambda fd: SimpleNamespace(f_bsize=2**21))
-    with pytest.raises(OSError, match="in pages of 2097152"):
+    with pytest.raises(OSError, match="pages of 2097152 bytes"):
         MappedMemory(fd)
     os.close(fd)
 

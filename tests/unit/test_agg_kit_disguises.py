@@ -97,12 +97,12 @@ DISGUISED: list[tuple[Any, str]] = [
     (lazy, "Byzantine peers, .*, move lazy .* away from the honest mean"),
     (seeding, "seeding draws from or seeds the random numbers of torch"),
     (drawing, "drawing draws from or seeds the random numbers of random"),
-    (even_krum, r"even_krum reports the weights \[0.0909, .*, but its aggregate is the mean by"),
+    (even_krum, r"even_krum reports the weights \[0.0909, .*, but its aggregate is the mean with"),
     (
         even_central,
-        r"even_central reports the weights \[0.0909, .*, but its aggregate is the mean by",
+        r"even_central reports the weights \[0.0909, .*, but its aggregate is the mean with",
     ),
-    (half, "half returns another aggregate when called than in ``explain``"),
+    (half, "half returns another aggregate from a call than from ``explain``"),
     (tracked, "tracked makes an aggregate that requires grad"),
 ]
 

@@ -95,9 +95,9 @@ ELSEWHERE: list[tuple[Any, str]] = [
         r"3 of 14 Byzantine peers, .*, move f_ignored .* \(round 2 of a run, 14 updates, f=3\)",
     ),
     (last_chunk, "last_chunk depends on the order of 49999 coordinates"),
-    (f64_of_f32, "f64_of_f32 makes torch.float64 of torch.float32"),
+    (f64_of_f32, "f64_of_f32 makes an aggregate in torch.float64 of torch.float32"),
     (in_place_on_outliers, "in_place_on_outliers writes to its updates with 2 Byzantine peers"),
-    (gram_previous, "gram_previous of equal updates is .* away from them .round 1"),
+    (gram_previous, "gram_previous: the aggregate of equal updates is .* away from them .round 1"),
     (previous_written_to, "previous_written_to writes to the last aggregate .round 1"),
     (round_dep, "round_dep depends on the order of the updates: .*round 1"),
     (

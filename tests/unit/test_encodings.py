@@ -46,7 +46,7 @@ def test_an_encoding_is_found_by_its_name_and_options() -> None:
         ("powersgd:0", "must be from 1 to 256"),
         ("powersgd:steps=17", "must be from 1 to 16"),
         ("int8:many", "is not a whole number"),
-        ("int8:12", "blocks of 12 numbers"),
+        ("int8:12", "blocks of 12 elements"),
         ("topk:0.1,ratio=0.2", "given twice"),
         ("int4:64,32", "option '32' has no value"),
         ("bf16:feedback=yes", "unknown value of encoding bf16's feedback 'yes'"),
@@ -175,7 +175,7 @@ def test_places_that_do_not_ascend_or_lie_beyond_are_refused(where: tuple[int, .
     encoding = TopK(0.03)
     raw = encoding.encode(np.arange(100, dtype=np.float32), HERE)
     raw[:12].view(np.uint32)[:] = where
-    with pytest.raises(Malformed, match="places"):
+    with pytest.raises(Malformed, match="indices"):
         encoding.decode(raw, 100, HERE)
 
 

@@ -268,7 +268,7 @@ def test_a_lie_about_micro_batches_strikes_its_share_of_them_and_needs_stages() 
     plan = FaultPlan((lie,))
     assert plan.fits_stages(stages=True, hint="") is plan
     assert (plan.byzantine, plan.attack_kinds(5)) == ({2, 5}, ("negated_activations",))
-    with pytest.raises(BadFault, match="member of a stage"):
+    with pytest.raises(BadFault, match="needs a pipeline"):
         plan.fits_stages(stages=False, hint="--plan plan.toml")
     with pytest.raises(BadFault, match="share of 2 is not from 0 to 1"):
         faults.parse("negated_activations:2*2")
