@@ -1,7 +1,8 @@
-"""Topologies: pure functions of (roster, round, seed), the same on every peer, that select the
-peers that exchange.
+"""Topologies: pure functions (roster, round, seed) -> plan. A plan determines which peers exchange
+updates in a round. Every peer computes the same plan.
 
-``load("random-k:k=3")`` finds one by name; ``@topology`` makes one from a function.
+``load("random-k:k=3")`` returns a topology by its name. ``@topology`` creates a topology from a
+function.
 """
 
 from .base import Plan, Roster, Topology, check_plan, draw, topology

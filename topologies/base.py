@@ -1,5 +1,5 @@
-"""Base of topologies, the pure functions (roster, round, seed) -> plan. Every peer computes the
-same plan, so plans are never sent."""
+"""Base of topologies, which are pure functions (roster, round, seed) -> plan. Every peer computes
+the same plan, so plans are never sent."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from gossip.errors import BadTopology, UnknownName
 
 @dataclass(frozen=True, slots=True)
 class Roster:
-    """The agreed members of a round.
+    """Members of a round, on which all peers agree.
 
     Attributes:
-        peers: Their numbers, ascending.
-        lineage: Id of the run's history, which they continue.
+        peers: Numbers of the members, ascending.
+        lineage: Id of the run's history that the members continue.
     """
 
     peers: tuple[int, ...]
@@ -37,17 +37,17 @@ class Roster:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Servers of one round, or the receivers of each peer's update.
+    """Plan of one round: its servers, or the receivers of each peer's update.
 
-    A rolling plan has ``servers``, a gossip plan ``pushes``.
+    A rolling plan has ``servers``, and a gossip plan has ``pushes``.
 
     Attributes:
-        servers: For each shard the order in which peers serve it. Attempt ``i`` has the peer at
-            index ``i`` modulo the length.
-        pushes: The receivers of each peer.
-        metropolis: Whether averages have Metropolis weights (Xiao, Boyd, Kim 2007): peers of any
-            degree count equally. These weights need pushes in both directions, and parameters
-            move at most half of the way.
+        servers: For each shard, the order in which peers serve it. The server of attempt ``i`` is
+            the peer at index ``i`` modulo the length.
+        pushes: Peer -> peers that receive its update.
+        metropolis: Whether averages have Metropolis weights (Xiao, Boyd, Kim 2007), with which
+            peers of all degrees have equal influence. These weights need pushes in both directions.
+            Parameters move at most half of the way to the average.
     """
 
     servers: tuple[tuple[int, ...], ...] = ()
@@ -55,17 +55,19 @@ class Plan:
     metropolis: bool = False
 
     def sources(self, peer: int) -> tuple[int, ...]:
-        """Return the peers that send to ``peer``, ascending. Only for a gossip plan."""
+        """Return the peers that push to ``peer``, ascending. Only valid for a gossip plan."""
         assert self.pushes is not None
         return tuple(sorted(sender for sender, targets in self.pushes.items() if peer in targets))
 
 
 class Topology:
-    """A named topology. ``topology(roster, round_id, seed)`` returns a checked ``Plan``.
+    """A named topology. ``topology(roster, round_id, seed)`` returns a ``Plan`` that ``check_plan``
+    has checked.
 
     Attributes:
         name: Name for ``--topology``.
-        rolling: Whether its plans have servers. A gossip topology has pushes.
+        rolling: Whether plans of the topology have ``servers``. Plans of a gossip topology have
+            ``pushes``.
         bound: Options that are fixed for every call.
     """
 
@@ -83,7 +85,7 @@ class Topology:
 
     @property
     def options(self) -> tuple[str, ...]:
-        """Names of its options."""
+        """Names of the topology's options."""
         return tuple(
             name
             for name, parameter in self.parameters.items()
@@ -92,7 +94,7 @@ class Topology:
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """Names of the options that have no value."""
+        """Names of the options that have neither a bound value nor a default."""
         names = [name for name in self.options if name not in self.bound]
         empty = inspect.Parameter.empty
         return tuple([name for name in names if self.parameters[name].default is empty])
@@ -128,15 +130,15 @@ def topology(
 def topology(
     function: Callable[..., Plan] | None = None, *, name: str | None = None, rolling: bool = False
 ) -> Topology | Callable[[Callable[..., Plan]], Topology]:
-    """Make a topology from a pure function ``(roster, round_id, seed, *, ...) -> Plan``.
+    """Create a topology from a pure function ``(roster, round_id, seed, *, ...) -> Plan``.
 
-    Every peer calls the function, and must get the same plan. Take randomness from ``draw(seed,
-    round_id, ...)``, never from a clock, a global generator or ``hash()``.
+    Every peer calls the function, and all peers must get the same plan. Use ``draw(seed, round_id,
+    ...)`` for randomness, never a clock, a global generator or ``hash()``.
 
     Args:
         name: Name of the topology. By default the function's name.
-        rolling: Whether its plans have ``servers``. A gossip topology returns ``pushes``.
-    Raises: BadTopology: A call of the topology raises as ``check_plan``.
+        rolling: Whether its plans have ``servers``. Plans of a gossip topology have ``pushes``.
+    Raises: BadTopology: When the topology is called: the function has returned an invalid plan.
     """
 
     def decorate(function: Callable[..., Plan]) -> Topology:
@@ -146,10 +148,10 @@ def topology(
 
 
 def check_plan(name: str, plan: Plan, roster: Roster) -> None:
-    """Check that a plan is valid for this roster. Raises ``BadTopology``.
+    """Check that a plan is valid for ``roster``. Raises: BadTopology.
 
-    It may not name peers outside the roster, let a peer push to itself, or have both or neither of
-    ``servers`` and ``pushes``.
+    A valid plan has either ``servers`` or ``pushes``. It names only peers in the roster, and no
+    peer pushes to itself.
     """
     if not isinstance(plan, Plan) or not isinstance(plan.pushes, Mapping | None):
         found = plan.pushes if isinstance(plan, Plan) else plan
@@ -164,7 +166,7 @@ def check_plan(name: str, plan: Plan, roster: Roster) -> None:
         named = set(order)
         if not named or not named <= members or len(named) != len(order):
             raise BadTopology(
-                f"topology {name}: {order} is not an order of the peers {roster.peers}"
+                f"topology {name}: {order} is no valid order of the peers {roster.peers}"
             )
     for sender, targets in (plan.pushes or {}).items():
         if (
@@ -187,13 +189,13 @@ def check_plan(name: str, plan: Plan, roster: Roster) -> None:
 
 
 def draw(*words: object) -> int:
-    """Return a 64-bit number that is the same on every peer for the same words (blake2b, so that no
-    peer can influence it)."""
+    """Return a pseudorandom 64-bit integer that depends only on ``words``, so it is equal on every
+    peer. It is a hash (blake2b), so that no peer can influence it."""
     return draws(words[:-1], words[-1:])[0]
 
 
 def draws(begin: Sequence[object], last: Sequence[object]) -> list[int]:
-    """Return ``draw(*begin, word)`` for each word of ``last``."""
+    """Return ``draw(*begin, word)`` for each ``word`` in ``last``."""
     prefix = "".join([f"{_text(word)}/" for word in begin])
     return [
         int.from_bytes(blake2b(f"{prefix}{_text(word)}".encode(), digest_size=8).digest(), "big")

@@ -1,4 +1,5 @@
-"""Topologies by name: ``random-k``, ``random_k:k=4``, ``my.py:star``, ``my.module:star:hub=2``."""
+"""Finds topologies by a spec such as ``random-k``, ``random_k:k=4``, ``my.py:star`` or
+``my.module:star:hub=2``."""
 
 from __future__ import annotations
 
@@ -13,11 +14,11 @@ from gossip.specs import load_named, option_types, read_value, split_options
 from .base import Topology
 
 GROUP = "gossip.topologies"
-"""Entry point group of topologies in other packages."""
+"""Entry point group for topologies in other packages."""
 
 _OPTIONS, _NEXT_OPTION = re.compile(r":(?=[^:=]*=)"), re.compile(r",(?=[^,:=]*=)")
-"""Start of the options of a spec, and of each next option. A value may itself have commas and
-colons, as in ``weights=0:4,2:2``."""
+"""Separator before the first option of a spec, and separator before each further option. The value
+of an option may contain commas and colons, as in ``weights=0:4,2:2``."""
 
 BUILT_IN = {
     "rolling": "rolling",
@@ -27,11 +28,12 @@ BUILT_IN = {
     "static_regular": "graphs",
     "exponential": "graphs",
 }
-"""Name -> the module of this package that defines it."""
+"""Name of a built-in topology -> module of this package that defines it."""
 
 
 def names() -> tuple[str, ...]:
-    """Return every name for ``load``, sorted, including those of installed packages."""
+    """Return the names of all topologies for ``load``, sorted, including topologies of installed
+    packages."""
     return tuple(sorted({*BUILT_IN, *_installed()}))
 
 
@@ -39,11 +41,11 @@ def load(spec: str) -> Topology:
     """Find a topology and bind its options.
 
     Args:
-        spec: ``name``, ``file.py:function`` or ``module:function``, then perhaps
-            ``:option=value,option=value``. In names and options hyphens are underscores.
-    Returns: The topology, called with ``(roster, round_id, seed)`` alone.
+        spec: ``name``, ``file.py:function`` or ``module:function``, optionally followed by
+            ``:option=value,option=value``. In names, hyphens are equal to underscores.
+    Returns: The topology, with its options bound.
     Raises:
-        UnknownName: There is no topology of that name.
+        UnknownName: There is no topology with this name.
         ConfigError: An option is unknown, a value is wrong, or the file or module has no such
             topology.
     """
@@ -54,7 +56,7 @@ def load(spec: str) -> Topology:
 
 
 def with_option(spec: str, name: str, value: object) -> str:
-    """Return a spec with one more option."""
+    """Return ``spec`` with an additional option."""
     return f"{spec}{',' if _OPTIONS.search(spec) else ':'}{name}={value}"
 
 

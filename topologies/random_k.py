@@ -1,5 +1,5 @@
-"""Random-k gossip: each peer pushes to k others per round, drawn from a shared seed, so that every
-peer can compute its senders."""
+"""Random-k gossip: each peer pushes to k random peers in each round. The random choices come from a
+shared seed, so that every peer can compute which peers send to it."""
 
 from __future__ import annotations
 
@@ -11,21 +11,22 @@ from .base import Plan, Roster, draw, topology
 
 
 def default_k(n: int) -> int:
-    """Return ceil(log2 n), at least 1: information then reaches all in about as many rounds."""
+    """Return ceil(log2 n), at least 1. With this many pushes of each peer, information reaches all
+    peers in few rounds."""
     return max(1, (n - 1).bit_length())
 
 
 @topology
 def random_k(roster: Roster, round_id: int, seed: int, *, k: int | None = None) -> Plan:
-    """Each peer pushes to k others and receives from k others, which are drawn in every round (Boyd
-    et al. 2006).
+    """Each peer pushes to k other peers and receives from k other peers, which are chosen at random
+    in every round (Boyd et al. 2006).
 
-    The peers are put on a ring in random order, and all push along the same k distinct random
-    distances: k disjoint cyclic shifts. So all peers receive equally often, and each
-    peer pushes to k different peers.
+    The peers form a ring in random order, and all peers push along the same k distinct random
+    distances. These are k disjoint cyclic shifts. So each peer receives from k peers, and pushes to
+    k different peers.
 
     Args:
-        k: Number of peers that each pushes to, at most n - 1; ceil(log2 n) by default.
+        k: Number of peers to which each peer pushes, at most n - 1; ceil(log2 n) by default.
     """
     if k is not None and (not isinstance(k, int) or k < 1):
         raise ConfigError(f"random_k: k must be a whole number of at least 1, not {k!r}")

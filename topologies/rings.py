@@ -1,4 +1,4 @@
-"""Rings: fixed neighbours, with the least traffic and the slowest mixing."""
+"""Ring topology. It has the least traffic and the slowest mixing."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from .base import Plan, Roster, topology
 
 @topology
 def ring(roster: Roster, round_id: int, seed: int) -> Plan:
-    """Each peer pushes to its two neighbours by number, the same ones every round (D-PSGD,
-    Lian et al. 2017)."""
+    """Each peer pushes to the peers with the next lower and the next higher number, in every round
+    (D-PSGD, Lian et al. 2017)."""
     order = sorted(roster.peers)
     n = len(order)
 

@@ -1,5 +1,5 @@
-"""Value types of the fields of faults. Each type defines the syntax of its values on the command
-line and in a plan file, and which values are valid."""
+"""Value types of the fields of faults. Each type defines which values are valid, and their syntax
+on the command line and in a plan file."""
 
 from __future__ import annotations
 

@@ -50,8 +50,8 @@ class UpdateSlots:
             del self._rounds[slot]
 
     def is_scarce(self, slot: int) -> bool:
-        """Whether later rounds need this slot, because other peers still read all but one of the
-        other slots."""
+        """Whether later rounds need this slot, because other peers still read the other slots,
+        except at most one."""
         others = sum(1 for other in self._order if other != slot and self._is_read(other))
         return others >= len(self._order) - 2
 

@@ -95,8 +95,8 @@ class PowerSGD(Encoding):
 
 @dataclass(frozen=True)
 class Factored(Encoding):
-    """Encoding of a vector that consists of tensors of these shapes. Each tensor is factored as the
-    matrix with the shape ``matrix_of``. A matrix with a single row is never factored."""
+    """Encoding of a vector that consists of tensors of these shapes. Each tensor is factored as a
+    matrix of the shape ``matrix_of(shape)``. A matrix with a single row is never factored."""
 
     rank: int
     steps: int
