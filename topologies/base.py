@@ -61,13 +61,12 @@ class Plan:
 
 
 class Topology:
-    """A named topology. ``topology(roster, round_id, seed)`` returns a ``Plan`` that ``check_plan``
-    has checked.
+    """A named topology. ``topology(roster, round_id, seed)`` returns a ``Plan`` after
+    ``check_plan``.
 
     Attributes:
         name: Name for ``--topology``.
-        rolling: Whether plans of the topology have ``servers``. Plans of a gossip topology have
-            ``pushes``.
+        rolling: Whether its plans have ``servers``, not ``pushes``.
         bound: Options that are fixed for every call.
     """
 
@@ -137,8 +136,8 @@ def topology(
 
     Args:
         name: Name of the topology. By default the function's name.
-        rolling: Whether its plans have ``servers``. Plans of a gossip topology have ``pushes``.
-    Raises: BadTopology: When the topology is called: the function has returned an invalid plan.
+        rolling: Whether its plans have ``servers``, not ``pushes``.
+    Raises: BadTopology: In a call, the function has returned an invalid plan.
     """
 
     def decorate(function: Callable[..., Plan]) -> Topology:
@@ -189,8 +188,8 @@ def check_plan(name: str, plan: Plan, roster: Roster) -> None:
 
 
 def draw(*words: object) -> int:
-    """Return a pseudorandom 64-bit integer that depends only on ``words``, so it is equal on every
-    peer. It is a hash (blake2b), so that no peer can influence it."""
+    """Return a pseudorandom 64-bit integer that depends only on ``words``. It is a hash (blake2b),
+    so that no peer can influence it."""
     return draws(words[:-1], words[-1:])[0]
 
 

@@ -32,8 +32,7 @@ BUILT_IN = {
 
 
 def names() -> tuple[str, ...]:
-    """Return the names of all topologies for ``load``, sorted, including topologies of installed
-    packages."""
+    """Return all names for ``load``, sorted, including those of installed packages."""
     return tuple(sorted({*BUILT_IN, *_installed()}))
 
 

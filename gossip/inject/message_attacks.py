@@ -127,9 +127,8 @@ def two_results(attacker: ByzantinePeer, letter: Letter) -> Instead:
 
 @lie
 def last_results(attacker: ByzantinePeer, letter: Letter) -> Instead:
-    """Send, as the server of the run's last round, a slightly wrong result to one peer and the true
-    result to all others. The error is too small to detect, and no later round compares the
-    replicas."""
+    """Send one peer a slightly wrong result, as the server of the run's last round. No peer can
+    detect it, because no later round compares the replicas."""
     message = letter.message
     last = (
         isinstance(message, Commit)
@@ -176,8 +175,8 @@ def lone_roster(attacker: ByzantinePeer, letter: Letter) -> Instead:
 
 @lie
 def ghost_roster(attacker: ByzantinePeer, letter: Letter) -> Instead:
-    """Commit, as a server, a roster for the next round with all ids of the run. It includes peers
-    that are dead or have never joined."""
+    """Commit, as a server, a roster for the next round with all ids of the run, including dead
+    peers and peers that never joined."""
     commit = _claims(attacker, letter)
     core = attacker.core()
     if commit is None or core is None or set(commit.roster) == set(core.settings.everybody):

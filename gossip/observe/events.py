@@ -161,8 +161,8 @@ class Drill(Event):
 
 
 class Epoch(PeerEvent):
-    """An epoch is complete. The fields count the samples that its rounds used, that scripts
-    skipped, and that were discarded or left for the next epoch."""
+    """An epoch is complete. Its samples were used by rounds, skipped by scripts, discarded, or left
+    for the next epoch."""
 
     epoch: RoundId
     once: Count
@@ -232,7 +232,7 @@ class FoundByAudit(SubjectEvent):
 
 
 class Halted(PeerEvent):
-    """The node has ended properly. `traffic` has the bytes that it has sent and received."""
+    """The node has ended properly. `traffic`: bytes sent and received."""
 
     reason: Text
     exit_code: Count
@@ -250,7 +250,7 @@ class HostLost(Event):
 
 
 class IdenticalUpdates(PeerEvent):
-    """The updates of these peers are bit-identical, so they have the effect of a single peer."""
+    """The updates of these peers are bit-identical, so they have the effect of one peer."""
 
     peers: Peers
 
@@ -262,11 +262,11 @@ class JoinServer(Event):
 
 
 class Joined(SubjectEvent):
-    """This peer has met a member for the first time since this peer started."""
+    """This peer has met a member for the first time."""
 
 
 class KeptOwnState(PeerEvent):
-    """The own state of a returning peer equals that of the swarm, so no state is transferred."""
+    """A returning peer's own state equals the swarm's, so no state is transferred."""
 
 
 class Kernels(PeerEvent):
@@ -352,8 +352,7 @@ class NoState(PeerEvent):
 
 
 class NoStateFound(PeerEvent):
-    """No donor has sent its state in time, so this peer waits for peers again. It skips the donors
-    in `passed`."""
+    """No donor has sent its state in time, so this peer skips the donors in `passed`."""
 
     passed: Peers
 
@@ -397,8 +396,8 @@ class Paused(PeerEvent):
 
 
 class Plan(PeerEvent):
-    """Plan of a script: number of `steps`, `folder` of its checkpoints, and number of steps between
-    two checkpoints (`every`)."""
+    """Plan of a script: number of `steps`, `folder` of its checkpoints, and steps between two
+    checkpoints (`every`)."""
 
     steps: Other
     folder: Text
@@ -434,8 +433,7 @@ class Recovering(PeerEvent):
 
 
 class ReducedTolerance(PeerEvent):
-    """There are too few updates to tolerate `wanted` Byzantine peers, so the round tolerates only
-    `f`."""
+    """Too few updates to tolerate `wanted` Byzantine peers: the round tolerates only `f`."""
 
     f: Count
     wanted: Count
@@ -496,8 +494,8 @@ class Resumed(PeerEvent):
 
 
 class Round(PeerEvent):
-    """A round was applied. The event has the number of steps so far, the server, the contributors
-    and their times (`took_us`), the loss and the trust scores."""
+    """A round was applied. `step` is the number of steps so far, and `took_us` has the times of the
+    contributors."""
 
     since: RoundId = None
     step: Count = None
@@ -570,8 +568,7 @@ class StageBack(StageEvent):
 
 
 class StageLost(StageEvent):
-    """No peer of another stage of the pipeline is reachable. `stage` and `peers` are those of that
-    stage."""
+    """None of the `peers` of another `stage` of the pipeline is reachable."""
 
     peers: Peers
 
@@ -640,8 +637,8 @@ class UnconfirmedResult(PeerEvent):
 
 
 class UnequalUpdates(PeerEvent):
-    """In round after round, the updates of the same peers are farther out than others, by `beyond`
-    standard deviations more than chance explains."""
+    """The updates of the same peers are farther out in many rounds, by `beyond` standard deviations
+    more than by chance."""
 
     beyond: Real
     f: Count

@@ -129,8 +129,8 @@ def check_aggregator(
         f: Number of Byzantine peers to tolerate.
         d: Number of coordinates.
         seed: Seed of the test cases.
-        oracle: Plain and slow implementation of the rule for comparison. ``oracle(updates, f)``
-            maps ``(n, d)`` float64 to ``(d,)``.
+        oracle: Plain and slow implementation of the rule. ``oracle(updates, f)`` maps ``(n, d)``
+            float64 to ``(d,)``.
         kappa: Bound to check: the rule must be (f, kappa)-robust. The default is the proven bound
             of a built-in rule, or 16.
         strengths: Number of strengths to try for each attack, at least 2.

@@ -11,11 +11,11 @@ from torch import Tensor, nn
 
 class TimedLayer(nn.Module):
     """Layer that returns its input after a given time, to emulate a layer on a device of a given
-    speed. The layer only sleeps, so a few processors suffice to emulate many slow devices.
+    speed. It only sleeps, so a few processors can emulate many slow devices.
 
     Args:
         forward_s: Seconds of a forward pass, for a batch of any size.
-        forward_each_s: Additional seconds of a forward pass for each sample.
+        forward_each_s: Additional seconds of a forward pass per sample.
         backward: Duration of a backward pass, as a multiple of the forward pass.
         parameters: Number of parameters of the layer. Their gradients are 0.
         speed: Speed of the emulated device; all times are divided by it. The layer's ``repr`` omits
@@ -37,7 +37,7 @@ class TimedLayer(nn.Module):
         self.weight = nn.Parameter(torch.zeros(parameters))
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Return ``inputs`` unchanged. The size of the first dimension is the number of samples."""
+        """Return ``inputs``, ``(samples, ...)``, unchanged."""
         seconds = (self.forward_s + self.forward_each_s * len(inputs)) / self.speed
         # torch does not annotate ``apply``.
         outputs: Tensor = _Slept.apply(  # type: ignore[no-untyped-call]
