@@ -68,7 +68,7 @@ class Kind:
         example: Example of the text after the name and a colon.
         real: Whether real runs support the kind. Only then is it valid on the command line.
         fixed: Values of the fields that the name of the kind determines.
-        otherwise: Defaults of fields that have no default in the class.
+        otherwise: Defaults that this kind adds to the defaults of the class.
         note: Text that follows the usage in messages.
         check: Rejects combinations of fields that make no sense, although each field is valid. Its
             arguments are the fault, its origin and its usage. Raises: BadFault.

@@ -20,9 +20,9 @@ from .claims import ClaimFiles
 class FaultInjector:
     """Injector that stops or kills this peer's node and trainer when the plan requires it.
 
-    Each fault happens once in a run: a peer carries out a fault only if it can create the file for
-        this fault, and the file does not exist yet. So a restarted peer is not killed again. If the
-        server of a round dies, the next server of
+    Each fault happens once in a run: a peer carries out a fault only if the file for this fault
+        does not exist yet and the peer can create the file. So a restarted peer is not killed
+        again. If the server of a round dies, the next server of
     that round survives, unless the plan has a second fault. If the file cannot be created, a peer
     carries out its own faults only in its first incarnation, because a later incarnation cannot
     detect whether they have happened. Faults of "the server" are then dropped, because every server

@@ -94,8 +94,8 @@ class TrainerOutbox:
         self._worker.run(lambda: _filled(state), copied, payload.nbytes)
 
     def flush(self) -> bool:
-        """Send messages up to the first that is not ready, several in a packet. Return whether any
-        message was sent. Raises: ChannelClosed."""
+        """Send the messages before the first one that is not ready. A packet may have several
+        messages. Return whether any message was sent. Raises: ChannelClosed."""
         any_sent = False
         while packet := self._next_packet():
             any_sent = True

@@ -48,8 +48,8 @@ class LinkParties:
 
     Attributes:
         incarnation: Returns the present incarnation of the local peer.
-        rooms: Buffers in which chunks are sealed. Each link stores at most one chunk, while its
-            socket has no room.
+        rooms: Buffers in which chunks are sealed. If its socket has no room, a link stores one
+            sealed chunk.
         pair: Key pair of the local peer; None in a run without keys.
         other: Public key of the other side; "" in a run without keys.
     """

@@ -265,8 +265,8 @@ class UnixInbox:
 
     def read(self, arrivals: list[Arrival], now: float) -> bool:
         """Read arrivals up to a limit, so that other lanes do not wait too long. If data remain,
-        the descriptor stays readable, or False is returned because a payload is still being
-        copied."""
+        the descriptor stays readable. Return False if a payload is still being copied, because the
+        descriptor does not signal this."""
         stop_at = self._traffic.received_bytes + BURST_BYTES
         for fd in list(self._loans):
             self._copy(fd, arrivals, now)
