@@ -186,7 +186,8 @@ class Peer:
         self._rolling = self.rounds if isinstance(self.rounds, RollingRounds) else None
         self.requests = self.rounds.requests
         self.pauses = PauseDetector(self.membership, self.rounds, timers)
-        progress: LocalProgress = self.rounds  # view that other parts have of the rounds
+        # the interface through which other parts read the rounds
+        progress: LocalProgress = self.rounds
         lag = self._rolling.lag_detector if self._rolling is not None else None
         self.bootstrap = Bootstrap(local, settings, members, self._round_elsewhere)
         self.hello_exchange = hellos = HelloExchange(
@@ -238,16 +239,17 @@ class Peer:
         return RollingRounds(*own) if self.topology.rolling else GossipRounds(*own, rng)
 
     def _round_elsewhere(self) -> int | None:
-        """Return the round of the peers outside these rounds; None if there are no such rounds."""
+        """Return the round that the other pipeline stages have reached; None without stages."""
         return None
 
     @property
     def weights(self) -> Mapping[PeerId, float]:
-        """Shares of the members of this stage in its micro-batches; empty without stages."""
+        """Share of the micro-batches that each member of this stage computes; empty without
+        stages."""
         return {}
 
     def stores(self) -> dict[str, int]:
-        """Return the sizes of the bounded stores of a subclass."""
+        """Return the number of entries in each bounded store that a subclass adds, by name."""
         return {}
 
     def handle(self, event: Event, now: float) -> list[Effect]:
@@ -270,7 +272,7 @@ class Peer:
         return effects if self.phase == OVER else effects + self.membership.schedule_gossip(now)
 
     def _fulfil(self, request: Request, now: float) -> list[Effect]:
-        """Fulfil a request of a part, or add it again if it is too early."""
+        """Fulfil a request of a part. If it is too early for the request, add the request again."""
         match request:
             case ConfirmResult():
                 return self._confirm_result(request, now)
@@ -483,8 +485,8 @@ class Peer:
         return self.recovery.on_message(event, self.phase in HAS_COMMITTED_STATE, now)
 
     def _on_former_incarnation(self, event: Received, now: float) -> list[Effect]:
-        """Handle a message from a former incarnation of its sender. Only a commit counts, because
-        its validity does not depend on its sender."""
+        """Handle a message from a former incarnation of its sender. Only a commit is accepted,
+        because its validity does not depend on its sender."""
         rolling, message = self._rolling, event.message
         counts = (
             rolling is not None
@@ -565,8 +567,8 @@ class Peer:
                 # A gossip run has no chain of commits to continue.
                 chain = genesis(self.settings.run, self.settings.lineage)
             elif not snapshot:
-                # The ledger of the checkpoint is from another division into stages, with other
-                # peers, so this run begins with empty tables.
+                # The run of the checkpoint had other stages, with other peers in each stage. The
+                # entries about these peers cannot be used, so this run begins with empty tables.
                 snapshot = self._rolling.replicated.first_snapshot()
             self.rounds.adopt(event.round_id, chain, snapshot)
         except (ValueError, OverflowError) as error:
@@ -577,16 +579,16 @@ class Peer:
         return None
 
     def _ledger(self) -> LedgerReply:
-        """Return the ledger of the state before this round. The ledger is empty if it is not
-        stored, or is too large for a message."""
+        """Return the ledger of the state before the present round. Return an empty ledger if that
+        ledger is not stored or is too large for a message."""
         rolling, round_id = self._rolling, self.rounds.round_id
         kept = self.rounds.snapshot(round_id) if self.phase in HAS_COMMITTED_STATE else None
         if kept is None:
             return LedgerReply(round_id, b"")
         all_contributed = rolling is None or rolling.replicated.whole
         ledger = squeeze(pack_ledger(round_id, *kept, all_contributed))
-        # The ledger of very many peers does not fit in a message. The trainer reports that it is
-        # missing.
+        # The ledger of very many peers does not fit in a message. The trainer then reports that the
+        # ledger is missing.
         return LedgerReply(round_id, ledger if len(ledger) <= CORE_BYTES_MAX else b"")
 
     def _gather(self, now: float) -> list[Effect]:
@@ -634,7 +636,7 @@ class Peer:
     ) -> list[Effect]:
         """Start the rounds with the state of the local trainer."""
         self._transition(trigger)
-        self.membership.view.note_state(self.local, now)  # no peer sends a state to the local one
+        self.membership.view.note_state(self.local, now)  # no state arrives any more
         self.hello_exchange.begin()
         self.rounds.begin_branch(self.hello_exchange.state)
         self.rounds.future_buffer.begin_without(self.bootstrap.unheard())
@@ -692,20 +694,21 @@ class Peer:
         follows = self.phase == "running" and rolling.mode == "following"
         effects = rejoin.go_on(follows, now)
         if follows and self.shutdown.had_last_round():
-            # No later commit will contain this peer. The local trainer stops after its last step.
+            # No later commit will have this peer in its roster. The local trainer runs its last
+            # step and stops.
             effects += rolling.trainer.start()
         return effects
 
     def _handle_lost_track(self, request: LostTrack, now: float) -> list[Effect]:
-        """Recover with the state of another peer. If this peer has just recovered and could not
-        keep up, it waits first, longer each time. Otherwise its link and those of its donors would
-        carry nothing but states."""
+        """Recover with the state of another peer. If this peer could not keep up after its last
+        recovery, it waits first, and longer after each further failure. Without the wait, the links
+        of this peer and of its donors would carry nothing but states."""
         rolling = self._rolling
         assert rolling is not None
         effects: list[Effect] = []
         if (why := rolling.replica_check.end_reason) and not self._stop_code:
-            # This commit also ends other peers that still lack it. Drain first, because they may
-            # request it.
+            # The commit that ends this peer also ends the peers that have not received it yet.
+            # Drain first, because these peers may request the commit.
             self._stop_code = DIVERGED
             stops = self._on_stop(Stop(why, completed=False), now)
             return [Report("error", {"message": why}), *stops]
@@ -790,7 +793,8 @@ class Peer:
 
     def _announce(self, change: Change) -> list[Effect]:
         """Report a change of the view, and send a hello to a peer that has joined."""
-        # At the end of the training, the links of the other peers close one after the other.
+        # At the end of the training the links to other peers close one after the other, so skips
+        # are not reported.
         ends = self.phase == "draining" or change.peer in self.shutdown.completed
         told = change.what != "skip" or not ends
         greets = change.what == "joined" and self.phase != "unprepared"
@@ -808,7 +812,7 @@ class Peer:
                 else []
             )
         self.membership.expect_steps(STALL_TIMEOUTS * self.rounds.deadline.round_timeout_s())
-        # This includes a state that is being restored.
+        # A state that is being restored counts as a state of this peer.
         has_state = self.phase == "running" or self.recovery.has_own or self.recovery.restores
         roster = self.rounds.roster.peers
         reports, halt = self.quorum_watch.check_quorum(
@@ -844,8 +848,8 @@ class Peer:
             and self.shutdown.left_behind(STASH_ROUNDS)
             and self.peer_progress.donors()
         ):
-            # No peer is left to exchange with. Training alone would give a worse model than the
-            # result of the others.
+            # No peer is left to exchange with. If this peer trained alone, its model would be worse
+            # than that of the finished peers.
             return self._recover(None, "the others have completed the training", now)
         return self.rounds.on_applied(event, now)
 

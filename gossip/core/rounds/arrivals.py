@@ -33,7 +33,7 @@ from .timeouts import RecentMedian
 
 @dataclass(slots=True)
 class Transfer:
-    """Progress of one payload, which ``grew`` updates."""
+    """Progress of one payload in transfer. ``grew`` updates the progress."""
 
     nbytes: int
     received: int
@@ -63,9 +63,9 @@ class Transfer:
         return USUAL_FACTOR * (self.at - self.since) / self._growths if self._growths else 0.0
 
     def ends_at(self, now: float) -> float:
-        """Return the time at which the payload will be complete, by its speed in the last one or
-        two windows. Return ``now`` for a payload younger than a window, and for one that began
-        recently and has not grown yet."""
+        """Estimate the time at which the payload will be complete, from its speed in the last one
+        or two windows. Return ``now`` while no estimate is possible, because the payload is younger
+        than a window or has only just begun."""
         since, had = self._before or self._mark
         elapsed, came = now - since, self.received - had
         if elapsed < SPEED_WINDOW_S or (not self._growths and self.moves(now)):
@@ -74,8 +74,8 @@ class Transfer:
 
 
 class TransferTimes:
-    """Typical time of a payload from each peer. Trickling payloads of a single peer do not raise
-    it."""
+    """Typical transfer time of a payload from each peer. Trickling payloads raise this time only if
+    more than half of the peers send them."""
 
     def __init__(self) -> None:
         self._took: dict[PeerId, RecentMedian] = {}
@@ -95,8 +95,10 @@ class TransferTimes:
 
     def most_s(self, peer: PeerId, nbytes: int) -> float:
         """Return the time in seconds after which a payload of ``nbytes`` bytes counts as trickling.
-        It is scaled by size, because a result may be many times as large as an update."""
-        # The times of other peers are no reference, because those peers may be on the same host.
+        The limit is scaled by the size, because a result may be many times as large as an
+        update."""
+        # Do not compare with the times of other peers: they may run on the same host and be much
+        # faster.
         own = self._took.get(peer)
         if own is None:
             return float("inf")
@@ -125,8 +127,8 @@ class TransferTimes:
 
 
 class TransferTracker:
-    """Payloads of rounds in transfer to this peer, and reports of other peers that they receive
-    payloads.
+    """Payloads of rounds that are in transfer to this peer. Also the reports in which other peers
+    announce that they receive payloads.
 
     Attributes:
         total: Bytes of payloads of rounds that this peer has received.
@@ -145,12 +147,11 @@ class TransferTracker:
         self._usual = TransferTimes()
         # Payload in transfer from each peer. A peer sends one payload at a time.
         self._last: dict[PeerId, tuple[Message, Transfer]] = {}
-        # time after a complete payload for which the next one of the same peer counts as in
-        # transfer
+        # by peer: until this time, the payload after the last complete one counts as in transfer
         self._next_until: dict[PeerId, float] = {}
-        self._pauses_s: dict[PeerId, float] = {}  # longest pause of each peer's last payload
+        self._pauses_s: dict[PeerId, float] = {}  # longest pause in the last payload, by peer
         self._next_report_at = float("-inf")
-        # time of each peer's last report, and the number of bytes in it
+        # time of the last report of each peer, and the number of received bytes that it announced
         self._reports: dict[PeerId, tuple[float, int]] = {}
         self._busy_until: dict[PeerId, float] = {}
         # end of the pause that each peer has announced
@@ -163,7 +164,7 @@ class TransferTracker:
         Args:
             payload_bytes: Length of a payload in bytes.
             least_s: Lower bound of the longest wait while bytes arrive, in seconds.
-            in_a_row: Number of payloads that one link carries in the round, one after the other.
+            in_a_row: Number of payloads that one link carries in the round, one after another.
         """
         self._payload_bytes, self._least_s, self._in_a_row = payload_bytes, least_s, in_a_row
 
@@ -173,13 +174,14 @@ class TransferTracker:
         self._computes_s = took_s
 
     def most_s(self, now: float) -> float:
-        """Return the longest wait while bytes arrive, in seconds. Slow links have a longer wait."""
+        """Return the longest wait while bytes arrive, in seconds. The wait is longer if the links
+        are slow."""
         return max(self._least_s, self._in_a_row * self.payload_s(now))
 
     def payload_s(self, now: float) -> float:
-        """Return the time to wait for the first byte of a payload, in seconds, because the links
-        may carry other payloads first. It is ``USUAL_FACTOR`` times the payload time that more than
-        ``f`` peers need."""
+        """Return the longest wait for the first byte of a payload, in seconds. The links may carry
+        other payloads first, so the wait is ``USUAL_FACTOR`` times the largest payload time that
+        more than ``f`` peers need."""
         senders = self._usual.senders | self._last.keys()
         return USUAL_FACTOR * self._credible([self._transfer_time_s(peer, now) for peer in senders])
 
@@ -218,8 +220,8 @@ class TransferTracker:
     def came(self, event: Received, now: float) -> bool:
         """Record a complete payload.
 
-        Returns: Whether it is the first complete payload, and no payload needed a progress report
-            before.
+        Returns: True if this is the first complete payload, and the progress of no payload was
+            reported before.
         """
         if event.payload is None:
             return False
@@ -230,11 +232,12 @@ class TransferTracker:
             took_s = AT_ONCE_S + now - known.since
             self._usual.record_arrival(event.sender, took_s, event.payload.nbytes)
         elif event.sender not in self._next_until:
-            # Otherwise the payload arrived earlier and was stored for its round.
+            # A payload without a known transfer whose sender is in ``_next_until`` is not recorded:
+            # it arrived earlier and was stored for its round.
             self._usual.record_arrival(event.sender, AT_ONCE_S, event.payload.nbytes)
         if known is not None:
-            # Set only here, because a payload without reports does not show the pauses of the next
-            # one.
+            # Set only here, because a payload without progress reports does not show how long the
+            # pauses in the next payload will be.
             self._pauses_s[event.sender] = known.pause_s()
             self._next_until[event.sender] = now + max(SPEED_WINDOW_S, known.pause_s())
         return is_first and not self.takes_time
@@ -246,8 +249,8 @@ class TransferTracker:
         return self.takes_time or not self._came
 
     def is_sending(self, peer: PeerId, until: float, now: float) -> bool:
-        """Whether a payload from ``peer`` will be complete by ``until``, or has just been completed
-        so that the next one may follow."""
+        """Whether a payload from ``peer`` will be complete by ``until``, or was completed so
+        recently that the next payload may follow."""
         if (known := self._last.get(peer)) is not None:
             return self._is_fair(peer, known[1], now) and known[1].ends_at(now) <= until
         return now <= self._next_until.get(peer, float("-inf"))
@@ -268,8 +271,8 @@ class TransferTracker:
         return max(now, transfer.ends_at(now)) - transfer.since <= most_s
 
     def begin_report(self, now: float) -> bool:
-        """Whether a report to other peers that this peer receives payloads is due. If True, the
-        next one is due after ``BUSY_INTERVAL_S``."""
+        """Whether this peer has to report now to the other peers that it receives payloads. If
+        True, the next report is due after ``BUSY_INTERVAL_S``."""
         if now < self._next_report_at:
             return False
         self._next_report_at = now + BUSY_INTERVAL_S
@@ -286,13 +289,14 @@ class TransferTracker:
         return max(pauses_s, default=0.0)
 
     def on_disconnect(self, peer: PeerId) -> None:
-        """Drop the progress of a payload from ``peer``. Its link was lost, so its transfer starts
+        """Drop the progress of a payload from ``peer``. The link was lost, so the transfer starts
         again."""
         self._last.pop(peer, None)
 
     def record_progress(self, peer: PeerId, received: int, pause_s: float, now: float) -> None:
-        """Record that ``peer``, which may be the local one, has received ``received`` bytes and may
-        receive none for ``pause_s`` seconds. A report that shows only trickling is ignored."""
+        """Record the report that ``peer`` has received ``received`` bytes so far and may receive no
+        bytes in the next ``pause_s`` seconds. ``peer`` may be the local peer. A report that shows
+        only trickling is ignored."""
         at, before = self._reports.get(peer, (float("-inf"), 0))
         if received <= before and peer in self._reports:
             return

@@ -16,11 +16,13 @@ Held = dict[int, tuple[Commit, Payload | None, bool]]
 
 
 class AttemptLocks:
-    """Attempt of each shard, by round and by the parent of its commits.
+    """Last attempt of each shard in the rounds that this peer has left. The key is the round and
+    the parent hash of its commits.
 
-    The peer takes part in no attempt before the stored one. The number of attempts skipped because
-    of claims is stored as well. If the peer left a round with some shards committed, the commits of
-    the last of these rounds are kept. Without them, the peer could record a second result.
+    The peer takes part in no attempt before the stored attempt. The number of attempts skipped
+    because of claims is stored as well. If the peer leaves a round in which some shards are
+    committed, these commits are stored until it leaves another such round. Without them, the peer
+    could record a second result.
     """
 
     def __init__(self) -> None:
@@ -39,9 +41,9 @@ class AttemptLocks:
         self._forget_old()
 
     def keep_finished(self, round_id: int, parent: bytes, shards: Sequence[ShardRound]) -> None:
-        """Record the attempts of a round that this peer has committed. If it made the result, the
-        recorded attempt is the following one, so that it cannot make a second result in the same
-        attempt."""
+        """Record the attempts of a round that this peer has committed. If this peer made the
+        result, the following attempt is recorded instead, so that the peer cannot make a second
+        result in the same attempt."""
         self._attempts[round_id, parent] = tuple(
             [(shard.attempt + shard.made_here, shard.claims.skipped) for shard in shards]
         )

@@ -1,4 +1,4 @@
-"""Commits of the shards of the present round: build, receive and record them."""
+"""Creation, receipt and recording of the commits of the present round."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from .shard import ShardRound
 
 
 class CommitRecorder:
-    """Records one commit of each shard.
+    """Recorder of one commit for each shard.
 
     Args:
-        joining: Peers that are ready to be in the next roster. The collection changes.
-        finish: Ends the round after the last shard is committed.
+        joining: Peers that are ready to be in the next roster. The caller updates this collection.
+        finish: Function that ends the round after the last shard is committed.
     """
 
     def __init__(
@@ -42,8 +42,8 @@ class CommitRecorder:
         self.own_commit: tuple[ShardRound, Commit, Payload | None] | None = None
 
     def on_aggregated(self, event: Aggregated, now: float) -> list[Effect]:
-        """Send the commit of a result to the other peers first, because they wait for it. This peer
-        records it after the sends."""
+        """Send the commit of a result to the other peers, which wait for it. This peer records the
+        commit only after the sends."""
         if self.present.mode != "active":
             return []
         if (measured := self.server.record_measurements(event)) is not None:
@@ -70,8 +70,8 @@ class CommitRecorder:
         """Handle a commit of a shard of the present round.
 
         A commit from a former incarnation of its sender may be the only reachable copy of a result
-        that other peers have recorded. A server without it would make a second result. If such a
-        commit is not valid, it is dropped, because it must not count against the present
+        that other peers have recorded. A server without this copy would make a second result. An
+        invalid commit of a former incarnation is dropped without evidence against the present
         incarnation.
         """
         sender, commit, held = event.sender, event.message, shard.commit
@@ -107,9 +107,9 @@ class CommitRecorder:
     ) -> list[Effect]:
         """Record a valid commit, unless this peer is already in a later attempt.
 
-        The server of the present attempt records any commit, even one that its own former
-        incarnation made. It cancels a running aggregation, and re-issues the commit under its own
-        attempt.
+        The server of the present attempt records any commit, even a commit that its own former
+        incarnation made. The server then cancels a running aggregation, and re-issues the commit
+        under the present attempt.
         """
         payload, server = event.payload, shard.server_of(shard.attempt)
         effects: list[Effect] = []
@@ -117,8 +117,8 @@ class CommitRecorder:
             commit = replace(commit, attempt=max(commit.attempt, shard.attempt))
             effects = self._spread(commit, payload)
         elif commit.attempt < shard.attempt:
-            # This peer has left that attempt. It records the commit when its present server
-            # re-issues it.
+            # This peer has left the attempt of the commit. It records the commit when the present
+            # server re-issues the commit.
             return [Send(server, commit, payload)] if shard.mark_forwarded(commit) else []
         elif (
             commit.made_at < shard.attempt
@@ -126,16 +126,16 @@ class CommitRecorder:
             and not self.lag_detector.is_ahead(server)
             and shard.mark_forwarded(commit)
         ):
-            # The present server has the update of this peer. Without this commit, it would make a
-            # second result.
+            # The present server has the update of this peer. Without this commit, the server would
+            # make a second result.
             effects = [Send(server, commit, payload)]
         return effects + self._record(shard, commit, payload, False, now)
 
     def _spread(self, commit: Commit, payload: Payload | None) -> list[Effect]:
         """Broadcast the commit to all other peers of this round and of the next."""
         roster, is_gone = self.present.roster, self.attendance.view.is_gone
-        # Newcomers come last. Other peers send no requests to a newcomer, so if it had the only
-        # copy of the commit, it would be alone on its branch.
+        # Newcomers come last. Other peers send no requests to a newcomer, so a newcomer with the
+        # only copy of the commit would be alone on its branch.
         everybody = [*roster.peers, *[peer for peer in commit.roster if peer not in roster]]
         return [
             Send(peer, commit, payload)

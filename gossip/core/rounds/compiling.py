@@ -1,4 +1,5 @@
-"""Peers with a trainer that compiles. They do not count as slow, so other peers wait for them."""
+"""Peers whose trainer compiles its model. These peers do not count as slow, so other peers wait for
+them."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from .credit import TokenBucket
 
 
 class CompileTracker:
-    """Peers that report that their trainer compiles at present."""
+    """Peers that have reported that their trainer compiles its model."""
 
     def __init__(self) -> None:
         self._reported_at: dict[PeerId, float] = {}

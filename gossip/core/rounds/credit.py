@@ -12,10 +12,10 @@ from gossip.core.settings import CREDIT_REGAINED
 class TokenBucket:
     """Credit that each peer has spent on waits without a result.
 
-    Claims of a peer without credit do not count. Spent credit recovers by ``CREDIT_REGAINED`` of
-    the elapsed time. So a Byzantine peer can delay a run once by its credit, and afterwards by a
-    hundredth of the time. Amounts are in units of ``unit_s``: seconds, or round timeouts, which
-    change in length.
+    Claims of a peer without credit do not count. Spent credit recovers by the fraction
+    ``CREDIT_REGAINED`` of the elapsed time. So a Byzantine peer can delay a run once by its credit,
+    and afterwards by a hundredth of the time. Amounts are in units of ``unit_s``: seconds, or round
+    timeouts, which change in length.
     """
 
     def __init__(self) -> None:
@@ -36,13 +36,13 @@ class TokenBucket:
             self.spend(peer, -amount, now, unit_s)
 
     def spend_wait(self, peer: PeerId, since: float, now: float) -> None:
-        """Charge the seconds since ``since``, in which ``peer`` was awaited without a result.
+        """Charge the seconds since ``since``, in which the local peer waited for ``peer`` in vain.
         Simultaneous waits in several shards are charged only once."""
         self.spend(peer, self._uncharged_s(peer, since, now), now)
 
     def is_left(self, peer: PeerId, since: float, now: float, most_s: float) -> bool:
-        """Whether a peer has spent less than ``most_s`` seconds, including the wait since
-        ``since``."""
+        """Whether a peer has credit left: including the wait since ``since``, it has spent less
+        than ``most_s`` seconds."""
         return self.spent(peer, now) + self._uncharged_s(peer, since, now) < most_s
 
     def _uncharged_s(self, peer: PeerId, since: float, now: float) -> float:

@@ -1,5 +1,5 @@
 """Cross-shard decisions: rounds in which the servers of all shards decide together. The weights of
-updates depend on all columns, and each server has only some of them.
+updates depend on all columns, and each server has only some of the columns.
 
 1. The server of each shard measures its updates and sends the statistics to the first server, which
    is that of shard 0.
@@ -38,14 +38,15 @@ from .server import Server
 from .shard import CrossShardProgress, ShardRound
 from .timeouts import Deadline
 
-AHEAD = 2  # numbers in the statistics that precede the triangle of products
+AHEAD = 2  # values in the statistics before the triangle of inner products
 
 Advance: TypeAlias = Callable[[ShardRound, str, float], list[Effect]]
 
 
 def points_of(statistics: bytes, updates: int) -> int | None:
-    """Return the number of points that were measured in addition to ``updates``. Return None unless
-    the bytes are finite float64 for this many updates and at most ``MEASURED_POINTS`` points."""
+    """Return the number of points that the rule has measured in addition to the ``updates`` rows.
+    Return None unless the bytes are finite float64 values for this number of updates and at most
+    ``MEASURED_POINTS`` points."""
     count, rest = divmod(len(statistics), 8)
     if rest or len(statistics) > STATISTICS_BYTES_MAX or count < AHEAD or updates < 1:
         return None
@@ -68,7 +69,7 @@ class CrossShardRound:
     """Cross-shard work of one peer in a round.
 
     Args:
-        advance: Moves a shard to its next attempt.
+        advance: Function that moves a shard to its next attempt.
     """
 
     def __init__(
@@ -89,12 +90,13 @@ class CrossShardRound:
         self.shards: Sequence[ShardRound] = ()
         self.active = False
         self._parts: dict[int, _Measurement] = {}
-        # By shard: the attempt of the statistics that were sent last, and the attempt of shard 0
-        # that they were sent to.
+        # By shard: attempt of the statistics that this peer sent last, and attempt of shard 0 whose
+        # server received them.
         self._given: dict[int, tuple[int, int]] = {}
         # number of requests for statistics, by shard and attempt of shard 0
         self._asked: Counter[tuple[int, int]] = Counter()
-        # latest attempt of shard 0 with a renewed timeout, because others withheld statistics
+        # latest attempt of shard 0 whose timeout was restarted because other servers withheld
+        # statistics
         self._renewed = -1
 
     @property
@@ -110,12 +112,12 @@ class CrossShardRound:
 
     def is_timed(self, shard: ShardRound) -> bool:
         """Whether the server of ``shard`` has a timeout. Before the decision, only the first server
-        has one."""
+        has a timeout."""
         return not self.active or shard.index == 0 or self.shards[0].commit is not None
 
     def is_combining(self, shard: ShardRound) -> bool:
-        """Whether this peer combines ``shard`` by the committed decision and will commit it soon.
-        This commit is also the reply to requests of later attempts."""
+        """Whether this peer combines the updates of ``shard`` by the committed decision, and will
+        soon commit the result. That commit is also the reply to requests of later attempts."""
         progress = shard.served.cross_shard_progress
         return (
             progress is not None
@@ -205,7 +207,7 @@ class CrossShardRound:
         )
         progress.measured = tuple([digest_of(part.statistics) for part in parts])
         peers = tuple([row.peer for row in progress.rows])
-        lacking = outside - everybody  # not measured by the servers of all other shards
+        lacking = outside - everybody  # some server has not measured their updates
         progress.outside = tuple([row for row in shard.served.outside if row.peer not in lacking])
         rows = tuple([row for row in shard.served.rows if row.peer not in lacking])
         step: dict[str, Any] = {"step": "decide", "parts": tuple(parts), "peers": peers}
@@ -253,8 +255,8 @@ class CrossShardRound:
     # --- as the server of shard 0 -----------------------------------------------------------------
 
     def lacks(self, shard: ShardRound, now: float) -> list[Effect]:
-        """Handle overdue statistics of other servers. They are requested first. At the timeout,
-        their shards move to the next attempt."""
+        """Handle overdue statistics of other servers. First request the missing statistics. At the
+        timeout, move the shards without statistics to their next attempt."""
         served = shard.served
         served.measurements_overdue = None
         lacking = [
@@ -283,8 +285,9 @@ class CrossShardRound:
         return effects
 
     def _part_of(self, shard: ShardRound) -> ShardStatistics | None:
-        """Return the statistics of ``shard`` from its present attempt or a later one. They must
-        have as many points as those of shard 0."""
+        """Return the statistics of ``shard`` from its present attempt or a later one. Return None
+        if there are none, or if they have another number of points than the statistics of shard
+        0."""
         given, first = self._parts.get(shard.index), self.shards[0]
         if (
             given is None
@@ -348,9 +351,9 @@ class CrossShardRound:
     def _on_overdue(self, sender: PeerId, overdue: PartialOverdue, now: float) -> list[Effect]:
         """Handle a request for overdue statistics.
 
-        The server of the shard sends them again, or requests the missing updates again. If the
-        timeout is over, any other peer moves the shard to its next attempt, once for each attempt
-        of shard 0.
+        The server of the shard sends the statistics again, or requests the missing updates again.
+        If the timeout is over, any other peer moves the shard to its next attempt, once for each
+        attempt of shard 0.
         """
         first, shard = self.shards[0], self.shards[overdue.shard]
         decides = overdue.decides
@@ -383,8 +386,8 @@ class CrossShardRound:
         )
 
     def _more_time(self, now: float) -> list[Effect]:
-        """Restart the timeout of the first server, once for each attempt. It is not at fault if
-        other servers withhold their statistics."""
+        """Restart the timeout of the first server, once for each attempt. The first server is not
+        at fault if other servers withhold their statistics."""
         first = self.shards[0]
         if self._renewed >= first.attempt or first.give_up is None:
             return []
@@ -415,8 +418,9 @@ class CrossShardRound:
         return effects + self.go_on(now)
 
     def _want(self) -> None:
-        """Set the peers that a server waits for. Once any shard is committed, these are the
-        contributors of shard 0, or all peers while the commit of shard 0 is missing."""
+        """Set the peers whose updates a server must wait for. Once any shard is committed, these
+        are the contributors of shard 0. While the commit of shard 0 is missing, they are all peers
+        of the roster."""
         if not self.active:
             return
         needed: Iterable[PeerId] = ()

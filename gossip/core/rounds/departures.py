@@ -3,9 +3,9 @@ peer.
 
 A peer that is requested to stop leaves at once if it has sent nothing for its present round. If
 other peers may rely on its update, it leaves at the end of that round. So no server has an update
-from this peer for the announced round. The quorum of this round is a majority of the other peers.
-So the run continues even if most of the roster leave at the same moment, and still at most one side
-of a partition can continue.
+from the leaving peer for the announced round, and the quorum of this round is a majority of the
+other peers. The run therefore continues even if most of the roster leave at the same moment. Still,
+at most one side of a partition can continue.
 """
 
 from __future__ import annotations
@@ -24,13 +24,14 @@ class Departures:
     """Announced departures of other peers.
 
     Args:
-        kept: Number of rounds for which an ended peer still sends commits to peers that are behind.
+        kept: Number of rounds before its end whose commits an ended peer still sends to peers that
+            are behind.
     """
 
     def __init__(self, kept: int) -> None:
         self.kept = kept
         self.done: dict[PeerId, int] = {}
-        """Round of the end that each peer has announced."""
+        """Round in which each peer ends, as the peer has announced."""
         self._left: dict[PeerId, int] = {}
 
     def __len__(self) -> int:
@@ -60,7 +61,7 @@ class Departures:
         return peer in self._left
 
     def count_left(self, roster: Collection[PeerId], round_id: int) -> int:
-        """Return the number of peers of the roster that have left without an update in
+        """Return the number of peers of the roster that left before they sent an update for
         ``round_id``."""
         return (
             sum([self._left.get(peer, round_id + 1) <= round_id for peer in roster])
@@ -116,8 +117,8 @@ class LocalLeave:
         return [self.timers.set(self._until, PeerTimer("leave"))]
 
     def since(self, now: float) -> float:
-        """Return the time of the request to leave. A single drain timeout covers both the rest of
-        the round and the peers that are behind."""
+        """Return the time of the request to leave. The drain timeout starts at this time. It covers
+        both the rest of the round and the wait for peers that are behind."""
         return (
             now
             if self.asked is None
@@ -125,10 +126,10 @@ class LocalLeave:
         )
 
     def breaks_obligation(self, must_stay: bool) -> bool:
-        """Whether the peer would leave during a round in which other peers rely on it. Its
-        announcement must then not claim that it has sent nothing."""
+        """Whether the peer would leave during a round in which other peers rely on it. In this case
+        the peer must not announce that it has sent nothing."""
         return self.asked is not None and must_stay
 
     def is_due(self, round_id: int, must_stay: bool, now: float) -> bool:
-        """Whether the wait for the departure is over."""
+        """Whether the peer may now leave after a deferred departure."""
         return not self.breaks_obligation(must_stay) or round_id > self._round or now >= self._until

@@ -1,11 +1,12 @@
 """Collective operation of gossip rounds. These rounds have no commit, so each peer broadcasts its
-value and waits for those of the peers within reach.
+value and waits for the values of the reachable peers.
 
-Each peer numbers its values, and values with the same number belong together. The peer waits until
-every peer within reach has sent as many values, or until the timeout. If no other value has its
-number, as after a restart of this peer, it uses the last value of each peer. Only the trainers
-interpret the values. A Byzantine peer may send different values to different peers, and each peer
-uses the one that it received.
+Each peer numbers its values, and values with the same number belong to the same operation. A peer
+waits until every reachable peer has sent as many values as itself, or until the timeout. After a
+restart, the numbers of a peer begin again. If no value of another peer has the number of its own
+value, the peer uses the last value of each peer. Only the trainers interpret the values. A
+Byzantine peer may send different values to different peers, and each peer uses the value that it
+received.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from gossip.core.view import View
 
 @record
 class GatherOverdue:
-    """Timeout of the wait for the values with the number ``number``."""
+    """Timeout of the wait for the values of operation ``number``."""
 
     number: int
 
@@ -31,8 +32,8 @@ class GatherOverdue:
 class DirectGather:
     """Values of the local peer and of other peers.
 
-    Methods take ``others``: the peers that may take part. The local peer does not wait for skipped
-    peers among them, unless all are skipped.
+    Methods take ``others``: the other peers that may take part. The local peer waits for the peers
+    among ``others`` that are not skipped. If all are skipped, it waits for all.
     """
 
     def __init__(
@@ -47,8 +48,8 @@ class DirectGather:
         self._waits = False
 
     def broadcast_value(self, data: bytes, others: tuple[PeerId, ...], now: float) -> list[Effect]:
-        """Broadcast the trainer's value for its next operation. A value equal to the last one is a
-        repeated request."""
+        """Broadcast the trainer's value for its next operation. If the value equals the last value,
+        the trainer has repeated its request, so the number stays the same."""
         if data != self._own:
             self._given, self._own = self._given + 1, data
         effects, self._waits = self.stop(), True
@@ -59,7 +60,8 @@ class DirectGather:
         return [*effects, timer, *(Send(peer, self._value()) for peer in others)]
 
     def on_message(self, event: Received) -> list[Effect]:
-        """Record the value of another peer. A restarted peer gets the last local value in reply."""
+        """Record the value of another peer. Reply with the last local value if this is the first
+        message of a (re)started peer."""
         value, sender = event.message, event.sender
         assert isinstance(value, GatherValue)
         if (
@@ -102,8 +104,9 @@ class DirectGather:
         return effects
 
     def close(self) -> tuple[list[Effect], tuple[Collected, ...]]:
-        """End the wait. Return the local value with the values of other peers that have the same
-        number. If there are none, return the last value of each peer."""
+        """End the wait. Return the local value, and the values of other peers with the same number.
+        If no other peer has sent a value with this number, return the last value of each peer
+        instead."""
         values = {
             peer: kept[self._given] for peer, kept in self._values.items() if self._given in kept
         } or {peer: kept[max(kept)] for peer, kept in self._values.items()}

@@ -1,10 +1,11 @@
 """Choice of the heavier side of a partition, if both sides may have continued.
 
 The weight of a side is the number of peers that have contributed to its recent commits. For the
-local branch, this peer has these commits. For another branch, it uses the claims of the peers of
-that branch about its contributors (``Hello.side``). A claimed contributor counts only if it has
-itself shown to be on another branch, so a false claim cannot add peers. If two sides are equal, the
-one with the lowest peer is the heavier, so that both sides decide alike.
+local branch, this peer counts the contributors in its own commits. For another branch, it uses the
+contributors that the peers of that branch claim (``Hello.side``). A claimed contributor counts only
+if its own messages show that it is on another branch. So a false claim cannot add peers. If two
+sides have the same weight, the side with the lowest peer id is heavier, so that both sides decide
+alike.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ class ForkChoice:
         )
         self._recent: deque[frozenset[PeerId]] = deque(maxlen=FORK_ROUNDS)
         self._elsewhere: set[PeerId] = set()
-        self._sides: dict[PeerId, frozenset[PeerId]] = {}  # contributors that each peer claims
+        # contributors that each peer claims for its branch
+        self._sides: dict[PeerId, frozenset[PeerId]] = {}
         self._chosen: frozenset[PeerId] = frozenset()
 
     def describe_branch(self) -> tuple[bytes, tuple[PeerId, ...]]:
@@ -55,12 +57,12 @@ class ForkChoice:
         return self.may_differ and peer != self.local and peer not in self._contributors()
 
     def is_on_other_branch(self, peer: PeerId) -> bool:
-        """Whether ``peer`` has shown to be on another branch."""
+        """Whether messages of ``peer`` have shown that it is on another branch."""
         return peer in self._elsewhere
 
     def on_hello(self, sender: PeerId, hello: Hello) -> Stance:
-        """Return the stance of the sender's branch to the local one. If the sender is ahead of this
-        peer, the hello alone does not show it."""
+        """Return whether the sender is on the local branch: ``same``, ``fork`` or ``unknown``. If
+        the sender is ahead of this peer, the hello alone does not show its branch."""
         if not self.may_differ or not hello.chain:
             return "same"
         self._sides[sender] = frozenset(hello.side)
@@ -70,8 +72,9 @@ class ForkChoice:
         return stance
 
     def check_branch(self, peer: PeerId, round_id: int, parent: bytes) -> bool:
-        """Whether ``peer`` may be on the local branch. It has reported ``parent`` as H of the round
-        before ``round_id``; empty means unknown. The result is True if this round is not stored."""
+        """Whether ``peer`` may be on the local branch. The peer has reported ``parent`` as H of the
+        round before ``round_id``; an empty ``parent`` means unknown. The result is True if the
+        local H of that round is not stored."""
         stance = self.lineage.stance(round_id, parent)
         if stance != "unknown":
             self._note(peer, stance == "same")
@@ -81,13 +84,13 @@ class ForkChoice:
         (self._elsewhere.discard if same else self._elsewhere.add)(peer)
 
     def heavier(self) -> tuple[PeerId, str] | None:
-        """Return a peer of the heaviest side and the reason; None if the local side is the
-        heaviest."""
+        """Choose the heaviest side. Return one of its peers and the reason; None if the local side
+        is the heaviest."""
         ours = (self._contributors() | {self.local}) - self._elsewhere
         best, first = ours, self.local
         for peer in sorted(self._elsewhere):
-            # A peer without a claim was on the local branch until recently, as were the peers that
-            # left this branch together with it.
+            # A peer that has claimed no contributors left the local branch only recently. Count all
+            # peers that have left this branch as its side.
             side = {peer} | (self._sides.get(peer, frozenset(self._elsewhere)) & self._elsewhere)
             if (len(side), -min(side)) > (len(best), -min(best)):
                 best, first = frozenset(side), peer
@@ -101,7 +104,7 @@ class ForkChoice:
         return not self._chosen or peer in self._chosen
 
     def choose(self, peers: Iterable[PeerId]) -> None:
-        """Choose the side of ``peers`` as source of a state."""
+        """Choose the side that consists of ``peers`` as source of a state."""
         self._chosen = frozenset(peers)
 
     def restart(self, roster: Iterable[PeerId]) -> None:

@@ -26,14 +26,14 @@ class FutureBuffer:
         self.unheard: set[PeerId] = set()
         """Peers that have reported no round since their last link was lost."""
         self.absent_at_start: set[PeerId] = set()
-        """Peers that were absent when the run began and have reported no round of the run since."""
-        # round of the answered requests, and the latest answered attempt by sender and shard
+        """Peers that were absent when the run began, and have reported no round since then."""
+        # last round with an answered request, and its latest answered attempt by sender and shard
         self._answered: tuple[int, dict[tuple[PeerId, int], int]] = (-1, {})
 
     def record_round(self, peer: PeerId, round_id: int, contributes: bool = False) -> bool:
         """Record the reported round of ``peer``.
 
-        Returns: Whether ``peer`` was silent or absent before and no longer is.
+        Returns: True if ``peer`` was silent or absent until now, and no longer is.
         """
         self.seen[peer] = max(self.seen.get(peer, 0), round_id)
         silent = peer in self.unheard or peer in self.absent_at_start
@@ -49,8 +49,8 @@ class FutureBuffer:
         self.absent_at_start = peers
 
     def on_disconnect(self, peer: PeerId) -> None:
-        """Mark ``peer`` as silent because its link was lost. A new incarnation may connect over the
-        next link long before its trainer has a state."""
+        """Mark ``peer`` as silent because its link was lost. The next link may be that of a new
+        incarnation, whose trainer may have no state for a long time."""
         self.unheard.add(peer)
 
     def mark_unreported(self, peers: Iterable[PeerId]) -> None:
@@ -59,8 +59,8 @@ class FutureBuffer:
         self.unheard.update(peers)
 
     def why_not(self, peer: PeerId) -> str:
-        """Return the reason to skip a connected peer; "" if it is not skipped. A peer that has
-        reported no round since its link was lost may be a new incarnation."""
+        """Return the reason to skip a connected peer; "" if the peer is not skipped. A peer that
+        has reported no round since its link was lost may be a new incarnation without a state."""
         if peer in self.absent_at_start:
             return "it has not arrived"
         return "it has reported no round yet" if peer in self.unheard else ""
@@ -79,7 +79,7 @@ class FutureBuffer:
     def stash_former_commit(
         self, now_round: int, round_id: int, event: Received, shard: int
     ) -> None:
-        """Store a commit from a former incarnation of its sender, with the same limits."""
+        """Store a commit from a former incarnation of its sender, with the limits of ``stash``."""
         if now_round <= round_id <= now_round + STASH_ROUNDS:
             self.former_commits.setdefault(round_id, {})[event.sender, shard] = event
 
@@ -109,7 +109,7 @@ class FutureBuffer:
 
     def is_first_request(self, sender: PeerId, request: UpdateRequest) -> bool:
         """Whether ``sender`` sends this request for the first time. A stored request is handled
-        twice, but must be answered once."""
+        twice, but must be answered only once."""
         if self._answered[0] != request.round_id:
             self._answered = (request.round_id, {})
         key = sender, request.shard
@@ -125,8 +125,8 @@ class FutureBuffer:
         return due
 
     def pop_former_commits(self, round_id: int) -> list[Received]:
-        """Remove and return the stored commits of former incarnations for ``round_id``. Drop older
-        ones."""
+        """Remove and return the stored commits of former incarnations for ``round_id``. Drop the
+        commits of older rounds."""
         due = list(self.former_commits.pop(round_id, {}).values())
         for old in [known for known in self.former_commits if known < round_id]:
             del self.former_commits[old]

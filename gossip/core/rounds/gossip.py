@@ -1,9 +1,9 @@
 """Gossip rounds, which have no server, no commit and no barrier.
 
 In each round every peer pushes its gradient to the peers that the plan of the topology names. Every
-few rounds it also pushes its parameters. It waits for the pushes to itself in the plan, at most for
-an adaptive grace period. It aggregates them with its own update, and continues. Every peer can
-compute every plan, so a push outside the plan is rejected.
+few rounds it also pushes its parameters. The peer then waits for the pushes that the plan directs
+to it, at most for an adaptive grace period. It aggregates the received pushes with its own update,
+and continues. Every peer can compute every plan, so a push outside the plan is rejected.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class GossipRound:
     sources: tuple[PeerId, ...] = ()
     own: Contributed | None = None
     grace: Token | None = None
-    # by ticket of a running rule: whether it mixes
+    # by ticket of a running rule: whether the rule mixes parameters
     tickets: dict[int, bool] = field(default_factory=dict)
     rows: tuple[Row, ...] = ()
     others_mixed: int = 0
@@ -88,9 +88,9 @@ class GossipRound:
 class GossipRounds:
     """Gossip rounds of one peer.
 
-    The trust table depends only on the verdicts of this peer, because without commits peers cannot
-    agree on a common one. ``shard_bytes`` must have one entry before the first round, because the
-    rules need whole vectors.
+    The trust table depends only on the verdicts of this peer, because peers cannot agree on a
+    common trust table without commits. ``shard_bytes`` must have one entry before the first round,
+    because the rules need whole vectors.
 
     Args:
         rng: Random order of the local sends. If all peers had the same order, all uplinks would
@@ -159,8 +159,8 @@ class GossipRounds:
         return 1
 
     def prepare(self, shard_bytes: tuple[int, ...], result_bytes: tuple[int, ...] = ()) -> None:
-        """Set the bytes of the single shard as a gradient, and as parameters if they differ. Called
-        when the trainer has built its model."""
+        """Set the size of the single shard in bytes, and the size of the parameters if it differs.
+        Called when the trainer has built its model."""
         self.shard_bytes, self._parameter_bytes = shard_bytes, sum(result_bytes)
 
     def branch(self) -> tuple[bytes, tuple[PeerId, ...]]:
@@ -171,7 +171,7 @@ class GossipRounds:
         """Do nothing, because gossip rounds have no history to bind to the initial weights."""
 
     def start(self, now: float) -> list[Effect]:
-        """Start with round ``round_id``. The trainer has the state before it."""
+        """Start with round ``round_id``. The trainer has the state before this round."""
         return self.begin(self.round_id, now)
 
     def begin(self, round_id: int, now: float) -> list[Effect]:
@@ -189,17 +189,18 @@ class GossipRounds:
         return effects
 
     def resume(self, now: float) -> list[Effect]:
-        """Continue after the round that was being applied at the call of ``stop``. No other state
-        was adopted."""
+        """Continue with the round after the round in which ``stop`` was called. No state of another
+        peer was adopted."""
         return self.begin(self.round_id + 1, now)
 
     def jump(self, round_id: int, now: float) -> list[Effect]:
-        """Continue with ``round_id``, after the trainer has adopted the state before it."""
+        """Continue with ``round_id``, after the trainer has adopted the state before this round."""
         return [*self.stop(now), *self.begin(round_id, now)]
 
     def snapshot(self, round_id: int) -> tuple[bytes, tuple[Any, ...]] | None:
-        """Return the genesis hash and an empty snapshot. There is no chain of commits, the data
-        follow from the round number, and each peer has its own trust table."""
+        """Return the genesis hash and an empty snapshot. Gossip rounds have no chain of commits,
+        the position in the data follows from the round number, and each peer has its own trust
+        table."""
         return genesis(self.settings.run, self.settings.lineage), ()
 
     def check(self, chain: bytes, snapshot: tuple[Any, ...]) -> None:
@@ -268,7 +269,7 @@ class GossipRounds:
         present = self._round
         mix = present.tickets.pop(event.ticket, None)
         if mix is None or self.phase != "aggregating":
-            return []  # The result was requested in a round that has been stopped.
+            return []  # The round in which this rule was started has been stopped.
         effects: list[Effect] = []
         if mix:
             present.mix = event.payload
@@ -298,9 +299,9 @@ class GossipRounds:
         newest = self._newest()
         if newest <= following + STASH_ROUNDS:
             return self.begin(following, now)
-        # The other peers are far ahead. Continue in their round. If the pushes of their last
-        # exchange of parameters are still accepted, continue with that round, as mixing matters
-        # most after a gap.
+        # The other peers are far ahead, so continue in their round. If the pushes of their last
+        # exchange of parameters are still accepted, continue with the round of that exchange,
+        # because mixing matters most after a gap.
         target = newest - 1
         mixing = [
             at
@@ -342,10 +343,10 @@ class GossipRounds:
             self.mixing.learn(sender, push.round_id, push.sketch)
         self.future_buffer.record_round(sender, push.round_id)
         self.pushes.add(push.what, sender, Pushed(push.round_id, push.samples, payload))
-        far = self.round_id + 1 + STASH_ROUNDS  # as in ``on_applied``
+        far = self.round_id + 1 + STASH_ROUNDS  # the limit of ``on_applied``
         if self.phase == "collecting" and push.round_id > far and self._newest() > far:
-            # This peer then skips to the round of the others. Otherwise several peers that return
-            # at the same time could each wait for a push of a round that the other will skip.
+            # End the round now, because ``on_applied`` then skips to the round of the other peers.
+            # Otherwise two returning peers could wait for pushes of rounds that both will skip.
             return self._close()
         return self._maybe_close(now)
 
@@ -360,7 +361,7 @@ class GossipRounds:
         return [*self._maybe_close(now), *self._gathered()]
 
     def on_pause(self, paused_s: float, now: float) -> list[Effect]:
-        """Do nothing after a pause of this process, because no other peer depends on it."""
+        """Do nothing after a pause of this process, because no other peer depends on this peer."""
         return []
 
     def on_arriving(self, event: Arriving, now: float) -> list[Effect]:
@@ -369,15 +370,16 @@ class GossipRounds:
         return []
 
     def on_compiling(self, now: float) -> list[Effect]:
-        """Do nothing while the trainer compiles, because no other peer waits for it."""
+        """Do nothing while the trainer compiles, because no other peer waits for this peer."""
         return []
 
     def on_progress(self, peer: PeerId, step: int, now: float) -> list[Effect]:
-        """Ignore the step of a peer in an ack, because its pushes also carry its round."""
+        """Ignore the step of a peer in an ack, because the pushes of that peer also carry its
+        round."""
         return []
 
     def on_view_change(self, now: float) -> list[Effect]:
-        """End the wait for skipped peers after a change of the view."""
+        """End the wait for peers that are skipped after a change of the view."""
         self.mixing.forget(self.view.is_gone)
         return [*self._maybe_close(now), *self._gathered()]
 
@@ -399,8 +401,8 @@ class GossipRounds:
         )
 
     def _gathered(self, overdue: bool = False) -> list[Effect]:
-        """Pass the collected values to the trainer if no further value is awaited. This uses no
-        round: the trainer computes the present round again afterwards."""
+        """Pass the collected values to the trainer if no further value is awaited. The operation
+        does not advance the round: the trainer computes the present round again afterwards."""
         if not overdue and not self._gather.is_over(self._others()):
             return []
         effects, collected = self._gather.close()
@@ -412,8 +414,8 @@ class GossipRounds:
     def _go(self) -> StartRound:
         samples = None
         if self._data is not None:
-            # Without commits, peers cannot agree on a new number of shares. A peer that joins later
-            # reads the share of a first peer once more.
+            # Without commits, peers cannot agree on a new number of shares. So a peer that joins
+            # later reads the same share as one of the first peers.
             known, n = self.local in self.plans.first, len(self.plans.first)
             rank = self.plans.first.index(self.local) if known else self.local % n
             samples_total, batch, ahead = self._data
@@ -442,8 +444,8 @@ class GossipRounds:
         return [send for pair in pairs for send in pair]
 
     def _awaited(self) -> list[PeerId]:
-        """Return the sources that are awaited: they have not delivered all pushes of this round,
-        and are neither skipped, finished nor in quarantine."""
+        """Return the sources that this peer still waits for. They have not delivered all pushes of
+        this round, and are neither skipped, finished nor in quarantine."""
         kinds: tuple[Kind, ...] = ("gradient", "parameters") if self.mixes else ("gradient",)
         missing = self.pushes.missing(kinds, self._round.sources, self.round_id)
         if not missing:
@@ -492,9 +494,9 @@ class GossipRounds:
             if pushed.payload is not None
         }
         others = {peer: pushed for peer, pushed in taken.items() if peer not in locked}
-        # Quarantined peers are used only if the rule tolerates f with them and not without them. If
-        # the rule is reduced to a plain average, or there is no other update, theirs would count in
-        # full.
+        # Updates of quarantined peers are used only if the rule tolerates f Byzantine peers with
+        # these updates and not without them. They are not used if the rule is reduced to a plain
+        # average or if there is no other update, because they would then have full weight.
         needed = self.settings.updates_needed(self.settings.f) - (own is not None)
         is_alone = not others and own is None
         if is_alone or not len(others) < needed <= len(taken):
@@ -507,7 +509,7 @@ class GossipRounds:
                     ]
                 )
             taken = others
-        # All parameters have the same weight, because they are positions and no means over samples.
+        # Parameters of all peers have the same weight, because they are not means over samples.
         rows = [
             Row(peer, pushed.payload, pushed.samples if kind == "gradient" else 1, pull(peer))
             for peer, pushed in taken.items()
@@ -538,21 +540,21 @@ class GossipRounds:
         )
 
     def _own_share(self, others: int) -> float:
-        """Return the share of the local model difference in the applied difference, which does not
-        depend on the rule's result.
+        """Return the fixed share of the local model difference in the applied difference. The
+        result of the rule has the rest.
 
-        In a bipartite graph, such as an even ring, one half of the peers sends only to the other
-        half. The replicas may then differ in a direction in which the mean of a peer's inputs, and
-        even more their median, has the sign of the neighbours. Steps in this direction would drive
-        the replicas farther apart, and the momentum of the outer step accumulates them. With one
-        half from the peer itself, no direction is reversed. Steps on gradients need no share,
-        because they are much smaller than the exchanged steps of parameters.
+        In a bipartite graph, such as an even ring, each half of the peers sends only to the other
+        half. If the two halves differ in some direction, the mean or median of a peer's inputs has
+        the sign of its neighbours. Such steps would drive the halves farther apart, and the
+        momentum of the outer step would accumulate them. With a share of one half for the local
+        difference, no direction is reversed. Gradient steps need no share, because they are much
+        smaller than steps of mixing.
         """
         return self.settings.gossip.kept_share if self.settings.local_steps and others else 0.0
 
     def _tolerated(self, rows: int) -> int:
         """Return f, or less if the rule cannot tolerate f among ``rows`` updates. Peers in
-        quarantine do not reduce it, because the verdicts of one peer are no proof."""
+        quarantine do not reduce f, because the verdicts of a single peer are no proof."""
         return self.settings.tolerable(self.settings.f, rows)
 
     def _own_update(self) -> Payload | None:
@@ -566,7 +568,8 @@ class GossipRounds:
 
     def _verdicts_of(self, event: Aggregated) -> list[Contribution]:
         """Return the rule's verdicts on the gradients of other peers. Verdicts on parameters are no
-        evidence: if replicas agree to the last bits, any difference is an infinite outlier."""
+        evidence: if almost all replicas are bit-identical, the smallest difference of another
+        replica has infinite outlyingness."""
         facts = zip(self._round.rows, event.weights, event.outlyingness, strict=True)
         return [
             Contribution(row.peer, row.samples, weight, far)
@@ -590,7 +593,7 @@ class GossipRounds:
         self._previous = present.aggregate or self._previous
         others = present.others_mixed
         if self.plans.plan(self.round_id, self.plans.members()).metropolis:
-            # the same factor on all peers, because otherwise their mean would move
+            # All peers use the same factor, because otherwise the mean of the replicas would move.
             others = min(1, others)
         scale = self.mixing.scale(others) if present.mix is not None else 0.0
         applied = Apply(
@@ -625,12 +628,13 @@ class GossipRounds:
     # --- times ------------------------------------------------------------------------------------
 
     def _time(self, push: Push, now: float) -> None:
-        """Record the lag of a push for the grace period.
+        """Record how long after the local update a push has arrived. The grace period is computed
+        from these times.
 
-        Pushes after the end of the grace period are recorded as well, because otherwise it could
-        only shrink. Stale pushes are not recorded, because otherwise one slow peer would slow down
-        all others. If all but f peers are that far behind, they are recorded, so that this peer
-        waits for the others.
+        Pushes after the end of the grace period are recorded as well, because otherwise the grace
+        period could only shrink. Stale pushes are not recorded, because otherwise one slow peer
+        would slow down all others. If the pushes of all peers but f are stale, they are recorded,
+        so that this peer waits for the others.
         """
         if push.what != "gradient":
             return
@@ -645,8 +649,8 @@ class GossipRounds:
             )
 
     def _newest(self) -> int:
-        """Return the latest round that more than f other peers have reached, so that up to f
-        Byzantine peers cannot raise it; -1 if there are too few peers."""
+        """Return the latest round that more than f other peers have reached; -1 if there are too
+        few peers. Up to f Byzantine peers cannot raise this round."""
         others = [peer for peer in self.plans.members() if peer != self.local]
         reached = sorted((self.pushes.latest_round(peer) for peer in others), reverse=True)
         return reached[self.settings.f] if len(reached) > self.settings.f else -1
