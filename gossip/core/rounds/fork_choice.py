@@ -24,8 +24,8 @@ class ForkChoice:
     """Branches of the other peers, and the choice among them.
 
     Attributes:
-        may_differ: Whether both sides of a partition may continue. If not, the peer that is behind
-            is always on the lighter side.
+        may_differ: Whether both sides of a partition may continue. If False, the peer that is
+            behind is always on the lighter side.
     """
 
     def __init__(self, local: PeerId, settings: CoreSettings, lineage: Lineage) -> None:

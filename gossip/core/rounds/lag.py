@@ -1,9 +1,9 @@
 """Detection of lag: this peer is some rounds behind, too many rounds behind, or on another branch.
 
 Up to f peers may report a false round. So a peer leaves its rounds for a state transfer only if
-more than f peers report a reason for it. If its rounds make no progress, the report of one peer is
-enough. A false report then costs only time: with f > 0, no peer adopts a state that a single peer
-attests (``transfer/receiver.py``).
+more than f peers report a reason to do so. If the rounds of the peer make no progress, the report
+of a single peer is enough. In this case a false report costs only time: with f > 0, no peer adopts
+a state that a single peer attests (``transfer/receiver.py``).
 """
 
 from __future__ import annotations
@@ -38,15 +38,16 @@ from .timeouts import Deadline
 
 @record
 class CatchUpOverdue:
-    """Timeout of the wait for missing commits before a request. ``peer`` is ahead of this peer."""
+    """End of the wait for missing commits, after which they are requested. ``peer`` has reported a
+    later round."""
 
     round_id: int
     peer: PeerId
 
 
 class LagDetector:
-    """Detects that the local peer is behind the others or on another branch. If it cannot follow
-    them, it requests a state (``LostTrack``)."""
+    """Detector of two conditions: the local peer is behind the other peers, or on another branch.
+    If the local peer cannot catch up, the detector requests a state (``LostTrack``)."""
 
     def __init__(
         self,
@@ -64,19 +65,19 @@ class LagDetector:
         self.deadline, self.transfer_tracker = deadline, TransferTracker(self.settings.f)
         self.timers, self.view, self.present = timers, view, present
         self.requests, self.fork_choice = Requests(), fork_choice
-        # latest round that each peer has reported, for peers that are ahead of the local one
+        # latest reported round of each peer that is ahead of the local peer
         self._ahead: dict[PeerId, int] = {}
         self._branches: dict[PeerId, bytes] = {}
-        # rounds after which other peers had another history than the local one
+        # rounds after which another peer had another history than the local peer
         self.forked: OrderedDict[int, None] = OrderedDict()
-        self._left = b""  # H when this peer last left its branch for a larger one.
+        self._left = b""  # H of the branch that this peer last left for a larger branch.
         self._asked = -1  # Round of the pending ``CatchUpOverdue`` timer.
-        # Receiver of the last request for commits, and its first requested round.
+        # Receiver of the last request for commits, and the first round that it requests.
         self._open: tuple[PeerId, int] | None = None
-        # round after the last one in the reply to that request, and time of the request
+        # round after the last round in the expected reply to that request, and time of the request
         self._answer_ends, self._asked_at = -1, float("-inf")
-        self._came = -1  # Latest round with a received commit.
-        # Present pause between two requests, and earliest time of the next one.
+        self._came = -1  # Latest round of a received commit.
+        # Present pause between two requests, and earliest time of the next request.
         self._pause_s, self._not_before = 0.0, float("-inf")
 
     def lose_track(self, donor: PeerId, why: str) -> None:
@@ -100,9 +101,9 @@ class LagDetector:
         )
 
     def restart(self, same_round: bool, roster: Iterable[PeerId]) -> None:
-        """Continue from the adopted state of another peer. If the round is the same, the recorded
-        branches stay valid. Without them, the first message from the smaller branch would lead this
-        peer back to it, repeatedly."""
+        """Continue from the adopted state of another peer. If the round stays the same, the
+        recorded branches stay valid. Without them, the first message from the smaller branch would
+        lead this peer back to that branch, again and again."""
         if not same_round:
             self._branches.clear()
         self.fork_choice.restart(roster)
@@ -110,15 +111,15 @@ class LagDetector:
         self._open = None
 
     def behind(self, peer: PeerId, round_id: int, now: float) -> list[Effect]:
-        """Handle a report that ``peer`` is in a later round. Its commits may be in transit. If they
-        do not arrive in time, this peer requests them."""
+        """Handle a report that ``peer`` is in a later round. The missing commits may be in transit.
+        If they do not arrive in time, this peer requests them."""
         if not self.settings.may_be(peer) or self.fork_choice.is_on_other_branch(peer):
             return []
         here = self.lineage.next_round
         self._ahead[peer] = max(round_id, self._ahead.get(peer, 0))
         if self.fork_choice.is_partitioned(peer):
-            # The peer that is ahead may be on the lighter side of a partition, which its reply
-            # shows. Rounds may be too short to wait for the timer.
+            # The peer that is ahead may be on the lighter side of a partition. Its reply will show
+            # this, so request at once: the rounds may be too short to wait for the timer.
             if now < self._not_before:
                 return []
             self._not_before, self._open = now + RESEND_S, (peer, here)
@@ -169,12 +170,12 @@ class LagDetector:
         ):
             return True
         if self._came > here >= self._answer_ends:
-            # a later commit has arrived without the missing ones, which were not requested
+            # a later commit has arrived, but not the missing commits, and no request covers them
             return False
         most_s = self.transfer_tracker.most_s(now)
         if now - self.present.began_at <= most_s:
             return self.transfer_tracker.is_busy(self.local, now)
-        # A further request would only be queued behind the reply to the last one.
+        # The reply to a further request would only be queued behind the reply to the last request.
         if self._open is None or now - self._asked_at > most_s:
             return False
         return self.transfer_tracker.is_sending(self._open[0], now + most_s, now)
@@ -184,19 +185,20 @@ class LagDetector:
         self._came = max(self._came, round_id)
 
     def on_refusal(self) -> None:
-        """Handle the rejection of a result. The rest of the reply that contained it can no longer
-        help."""
+        """Handle the rejection of a result. The later commits in the same reply depend on that
+        result, so do not wait for them."""
         self._answer_ends = -1
 
     def on_disconnect(self, peer: PeerId) -> None:
-        """Handle the loss of the link to ``peer``, and with it of the rest of its reply."""
+        """Handle the loss of the link to ``peer``. The rest of a reply from ``peer`` is lost
+        too."""
         self.transfer_tracker.on_disconnect(peer)
         if self._open is not None and self._open[0] == peer:
             self._answer_ends = -1
 
     def still_behind(self, timer: CatchUpOverdue, now: float) -> list[Effect]:
-        """Request the missing commits, unless they will arrive. A reply has all of them and takes
-        long on a slow link, so the pauses between requests grow."""
+        """Request the missing commits, unless they will arrive without a request. A reply contains
+        all missing commits and takes long on a slow link, so the pauses between requests grow."""
         if self.are_coming(now):
             return [self.timers.set(now + CHECK_INTERVAL_S, timer)]
         soon_again = now < self._not_before + RESEND_S
@@ -211,9 +213,9 @@ class LagDetector:
         return [self.request(peer, now)]
 
     def _in_turn(self, peer: PeerId) -> PeerId:
-        """Return the peer for the next request: one that is ahead and did not receive the last
-        request. A result may be rejected until more than f peers have sent it, so several peers are
-        needed."""
+        """Return the receiver of the next request: a peer that is ahead and did not receive the
+        last request. This peer may reject a result until more than f peers have sent that result,
+        so it has to request from several peers."""
         last, here = self._open, self.lineage.next_round
         if last is None or last != (peer, here):
             return peer
@@ -221,13 +223,13 @@ class LagDetector:
         return next((other for other in ahead if other > peer), ahead[0]) if ahead else peer
 
     def request(self, peer: PeerId, now: float) -> Send:
-        """Return the request for the commits of the present round and later. ``peer`` may reply
-        that it no longer stores them."""
+        """Return a request to ``peer`` for the commits of the present round and of all later
+        rounds. ``peer`` may reply that it no longer stores these commits."""
         self._open = (peer, self.lineage.next_round)
         self._answer_ends = max(self._ahead.get(peer, -1), self.lineage.next_round + 1)
         self._asked_at = now
-        # If this peer returns to a round that it has left, its earlier attempts in the round bind
-        # it.
+        # If this peer returns to a round that it has left, it is still bound by its attempts in
+        # that round.
         shards = self.present.entered
         attempt = max([shard.attempt for shard in shards], default=0)
         lacking = tuple([shard.index for shard in shards if shard.commit is None])
@@ -237,24 +239,24 @@ class LagDetector:
         )
 
     def not_serving(self, asked: Update | UpdateRequest) -> NotServing:
-        """Return the reply to an update that this peer does not serve, or to a request for its
-        update that comes from another branch."""
+        """Return the reply to an update for an attempt that this peer does not serve, or to an
+        update request from another branch."""
         where = (asked.lineage, asked.round_id, asked.shard, asked.attempt)
         return NotServing(*where, round_id=self.lineage.next_round, chain=self.lineage.head)
 
     def in_no_round(self, asked: UpdateRequest) -> NotServing:
-        """Return the reply of a peer that is in a state transfer. It does not name the branch that
-        the peer leaves. Otherwise the peer would count for that branch, and other peers would
-        change to a branch without peers."""
+        """Return the reply of a peer that is in a state transfer. The reply does not name the
+        branch that the peer leaves. Otherwise the peer would count towards that branch, and other
+        peers might change to a branch that all its peers have left."""
         where = (asked.lineage, asked.round_id, asked.shard, asked.attempt)
         return NotServing(*where, round_id=0, chain=self.lineage.unbegun)
 
     def not_kept(self, peer: PeerId, notice: NotServing, now: float) -> list[Effect]:
-        """Handle a notice of ``peer`` that it is in a later round.
+        """Handle a notice in which ``peer`` reports a later round.
 
-        In reply to a request for commits, it means that ``peer`` does not store them, because it
-        has adopted a state itself. Then this peer needs that state. A late update gets the same
-        reply, but with the attempt of the update.
+        If the notice is the reply to a request for commits, ``peer`` does not store these commits,
+        because it has adopted a state itself. This peer then needs the state of ``peer``. The reply
+        to a late update looks alike, but contains the attempt of the update.
         """
         here, round_id = self.lineage.next_round, notice.round_id
         if self._shows(peer, notice):
@@ -291,9 +293,9 @@ class LagDetector:
         return self._beyond(round_id) > self.settings.f
 
     def awaits_commit(self, now: float) -> bool:
-        """Whether other peers have a commit of the present round that may still arrive. A server
-        that was paused must not make another one. The wait ends after one round timeout, because
-        the peers that are ahead may be on another branch."""
+        """Whether other peers have a commit of the present round that may still arrive. While it is
+        True, a server that was paused must not make another commit. It is False after one round
+        timeout, because the peers that are ahead may be on another branch."""
         return (
             self.is_passed(self.lineage.next_round)
             and now - self.present.began_at <= self.deadline.round_timeout_s()
@@ -309,8 +311,8 @@ class LagDetector:
     def record_commit_branch(self, peer: PeerId, commit: Commit, now: float) -> bool:
         """Record the branch of a commit of the present round that ``peer`` has sent.
 
-        A commit in reply to a request of this peer shows that the other branch has a majority. The
-        branch of this peer can then never have one, so this peer requests a state.
+        If this peer requested the commit, the commit shows that the other branch has a majority.
+        The branch of this peer can then never have a majority, so this peer requests a state.
 
         Returns: Whether it is another branch.
         """
@@ -330,7 +332,8 @@ class LagDetector:
 
     def on_hello(self, peer: PeerId, hello: Hello, stance: Stance, now: float) -> list[Effect]:
         """Handle the round that ``peer`` has announced. If ``peer`` is on another branch and behind
-        this peer, send it a notice, because its own commits do not show the fork."""
+        this peer, send a notice to ``peer``, because the commits of its own branch do not show the
+        fork."""
         if (
             not self.fork_choice.may_differ
             and hello.chain
@@ -350,7 +353,7 @@ class LagDetector:
 
     def _shows(self, peer: PeerId, notice: NotServing) -> bool:
         """Whether a notice shows that its sender, which is ahead, is on another branch. A notice
-        without a hash counts as such, unless its sender has recently contributed to the local
+        without a hash shows another branch, unless its sender has recently contributed to the local
         branch."""
         if self.present.mode == "following":
             return False  # this peer has adopted a state and is on neither side
@@ -366,18 +369,19 @@ class LagDetector:
             self.lose_track(*heavier)
 
     def is_back(self, now: float) -> bool:
-        """Whether this peer has recently returned from a change of branch without a new state,
-        because the peers of both branches had changed sides. Then only peers for which the other
-        branch is certainly larger leave again. The others stay and send them a state."""
+        """Whether this peer has recently tried to change its branch, but has returned without a new
+        state, because the peers of both branches had changed sides. In this case only peers for
+        which the other branch is certainly larger leave again. The remaining peers stay and send
+        them a state."""
         return (
             self._left == self.lineage.head
             and now - self.present.began_at <= self.settings.rounds.round_timeout_s
         )
 
     def record_branch(self, peer: PeerId, parent: bytes, now: float) -> bool:
-        """Record that the last round of ``peer`` has the hash ``parent``. Request a state if more
-        peers are on that branch than on the local one. If equally many are, the branch with the
-        lower hash wins.
+        """Record that the last round of ``peer`` has the hash ``parent``, and return whether this
+        is another branch. If more peers are on that branch than on the local branch, request a
+        state. If the numbers are equal, the branch with the lower hash wins.
 
         Returns: Whether it is another branch.
         """
@@ -385,7 +389,7 @@ class LagDetector:
         if peer == self.local:
             return False
         if self.lineage.unbegun in (ours, parent):
-            # A peer that has not begun is no reason to change the branch.
+            # A peer that has not begun the run is no reason to change the branch.
             return parent != ours
         if self.fork_choice.may_differ:
             apart = not self.fork_choice.check_branch(peer, self.lineage.next_round, parent)

@@ -3,10 +3,11 @@ reached.
 
 An honest peer moves to the next attempt when the server has timed out, is skipped, or does not
 serve. In these cases the local peer follows a claim at once. In all other cases the claim is
-unexplained: its sender may have reasons that the local peer does not know, or be Byzantine. The
+unexplained: its sender may be Byzantine, or may have reasons that the local peer cannot see. The
 local peer also follows an unexplained claim at once, because otherwise a round could have two
-results. This is limited: the time lost in such attempts is charged to the credit of the claimant.
-Without credit, its claim is deferred until the local peer leaves the present attempt by itself.
+results. The delay by such claims is limited: the time lost in a claimed attempt is charged to the
+credit of the claimant. If the credit is spent, further claims of the claimant are deferred until
+the local peer leaves the present attempt for another reason.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ from .shard import ShardRound
 
 
 class LaterTurns:
-    """Decides which claims about later attempts are followed at once."""
+    """Decision which claims about later attempts are followed at once."""
 
     def __init__(self, f: int, patience: Patience) -> None:
         self.f, self.patience = f, patience
         self.credit = TokenBucket()  # In units of a round timeout.
-        # Time of the last granted claim by peer and shard, over all rounds.
+        # Time of the last granted claim of all rounds, by peer and shard.
         self._granted_at: dict[tuple[PeerId, int], float] = {}
 
     def turn_s(self, shard: ShardRound) -> float:
@@ -38,8 +39,8 @@ class LaterTurns:
         return self.patience.deadline.round_timeout_s() * self.patience.timeout_factor(shard)
 
     def is_explained(self, shard: ShardRound, sender: PeerId, attempt: int, now: float) -> bool:
-        """Whether an honest peer could have reached ``attempt``, according to the local peer's
-        view."""
+        """Whether the local peer sees a reason for which an honest peer could have reached
+        ``attempt``."""
         if not self.f:
             return True
         passed = range(shard.attempt, min(attempt, shard.attempt + len(shard.order)))
@@ -81,8 +82,8 @@ class LaterTurns:
         return True
 
     def _spent(self, shard: ShardRound, sender: PeerId, now: float) -> float:
-        """Return the credit that ``sender`` has spent, including the present wait, in round
-        timeouts."""
+        """Return the credit that ``sender`` has spent, in round timeouts. If its claim led to the
+        present attempt, the elapsed part of the attempt is included."""
         spent = self.credit.spent(sender, now, self.patience.deadline.round_timeout_s())
         return spent + (self._waited(shard, now) if shard.claims.led_here == sender else 0.0)
 
@@ -91,8 +92,8 @@ class LaterTurns:
         return (now - shard.claims.came_at) / self.turn_s(shard)
 
     def leave(self, shard: ShardRound, now: float) -> None:
-        """End the present attempt. If an unexplained claim of a peer led to it, charge the wait to
-        the credit of that peer."""
+        """End the present attempt. If an unexplained claim led to this attempt, charge the wait to
+        the credit of the claimant."""
         claims = shard.claims
         if claims.led_here is not None:
             unit_s = self.patience.deadline.round_timeout_s()
@@ -101,8 +102,8 @@ class LaterTurns:
         claims.led_here, claims.came_at = None, now
 
     def end(self, shard: ShardRound, server: PeerId, now: float) -> None:
-        """End the shard with a commit of ``server``, and refund some of the credit of ``server``.
-        If the commit arrived in time, no peer is charged."""
+        """End the shard with a commit of ``server``, and refund a part of the credit that
+        ``server`` has spent. If the commit arrived in time, no peer is charged."""
         claims = shard.claims
         if claims.led_here is not None and self._waited(shard, now) < TURN_SHARE:
             claims.led_here = None
@@ -110,13 +111,14 @@ class LaterTurns:
         self.credit.refund(server, REFUND_TURNS, now, self.patience.deadline.round_timeout_s())
 
     def grant_claim(self, shard: ShardRound, serves: bool, now: float) -> int | None:
-        """Return the attempt of the latest deferred claim that may be followed now, or None.
+        """Grant the deferred claim with the latest attempt that may be followed now. Return this
+        attempt, or None.
 
-        After a claim of a peer is granted, its next claim waits for one pass through the order.
-        Each further claim in the same round waits for twice as long.
+        After a claim of a peer is granted, the next claim of that peer waits for one pass through
+        the order. Each further claim in the same round waits twice as long as the claim before.
 
         Args:
-            serves: Whether this peer may serve.
+            serves: Whether the local peer may serve.
         """
         claims = shard.claims
         for peer, attempt in tuple(claims.deferred.items()):

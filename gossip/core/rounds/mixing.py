@@ -1,5 +1,5 @@
-"""Strength of mixing: the fraction by which a peer moves towards the parameters of other peers. It
-is raised when the replicas are too far apart."""
+"""Strength of mixing: the fraction by which a peer moves towards the parameters of other peers.
+This fraction is raised when the replicas are too far apart."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ class MixingController:
         self.consensus: ConsensusDistance | None = None
         """Consensus distance at the last exchange of parameters; None while unknown."""
         self.raised = False
-        """Whether mixing is raised because the replicas are too far apart."""
+        """Whether the strength of mixing is raised, because the replicas are too far apart."""
         self._sketches: dict[PeerId, tuple[int, Sketch]] = {}
 
     def is_due(self, round_id: int) -> bool:
-        """Whether parameters are exchanged in ``round_id``, which is the case in the last of every
-        ``mix_every`` rounds."""
+        """Whether parameters are exchanged in ``round_id``: every ``mix_every`` rounds, for the
+        first time in round ``mix_every - 1``."""
         return round_id % self.settings.mix_every == self.settings.mix_every - 1
 
     def learn(self, peer: PeerId, round_id: int, packed: bytes) -> None:
@@ -56,11 +56,11 @@ class MixingController:
             self.raised = found.ratio > (CALM_SHARE * bound if self.raised else bound)
 
     def scale(self, others: int) -> float:
-        """Return the factor of the mixed difference that the rule has computed from the parameters
-        of ``others`` peers.
+        """Return the factor by which the mixed difference is multiplied. The rule has computed this
+        difference from the parameters of ``others`` other peers.
 
-        With k = ``others``, it is at most k/(k+1). So at least 1/(k+1) of the local parameters is
-        kept, even if the rule gave them no weight, as Krum may.
+        With k = ``others``, the factor is at most k/(k+1). So the local parameters have a weight of
+        at least 1/(k+1), even if the rule (for example Krum) gave them no weight.
         """
         most = others / (others + 1)
         return most if self.raised else min(self.settings.mixing, most)

@@ -19,7 +19,7 @@ from .validation import ResultValidator
 
 
 class Participant:
-    """Attempts of the shards of the present round."""
+    """Part of the local peer in the attempts of the present round."""
 
     def __init__(
         self,
@@ -40,15 +40,15 @@ class Participant:
         self.result_validator = ResultValidator(
             replicated, lag_detector, server, self.view, self.advance
         )
-        # time from the start of the round, or of its local steps, to the local update
+        # time from the start of the round, or from its first local step, to the local update
         self._computed_us = 0
-        self._answered_round = -1  # Last round for which this peer has sent an update.
+        self._answered_round = -1  # Last round for which this peer has computed an update.
         self._serves_from = float("-inf")  # Time from which this peer serves again after a pause.
         self.attempt_locks = AttemptLocks()
 
     def begin(self, now: float) -> list[Effect]:
         """Begin the present round, or return to it. Restore the locks of this peer, and begin each
-        shard with the first server that is not skipped."""
+        shard with the first attempt whose server is not skipped."""
         present, is_active = self.present, self.present.mode == "active"
         firsts = self.attempt_locks.recall(present.round_id, present.parent, present.shards)
         self.cross_shard.begin(present.shards)
@@ -86,7 +86,7 @@ class Participant:
         self.patience.transfer_tracker.contributed(now - present.began_at)
         effects: list[Effect] = []
         for shard in present.shards if present.mode == "active" else ():
-            # While this peer, just paused, could not serve, it may have kept a skipped server.
+            # If this peer could not serve after a pause, the present server may be a skipped peer.
             skipped = (
                 self.skip_reason(shard.server_of(shard.attempt))
                 if shard.commit is None and self.may_serve(now)
@@ -108,8 +108,8 @@ class Participant:
         )
 
     def must_stay(self) -> bool:
-        """Whether reachable peers may rely on the update of this peer in the present round. Peers
-        of another branch count as well."""
+        """Whether reachable peers may rely on the update of this peer in the present round.
+        Reachable peers on another branch count as well."""
         has_sent = self.present.mode == "active" and self._answered_round == self.present.round_id
         return has_sent and any(
             peer != self.local and not self.skip_reason(peer) for peer in self.present.roster
@@ -179,8 +179,8 @@ class Participant:
             return [Send(sender, self.lag_detector.not_serving(update))]
         if shard.commit is not None:
             self.patience.lateness.record_late_update(sender, update, now)
-            # This server has sent its large commit to all peers. A peer that lost it requests it
-            # again.
+            # This server has already sent its large commit to all peers. A peer that has lost the
+            # commit requests it again.
             sent_before = shard.made_here and update.attempt <= shard.commit.attempt
             if sent_before and shard.payload is not None and shard.payload.nbytes > SMALL_BYTES:
                 return []
@@ -210,7 +210,8 @@ class Participant:
         if shard.commit is not None:
             return [reissue(sender, shard.commit, shard.payload, attempt)]
         if self.lag_detector.record_branch(sender, request.parent, now):
-            # This peer may soon adopt a state of that branch. It then handles the request again.
+            # This peer may soon adopt a state of that branch, and then handles the stored request
+            # again.
             self.future_buffer.stash(self.present.round_id, request.round_id, event, request.shard)
             return (
                 [Send(sender, self.lag_detector.not_serving(request))]
@@ -234,7 +235,7 @@ class Participant:
             sender, notice.chain, now
         )
         shard = self.present.shards[notice.shard]
-        # the sender is in no round
+        # the sender takes part in no round
         if notice.attempt == shard.served.attempt and notice.round_id == 0:
             shard.served.in_no_round.add(sender)
         if self._is_withdrawal(shard, notice):
@@ -246,8 +247,9 @@ class Participant:
         )
         if refused:
             shard.declined_attempt = shard.attempt
-        # In the first pass through the order, the shard moves on at once. Later it waits for the
-        # timeout. Otherwise peers would move it from server to server at the speed of messages.
+        # In the first pass through the order, the shard moves to the next attempt at once. In later
+        # passes it waits for the timeout. Otherwise the shard would move from server to server at
+        # the speed of messages.
         if refused and shard.attempt < len(shard.order):
             return self.advance(
                 shard,
@@ -265,7 +267,8 @@ class Participant:
         return bool(self.settings.f) and here and to_us
 
     def request_again(self, peer: PeerId) -> list[Effect]:
-        """Request the update of ``peer`` again, which has replied that it was in no round."""
+        """Request the update of ``peer`` again, if ``peer`` has replied that it took part in no
+        round."""
         return [
             effect
             for shard in self.present.shards
@@ -276,12 +279,12 @@ class Participant:
     def _move_to(
         self, shard: ShardRound, attempt: int, claimant: PeerId, now: float
     ) -> list[Effect] | None:
-        """Move to an attempt that has begun according to ``claimant``. Return None if the claim is
-        not followed.
+        """Move to an attempt that ``claimant`` claims to be in. Return None if this peer does not
+        follow the claim.
 
-        If only that claim makes this peer leave its attempt, the server of the attempt is probably
-        alive and would use the update. So this peer makes that server drop the update, by a
-        ``NotServing`` from a participant to a server (``_is_withdrawal``).
+        If this peer leaves its attempt only because of an unexplained claim, the server of that
+        attempt is probably alive and would use the local update. So this peer withdraws the update:
+        it sends ``NotServing`` to that server (``_is_withdrawal``).
         """
         if attempt == shard.attempt:
             return []
@@ -295,9 +298,9 @@ class Participant:
         return [Send(server, self.lag_detector.not_serving(asked))]
 
     def advance(self, shard: ShardRound, reason: str, now: float) -> list[Effect]:
-        """Leave the present attempt and send the local update to a later one. This is the attempt
-        of the latest deferred claim that may now be followed. Without one, it is the next attempt
-        with a server that is not skipped."""
+        """Leave the present attempt, and send the local update to the server of a later attempt. If
+        a deferred claim may be followed now, this is the claimed attempt. Otherwise it is the next
+        attempt with a server that is not skipped."""
         self.later_turns.leave(shard, now)
         granted = self.later_turns.grant_claim(shard, self.may_serve(now), now)
         following = self._next_attempt(shard, shard.attempt + 1, now)
@@ -327,8 +330,8 @@ class Participant:
         )
 
     def send_update(self, shard: ShardRound, now: float) -> list[Effect]:
-        """Send the local update to the server of the shard's attempt, and start the timeout of that
-        server."""
+        """Send the local update to the server of the shard's present attempt, and start the timeout
+        of that server."""
         own = self.present.own
         effects = self.cross_shard.send_measurements() if shard.index == 0 else []
         if own is None or shard.commit is not None:
@@ -358,8 +361,8 @@ class Participant:
         return effects
 
     def note_load(self, now: float) -> None:
-        """Extend the timeouts for a few rounds. In the next round large payloads arrive all at
-        once, and delay the first replies before any report about these payloads arrives."""
+        """Extend the timeouts for a few rounds. In the next round several large payloads arrive at
+        the same time, and delay replies before any report about these payloads can arrive."""
         usual_s = (
             self.patience.deadline.typical_round_s() or self.patience.deadline.round_timeout_s()
         )
@@ -368,9 +371,9 @@ class Participant:
     def _postpone_serving(
         self, shard: ShardRound, sender: PeerId, attempt: int, now: float
     ) -> list[Effect]:
-        """Store an attempt that this peer rejects only because it was paused, and request its
-        updates later. Otherwise a round in which all peers were paused would last until the
-        timeout."""
+        """Store an attempt that this peer does not serve yet, only because it was paused. The
+        updates of the attempt are requested later. Otherwise a round in which all peers were paused
+        would last until the timeout."""
         if (
             self.present.mode != "active"
             or shard.server_of(attempt) != self.local
@@ -390,7 +393,7 @@ class Participant:
         return [timer]
 
     def _serve_postponed(self, shard: ShardRound, now: float) -> list[Effect]:
-        """Serve the last attempt that this peer has postponed because of its pause."""
+        """Serve the attempt that this peer has postponed because it was paused."""
         shard.serve_postponed = None
         attempt, shard.postponed_attempt = shard.postponed_attempt, -1
         if attempt < shard.attempt:
@@ -402,6 +405,6 @@ class Participant:
             return []
         if shard.served.attempt < attempt:
             effects += self.server.serve(shard, attempt, now)
-            if attempt == 0:  # ``serve`` schedules the request only for later attempts.
+            if attempt == 0:  # ``serve`` schedules a request only for later attempts
                 effects += self.server.request_missing(shard, attempt)
         return [*effects, *self.server.pulse(shard, now), *self.send_update(shard, now)]

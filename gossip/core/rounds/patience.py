@@ -1,5 +1,6 @@
-"""Waits of a peer in a round: as a participant for the server of an attempt, and as a server for
-updates. Both waits are extended while a payload still arrives or a peer compiles."""
+"""Waits of a peer in a round: the wait of a participant for the server of an attempt, and the wait
+of a server for updates. Both waits are extended while bytes of a payload still arrive, or while the
+trainer of a peer compiles."""
 
 from __future__ import annotations
 
@@ -36,18 +37,18 @@ class Patience:
         self._required_peers = NOBODY
 
     def require_updates_of(self, peers: Iterable[PeerId]) -> None:
-        """Set the peers that must send updates for the shards."""
+        """Set the peers whose updates a server must have before it may close an attempt early."""
         self._required_peers = frozenset(peers)
 
     def start_timeout(
         self, shard: ShardRound, now: float, collective: bool = False
     ) -> list[Effect]:
-        """Start the timeout of the present server. A ``collective`` operation gets the longest
-        timeout."""
+        """Start the timeout of the present server. The timeout of a ``collective`` operation is the
+        longest possible timeout."""
         wait = shard.server_wait
         if wait.attempt != shard.attempt:
-            # The waits that claims extended for the previous server had no result. If that server
-            # is skipped now, the claims are not charged.
+            # The wait for the previous server had no result, so charge the peers whose reports
+            # extended it. If that server is skipped now, they are not charged.
             if wait.attempt >= 0 and self.skip_reason(shard.server_of(wait.attempt)):
                 wait.transfers.clear()
                 wait.compiles.clear()
@@ -63,23 +64,25 @@ class Patience:
         return [*self.timers.cancel(before), timer]
 
     def timeout_factor(self, shard: ShardRound) -> int:
-        """Return the factor of the server's timeout on slow links. It doubles with each timeout, or
-        with each pass through the order of the servers, at most ``DOUBLINGS_MAX`` times."""
+        """Return the factor by which the server's timeout is multiplied; 1 unless the links are
+        slow. The factor doubles with each timeout, or with each pass through the order of the
+        servers, at most ``DOUBLINGS_MAX`` times."""
         if not self.transfer_tracker.takes_time:
             return 1
         turns = max(shard.timeouts, (shard.attempt - shard.claims.skipped) // len(shard.order))
         return int(2 ** min(turns, DOUBLINGS_MAX))
 
     def _ends_at(self, shard: ShardRound, now: float) -> float:
-        """Return the time at which the wait for the present server ends, even if bytes still
-        arrive."""
+        """Return the time at which the wait for the present server ends, even if bytes still arrive
+        then."""
         return shard.server_wait.since + self.transfer_tracker.most_s(now) * self.timeout_factor(
             shard
         )
 
     def is_transferring(self, shard: ShardRound, now: float) -> bool:
-        """Whether a peer of this round reports that it compiles or, before the wait ends, that it
-        receives payloads. In both cases a late result is not the server's fault."""
+        """Whether a peer of this round reports that it compiles or receives payloads. In both cases
+        a late result is not the server's fault. Reports about payloads are ignored after the end of
+        the wait."""
         awaited = [p for p in self.present.roster if not self.lateness.is_missed(p)]
         if self._believe_busy_reports(
             self.compile_tracker, awaited, shard.server_wait.compiles, now
@@ -100,12 +103,12 @@ class Patience:
     ) -> bool:
         """Whether ``tracker`` has a valid report that one of ``peers`` is busy.
 
-        Reports always count if more than max(f, 1) peers are busy, or if the local peer is.
-        Otherwise a report counts only while its sender has credit left, which limits the time lost
-        by waiting for it.
+        If more than max(f, 1) peers are busy, or if the local peer is busy, reports are always
+        valid. Otherwise a report is valid only while its sender has credit left. This limits the
+        time that a Byzantine sender can waste.
 
         Args:
-            since: Start of the wait for each peer with a valid report; updated by this call.
+            since: Start of the wait for each peer with a valid report. This call updates it.
         """
         busy = [p for p in peers if tracker.is_at_work(p, now)]
         if self.local in busy or len(busy) > max(self.settings.f, 1):
@@ -124,16 +127,16 @@ class Patience:
         now: float,
         came: Collection[PeerId] = (),
     ) -> None:
-        """Charge the credit of each peer in ``since`` that is not in ``came``, because the wait for
-        it had no result."""
+        """Charge the credit of each peer in ``since``, except those in ``came``, because the wait
+        for these peers had no result."""
         for peer, at in since.items():
             if peer not in came:
                 tracker.credit.spend_wait(peer, at, now)
         since.clear()
 
     def more_time(self, shard: ShardRound, now: float) -> list[Effect]:
-        """Return a further timer if the present server has timed out, but a result is in transfer
-        or a peer reports that it compiles or receives payloads."""
+        """Return a further timer for the present server, whose timeout has passed, if a result is
+        in transfer, or if a peer reports that it compiles or receives payloads."""
         if not self.is_under_way(shard, now) and not self.is_transferring(shard, now):
             return []
         timer = self.timers.set(
@@ -149,8 +152,9 @@ class Patience:
         return self.transfer_tracker.brings_result(self.present.round_id, shard.index, until, now)
 
     def are_coming(self, shard: ShardRound, missing: Sequence[PeerId], now: float) -> bool:
-        """Whether one of the missing updates may still arrive in time. Its sender compiles, sends
-        the update, or receives payloads. The update may also be queued behind other payloads."""
+        """Whether one of the missing updates may still arrive in time, because its sender compiles,
+        sends the update, or receives payloads. The update may also be queued behind other
+        payloads."""
         transfer_tracker = self.transfer_tracker
         until = shard.served.first_at + transfer_tracker.most_s(now)
         awaited = [peer for peer in missing if not self.lateness.is_missed(peer)]
@@ -168,10 +172,10 @@ class Patience:
         )
 
     def updates_s(self, shard: ShardRound, expected: int, missing: Sequence[PeerId]) -> float:
-        """Return the time after the first update for which the server waits for the others, in
-        seconds. It is longer while the rule has too few updates. It is longest for a collective
-        operation, because the preceding part of the script, such as an evaluation, takes each peer
-        a different time."""
+        """Return how long after the first update the server waits for the other updates, in
+        seconds. The wait is longer while the rule has too few updates. It is longest for a
+        collective operation, because the preceding part of the script, such as an evaluation, may
+        take much longer on some peers."""
         served = shard.served
         if served.callers > self.settings.callers_too_few(len(self.present.roster)):
             return CLOSE_SHARE * self.deadline.cap_s
@@ -184,7 +188,8 @@ class Patience:
         return min(self.lateness.patience_s(missing), timeout_s) if enough else timeout_s
 
     def end_wait(self, shard: ShardRound, now: float) -> None:
-        """Charge the credit of the peers that did not send an update before the shard closes."""
+        """End the wait for updates, because the attempt closes. Charge the credit of the peers that
+        extended the wait and sent no update."""
         came = shard.served.answers
         self._spend(self.transfer_tracker, shard.update_transfers, now, came)
         self._spend(self.compile_tracker, shard.update_compiles, now, came)

@@ -1,4 +1,4 @@
-"""Plans of gossip rounds, which every peer can compute for every peer."""
+"""Plans of gossip rounds. Every peer can compute the plan of every other peer."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ class GossipTopology(Protocol):
 
 
 class PlanCache:
-    """Plans of recent rounds, and the peers that the plans include."""
+    """Plans of recent rounds, and the peers for which they are made."""
 
     def __init__(
         self, local: PeerId, settings: CoreSettings, topology: GossipTopology, view: View
     ) -> None:
         self.local, self.settings, self.topology, self.view = local, settings, topology, view
         self.first = tuple(sorted(settings.peers))
-        # all peers, including those that joined later; and those of them that are not gone
+        # all peers, including those that joined later; and the subset of peers that are not gone
         self._everybody = self._here = self.first
-        self._version = -1  # version of the view from which both were computed
+        self._version = -1  # version of the view from which these two tuples were computed
         self._plans: OrderedDict[tuple[int, tuple[PeerId, ...]], Plan] = OrderedDict()
 
     def members(self) -> tuple[PeerId, ...]:
-        """Return the planned peers that are neither dead nor have left."""
+        """Return the peers that are neither dead nor have left."""
         if self._version != self.view.version:
             self._version, is_gone = self.view.version, self.view.is_gone
             if self.settings.room:
@@ -62,8 +62,8 @@ class PlanCache:
         return pushes.get(sender, ())
 
     def is_planned(self, sender: PeerId, round_id: int) -> bool:
-        """Whether ``sender`` pushes to the local peer by the plan. When a peer dies, views differ
-        for a moment, so the plans of the full rosters also count."""
+        """Whether ``sender`` pushes to the local peer by a plan. When a peer dies, the views of the
+        peers differ for a moment, so the plans with the dead peers are accepted too."""
         rosters = dict.fromkeys((self.members(), self._everybody, self.first))
         return any(self.local in self.targets(sender, round_id, peers) for peers in rosters)
 

@@ -1,4 +1,4 @@
-"""Interface to the progress of the local peer's rounds, for other parts of the peer."""
+"""Interface through which other parts of the peer read the progress of its rounds."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from gossip.topologies import Roster
 
 
 class LocalProgress(Protocol):
-    """Progress of the local peer. Only its rounds change it."""
+    """Progress of the local peer, which only its rounds change."""
 
     @property
     def round_id(self) -> int:
@@ -17,18 +17,18 @@ class LocalProgress(Protocol):
 
     @property
     def roster(self) -> Roster:
-        """Peers that take part in this round."""
+        """Peers that take part in the present round."""
 
     def quorum(self) -> int:
         """Return the number of updates that a round needs."""
 
     def branch(self) -> tuple[bytes, tuple[PeerId, ...]]:
-        """Return H of the last round. If two branches may both continue, also return the recent
-        contributors."""
+        """Return H of the last round, and the recent contributors if both sides of a partition may
+        continue."""
 
     def snapshot(self, round_id: int) -> tuple[bytes, tuple[Any, ...]] | None:
-        """Return H of the previous round, and the part of the state before ``round_id`` that does
-        not belong to the trainer. Return None if the round is not stored."""
+        """Return H of the round before ``round_id``, and the replicated state before ``round_id``
+        apart from the trainer's state. Return None if that state is not stored."""
 
     def check(self, chain: bytes, snapshot: tuple[Any, ...]) -> None:
         """Raise ValueError or OverflowError unless ``chain`` and ``snapshot`` can be adopted.

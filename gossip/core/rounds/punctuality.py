@@ -1,9 +1,9 @@
-"""Lateness of peers. A server waits longer for a peer that is late once than for a peer that is
-always late.
+"""Lateness of peers. A server waits longer for a peer that is late for the first time than for a
+peer that is always late.
 
 All peers have the contributors of each commit, but only a server can measure the lateness of an
-update. It also records updates that arrive after the end of their attempt, because otherwise the
-recorded lags could only shrink.
+update. The server also records updates that arrive after the end of their attempt, because
+otherwise the recorded lags could only shrink.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from .timeouts import Deadline, RecentMedian
 
 
 class LatenessTracker:
-    """Records missed rounds and lags of each peer, and reports all lags to ``deadline``."""
+    """Missed rounds and lags of each peer. All lags are also passed to ``deadline``."""
 
     def __init__(self, deadline: Deadline) -> None:
         self._deadline = deadline
         self._missed: dict[PeerId, int] = {}
-        self._absent: dict[PeerId, int] = {}  # number of consecutive rounds without the peer
+        self._absent: dict[PeerId, int] = {}  # consecutive rounds without an update of the peer
         self._lags: dict[PeerId, RecentMedian] = {}
-        # arrival of the first update, by (round, shard, attempt)
+        # arrival time of the first update, by (round, shard, attempt)
         self._began: OrderedDict[tuple[int, int, int], float] = OrderedDict()
 
     def committed(
@@ -46,10 +46,10 @@ class LatenessTracker:
         """Record a finished round.
 
         Args:
-            expected: Peers that could send an update. A peer that was away counts as missed until
-                it takes part again.
-            contributors: Peers with an update in the commits of all shards. A round without any is
-                ignored.
+            expected: Peers that could send an update. A peer outside this set counts as missed
+                until it takes part again.
+            contributors: Peers with an update in the commits of all shards. A round without
+                contributors is ignored.
         """
         if not (self._missed or self._absent) and set(roster).issubset(contributors):
             return
@@ -78,8 +78,8 @@ class LatenessTracker:
     def is_slow(self, peer: PeerId) -> bool:
         """Whether ``peer`` is usually late, or was missed in the most recent rounds.
 
-        A peer is usually late if its median lag exceeds the grace period of all peers, and the
-        median lag of another peer does not. So lags alone never make both of two peers slow.
+        A peer is usually late if its median lag exceeds the grace period, and the median lag of at
+        least one other peer does not. So the lags never make all peers slow.
         """
         others = (lags for other, lags in self._lags.items() if other != peer)
         late = self._is_late(self._lags.get(peer)) and any(
@@ -95,8 +95,8 @@ class LatenessTracker:
         )
 
     def patience_s(self, missing: Iterable[PeerId]) -> float:
-        """Return the time after the first update for which a server waits for the ``missing``
-        peers, in seconds."""
+        """Return how long after the first update a server waits for the ``missing`` peers, in
+        seconds."""
         if all(self.is_slow(peer) for peer in missing):
             return self._deadline.grace_s()
         return max(
@@ -113,7 +113,7 @@ class LatenessTracker:
 
     def record_late_update(self, sender: PeerId, update: Update, now: float) -> None:
         """Record an update of an attempt that has ended. The lags of missed peers are not recorded,
-        because they would extend the grace period for all peers."""
+        because these lags would extend the grace period of all peers."""
         first_at = self._began.get((update.round_id, update.shard, update.attempt))
         if first_at is not None and not self.is_missed(sender):
             self._observe(sender, min(now - first_at, self._deadline.cap_s))

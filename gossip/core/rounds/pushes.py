@@ -1,5 +1,5 @@
-"""Pushes of other peers that no round has used yet. For each kind and sender, only those of a few
-rounds are stored."""
+"""Pushes of other peers that no round has used yet. For each kind and sender, only the pushes of a
+few rounds are stored."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class Pushed:
 
 
 class PushStore:
-    """The newest ``staleness_max + 1`` pushes of each kind and sender, and the latest round of each
-    sender."""
+    """The newest ``staleness_max + 1`` unused pushes of each kind and sender, and the latest round
+    that each sender has reached."""
 
     def __init__(self, staleness_max: int) -> None:
         self._staleness_max = staleness_max
@@ -32,9 +32,10 @@ class PushStore:
         self._incarnations: dict[PeerId, int] = {}
 
     def meet(self, peer: PeerId, incarnation: int) -> bool:
-        """Record the incarnation of a push. A new incarnation drops all earlier pushes.
+        """Record the incarnation of the sender of a push. If the incarnation is new, drop all
+        earlier pushes of this sender.
 
-        Returns: False if the push itself is of a former incarnation.
+        Returns: False if the push comes from a former incarnation.
         """
         known = self._incarnations.get(peer, 0)
         if incarnation < known:
@@ -45,8 +46,8 @@ class PushStore:
         return True
 
     def add(self, kind: Kind, peer: PeerId, pushed: Pushed) -> None:
-        """Store ``pushed``, and replace an earlier push of the same round. Drop it if this push or
-        a newer one was already used."""
+        """Store ``pushed``, and replace an earlier push of the same round. If a push of this or a
+        later round was already used, drop ``pushed``."""
         if pushed.round_id <= self._used.get((kind, peer), -1):
             return  # a duplicate from the network must not be used twice
         kept = self._kept.setdefault((kind, peer), {})
@@ -88,11 +89,12 @@ class PushStore:
     def pop_pushes(
         self, kind: Kind, round_id: int, expected: Collection[PeerId]
     ) -> dict[PeerId, Pushed]:
-        """Remove and return the pushes that ``round_id`` uses, at most one of each sender, by
-        sender.
+        """Remove and return the pushes that ``round_id`` uses. The key is the sender, with at most
+        one push of each.
 
-        The newest push up to ``round_id`` is used. If an expected peer has only later pushes, its
-        oldest later push is used. All pushes up to ``round_id`` are dropped. No push is used twice.
+        For each sender, the newest push up to ``round_id`` is used. If an expected sender has only
+        later pushes, the oldest of these is used. All pushes up to ``round_id`` are dropped. No
+        push is used twice.
         """
         taken = {}
         for key in sorted([key for key in self._kept if key[0] == kind]):

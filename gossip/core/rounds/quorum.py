@@ -20,8 +20,9 @@ def quorum_of(settings: CoreSettings, n: int) -> int:
 def needed_by_rule(settings: CoreSettings, proven: int) -> int:
     """Return the number of peers that the rule needs in a round.
 
-    The updates of ``proven`` Byzantine peers are not used, so the rule has to tolerate that many
-    fewer. With the quorum ``available`` the rule tolerates none, so that the run does not stop.
+    The updates of the ``proven`` Byzantine peers are not used, so the rule has to tolerate only f -
+    ``proven`` Byzantine peers. With ``quorum = "available"`` it need not tolerate any, so that the
+    run does not stop.
     """
     return (
         settings.updates_needed(0 if settings.rounds.quorum == "available" else settings.f - proven)
@@ -30,11 +31,11 @@ def needed_by_rule(settings: CoreSettings, proven: int) -> int:
 
 
 class Quorum:
-    """Decides from the replies in the present round whether an attempt may close.
+    """Condition on the replies in the present round, under which an attempt may close.
 
     Args:
-        present: The present round, which changes.
-        joining: Peers that are ready to be in the next roster. The collection changes.
+        present: The present round. The caller updates it.
+        joining: Peers that are ready to be in the next roster. The caller updates this collection.
     """
 
     def __init__(
@@ -56,13 +57,13 @@ class Quorum:
         return len(present.roster) - left
 
     def required(self) -> int:
-        """Return the number of replies that a round needs: a majority of the roster without the
-        peers that have left. It is 1 with fewer than three peers or with ``quorum = "available"``
-        (``_majority``).
+        """Return the number of replies that a round needs: a majority of the roster, without the
+        peers that have left. With fewer than three peers or with ``quorum = "available"``, the
+        number is 1 (``_majority``).
 
-        A round that does not change the membership also needs the number of updates of the rule.
-        Otherwise, with too few peers for the rule, empty rounds would follow each other at once.
-        They would use up the training before a peer returns.
+        A round that does not change the membership also needs as many replies as the rule needs
+        updates. Otherwise, if there are too few peers for the rule, empty rounds would follow each
+        other at once, and the training would be over before a peer returns.
         """
         members, roster = self.members(), self.present.roster
         quorum = self._majority(members)
@@ -74,8 +75,8 @@ class Quorum:
         return max(quorum, needed_by_rule(self.settings, proven))
 
     def _majority(self, members: int) -> int:
-        """Return the majority of the roster without the peers that have left. It is smaller with
-        ``on_minority = "continue"``, and if newcomers replace peers that have ended."""
+        """Return the majority of the roster without the peers that have left. The number is smaller
+        with ``on_minority = "continue"``, or if newcomers replace peers that have ended."""
         quorum = quorum_of(self.settings, members)
         if self.settings.rounds.on_minority == "continue":
             roster, is_gone = self.present.roster, self.view.is_gone
@@ -84,12 +85,13 @@ class Quorum:
         return min(quorum, self._without_ended(quorum))
 
     def _without_ended(self, quorum: int) -> int:
-        """Return the quorum if members have ended permanently. It is one reply from each other
-        member, if all of them are reachable and sufficient together with the newcomers. Otherwise
-        it is ``quorum``.
+        """Return the quorum after some members have ended permanently. If all remaining members are
+        reachable, and are at least ``quorum`` peers together with the newcomers, the result is the
+        number of remaining members. Otherwise it is ``quorum``.
 
-        The two sides of a partition cannot both close an attempt, because all live members must
-        reply. So this peer receives each result that any live member has recorded.
+        In the first case all remaining members must reply. So the two sides of a partition cannot
+        both close an attempt, and this peer receives every result that a remaining member has
+        recorded.
         """
         if not self.view.ended:
             return quorum
@@ -105,8 +107,9 @@ class Quorum:
         return max(1, len(left)) if len(left) + newcomers >= quorum else quorum
 
     def peers_with_rejected_result(self, shard: ShardRound) -> list[PeerId]:
-        """Return the reachable members of the roster that sent a result which this peer rejected,
-        and no update. They have recorded the result, so they send no update."""
+        """Return the reachable members of the roster that have sent a result but no update, if this
+        peer has rejected the result. These members have recorded the result, so they send no
+        update."""
         return [
             p
             for p in sorted(shard.rejected_from)
@@ -118,9 +121,10 @@ class Quorum:
     def suffices(self, shard: ShardRound) -> bool:
         """Whether the replies are enough to close the attempt.
 
-        Either a quorum has replied, or the replies and ``peers_with_rejected_result`` together are
-        a majority and no other peer can reply any more. Without the second case the round would
-        never end. If the rule cannot aggregate so few updates, the round has no result.
+        This is the case if a quorum has replied. It is also the case if the peers with a reply and
+        ``peers_with_rejected_result`` together are a majority, and no other peer can reply any
+        more. Without this second case the round would never end. If its few updates are not enough
+        for the rule, the round has no result.
         """
         served = shard.served
         if len(served.answers) >= self.required():
@@ -128,8 +132,8 @@ class Quorum:
         holders = self.peers_with_rejected_result(shard)
         if not holders or len(served.answers) + len(holders) < self._majority(self.members()):
             return False
-        # A skipped peer that is not known to be dead may still reply, until each server of the
-        # order has had an attempt.
+        # A skipped peer may still reply, unless it is gone. Do not wait for it after each server of
+        # the order has had an attempt.
         away = [
             peer
             for peer in self.present.roster

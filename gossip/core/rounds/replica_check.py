@@ -1,4 +1,4 @@
-"""Check of the local replica, by the replica digests in the commits."""
+"""Comparison of the local replica with the replica digest in each commit."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from .lag import LagDetector
 
 
 class LocalReplicaCheck:
-    """Requests a state if the local replica differs from those of most peers.
+    """Check that requests a state if the local replica differs from the replicas of most peers.
 
     Attributes:
-        end_reason: Reason for which this peer ends, because its replica or the replicas of more
-            than f peers differ repeatedly. Empty if it does not end.
+        end_reason: Reason for which this peer has to end: its own replica, or the replicas of more
+            than f peers, differ repeatedly. Empty if the peer need not end.
     """
 
     def __init__(self, replicated: ReplicatedState, lag_detector: LagDetector) -> None:
@@ -24,10 +24,10 @@ class LocalReplicaCheck:
 
     def on_commit(self, commit: Commit, own: Contributed | None, of: int) -> list[Effect]:
         """Observe the commit of the first shard of a finished round. ``own`` is the local update,
-        and ``of`` the number of peers that were expected."""
+        and ``of`` the number of peers whose update was expected."""
         watch, contributors = self.watch, list(self.replicated.contributors)
-        # After the adoption of a state, a round may be repeated. Its replicas are compared only
-        # once.
+        # After the adoption of a state, a round may be repeated. The replicas in a repeated round
+        # are not compared again.
         diverged = commit.diverged if commit.round_id > watch.round_id else ()
         if watch.is_active or commit.replica or contributors != watch.contributors:
             step = self.replicated.lineage.next_round - self.replicated.collectives

@@ -1,7 +1,8 @@
-"""Checks of a result beyond its numbers: the optimizer rates and the next roster.
+"""Checks of the claims that a commit makes besides its tensors, such as optimizer rates and the
+next roster.
 
-A receiver cannot recompute these claims, but it can compare them with its own rates, with the rates
-of the previous round, and with its view of the members.
+A receiver cannot recompute these claims, but it can compare them with its own update, with the
+rates of the previous round, and with its view of the members.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ NO_OBJECTION = Objection("")
 
 
 class ResultChecks:
-    """Checks of a result's claims against the local state."""
+    """Checks of the claims in a commit against the local state."""
 
     def __init__(
         self, replicated: ReplicatedState, lag_detector: LagDetector, quorum: Quorum, view: View
@@ -52,8 +53,8 @@ class ResultChecks:
         self.f, self.settings = replicated.settings.f, replicated.settings.results
 
     def objection(self, commit: Commit, own: Contributed | None) -> Objection:
-        """Return the objection to a sound commit of the present round. ``own`` is the contribution
-        of this peer to the round."""
+        """Return the objection to a sound commit of the present round, or ``NO_OBJECTION``. ``own``
+        is the contribution of this peer to the round."""
         if not self.f or commit.shard or self.quorum.local not in self.quorum.present.roster:
             return NO_OBJECTION  # a peer outside the roster follows every commit
         if commit.collected and self._misquotes(commit, own):
@@ -65,23 +66,23 @@ class ResultChecks:
         ):
             return Objection("it reports this replica as different, but it is not")
         if own is not None and own.kind != commit.kind and commit.digest and own.samples:
-            # A peer that is at another place of its training loop than most accepts the result once
-            # more than f peers have sent it.
+            # If this peer is at another place of its training loop than most peers, it accepts the
+            # result after more than f peers have sent this result.
             counts = self._counts(commit)
             return Objection("it makes another kind of step than this peer", is_evidence=counts)
         if commit.rejected and own is not None and not own.skipped and self._skips(commit):
             return Objection("it reports that this peer skipped its samples, but it did not")
         enough = (
             len(self.quorum.present.roster) >= 2 * self.f + 2
-        )  # as ``ResultValidator.compared_with``
+        )  # the condition of ``ResultValidator.compared_with``
         known = [
             rates
             for rates in (own.rates if own is not None else (), self.replicated.rates)
             if rates
         ]
         if enough and commit.digest and known and (why := self._rates(commit.rates, known)):
-            # The objection proves no fault if this peer has no rates of its own for this round, or
-            # if the other peers are past the round.
+            # The objection is no evidence if this peer has no own rates for this round, or if the
+            # other peers are already in a later round.
             return Objection(
                 why,
                 is_evidence=bool(own is not None and own.rates)
@@ -92,7 +93,8 @@ class ResultChecks:
         return self._roster(commit, enough)
 
     def _misquotes(self, commit: Commit, own: Contributed | None) -> bool:
-        """Whether ``commit`` has a false value of this peer for a collective operation."""
+        """Whether ``commit`` contains another value of this peer for the collective operation than
+        this peer has sent."""
         local = self.quorum.local
         given = next((each.data for each in commit.collected if each.peer == local), None)
         return own is not None and given is not None and given != own.collective
@@ -131,7 +133,7 @@ class ResultChecks:
 
     def _roster(self, commit: Commit, enough: bool) -> Objection:
         here = self.quorum.present.roster.peers
-        # The view of a peer that was away does not show which peers were present in the rounds that
+        # If this peer was away, its view does not show which peers were present in the rounds that
         # it missed.
         if self.lag_detector.is_passed(commit.round_id):
             return NO_OBJECTION
@@ -148,11 +150,12 @@ class ResultChecks:
             if come
             else []
         )
-        # Two honest views may differ in a few peers, and a peer cannot see the views of others.
+        # The views of two honest peers may differ in a few members, so only more than f differences
+        # are evidence.
         gross = len(missed) + len(strange) > self.f
-        # The server of a collective operation may notice a death a moment before this peer. If this
-        # peer rejected the commit, the peers that accepted it would keep another answer
-        # permanently. An omitted peer that is alive joins again later.
+        # The server of a collective operation may detect a death a moment before this peer. If this
+        # peer rejected the commit, it would get another result of the operation than the peers that
+        # accept the commit. An omitted peer that is alive joins again later.
         wronged = missed not in ([], [quorum.local]) and not commit.collected
         if gross or (enough and (strange or wronged)):
             out = f"leaves out {missed}, which are present" if missed else ""

@@ -1,35 +1,36 @@
 """Rolling rounds: collect updates, reach a quorum, aggregate, commit, or move to the next server.
 
-Every peer is a participant of each round, and serves a shard when its attempt begins. For a peer, a
-round ends when it has a commit of every shard; it then applies all of them. No peer waits for a
+Every peer is a participant of each round, and serves a shard when its attempt begins. A peer ends a
+round when it has a commit of every shard, and then applies all these commits. No peer waits for a
 skipped peer, which is dead, unreachable, finished, or silent since its connection was lost
 (``skip_reason``).
 
 **A failed server.** Attempt a of a shard is served by ``order[a % len(order)]``. Each peer decides
-alone that its attempt has failed. Reasons are that the server is skipped, makes no progress in time
-(the server has the same timeout), or replies that it does not serve. With f > 0, an attempt also
-fails if the peer rejects the result of its server. A server that was paused leaves its attempt.
-After a failure the peer sends its update to the next attempt with a server that is not skipped. A
-peer also follows claims of other peers that a later attempt has begun. It defers an unexplained
-claim if earlier claims of the same peer have caused too much waiting (``later_turns.py``). There is
-no vote.
+alone that its attempt has failed. Reasons are that the server is skipped, makes no progress in
+time, or replies that it does not serve. The server itself has the same timeout. With f > 0, an
+attempt also fails if the peer rejects the result of the server. A server that was paused leaves its
+attempt. After a failure the peer sends its update to the next attempt with a server that is not
+skipped. A peer also follows the claims of other peers that a later attempt has begun. If earlier
+claims of a peer have caused too much waiting, its unexplained claims are deferred
+(``later_turns.py``). There is no vote.
 
 **Two results.** A server commits after a quorum has replied. The following properties require that
-the quorum is a majority. It is 1 with fewer than three peers or ``quorum = "available"``, and
-smaller with ``on_minority = "continue"`` (``quorum.py``). A peer in a later attempt does not record
-a commit that was sent under an earlier attempt. It forwards the commit to its present server, which
-re-issues the commit and does not aggregate again. Peers request a commit that they lack from a peer
-that has it (``CommitRequest``). A peer that returns to a round is bound by its attempts
-(``AttemptLocks``). So two results arise only if a server aggregates updates of peers that are
-already in a later attempt, before it receives a message of that attempt. A server that notices its
-own pause leaves its attempts (``on_pause``). The server of a later attempt requests missing
-updates, and this request also reaches the earlier server. With f > 0, a peer that follows an
-unexplained claim withdraws its update, unless the rule already uses it. The remaining cases are
-detected, not prevented: a pause or delay that no peer notices, two isolated sides, and a Byzantine
-server that sends different commits. Then the hash chains differ. The branch that more peers have
-reported wins, and of equal branches the one with the lower hash (``LagDetector.record_branch``). If
-minorities may continue, ``fork_choice.py`` decides. The other peers adopt the state of the winning
-side (docs/limits.md).
+the quorum is a majority. This is not so with fewer than three peers, ``quorum = "available"`` or
+``on_minority = "continue"`` (``quorum.py``). A peer in a later attempt does not record a commit
+that was sent under an earlier attempt. It forwards the commit to its present server, which
+re-issues the commit and does not aggregate again. A peer that lacks a commit requests it from a
+peer that has it (``CommitRequest``). A peer that returns to a round takes part in no earlier
+attempt than before (``AttemptLocks``). So a round can have two results only if a server aggregates
+the updates of peers that are already in a later attempt, before this server receives a message of
+that attempt. A server that notices its own pause leaves its attempts (``on_pause``). The server of
+a later attempt requests missing updates, and this request also reaches the earlier server. With f >
+0, a peer that follows an unexplained claim withdraws its update, and the earlier server drops that
+update unless the rule already uses it. The remaining cases are detected, not prevented: a pause or
+delay that no peer notices, two isolated sides, and a Byzantine server that sends different commits.
+Then the hash chains differ. The branch that more peers have reported wins. If the numbers are
+equal, the branch with the lower hash wins (``LagDetector.record_branch``). If minorities may
+continue, ``fork_choice.py`` decides. The other peers adopt the state of the winning side
+(docs/limits.md).
 """
 
 from __future__ import annotations
@@ -98,7 +99,7 @@ from .trainer_rounds import TrainerRounds
 RoundMessage: TypeAlias = (
     Update | UpdateRequest | Commit | NotServing | PartialStatistics | PartialOverdue
 )
-"""Messages of one round. Each of them names its round."""
+"""Messages about one round, with a field ``round_id``."""
 RollingMessage: TypeAlias = RoundMessage | CommitRequest | Compiling | ReceivingPayload
 RollingTimer: TypeAlias = RoundTimer | CatchUpOverdue
 
@@ -106,8 +107,8 @@ RollingTimer: TypeAlias = RoundTimer | CatchUpOverdue
 class RollingRounds:
     """Rolling rounds of one peer.
 
-    ``present`` is the present round, and ``replicated`` the state that all peers share. If this
-    peer cannot follow the rounds, it requests the state of another peer (``LostTrack``).
+    ``present`` is the present round, and ``replicated`` is the state that is equal on all peers. If
+    this peer cannot follow the rounds, it requests the state of another peer (``LostTrack``).
     """
 
     def __init__(
@@ -188,36 +189,38 @@ class RollingRounds:
         assert not is_off or self.commits.own_commit is None, "its own commit is recorded"
 
     def prepare(self, shard_bytes: tuple[int, ...], result_bytes: tuple[int, ...] = ()) -> None:
-        """Set the bytes of each shard of an update, and those of a result if they differ."""
+        """Set the size of each shard of an update in bytes, and the sizes of the shards of a result
+        if they differ."""
         self.shard_bytes, self.result_bytes = shard_bytes, result_bytes
 
     def begin_branch(self, state: bytes) -> None:
-        """Bind the hash chain to the initial weights. After a checkpoint, the loaded chain
-        continues."""
+        """Bind the hash chain to the initial weights. If a checkpoint was loaded, its chain
+        continues instead."""
         if self.round_id == 0:
             self.replicated.lineage.begin(state)
 
     def start(self, now: float) -> list[Effect]:
-        """Begin round ``round_id``. The trainer holds the state before it."""
+        """Begin round ``round_id``. The trainer has the state before this round."""
         self.trainer.set_state(self.round_id)
         return self._begin(now)
 
     def resume(self, now: float) -> list[Effect]:
-        """Continue after ``stop`` if no other state was adopted."""
+        """Continue the round in which ``stop`` was called. No state of another peer was adopted."""
         own = self.present.own
         return [*self._begin(now), *(self.on_contributed(own, now) if own is not None else ())]
 
     def stop(self, now: float) -> list[Effect]:
-        """Stop participation until ``start``. This peer still serves peers that are behind."""
+        """Stop participation until ``start``. This peer still sends commits to peers that are
+        behind."""
         effects = self.commits.record_own_commit(now) + self.participant.stop()
         present = self.present
         present.mode, present.shards = "off", []
         return effects
 
     def adopt(self, round_id: int, chain: bytes, snapshot: tuple[Any, ...]) -> None:
-        """Adopt another peer's state before ``round_id``.
+        """Adopt the state of another peer. It is the state before ``round_id``.
 
-        Raises: The errors of ``LocalProgress.check``; then nothing has changed.
+        Raises: The errors of ``LocalProgress.check``. After an error nothing has changed.
         """
         self.replicated.adopt(round_id, chain, snapshot)
         self.log.clear()
@@ -227,8 +230,8 @@ class RollingRounds:
         self.trainer.restart()
 
     def come_back(self) -> None:
-        """Begin the next round with an adopted state, as a peer that may have missed its
-        messages."""
+        """Note that this peer begins the present round with an adopted state, so it may have missed
+        messages of this round."""
         self.server.come_into(self.round_id)
 
     def snapshot(self, round_id: int) -> tuple[bytes, tuple[Any, ...]] | None:
@@ -246,7 +249,7 @@ class RollingRounds:
     # --- the trainer ------------------------------------------------------------------------------
 
     def on_contributed(self, event: Contributed, now: float) -> list[Effect]:
-        # The update of another round is dropped: that round was committed without it.
+        # An update for another round is dropped, because that round was committed without it.
         is_present = event.round_id == self.round_id
         return self.participant.contribute(event, now) if is_present else []
 
@@ -277,7 +280,7 @@ class RollingRounds:
                 self.attendance.view.forget_load()
             if self.local not in self.replicated.roster:
                 # This peer only follows the rounds. If its link is slower than the rounds, payloads
-                # are always queued on it.
+                # are always queued on this link.
                 self.attendance.view.note_state(self.local, now + self.deadline.round_timeout_s())
         if isinstance(message, Compiling):
             self.patience.compile_tracker.record_compiling(sender, now)
@@ -293,8 +296,8 @@ class RollingRounds:
 
     def _on_round_message(self, event: Received, round_id: int, now: float) -> list[Effect]:
         """Handle a message that names the round of its sender. A commit is checked before its
-        sender counts as present, because the commit's roster may rightly omit a peer that was
-        silent before."""
+        sender counts as present: the sender may have been silent until now, so the roster of the
+        commit may rightly omit it."""
         if isinstance(event.message, Commit):
             effects = self._dispatch_message(event, now)
             returns = self.future_buffer.record_round(event.sender, round_id)
@@ -305,8 +308,8 @@ class RollingRounds:
     def _record_round(
         self, peer: PeerId, round_id: int, contributes: bool, now: float
     ) -> list[Effect]:
-        """Record the round that ``peer`` has reported. A peer that was silent before may now serve,
-        and may be the only possible server."""
+        """Record the round that ``peer`` has reported. A peer that was silent until now may serve
+        from now on, and may be the only possible server."""
         returns = self.future_buffer.record_round(peer, round_id, contributes)
         return self.on_view_change(now) if returns else []
 
@@ -348,7 +351,7 @@ class RollingRounds:
         return [] if self.mode == "off" else self.lag_detector.not_kept(sender, notice, now)
 
     def on_hello(self, sender: PeerId, hello: Hello, now: float) -> list[Effect]:
-        """Handle a hello. Its sender is ready for the roster, or leaves."""
+        """Handle a hello, which announces that its sender is ready for the roster, or ends."""
         effects = self._record_round(sender, hello.round_id, False, now)
         keeps_up = (
             hello.round_id > 0 and self.round_id - hello.round_id <= self._rounds_behind_max()
@@ -356,10 +359,11 @@ class RollingRounds:
         if hello.stage != "ready":
             self.joining.discard(sender)
             self.departures.record_departure(sender, hello)
-            # While a state is in transfer, older commits would only delay it on a slow link.
+            # While this peer receives a state, requested commits would only delay that state on a
+            # slow link.
             if hello.round_id > self.round_id and self.mode != "off":
                 effects += self.lag_detector.behind(sender, hello.round_id, now)
-            return effects + self.on_view_change(now)  # its shards go to other servers
+            return effects + self.on_view_change(now)  # its shards move to other servers
         stance = self.lag_detector.fork_choice.on_hello(sender, hello)
         if stance == "same" and sender not in self.roster and keeps_up:
             self.departures.record_return(sender)
@@ -373,8 +377,8 @@ class RollingRounds:
         return effects + self.lag_detector.on_hello(sender, hello, stance, now)
 
     def _rounds_behind_max(self) -> int:
-        """Return the number of rounds by which a ready peer may be behind and still count as
-        keeping up. Several short rounds may pass while a message is in transit."""
+        """Return the largest number of rounds by which a ready peer may be behind and still be
+        admitted to the roster. Several short rounds may pass while a message is in transit."""
         usual_s = self.deadline.typical_round_s()
         return max(
             NEWCOMER_ROUNDS,
@@ -423,14 +427,14 @@ class RollingRounds:
         return [peer for peer in self.roster if peer != self.local and not self.skip_reason(peer)]
 
     def on_progress(self, peer: PeerId, rounds_applied: int, now: float) -> list[Effect]:
-        """Handle the number of rounds that the trainer of ``peer`` has applied. If it is larger
-        than the local number, this peer has missed commits."""
+        """Handle the number of rounds that the trainer of ``peer`` has applied. If this number is
+        larger than the local number, the local peer has missed commits."""
         if rounds_applied <= 0 or self.mode == "off":
             return []
         effects = self._record_round(peer, rounds_applied, False, now)
         if rounds_applied > self.round_id and (peer in self.roster or not self._others()):
-            # A peer outside the roster cannot send commits. A newcomer gets a request only if no
-            # member of the roster is reachable.
+            # Request commits from a peer outside the roster only if no member is reachable, because
+            # that peer may have no commits.
             effects += self.lag_detector.behind(peer, rounds_applied, now)
         return effects
 
@@ -473,8 +477,8 @@ class RollingRounds:
             self.requests.add(FollowRounds())
         able = self.replicated.serving_roster()
         plan = self.topology(able, round_id, self.settings.seed, shards=n_shards)
-        # Largest number of transfers over one link in a round: updates for the shards that one peer
-        # serves, and its results.
+        # Largest number of transfers over one link in a round: one update and one result for each
+        # shard that a single peer serves.
         serving = Counter([order[0] for order in plan.servers])
         self.patience.transfer_tracker.begin_round(
             max(self.shard_bytes, default=0),
@@ -490,8 +494,8 @@ class RollingRounds:
         return effects + self._replay_stored(now)
 
     def _replay_stored(self, now: float) -> list[Effect]:
-        """Handle the messages that arrived before this round began. Each of them may end the round
-        and begin the next one."""
+        """Handle the messages that arrived before this round began. Each message may end the round
+        and begin the next round."""
         effects: list[Effect] = []
         round_id, buffer = self.present.round_id, self.future_buffer
         for event in buffer.pop_former_commits(round_id) if buffer.former_commits else ():
@@ -501,7 +505,7 @@ class RollingRounds:
         return effects
 
     def _finish(self, now: float) -> list[Effect]:
-        """End the round after the commit of every shard. The commit of shard 0 names the next
+        """End the round after every shard is committed. The commit of shard 0 contains the next
         roster."""
         present = self.present
         held = tuple(
@@ -511,7 +515,7 @@ class RollingRounds:
         self.participant.attempt_locks.keep_finished(
             present.round_id, present.parent, present.shards
         )
-        # computed before ``append``, which begins the next round
+        # computed before ``append``, which changes to the next round
         expected = self.server.quorum.expected()
         coming, locked = held[0][0].roster, present.locked
         alive = (
@@ -521,7 +525,8 @@ class RollingRounds:
         )
         made_here = [shard.made_here for shard in present.shards]
         effects = self.replicated.append(held, made_here, alive)
-        # A collective operation is not observed, because its time includes the preceding script.
+        # The time of a collective operation is not observed, because it includes the time of the
+        # script before the operation.
         kind = held[0][0].kind
         if self.replicated.was_step or (kind and is_further(kind)):
             self.deadline.observe_round(now - present.began_at)
@@ -537,8 +542,8 @@ class RollingRounds:
     # --- peers in other rounds --------------------------------------------------------------------
 
     def _on_later_round(self, event: Received, message: RoundMessage, now: float) -> list[Effect]:
-        """Store a message of a later round. The commits in between may be in transit; if they do
-        not arrive, this peer requests them."""
+        """Store a message of a later round. The missing commits of the rounds before it may be in
+        transit. If they do not arrive, this peer requests them."""
         if not self.settings.may_be(event.sender) or message.shard >= len(self.shard_bytes):
             return []
         if self.mode == "off" and message.round_id > 0 and isinstance(message, Update):
@@ -547,7 +552,7 @@ class RollingRounds:
         first = self._first_round_to_store()
         kept = self.future_buffer.stash(first, message.round_id, event, message.shard)
         if self.mode == "off" and isinstance(message, UpdateRequest) and not kept:
-            # The sender repeats the request when this peer has returned.
+            # The sender will repeat the request after this peer has returned to the rounds.
             return [Send(event.sender, self.lag_detector.in_no_round(message))]
         if isinstance(message, Commit):
             self.lag_detector.on_later_commit(message.round_id)
@@ -555,8 +560,8 @@ class RollingRounds:
         return [] if is_not_ahead else self.lag_detector.behind(event.sender, message.round_id, now)
 
     def _first_round_to_store(self) -> int:
-        """Return the earliest round for which messages are stored. While this peer does not take
-        part, that is the round of the other peers."""
+        """Return the earliest round for which messages are stored. While this peer takes part in no
+        round, this is the present round of the other peers."""
         if self.mode == "off":
             return self.future_buffer.next_round(self.round_id)
         return self.round_id
@@ -569,7 +574,7 @@ class RollingRounds:
             shard.served.asked.discard(peer)  # the request may be lost with the link
 
     def payload_bytes(self, message: Update | Commit | Push) -> int:
-        """Return the required length of the payload of ``message`` by the local layout, in bytes;
+        """Return the length in bytes that the payload of ``message`` must have by the local layout;
         -1 if the shard does not exist."""
         if isinstance(message, Push):
             return -1
@@ -577,8 +582,8 @@ class RollingRounds:
         return bytes_of(message, of_results or self.shard_bytes)
 
     def compared_with(self, message: Message) -> tuple[Payload, ...] | None:
-        """Return the local update that the payload of a message is compared with on arrival, or
-        None for no comparison."""
+        """Return the local update, if the payload of ``message`` has to be compared with it on
+        arrival; None otherwise."""
         return (
             self.participant.result_validator.compared_with(
                 message, self.round_id, self.present.own

@@ -1,4 +1,4 @@
-"""Attendance of a round: the peers from which messages are expected, and the next roster."""
+"""Attendance in a round: the peers from which messages are expected, and the next roster."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from .future_buffer import FutureBuffer
 
 
 class Attendance:
-    """Presence of peers in the present round. It follows from the membership, from the links, and
-    from the reports of each peer."""
+    """Presence of peers in the present round, derived from the membership, the links and the
+    reports of each peer."""
 
     def __init__(
         self,
@@ -50,13 +50,14 @@ class Attendance:
         self, roster: Roster, joining: Collection[PeerId], now: float
     ) -> tuple[PeerId, ...]:
         """Return the next roster: the members that are neither gone nor leaving, and the peers that
-        are ready to join. A member that was absent at the start of the run and has not arrived
-        since joins like a newcomer."""
+        are ready to join. A member that was absent at the start of the run, and has not arrived
+        yet, later joins like a newcomer."""
         view, departures, absent = self.view, self.departures, self.future_buffer.absent_at_start
 
         def stays(peer: PeerId) -> bool:
-            # A Byzantine peer may forge a departure for this server alone. Peers with a live link
-            # to the member would then lower their trust in the server.
+            # A Byzantine peer may report the end of a member to this server only. If this server
+            # then omitted the member, peers with a live link to the member would lower their trust
+            # in the server. So a member with a live link stays.
             return not view.is_gone(peer) or (
                 view.speaks_on(peer, now) and not departures.has_announced(peer)
             )

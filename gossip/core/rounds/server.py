@@ -31,13 +31,13 @@ from .shard import NOBODY, CrossShardProgress, RoundTimer, ShardRound
 
 
 class Server:
-    """Work of a peer for the shards that it serves.
+    """Collection, aggregation and commit of the shards that this peer serves.
 
     Args:
         quorum: Condition for closing an attempt.
-        patience: Wait for further updates after the quorum.
-        awaits_commit: Returns whether another peer has a commit of this round that may still
-            arrive.
+        patience: Rules for how long to wait for further updates after the quorum.
+        awaits_commit: Function that returns whether another peer has a commit of this round that
+            may still arrive.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class Server:
         self.cross_shard = False  # whether the shards of this round decide together
         self._tickets: dict[int, tuple[ShardRound, int]] = {}
         self._next_ticket = 1
-        self._short = 0  # f minus the number of Byzantine peers that the rule tolerated last
+        self._short = 0  # f minus the number of Byzantine peers that the last rule call tolerated
 
     def begin(
         self,
@@ -69,8 +69,8 @@ class Server:
         """Begin a round.
 
         Args:
-            standing: Peers in quarantine, and those of them that are proven Byzantine. No server
-                waits for their updates, and no rule uses these.
+            standing: Peers in quarantine, and the subset of proven Byzantine peers. No server waits
+                for the updates of these peers, and no rule uses them.
             log: Commits of earlier rounds, for rules that use the last result.
             shards: Number of shards.
         """
@@ -86,9 +86,9 @@ class Server:
         self._came_into = round_id
 
     def chosen(self, shard: ShardRound) -> Collection[PeerId] | None:
-        """Return the peers with the updates that make up the round. In a pipeline, these peers
-        together have each micro-batch exactly once. Return None if there are no such peers yet, so
-        that the round waits."""
+        """Return the peers whose updates make up the round. In a pipeline, the updates of these
+        peers together contain each micro-batch exactly once. If there is no such set of peers yet,
+        return None, and the round waits."""
         served = shard.served
         pipeline, few = (
             self.settings.pipeline,
@@ -99,12 +99,13 @@ class Server:
         sets = {
             peer: update.micro_batches
             for peer, (update, _) in served.answers.items()
-            if peer not in self.present.locked  # a quarantined peer computes no micro-batch
+            if peer not in self.present.locked  # a quarantined peer is assigned no micro-batch
         }
         return cover(sets, pipeline.micro_batches)
 
     def pulse(self, shard: ShardRound, now: float) -> list[Effect]:
-        """Set the next pulse if this peer serves the present attempt."""
+        """Set the next pulse timer, which detects a pause of this process, if this peer serves the
+        present attempt."""
         if shard.commit is not None or shard.server_of(shard.attempt) != self.local:
             return []
         timer = self.timers.set(
@@ -115,8 +116,9 @@ class Server:
         return [*self.timers.cancel(before), timer]
 
     def serve(self, shard: ShardRound, attempt: int, now: float) -> list[Effect]:
-        """Start to serve ``attempt``. For a later attempt, also schedule requests for missing
-        updates, because a peer may have a commit of an earlier attempt."""
+        """Start to serve ``attempt``. If this is not the first attempt, also schedule requests for
+        missing updates, because a peer may have a commit of an earlier attempt and send no
+        update."""
         former = shard.served
         effects: list[Effect] = [
             cancelled
@@ -131,18 +133,20 @@ class Server:
         return effects
 
     def _requests_in(self, attempt: int) -> bool:
-        """Whether another peer may have a commit of the shard that this peer lacks: from an earlier
-        attempt, or from a former incarnation of this peer."""
+        """Whether this peer may lack a commit of the shard that another peer has. An earlier
+        attempt, or a former incarnation of this peer, may have made this commit."""
         return attempt > 0 or self._came_into == self.present.round_id
 
     def accept_update(
         self, shard: ShardRound, sender: PeerId, update: Update, payload: Payload | None, now: float
     ) -> list[Effect]:
-        """Store an update of the served attempt, and close the attempt if that completes it."""
+        """Store an update for the served attempt. If no further update is needed, close the
+        attempt."""
         served = shard.served
         if update.attempt != served.attempt or served.ticket is not None:
             return []
-        if served.withdrawn.get(sender) == update.attempt:  # its withdrawal arrived before
+        # the withdrawal arrived before the update
+        if served.withdrawn.get(sender) == update.attempt:
             return []
         if not served.answers:
             served.first_at = now
@@ -160,15 +164,16 @@ class Server:
         return [] if attempt != served.attempt else self._send_requests(shard, attempt)
 
     def request_from_newcomers(self, shard: ShardRound) -> list[Effect]:
-        """Request the updates of peers that were skipped at the last requests and have returned.
-        They have received no request in the present attempt."""
+        """Request the updates of peers that were skipped at the time of the last requests and have
+        returned. These peers have received no request in the present attempt."""
         serving = shard.served.attempt
         if serving is None or serving != shard.attempt or shard.served.request_timer is not None:
             return []
         return self._send_requests(shard, serving) if self._requests_in(serving) else []
 
     def request_again(self, shard: ShardRound, peer: PeerId) -> list[Effect]:
-        """Request the update of ``peer`` again, which has replied that it was in no round."""
+        """Request the update of ``peer`` again. It has replied to the first request that it took
+        part in no round."""
         shard.served.in_no_round.discard(peer)
         shard.served.asked.discard(peer)
         return self.request_from_newcomers(shard)
@@ -219,7 +224,7 @@ class Server:
         served = shard.served
         if served.grace is not None and served.grace_at <= at:
             return []
-        before = self.timers.cancel(served.grace)  # the new timer replaces an earlier one
+        before = self.timers.cancel(served.grace)  # the new timer replaces the previous timer
         timer = self.timer("grace", shard, at)
         served.grace, served.grace_at = timer.token, at
         return [*before, timer]
@@ -254,8 +259,8 @@ class Server:
         return effects + self.ask_rule(shard, served.rows, step="measure", outside=served.outside)
 
     def _of_one_kind(self, shard: ShardRound) -> frozenset[PeerId]:
-        """Choose the kind of step of the shard's round, and return the peers with a usable update
-        of this kind.
+        """Choose the kind of step that the shard makes in this round. Return the peers with a
+        usable update of this kind.
 
         The most common kind of the usable updates is chosen. If fewer updates have this kind than
         the rule needs, the most common kind of all received updates is chosen. So a Byzantine peer
@@ -275,14 +280,15 @@ class Server:
         return same
 
     def without_quarantined(self, usable: frozenset[PeerId], f: int) -> frozenset[PeerId]:
-        """Return the peers with the updates for the rule. If the rule could not tolerate f without
-        the quarantined peers, only the proven ones are excluded."""
+        """Return the peers with the updates for the rule. Quarantined peers are excluded. If the
+        rule could not tolerate f Byzantine peers without them, only the proven Byzantine peers are
+        excluded."""
         left, enough = usable - self.present.locked, self.settings.updates_needed(f)
         return left if len(left) >= enough else usable - self.present.proven
 
     def ask_rule(self, shard: ShardRound, rows: tuple[Row, ...], **step: Any) -> list[Effect]:
-        """Run the rule on ``rows``. ``step`` has further fields of ``Aggregate``, if the rule runs
-        in steps."""
+        """Run the rule on ``rows``. If the rule runs in steps, ``step`` contains further fields of
+        ``Aggregate``."""
         served = shard.served
         ticket = self._next_ticket
         self._next_ticket += 1
@@ -313,9 +319,10 @@ class Server:
         ]
 
     def f_of(self, shard: ShardRound) -> int:
-        """Return the number of Byzantine peers that the rule has to tolerate: f minus the proven
-        ones. A peer with a non-finite update counts as one of f only if the other updates are too
-        few to tolerate more, because an honest model may overflow as well."""
+        """Return the number of Byzantine peers that the rule has to tolerate: f without the proven
+        Byzantine peers. A peer with a non-finite update may be honest, because an honest model may
+        overflow. So such peers reduce the number only as far as the finite updates are too few to
+        tolerate more."""
         served = shard.served
         f = max(0, self.settings.f - len(self.present.proven.intersection(self.present.roster)))
         if not served.faulty:
@@ -326,7 +333,7 @@ class Server:
     def record_measurements(self, event: Aggregated) -> ShardRound | None:
         """Store the measurements in ``event``.
 
-        Returns: The measured shard; None if ``event`` has other content, or is late.
+        Returns: The measured shard; None if ``event`` contains no measurements, or is late.
         """
         shard, _ = self._tickets.get(event.ticket, (None, 0))
         progress = (
@@ -348,8 +355,8 @@ class Server:
         accusations: tuple[Accusation, ...] = (),
         audits: tuple[AuditVote, ...] = (),
     ) -> tuple[ShardRound, Commit] | None:
-        """Return the commit of the rule's result; None if this peer has moved to a later attempt or
-        has recorded a commit."""
+        """Return the shard and the commit of the rule's result; None if this peer has moved to a
+        later attempt, or has recorded a commit of the shard."""
         shard, attempt = self._tickets.pop(event.ticket, (None, 0))
         if (
             shard is None
@@ -435,7 +442,7 @@ class Server:
 def _rejected(
     shard: ShardRound, outside: Sequence[Row], result: Aggregated
 ) -> tuple[Rejection, ...]:
-    """Return the rejections of a commit: peers without used samples, ascending."""
+    """Return the rejections of a commit, ascending by peer: peers whose samples are not used."""
     found: list[Rejection] = []
     for peer, (update, payload) in shard.served.answers.items():
         if payload is not None and not payload.finite:

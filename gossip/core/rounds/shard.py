@@ -30,8 +30,8 @@ Mode: TypeAlias = Literal["off", "following", "active"]
 
 
 def bytes_of(message: Update | Commit, shard_bytes: Sequence[int]) -> int:
-    """Return the required length of the payload by the local layout, in bytes; -1 if the shard does
-    not exist."""
+    """Return the length in bytes that the payload must have by the local layout; -1 if the shard
+    does not exist."""
     if message.shard >= len(shard_bytes):
         return -1
     empty = message.samples == 0 if isinstance(message, Update) else not message.digest
