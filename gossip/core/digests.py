@@ -1,6 +1,6 @@
-"""Digest of short data that the core builds itself: the first 16 bytes of the SHA-256.
+"""Digest of short data that the core creates itself: the first 16 bytes of SHA-256.
 
-The digests of payloads are in ``gossip.vectors``.
+``gossip.vectors`` computes the digests of payloads.
 """
 
 from __future__ import annotations
@@ -12,6 +12,6 @@ from .messages import DIGEST_BYTES
 
 
 def digest_of(data: Any) -> bytes:
-    """Return the digest of ``data``, ``DIGEST_BYTES`` long. The memory of ``data`` must be
+    """Return the digest of ``data``, which is ``DIGEST_BYTES`` long. The memory of ``data`` must be
     contiguous."""
     return hashlib.sha256(data).digest()[:DIGEST_BYTES]

@@ -1,5 +1,6 @@
 """Events, which the driver delivers to the core, and effects, which the core returns to the driver.
-Both are frozen data. Each ``match`` over one of the unions ends in ``assert_never``."""
+Events and effects are immutable. Each ``match`` over ``Event`` or ``Effect`` ends in
+``assert_never``."""
 
 from __future__ import annotations
 
@@ -13,39 +14,41 @@ from .messages import Collected, Message, PeerId
 
 @dataclass(frozen=True, slots=True)
 class EpochReport:
-    """Numbers of samples that the rounds of a completed epoch used and left unused."""
+    """Numbers of samples that the rounds of a completed epoch have used, and have left unused."""
 
     epoch: int
     once: int
     twice: int
     left: int  # unused samples of this and earlier epochs, which the next epoch reads first
     rounds: int
-    skipped: int = 0  # Samples for which a script made no step.
-    # Samples that two rounds left unused, or that remained at the end of the data.
+    skipped: int = 0  # Samples that a script received, but with which it made no step.
+    # Samples that are never used: two rounds left them unused, or they remained at the end of the
+    # data.
     given_up: int = 0
-    # the first of the given up samples, as ``start``/``stop`` pairs
+    # the first of these samples, as ``start``/``stop`` pairs
     given_up_ranges: tuple[tuple[int, int], ...] = field(default=(), kw_only=True)
 
 
 Token: TypeAlias = int
-"""Name of one timer, unique within a core (docs/design_notes.md N7)."""
+"""Identifier of one timer, unique within a core (docs/design_notes.md N7)."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Payload:
-    """A vector. The core never reads its ``data``. The driver sets all other fields.
+    """A vector. The core never reads ``data``. The driver sets all other fields.
 
-    In the node ``data`` is a one-dimensional float32 array (packed state: uint8), or a tuple of
-    consecutive arrays for a state to restore. A simulation may use any object.
+    In the node, ``data`` is a one-dimensional float32 array. For a packed state it is a uint8
+    array, or a tuple of consecutive arrays if the state is to be restored. A simulation may use any
+    object.
     """
 
     data: Any
     nbytes: int
     finite: bool = True
-    digest: bytes = b""  # Digest of the bytes; only for commits and states.
+    digest: bytes = b""  # Digest of the bytes, only for commits and states.
     # Digests of the parts of a packed state; if set, ``digest`` is the digest of ``parts``.
     parts: tuple[bytes, ...] = ()
-    # bytes to send in place of ``data``; if set, ``nbytes`` and ``digest`` describe them
+    # bytes to send in place of ``data``; if set, ``nbytes`` and ``digest`` describe these bytes
     encoded: Any = None
 
 
@@ -59,12 +62,12 @@ class Started:
 
 @record
 class ResultSimilarity:
-    """Comparison of a server's result with the local update of the round: the lengths of both
-    (Euclidean) and their inner product.
+    """Comparison of a server's result with the local update of the round: their Euclidean lengths
+    and their inner product.
 
     If there is no local update, ``own`` is 0.0. ``even`` is the length that the local update would
-    have in this shard if its values had the same typical size in all shards. It is 0.0 with one
-    shard, and if the inner product is not negative.
+    have in this shard if its values had the same typical size in all shards. ``even`` is 0.0 if
+    there is only one shard, or if the inner product is not negative.
     """
 
     length: float
@@ -74,7 +77,8 @@ class ResultSimilarity:
 
     @property
     def cosine(self) -> float:
-        """Cosine of the angle between both; 0.0 if it is undefined or not finite."""
+        """Cosine of the angle between the result and the local update; 0.0 if it is undefined or
+        not finite."""
         size = self.length * self.own
         cosine = self.product / size if 0.0 < size < inf else 0.0
         return cosine if cosine == cosine else 0.0  # NaN differs from itself
@@ -82,7 +86,7 @@ class ResultSimilarity:
 
 @record
 class Received:
-    """A complete, well-formed message of ``sender`` with its payload.
+    """A complete, well-formed message from ``sender``, and the payload of the message.
 
     ``similarity`` is set for a result if its ``Admission`` requested a comparison.
     """
@@ -98,7 +102,7 @@ class Received:
 class Arriving:
     """Progress of a payload in transfer: ``received`` of ``nbytes`` bytes have arrived.
 
-    The driver reports it periodically, and delivers ``Received`` once the payload is complete.
+    The driver delivers this event periodically, and ``Received`` once the payload is complete.
     """
 
     sender: PeerId
@@ -144,16 +148,16 @@ class Prepared:
     layout: bytes
     state: bytes
     shard_bytes: tuple[int, ...]
-    state_bytes: int = 0  # Length of the packed state, which limits what a donor may send.
-    # The next round. It is above 0 if the node was restarted while its trainer ran, or if the
-    # trainer has loaded a checkpoint.
+    state_bytes: int = 0  # Length of the packed state; limits the payloads that a donor may send.
+    # Next round of the trainer. It is above 0 if the node was restarted while its trainer was
+    # running, or if the trainer has loaded a checkpoint.
     round_id: int = 0
     # ledger of the loaded checkpoint, from ``LedgerReply``
     ledger: bytes = b""
     collectives: int = 0  # number of rounds before ``round_id`` that made no step
     result_bytes: tuple[int, ...] = ()
     # in a pipeline: bytes of the input and of the output of this stage for one micro-batch; 0 if
-    # none
+    # the stage has no input or output
     activation_bytes: tuple[int, int] = (0, 0)
     # secret random bytes, which select the micro-batches that this peer audits
     lots: bytes = b""
@@ -161,11 +165,12 @@ class Prepared:
 
 @record
 class DataConfigured:
-    """The trainer reads a sharded data set of ``samples_total`` samples an epoch, with ``batch``
-    samples for each peer and round.
+    """The trainer reads a sharded data set with ``samples_total`` samples per epoch, and reads
+    ``batch`` samples per peer and round.
 
-    The trainer prefetches for ``ahead`` rounds. If ``extended`` is above 0, the samples left over
-    after this number of epochs are read in further rounds of the last epoch.
+    The trainer prefetches the samples of ``ahead`` rounds. If ``extended`` is above 0, it is the
+    number of epochs of the run, and the samples left over at their end are read in further rounds
+    of the last epoch.
     """
 
     samples_total: int
@@ -187,20 +192,22 @@ class Contributed:
     loss: float | None = None
     parameters: Payload | None = None
     sketch: bytes = b""
-    # honest update of a peer that injects a fault, all shards; None for an honest peer
+    # honest update (all shards) of a peer that injects a fault; None on an honest peer
     own: Payload | None = None
     own_parameters: Payload | None = None  # Honest parameters of a peer that injects a fault.
     rates: tuple[float, ...] = ()  # Learning rates of the trainer's next step.
-    # The trainer has compiled in this round, so the duration of the round is no measure of its
-    # pace.
+    # The trainer has compiled in this round, so the duration of this round does not show its pace.
     compiled: bool = False
-    # value for a collective operation, at most ``COLLECTED_BYTES_MAX``; there are no samples then
+    # value for a collective operation, at most ``COLLECTED_BYTES_MAX`` bytes; if set, ``samples``
+    # is 0
     collective: bytes = b""
     skipped: bool = False  # The script received the samples and made no step.
-    steps: tuple[int, int] = (1, 1)  # Number of local steps made, and number planned for a round.
-    # Duration of these steps in microseconds if this peer began the round late; otherwise 0.
+    # Number of local steps that were made, and number of steps that were planned.
+    steps: tuple[int, int] = (1, 1)
+    # Duration of ``steps`` in microseconds, if this peer began the round late; otherwise 0.
     lasted_us: int = 0
-    micro_batches: tuple[int, ...] = ()  # In a pipeline: those of the ``CollectUpdate``.
+    # In a pipeline: ``micro_batches`` of the ``CollectUpdate``.
+    micro_batches: tuple[int, ...] = ()
     pass_us: int = 0  # Forward and backward time of a micro-batch; set by the pipeline.
     replica: bytes = b""  # Digests of the replica before the round, if replicas are compared.
     kind: int = 0  # Kind of the step (``messages.is_further``).
@@ -224,9 +231,10 @@ class Aggregated:
     outlyingness: tuple[float, ...] = ()
     reason: str = ""
     statistics: bytes = b""  # Measurements, after step ``measure``.
-    # After step ``decide``: weights of the rows that count, followed by those of the rule's points.
+    # After step ``decide``: weights of the aggregated rows, followed by the weights of the rule's
+    # additional points.
     decision: tuple[float, ...] = ()
-    # outlyingness of the rows in ``outside``, as if they were among the rule's rows; empty if
+    # outlyingness of the rows in ``Aggregate.outside``, computed as for the other rows; empty if
     # unknown
     outside: tuple[float, ...] = ()
     length: float = 0.0  # typical length of an update in this round; 0.0 if unknown
@@ -234,8 +242,8 @@ class Aggregated:
 
 @record
 class SendsDone:
-    """The reply to ``AfterSends``. Its ``now`` is that of the preceding event, and the driver
-    delivers no other event in between."""
+    """The reply to ``AfterSends``. It has the same ``now`` as the preceding event, and the driver
+    delivers no event between the two."""
 
 
 @record
@@ -250,7 +258,8 @@ class SnapshotTaken:
 
 @record
 class Restored:
-    """The trainer has loaded the state of ``Restore``. If it failed, ``error`` has the reason."""
+    """The trainer has loaded the state of ``Restore``. If this has failed, ``error`` is the
+    reason."""
 
     round_id: int
     error: str = ""
@@ -299,8 +308,8 @@ class AddressLearned:
 
 @record
 class ConfirmState:
-    """The trainer has applied all its rounds, the last of which is before ``round_id``. It requests
-    a comparison of its state with those of the other peers."""
+    """The trainer has applied all its rounds; the last is ``round_id`` - 1. It requests a
+    comparison of its state with the states of the other peers."""
 
     round_id: int
 
@@ -312,8 +321,8 @@ class LedgerRequest:
 
 @record
 class ForwardDone:
-    """The reply to ``RunForward``. ``payload``: output of the stage with its digest. It is None in
-    the last stage, and if the trainer could not compute the micro-batch."""
+    """The reply to ``RunForward``. ``payload``: output of the stage, with a digest. It is None in
+    the last stage, or if the trainer could not compute the micro-batch."""
 
     round_id: int
     micro_batch: int
@@ -325,9 +334,10 @@ class ForwardDone:
 
 @record
 class BackwardDone:
-    """The reply to ``RunBackward``: the parameter gradients are in the sum. ``payload``: gradient
-    of the stage's input with its digest. It is None in the first stage. It is also None if the
-    trainer could not compute the micro-batch; the sum is empty then."""
+    """The reply to ``RunBackward``: the parameter gradients have been added to the sum.
+    ``payload``: gradient of the stage's input, with a digest. It is None in the first stage. It is
+    also None if the trainer could not compute the micro-batch; in this case the sum has been
+    reset."""
 
     round_id: int
     micro_batch: int
@@ -335,22 +345,23 @@ class BackwardDone:
     payload: Payload | None
     samples: int
     loss: float | None = None  # Set by the last stage.
-    audit: bool = False  # ``audit`` of the ``RunBackward``; the sum is unchanged then.
+    audit: bool = False  # ``audit`` of the ``RunBackward``. If True, the sum is unchanged.
     took_us: int = 0
 
 
 StateSource: TypeAlias = Literal["", "checkpoint", "neighbours", "fresh", "own"]
-"""Origin of a stage's state. "" if no state was made, "own" if the trainer still had the state."""
+"""Origin of a rebuilt state of a stage: "" if no state was rebuilt, "own" if the trainer still had
+the state."""
 
 
 @record
 class StateRebuilt:
-    """The reply to ``RebuildState``: the trainer holds a state before round ``round_id``.
+    """The reply to ``RebuildState``: the trainer has a state before round ``round_id``.
 
-    ``source``: origin of the state. If states of other stages are required first, ``needs`` lists
-    each of these stages with the largest length of its state in bytes. ``step``: step of the
-    checkpoint or of the own state. ``state``: digest of the state. ``fresh``: number of layers with
-    initial weights.
+    ``source``: origin of the state. If the trainer first requires states of other stages, ``needs``
+    lists each such stage with the largest length of its state in bytes. ``step``: step of the
+    checkpoint, or of the state that the trainer still had. ``state``: digest of the state.
+    ``fresh``: number of layers with initial weights.
     """
 
     round_id: int
@@ -365,8 +376,8 @@ class StateRebuilt:
 class Stop:
     """Request to leave: announce the end, serve peers that are behind, halt.
 
-    ``completed``: the script has finished. This is the end of the training, and this peer stores
-    the final state for other peers.
+    ``completed``: the script has finished, so this is the end of the training. This peer then
+    stores the final state for other peers.
     """
 
     reason: str
@@ -408,8 +419,8 @@ class Admission:
     """Decision on the payload of a message before it is received, and the work that the node must
     do before it delivers the message.
 
-    ``nbytes``: required length of the payload, or for a state its largest length; -1 if no payload
-    is admitted. ``compare_with``: shards of the local update that a result is compared with
+    ``nbytes``: required length of the payload, or its largest length for a state; -1 if no payload
+    is admitted. ``compare_with``: shards of the local update with which a result is compared
     (``Received.similarity``), beginning with the shard of the result. None means no comparison.
     """
 
@@ -436,7 +447,8 @@ class Send:
 class AfterSends:
     """Deliver ``SendsDone`` as the next event, after all effects of this event.
 
-    So messages that other peers wait for are sent before the core continues its own work.
+    With this effect the core first sends the messages that other peers wait for, and then
+    continues.
     """
 
 
@@ -475,12 +487,13 @@ class Row:
     peer: PeerId
     payload: Payload
     samples: int
-    pull: float = 1.0  # from ``pull_of``: the rule receives own + pull * (payload - own)
+    # factor from ``pull_of``: the input of the rule is own + pull * (payload - own)
+    pull: float = 1.0
 
 
 @record
 class ShardStatistics:
-    """Measurements of one shard of the updates of ``peers``, which ascend."""
+    """Measurements of one shard of the updates of ``peers``, which are in ascending order."""
 
     peers: tuple[PeerId, ...]
     statistics: bytes
@@ -488,27 +501,27 @@ class ShardStatistics:
 
 @record
 class Aggregate:
-    """Run the rule on ``rows``, which are sorted by peer. The reply is ``Aggregated`` with
+    """Run the rule on ``rows``, which are sorted by peer. The reply is ``Aggregated`` with the same
     ``ticket``.
 
     Without rows, the reply has no payload and the reason ``NO_ROWS``.
 
-    ``own`` is the index of the local row, which is the centre of self-centred rules; it may be
-    None. With ``mix`` the rows are parameters, and the rule aggregates their differences from the
-    local row. ``previous`` is the last aggregate of the same shard, for rules with a memory. It is
-    None for parameters, and before the first applied aggregate.
+    ``own`` is the index of the local row, which is the centre of self-centred rules; None without a
+    local row. With ``mix`` the rows are parameters, and the rule aggregates their differences from
+    the local row. ``previous`` is the last aggregate of the same shard, for rules with a memory. It
+    is None with ``mix``, and before the first applied aggregate.
 
     With cross-shard decisions the rule runs in steps. ``measure``: measure the rows. ``decide``:
-    compute the weights of ``peers`` from the ``parts`` of all shards, which are in order, and
-    combine the rows. ``combine``: combine the rows by a ``decision``, which has the weights of all
-    rows followed by those of the rule's points.
+    compute the weights of ``peers`` from ``parts``, the statistics of all shards in order, and
+    combine the rows. ``combine``: combine the rows by ``decision``, which contains the weights of
+    all rows, followed by the weights of the rule's additional points.
 
     ``outside`` are rows of peers in quarantine, which do not enter the aggregate. The steps
-    ``whole`` and ``decide`` return their outlyingness. If the rule runs in steps, ``rows`` contains
-    them as well.
+    ``whole`` and ``decide`` return the outlyingness of these rows. If the rule runs in steps,
+    ``rows`` also contains these rows.
 
     ``own_share`` (0 to 1) is the weight of the local row in the result; the rest is the weight of
-    the rule's aggregate. Only with ``whole``.
+    the rule's aggregate. It is used only in the step ``whole``.
     """
 
     ticket: int
@@ -530,14 +543,14 @@ class Aggregate:
 
 @record
 class DataSlice:
-    """Samples of a round, as ``start``/``stop`` pairs in order. They index the samples of all
+    """Samples of a round, as ordered ``start``/``stop`` pairs of positions in the sequence of all
     epochs (``DataCursor``)."""
 
-    epoch: int  # epoch of the round, which may also read samples left over from earlier epochs
+    epoch: int  # epoch of the round; the round may also read samples left over from earlier epochs
     ranges: tuple[tuple[int, int], ...]
-    # predicted epoch and ranges of later rounds, for prefetching
+    # predicted epoch and ranges of each of the next rounds, for prefetching
     coming: tuple[tuple[int, tuple[tuple[int, int], ...]], ...] = ()
-    # report of the last completed epoch; only if commits record the used samples
+    # report on the last completed epoch; None if commits do not record the used samples
     last: EpochReport | None = None
 
 
@@ -546,11 +559,12 @@ class Apply:
     """Pass the aggregate of a round to the trainer, one payload for each shard. Without payloads
     the round changes nothing.
 
-    ``mix`` is a parameter difference to add before the step (gossip rounds), and ``mix_scale`` its
-    factor. ``rates`` are the learning rates of all peers. They are empty in gossip rounds, where
-    each peer uses its own. ``collected`` has the values of collective operations. ``is_step`` is
-    False if the round made no step of the run, which includes a further round by its ``kind``
-    (``is_further``). ``collectives``: number of earlier rounds that made no step.
+    ``mix`` (gossip rounds) is a parameter difference that is added before the step, after
+    multiplication by ``mix_scale``. ``rates`` are the common learning rates of all peers. In gossip
+    rounds they are empty, and each peer uses its own learning rates. ``collected`` contains the
+    values of a collective operation. ``is_step`` is False if the round made no step of the run; a
+    round with a further step (``is_further``) is no step of the run either. ``collectives``: number
+    of earlier rounds that made no step of the run.
     """
 
     round_id: int
@@ -562,17 +576,17 @@ class Apply:
     is_step: bool = True
     contributors: tuple[tuple[PeerId, ...], ...] = ()  # contributors to each payload
     collectives: int = 0
-    # digests of most peers' replicas before the round, if the local one differed
+    # digests that most peers have for their replica before the round, if the local replica differed
     replica: bytes = b""
     kind: int = 0  # kind of the step
 
 
 @record
 class StartRound:
-    """Start the computation of round ``round_id`` in the trainer. ``main``: peer for work that
-    exactly one peer must do, equal on all peers. ``roster``: members of the round, ascending.
-    ``left``: peers that have announced their end to the rounds, which the membership may not have
-    recorded yet."""
+    """Start the computation of round ``round_id`` in the trainer. ``main``: the peer for work that
+    exactly one peer must do; it is the same on all peers. ``roster``: members of the round,
+    ascending. ``left``: peers whose announced end the rounds have recorded, but the membership
+    perhaps not yet."""
 
     round_id: int
     samples: DataSlice | None
@@ -581,7 +595,7 @@ class StartRound:
     collectives: int = 0  # Number of earlier rounds that made no step.
     # Time after which the trainer starts no further local step, in microseconds; 0 means no limit.
     deadline_us: int = 0
-    # start of the round at this peer, which is before now if the trainer was busy
+    # start of the round at this peer; it is in the past if the trainer was busy then
     began_at: float = 0.0
     compares: bool = False  # the update needs digests of the replica
     roster: tuple[PeerId, ...] = ()
@@ -595,8 +609,8 @@ class RunForward:
     reply is ``ForwardDone``. ``payload``: input of the stage; None in the first stage, which reads
     the micro-batch itself.
 
-    ``audit``: recompute a micro-batch of another member. Its stored data is separate, and is kept
-    until the next audit.
+    ``audit``: recompute a micro-batch of another member. The data of this pass is stored
+    separately, until the next audit.
     """
 
     round_id: int
@@ -612,8 +626,8 @@ class RunBackward:
     drop the data that the forward pass has stored. The reply is ``BackwardDone``. ``payload``:
     gradient of the stage's output; None in the last stage, which begins with the loss.
 
-    ``audit``: use the data that the forward pass with ``audit`` has stored. Compute only the
-    gradient of the input; the sum is unchanged.
+    ``audit``: use the data that the forward pass with ``audit`` has stored, and compute only the
+    gradient of the input. The sum is unchanged.
     """
 
     round_id: int
@@ -633,36 +647,38 @@ class DropForward:
 
 @record
 class ResetSum:
-    """Reset the sum of this round to zero and drop the data of all forward passes, because other
-    peers compute some of its micro-batches."""
+    """Reset the gradient sum of this round to zero and drop the data of all forward passes, because
+    some of the micro-batches in the sum have been assigned to other peers."""
 
     round_id: int
 
 
 @record
 class CollectUpdate:
-    """Request the mean over the samples of these micro-batches, which are all in the sum. The sum
-    is kept. The reply is ``Contributed``, which replaces an earlier one of the same round."""
+    """Request the mean gradient over the samples of these micro-batches. The sum contains all of
+    them, and is not reset. The reply is ``Contributed``, which replaces an earlier ``Contributed``
+    of the same round."""
 
     round_id: int
     micro_batches: tuple[int, ...]  # ascending
 
 
 PipelineTask: TypeAlias = RunForward | RunBackward | DropForward | ResetSum | CollectUpdate
-"""Commands for the trainer of a pipeline, in addition to those for every trainer."""
+"""Commands that only the trainer of a pipeline receives."""
 
 
 @record
 class TakeSnapshot:
-    """Request the packed state of the trainer after all rounds that it has received."""
+    """Request the packed state of the trainer, after it has applied all rounds that it has
+    received."""
 
 
 @record
 class Restore:
     """Pass a packed state before round ``round_id`` to the trainer.
 
-    Without ``settings``, the trainer keeps its own learning rates and other values set by its
-    script. This is the case if too few peers attest the settings of the donor.
+    If ``settings`` is False, the trainer keeps its learning rates and other values that its script
+    has set, because too few peers attest the settings of the donor.
     """
 
     round_id: int
@@ -672,11 +688,11 @@ class Restore:
 
 @record
 class RebuildState:
-    """Rebuild the lost state of this pipeline stage for round ``round_id``, which the other stages
-    are in. The reply is ``StateRebuilt``.
+    """Rebuild the lost state of this pipeline stage, for round ``round_id``, in which the other
+    stages are. The reply is ``StateRebuilt``.
 
-    ``beside``: requested states of other stages that have arrived, by number of the stage.
-    ``is_last``: no further state can be requested.
+    ``beside``: received states of other stages, as (stage, state). ``is_last``: no further state
+    can be requested.
     """
 
     round_id: int
@@ -686,10 +702,11 @@ class RebuildState:
 
 @record
 class StateConfirmed:
-    """The reply to ``ConfirmState``. It follows a ``Restore`` if the trainer held another state.
+    """The reply to ``ConfirmState``. If the trainer had a different state, a ``Restore`` precedes
+    this reply.
 
-    ``agreed``: enough other peers hold the same state before ``round_id``. If False, no better
-    state is available.
+    ``agreed``: enough other peers have the same state before ``round_id``. If False, the local
+    state may be wrong, but no better state is available.
     """
 
     round_id: int
@@ -698,8 +715,8 @@ class StateConfirmed:
 
 @record
 class LedgerReply:
-    """The reply to ``LedgerRequest``: the part of the state before ``round_id`` that does not
-    belong to the trainer and is equal on all peers. ``ledger`` is empty if this peer has none at
+    """The reply to ``LedgerRequest``. ``ledger`` is the replicated state before ``round_id``
+    without the state of the trainer. It is empty if this peer has no ledger for a checkpoint at
     present."""
 
     round_id: int
@@ -716,13 +733,13 @@ class Report:
 
 @record
 class Committed:
-    """Write an applied commit to ``commits.jsonl``. ``made``: this peer built the commit."""
+    """Write an applied commit to ``commits.jsonl``. ``made``: this peer has made the commit."""
 
     commit: Any  # messages.Commit
     chain: bytes
     made: bool
     trust: dict[PeerId, float] = field(default_factory=dict)  # After this commit.
-    # Planned samples of each peer, as in ``DataSlice``; None if the data is not sharded.
+    # Planned samples of each peer, as in ``DataSlice.ranges``; None if the data is not sharded.
     slices: dict[PeerId, list[tuple[int, int]]] | None = None
     epoch: int = 0  # Epoch of the round.
     samples_total: int = 0  # Samples of an epoch; 0 if the data is not sharded.

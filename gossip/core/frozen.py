@@ -13,7 +13,7 @@ T = TypeVar("T")
 def record(cls: type[T]) -> type[T]:
     """Return a slotted dataclass that type checkers treat as ``frozen=True``.
 
-    The run-time checks of ``frozen`` make the creation of an object four times as slow. That would
-    be a tenth of the processor time of the core.
+    The run-time checks of ``frozen=True`` make the creation of an object four times as slow. These
+    checks would take a tenth of the processor time of the core.
     """
     return dataclass(slots=True, unsafe_hash=True)(cls)

@@ -1,7 +1,7 @@
 """Read-only views of a running peer, for checkers and the simulator.
 
-Only this module reads private attributes of other parts. If a part changes, mypy reports the error
-here, and the checkers stay valid.
+Only this module reads private attributes of other parts. If such an attribute changes, mypy reports
+an error in this module, and the checkers need no change.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class MembershipInspection:
 
     @property
     def n(self) -> int:
-        """Number of present members: the n of all formulas."""
+        """Number of present members, which is n in the formulas of SWIM."""
         return len(self._membership.view)
 
     @property
@@ -52,11 +52,11 @@ class MembershipInspection:
 
     @property
     def accusers_max(self) -> int:
-        """Maximum number of accusers for which rumors about one member are queued."""
+        """Maximum number of accusers of one member whose rumors are queued."""
         return self._membership.rumors.accusers_max
 
     def stores(self) -> dict[str, int]:
-        """Return the sizes of bounded stores."""
+        """Return the number of entries in each bounded store."""
         membership, prober = self._membership, self._membership.prober
         return {
             "members in the table": len(membership.members),
@@ -123,23 +123,22 @@ class RollingInspection(RoundsInspection):
 
     @property
     def holds_back(self) -> bool:
-        """Whether this peer has sent a commit of its own that it has not applied yet."""
+        """Whether this peer has sent a commit that it has made, but has not recorded itself yet."""
         return self._rounds.commits.own_commit is not None
 
     @property
     def ahead(self) -> Mapping[PeerId, int]:
-        """Later rounds that other peers have reported, by peer."""
+        """Latest round that each peer ahead of this peer has reported."""
         return self._lag._ahead
 
     @property
     def branches(self) -> Mapping[PeerId, bytes]:
-        """Hash of the last round, for each peer that has reported the present round."""
+        """Hash of the last round, as reported by each other peer in the present round."""
         return self._lag._branches
 
     @property
     def absent_at_start(self) -> Set[PeerId]:
-        """Peers that were absent at the start of the run and have sent no message about its rounds
-        since then."""
+        """Peers that were absent at the start of the run, and have reported no round since then."""
         return self._rounds.future_buffer.absent_at_start
 
     @property
@@ -149,11 +148,11 @@ class RollingInspection(RoundsInspection):
 
     @property
     def may_differ(self) -> bool:
-        """Whether both sides of a partition may have made rounds."""
+        """Whether both sides of a partition may continue."""
         return self._lag.fork_choice.may_differ
 
     def stores(self) -> dict[str, int]:
-        """Return the sizes of bounded stores."""
+        """Return the number of entries in each bounded store."""
         rounds, buffer = self._rounds, self._rounds.future_buffer
         stash, former = buffer._stash, buffer.former_commits
         return {
@@ -188,11 +187,11 @@ class GossipInspection(RoundsInspection):
 
     @property
     def sources(self) -> tuple[PeerId, ...]:
-        """Peers with pushes that this round waits for, at most until its grace period ends."""
+        """Peers whose pushes this round waits for, at most until its grace period ends."""
         return self._rounds._round.sources
 
     def stores(self) -> dict[str, int]:
-        """Return the sizes of bounded stores."""
+        """Return the number of entries in each bounded store."""
         rounds = self._rounds
         return {
             "pushes kept": len(rounds.pushes),
@@ -207,7 +206,7 @@ class GossipInspection(RoundsInspection):
 
 
 class TransferInspection:
-    """State transfers of one peer: the one that it receives and those that it sends."""
+    """State transfers of one peer: the state that it receives, and the states that it sends."""
 
     def __init__(self, peer: Peer) -> None:
         self._recovery = recovery = peer.recovery
@@ -282,14 +281,14 @@ class Inspection:
 
     @property
     def weights(self) -> Mapping[PeerId, float]:
-        """Shares of the stage's members in the micro-batches of the round that the trainer
-        computes. Only in pipelines."""
+        """Share of the micro-batches that each member of the stage computes in the present round.
+        Empty without stages."""
         return self._peer.weights
 
     @property
     def confirms(self) -> int | None:
-        """Round before which this peer compares its state with other peers in its final check, or
-        None."""
+        """Round of the final check: this peer compares its state before this round with other
+        peers. None if there is no final check at present."""
         return self._peer.final_check.round_id
 
     @property
@@ -298,7 +297,8 @@ class Inspection:
 
     @property
     def recover_at(self) -> float | None:
-        """Time of the next recovery, after a recovery from which this peer could not keep up."""
+        """Time of the next recovery, if it is delayed because this peer could not keep up after the
+        last recovery; otherwise None."""
         return self._peer._recover_at
 
     @property
@@ -311,7 +311,8 @@ class Inspection:
         return self._peer._stop_reason
 
     def stores(self) -> dict[str, int]:
-        """Return the sizes of bounded stores, without those of the membership."""
+        """Return the number of entries in each bounded store, except the stores of the
+        membership."""
         giving = self._peer.recovery.giving
         return {
             "timers pending": len(self._peer.timers),

@@ -44,8 +44,8 @@ class RoundTimer:
 
     ``give_up``: abandon the server of ``attempt``. ``grace``: check again whether to close.
     ``request``: request missing updates. ``pulse``: detect a pause of this process.
-    ``measurements_overdue``: the statistics of other servers are late. ``serve_postponed``: serve
-    the attempt that was postponed after a pause.
+    ``measurements_overdue``: check for missing statistics of other servers. ``serve_postponed``:
+    serve the attempt that was postponed after a pause.
     """
 
     what: Literal[
@@ -63,10 +63,10 @@ class RoundTimer:
 
 @dataclass(slots=True)
 class PresentRound:
-    """The present round, shared by all parts of the rounds.
+    """State of the present round that all parts of ``RollingRounds`` share.
 
-    ``mode`` is ``off`` until ``start``. It is ``following`` while the peer applies commits without
-    being in the roster, and ``active`` otherwise.
+    ``mode`` is ``off`` until ``start``. It is ``following`` while the peer applies commits but is
+    not in the roster, and ``active`` while the peer is in the roster.
     """
 
     round_id: int = 0
@@ -79,7 +79,7 @@ class PresentRound:
     began_at: float = 0.0
     main_peer: PeerId = -1  # peer with the lowest id that may serve
     shards: list[ShardRound] = field(default_factory=list)
-    # shards of the round that the peer entered last, kept after it has left the rounds
+    # shards of the last round that the peer entered, also after it has stopped
     entered: list[ShardRound] = field(default_factory=list)
     own: Contributed | None = None  # the local update
 
@@ -105,8 +105,8 @@ class PresentRound:
 
 @dataclass(slots=True)
 class CrossShardProgress:
-    """Progress of the server of a shard in a cross-shard decision. ``step`` is the computation of
-    the rule; ``measured`` follows ``measure``.
+    """Progress of the server of a shard in a cross-shard decision. ``step`` is the step that the
+    rule computes, or ``measured`` while the server waits after ``measure``.
 
     ``why``: reason for the step ``nothing``, in which the rule gets no rows.
     """
@@ -116,11 +116,12 @@ class CrossShardProgress:
     rows: tuple[Row, ...] = ()  # Updates that enter the aggregate.
     outside: tuple[Row, ...] = ()  # Updates of peers in quarantine, which are only measured.
     verdict: tuple[Contribution, ...] = ()  # Contributors in the commit of the first shard.
-    measured: tuple[bytes, ...] = ()  # Digests of the statistics that the decision is based on.
+    # Digests of the statistics from which the decision is computed.
+    measured: tuple[bytes, ...] = ()
     why: str = ""
 
     def cancel_decision(self) -> None:
-        """Drop the decision that the rule computes, because it is no longer needed."""
+        """Ignore the decision that the rule is computing, because it is no longer needed."""
         if self.step == "decide":
             self.step = "measured"
 
@@ -131,11 +132,12 @@ class ServedAttempt:
 
     attempt: int = -1  # -1 if none is served
     answers: dict[PeerId, tuple[Update, Payload | None]] = field(default_factory=dict)
-    # latest attempt with a withdrawn update, by peer; an update that arrives later is dropped
+    # latest attempt for which each peer has withdrawn its update; if that update arrives later, it
+    # is dropped
     withdrawn: dict[PeerId, int] = field(default_factory=dict)
-    rows: tuple[Row, ...] = ()  # Updates that are input of the rule.
-    # Updates of quarantined peers, which are only measured; if the rule runs in steps, also in
-    # ``rows``
+    rows: tuple[Row, ...] = ()  # Updates that the rule aggregates.
+    # Updates of quarantined peers, which are only measured. If the rule runs in steps, ``rows``
+    # contains them as well.
     outside: tuple[Row, ...] = ()
     collected: tuple[Collected, ...] = ()
     kind: int = 0  # Kind of the updates in ``rows``.
@@ -146,13 +148,13 @@ class ServedAttempt:
     asked: set[PeerId] = field(default_factory=set)  # Peers that got a request for their update.
     # Peers that replied that they take part in no round.
     in_no_round: set[PeerId] = field(default_factory=set)
-    ticket: int | None = None  # ticket of the running rule; None if it does not run
+    ticket: int | None = None  # ticket of the running rule; None if no rule runs
     cross_shard_progress: CrossShardProgress | None = None
     measurements_overdue: Token | None = None  # timeout of the statistics of other servers
 
     @property
     def callers(self) -> int:
-        """Number of peers that take part in a collective operation: they sent a value and no
+        """Number of peers that take part in a collective operation: peers that sent a value and no
         samples."""
         return sum([1 for update, _ in self.answers.values() if update.collective])
 
@@ -165,15 +167,16 @@ class ServedAttempt:
         ]
 
     def find_kind(self, peers: Collection[PeerId]) -> int:
-        """Return the kind of step that most of these peers make. If several kinds are equally
-        frequent, a step of the run is preferred, then the lowest kind."""
+        """Return the most frequent kind of step of these peers. If several kinds are equally
+        frequent, return a first step rather than a further step, and then the lowest kind."""
         kinds = Counter([self.answers[peer][0].kind for peer in peers])
         return min(kinds, key=lambda kind: (-kinds[kind], is_further(kind), kind))
 
     def close(self, left_out: Collection[PeerId], measured: Collection[PeerId], few: int) -> None:
-        """Fix the input of the rule: the finite updates with samples, except those of ``left_out``.
-        Those of ``measured``, a subset of ``left_out``, are only measured. With more than ``few``
-        values of a collective operation, no update is used."""
+        """Fix the input of the rule: the finite updates with samples, except the updates of the
+        peers ``left_out``. The updates of the peers ``measured``, a subset of ``left_out``, are
+        only measured. If there are more than ``few`` values of a collective operation, no update is
+        used."""
         self.collected = _fitting(
             [
                 Collected(peer, update.collective)
@@ -205,7 +208,7 @@ class ServedAttempt:
 
     def mean_loss(self, rows: tuple[Row, ...]) -> float | None:
         """Return the mean loss, weighted by samples. A message may contain any finite loss, so the
-        weights are divided first to prevent an overflow."""
+        weights are normalized first: a sum of weighted losses could overflow."""
         losses = [(self.answers[row.peer][0].loss, row.samples) for row in rows]
         known = [(loss, samples) for loss, samples in losses if loss is not None]
         total = sum(count for _, count in known)
@@ -218,7 +221,8 @@ class AttemptClaims:
     """Claims about later attempts of a shard (``later_turns.py``)."""
 
     came_at: float = 0.0  # Start of the present attempt.
-    led_here: PeerId | None = None  # Claimant, if its unexplained claim alone led here.
+    # Claimant, if only its unexplained claim led to the present attempt.
+    led_here: PeerId | None = None
     skipped: int = 0  # Number of attempts that were skipped because of claims.
     deferred: dict[PeerId, int] = field(default_factory=dict)  # Latest deferred attempt, by peer.
     granted: dict[PeerId, int] = field(default_factory=dict)  # Number of granted claims, by peer.
@@ -226,8 +230,8 @@ class AttemptClaims:
 
 @dataclass(slots=True)
 class ServerWait:
-    """Wait for the server of an attempt. Claims of peers that they receive payloads or compile
-    extend it. ``transfers`` and ``compiles`` have the time of each of these claims."""
+    """Wait for the server of an attempt. Peers that report that they receive payloads or compile
+    extend this wait. ``transfers`` and ``compiles`` contain the start of the extension, by peer."""
 
     attempt: int = -1  # attempt of the running timeout
     since: float = 0.0
@@ -248,26 +252,29 @@ class ShardRound:
     order: tuple[PeerId, ...]
     attempt: int = 0
     give_up: Token | None = None  # Timeout of the server of ``attempt``.
-    pulse: Token | None = None  # Pending pulse while this peer is that server.
-    # Latest attempt that this peer did not serve because of a pause, and the sender of its update.
+    pulse: Token | None = None  # Pending pulse, while this peer is the server of ``attempt``.
+    # Latest attempt that this peer has postponed because it was paused, and the sender of the
+    # update for this attempt.
     postponed_attempt: int = -1
     postponed_from: PeerId = -1
-    serve_postponed: Token | None = None  # Fires when this peer may serve that attempt.
-    declined_attempt: int = -1  # Latest attempt that its server has declined.
+    serve_postponed: Token | None = None  # Fires when this peer may serve the postponed attempt.
+    declined_attempt: int = -1  # Latest attempt whose server has declined to serve it.
     timeouts: int = 0  # Number of servers that timed out.
     commit_transfer: Transfer | None = None  # Transfer of a commit to this peer.
     server_wait: ServerWait = field(default_factory=ServerWait)
-    # missing peers that claim to receive payloads, and those that claim to compile
+    # start of the wait for each missing peer that reports that it receives payloads, or that it
+    # compiles
     update_transfers: dict[PeerId, float] = field(default_factory=dict)
     update_compiles: dict[PeerId, float] = field(default_factory=dict)
     claims: AttemptClaims = field(default_factory=AttemptClaims)
     served: ServedAttempt = field(default_factory=ServedAttempt)
-    replicas: dict[PeerId, bytes] = field(default_factory=dict)  # Replica digests in the updates.
+    # Replica digests in the updates, by sender.
+    replicas: dict[PeerId, bytes] = field(default_factory=dict)
     blamed: int = -1  # Latest attempt of shard 0 that reported overdue statistics of this shard.
 
     doubted: set[PeerId] = field(default_factory=set)  # Peers that sent a doubtful result.
-    # Senders of a result that this peer has rejected. They have recorded the result and send no
-    # update.
+    # Senders of a result that this peer has rejected. These senders have recorded the result, and
+    # send no update.
     rejected_from: set[PeerId] = field(default_factory=set)
     commit: Commit | None = None
     payload: Payload | None = None
@@ -287,7 +294,8 @@ class ShardRound:
         return self.order[attempt % len(self.order)]
 
     def serve(self, attempt: int) -> ServedAttempt:
-        """Start to collect the updates of ``attempt``, and drop those of an earlier attempt."""
+        """Start to collect the updates for ``attempt``, and drop the updates for an earlier
+        attempt."""
         withdrawn = {p: of for p, of in self.served.withdrawn.items() if of >= attempt}
         self.served = ServedAttempt(attempt, withdrawn=withdrawn)
         return self.served
@@ -311,9 +319,9 @@ class ShardRound:
     def mark_forwarded(self, commit: Commit) -> bool:
         """Mark ``commit`` as forwarded to the present server.
 
-        Returns: False if the commit was already forwarded in this attempt, or if too many commits
-            were. Otherwise two peers at different attempts, each the server of the other, would
-            exchange a commit forever.
+        Returns: False if the commit was already forwarded in the present attempt, or if too many
+            commits were forwarded. Without this check, two peers at different attempts, each of
+            which is the server of the other peer, would exchange a commit forever.
         """
         key = commit.server, commit.digest
         if self._forwarded.get(key) == self.attempt or (

@@ -16,11 +16,11 @@ Sketch: TypeAlias = Sequence[float]
 
 @dataclass(frozen=True, slots=True)
 class ConsensusDistance:
-    """Distance between replicas.
+    """Root mean square distance of the replicas from their mean, estimated from sketches.
 
     Attributes:
-        distance: Root mean square distance of the sketches from their mean. If the projection
-            preserves norms, it is the consensus distance of the parameters.
+        distance: Root mean square distance of the sketches from their mean. As far as the
+            projection preserves norms, this is the consensus distance of the parameters.
         norm: Root mean square norm of the sketches.
     """
 
@@ -33,8 +33,8 @@ class ConsensusDistance:
 
 
 def read_sketch(packed: bytes) -> Sketch | None:
-    """Return the numbers of a native float32 array; None if the bytes are invalid or a number is
-    not finite."""
+    """Return the values of a float32 array in native byte order; None if the bytes are invalid or a
+    value is not finite."""
     if not packed or len(packed) % 4 or len(packed) > 4 * SKETCH_NUMBERS_MAX:
         return None
     numbers = array("f", packed)
@@ -42,7 +42,8 @@ def read_sketch(packed: bytes) -> Sketch | None:
 
 
 def consensus(sketches: Collection[Sketch], f: int) -> ConsensusDistance | None:
-    """Return the consensus distance of sketches of equal length; None if fewer than two remain.
+    """Return the consensus distance of sketches of equal length; None if fewer than two sketches
+    remain.
 
     The f sketches farthest from the coordinate-wise median are excluded. So a Byzantine minority
     cannot make the peers mix more.

@@ -1,8 +1,8 @@
-"""Adaptive timeouts, computed from the observed times of the other peers.
+"""Adaptive timeouts, computed from the observed lags of replies and durations of rounds.
 
 The grace period is the wait for stragglers after enough replies have arrived. It is the median of
 the observed lags plus a multiple of their median absolute deviation. A few very late replies change
-neither of them.
+neither the median nor the deviation.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ MAD_SCALE = 1.4826
 
 
 class RecentMedian:
-    """Median of the last ``window`` numbers, which are kept sorted."""
+    """Median of the last ``window`` values. The values are stored in sorted order."""
 
     def __init__(self, window: int) -> None:
         self._window = window
@@ -34,13 +34,14 @@ class RecentMedian:
         return len(self._order)
 
     def median(self) -> float:
-        """Return the median of at least one number. If their count is even, return the upper of
-        both middle numbers, because a slightly longer wait costs less than a shorter one."""
+        """Return the median; there must be at least one value. If the number of values is even,
+        return the larger of the two middle values, because a wait that is slightly too long costs
+        less than a wait that is too short."""
         return self._sorted[len(self._sorted) // 2]
 
     def reach(self) -> float:
-        """Return the distance from the median to the farthest value, in constant time. It is at
-        least ``deviation``."""
+        """Return the distance from the median to the farthest value, in constant time. This
+        distance is an upper bound of ``deviation``."""
         center = self.median()
         return max(self._sorted[-1] - center, center - self._sorted[0])
 
@@ -54,11 +55,11 @@ class Deadline:
     """Grace periods and round timeouts, computed from observed times.
 
     Args:
-        mads: k in median + k * MAD. A larger value waits longer for stragglers.
+        mads: Factor k in median + k * MAD. With a larger k the wait for stragglers is longer.
         floor_s: Shortest grace period, two round trips of the network.
-        cap_s: Longest wait for stragglers and for a whole round. It also applies while there are
-            too few observations.
-        window: Number of latest observations that are used.
+        cap_s: Longest wait for stragglers and longest timeout of a round. It is also used while
+            there are too few observations.
+        window: Number of the latest observations that are used.
     """
 
     def __init__(self, mads: float, floor_s: float, cap_s: float, window: int = 64) -> None:
@@ -85,25 +86,25 @@ class Deadline:
         return self._rounds.median() if len(self._rounds) else 0.0
 
     def observe(self, lag_s: float) -> None:
-        """Record the lag of a reply behind the first reply, or behind the local one, for
-        ``grace_s``."""
+        """Record the lag of a reply, from which ``grace_s`` is computed. The lag is measured from
+        the first reply, or from the local update."""
         self._lags.add(max(0.0, lag_s))
         self._grace_s = None
 
     def observe_round(self, duration_s: float) -> None:
-        """Record the duration of a round, for ``round_timeout_s``."""
+        """Record the duration of a round, from which ``round_timeout_s`` is computed."""
         self._rounds.add(max(0.0, duration_s))
 
     def grace_s(self) -> float:
         """Return the wait for stragglers in seconds: clamp(median + mads * MAD, floor, cap). With
-        fewer than 8 observations it is the cap."""
+        fewer than 8 observations, return the cap."""
         if self._grace_s is None:
             if len(self._lags) < ESTIMATE_MIN:
                 self._grace_s = self._cap_s
             else:
                 median, scale = self._lags.median(), self._mads * MAD_SCALE
-                # Usually all replies arrive so early that the floor applies. Then the costly
-                # deviation is not needed.
+                # Usually all replies arrive so early that the result is the floor. In this case the
+                # deviation, which is costly to compute, is not needed.
                 at_floor = median + scale * self._lags.reach() <= self._floor_s
                 adaptive = self._floor_s if at_floor else median + scale * self._lags.deviation()
                 self._grace_s = min(max(adaptive, self._floor_s), self._cap_s)

@@ -12,7 +12,8 @@ from .shard import PresentRound
 
 
 class TrainerRounds:
-    """Starts the computation of a round when the trainer has the state before it."""
+    """Start of rounds in the trainer. The trainer computes a round once it has the state before
+    this round."""
 
     def __init__(
         self,
@@ -56,12 +57,14 @@ class TrainerRounds:
         return self.start() if self.present.mode == "active" else []
 
     def start(self) -> list[Effect]:
-        """Start the computation of the present round if the trainer has the state before it."""
+        """Start the computation of the present round if the trainer has the state before this
+        round."""
         has_state = self._applied == self.present.round_id - 1
         return [self._order()] if has_state and self._started < self.present.round_id else []
 
     def repeat(self) -> list[Effect]:
-        """Send StartRound again, because the present round now has samples."""
+        """If the trainer computes the present round, send StartRound again, because the samples of
+        the round have changed."""
         computes = self._started == self.present.round_id and self.present.own is None
         return [self._order()] if computes else []
 

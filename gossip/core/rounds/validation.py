@@ -1,8 +1,8 @@
 """Validation of results by their receivers, because a server may be Byzantine.
 
-A doubtful result is rejected while at most f peers have sent it. If more than f peers have sent it,
-one of them is honest and has accepted or made the result. The receiver then also accepts the
-result, because its own update is the outlier.
+A doubtful result is rejected while at most f peers have sent it. If more than f peers have sent the
+result, at least one of them is honest and has accepted or made the result. The receiver then also
+accepts the result, because its own update is the outlier.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from .server import Server
 from .shard import ShardRound
 
 Lengths: TypeAlias = "OrderedDict[int, tuple[PeerId, float, int]]"
-"""Server, length and number of samples of each round's result."""
+"""Server, length and number of samples of the result of each round."""
 
 
 class ResultValidator:
-    """Checks results against the local update and against earlier results.
+    """Validator that compares results with the local update and with earlier results.
 
     Args:
-        advance: Moves a shard to its next attempt.
+        advance: Function that moves a shard to its next attempt.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class ResultValidator:
         self._orders: dict[int, tuple[tuple[PeerId, ...], ...]] = {}
         # results that did not arrive in time, by server and round
         self._waited: OrderedDict[tuple[PeerId, int], None] = OrderedDict()
-        # audit votes of this peer, after a recomputed micro-batch had another result
+        # audit votes of this peer: micro-batches that it has recomputed with another result
         self._audited: OrderedDict[AuditVote, None] = OrderedDict()
 
     def accusations(self) -> tuple[Accusation, ...]:
@@ -94,8 +94,8 @@ class ResultValidator:
         )
 
     def note_audit(self, vote: AuditVote) -> None:
-        """Record an audit vote of this peer: it has recomputed a micro-batch of another peer, with
-        another result."""
+        """Record an audit vote of this peer, which has recomputed a micro-batch of another peer
+        with another result."""
         self._audited[vote] = None
         while len(self._audited) > REFUSALS_KEPT:
             self._audited.popitem(last=False)
@@ -125,8 +125,8 @@ class ResultValidator:
             self._orders[present.round_id] = tuple([shard.order for shard in present.entered])
             while len(self._orders) > ORDERS_KEPT:
                 del self._orders[min(self._orders)]
-        # Only a commit of an attempt that its server serves is evidence. This limits the number of
-        # commits that a Byzantine peer can invent.
+        # A commit is evidence only if its server is the server of the attempt in the order. This
+        # limits the number of commits that a Byzantine peer can forge.
         orders = self._orders.get(commit.round_id, ())
         order = orders[commit.shard] if commit.shard < len(orders) else ()
         true = (
@@ -140,10 +140,10 @@ class ResultValidator:
             self.witness.saw(event.sender, event.incarnation, commit)
 
     def on_server_timeout(self, shard: ShardRound, now: float) -> list[Effect]:
-        """Handle the timeout of the present server. The server is connected, because a server
-        without a connection is skipped before."""
+        """Handle the timeout of the present server. This server is still connected, because a
+        disconnected server is skipped without a timeout."""
         server = shard.server_of(shard.attempt)
-        # The server is at fault only if it could reach a quorum even if f further peers withhold
+        # The server is at fault only if it could have reached a quorum although f peers withhold
         # their updates.
         if (
             self.f
@@ -156,10 +156,11 @@ class ResultValidator:
     def compared_with(
         self, message: Message, round_id: int, own: Contributed | None
     ) -> tuple[Payload, ...] | None:
-        """Return the vectors that the payload of ``message`` is compared with, as
+        """Return the vectors with which the payload of ``message`` is compared, for
         ``RollingRounds.compared_with``. ``own`` is the contribution of this peer to ``round_id``,
         the present round."""
-        # In a small roster, it is possible that no more than f peers confirm an honest result.
+        # Compare nothing in a small roster, where an honest but doubtful result may never be
+        # confirmed by more than f peers.
         if (
             not isinstance(message, Commit)
             or not message.digest
@@ -179,8 +180,8 @@ class ResultValidator:
     def judge(
         self, handed: Received, shard: ShardRound, commit: Commit, own: Contributed | None
     ) -> Objection | None:
-        """Return the objection to a sound commit, which arrived as ``handed``; None if the commit
-        is accepted."""
+        """Return the objection to a sound commit, which the message ``handed`` contains; None if
+        the commit is accepted."""
         if not self.f:
             return None  # no Byzantine peer is expected, and nothing was compared
         objection = self.result_checks.objection(commit, own)
@@ -202,7 +203,8 @@ class ResultValidator:
         objection: Objection,
         now: float,
     ) -> list[Effect]:
-        """Report a rejected result. If the present server sent it, move to the next attempt."""
+        """Report a rejected result. If the present server has sent this result, move to the next
+        attempt."""
         event, why = objection.event, objection.why
         self.result_checks.lag_detector.on_refusal()
         effects: list[Effect] = [Report(event, {**provenance(sender, commit), "reason": why})]
@@ -211,22 +213,23 @@ class ResultValidator:
             # again.
             return effects
         shard.rejected_from.add(sender)
-        # A result counts as evidence against its server only if the server itself sent it.
+        # A result is evidence against its server only if the server itself has sent the result.
         if objection.is_evidence and sender == commit.server:
             _keep(self._refused, (sender, commit.round_id))
         server = shard.server_of(shard.attempt)
-        # Other peers are already in the later attempt, but this server still has their updates.
-        # Their result would be a second result for the round. An unsound commit does not prove a
-        # later attempt.
+        # Other peers are already in a later attempt, but this server still has their updates. If
+        # this server aggregated them, the round would have a second result. An unsound commit does
+        # not prove a later attempt.
         later = (
             event == "refused_result" and sender == commit.server and commit.made_at > shard.attempt
         )
         overtaken = server == self.local and later
         if server == self.local and not overtaken:
             return effects + self.server.maybe_close(shard, now)
-        # In the first pass through the order the shard moves at once, and later only after
-        # timeouts. The server named in a forwarded result is not at fault. Otherwise a Byzantine
-        # peer could make other peers skip every honest server.
+        # In the first pass through the order the shard moves to the next attempt at once. In later
+        # passes it moves only after timeouts. If another peer has forwarded the result, the present
+        # server is not blamed. Otherwise a Byzantine peer could make other peers skip every honest
+        # server.
         if (overtaken or server == sender) and shard.attempt < len(shard.order):
             effects += self.advance(shard, f"a result of {commit.server} is refused: {why}", now)
         return effects
@@ -243,7 +246,8 @@ class ResultValidator:
 
     def _why(self, commit: Commit, similarity: ResultSimilarity, own: Contributed | None) -> str:
         longer = self.settings.longer
-        # Usually the local update is long enough, so the lengths of earlier results are not needed.
+        # Usually the result is not much longer than the local update, so the lengths of earlier
+        # results are not needed.
         if not similarity.length <= longer * similarity.own:
             usual = self._usual(commit, similarity, own)
             if usual and not similarity.length <= longer * usual:
@@ -255,8 +259,9 @@ class ResultValidator:
         if not cosine < opposed:
             return ""
         if similarity.own < self.settings.faint * similarity.even:
-            # The local update is mostly noise. Its direction counts only if the result opposes it
-            # by more than the longest recent result that still counts as not opposed.
+            # The local update is mostly noise here. So a result is rejected for its direction only
+            # if its component against the local update is longer than any component that an
+            # accepted result of the usual length can have.
             usual = self._usual(commit, similarity, own)
             if similarity.length * cosine >= opposed * longer * usual:
                 return ""
@@ -265,14 +270,17 @@ class ResultValidator:
     def _usual(
         self, commit: Commit, similarity: ResultSimilarity, own: Contributed | None
     ) -> float:
-        """Return the largest length that results of more than f servers, or the local update, have
-        reached. So up to f Byzantine servers cannot raise it step by step.
+        """Return the usual length of a result: the largest length that the results of more than f
+        servers have reached, or that the local update has. So up to f Byzantine servers cannot
+        raise this length step by step.
 
-        Lengths are scaled to the number of samples, because a result of fewer samples is longer,
-        and at the end of an epoch a round may have a single sample. While too few servers are
-        known, the limit for a shard with almost no gradient is used.
+        Lengths are scaled to the number of samples, because the mean of fewer samples is longer,
+        and the last round of an epoch may have a single sample. While the results of too few
+        servers are known, the length is at least the limit below which a local update counts as
+        noise.
         """
-        # A server that claims few samples cannot exclude the samples of this peer.
+        # Count at least the samples of this peer, because a Byzantine server may claim too few
+        # samples.
         samples = max(1, _samples(commit), own.samples if own is not None else 0)
         longest = defaultdict[PeerId, float](float)
         for server, length, of in self._lengths.get((commit.shard, commit.kind), {}).values():
@@ -288,5 +296,5 @@ def _keep(known: OrderedDict[tuple[PeerId, int], None], one: tuple[PeerId, int])
 
 
 def _samples(commit: Commit) -> int:
-    """Return the number of samples in the result, as its server claims."""
+    """Return the number of samples in the result, as its server claims it."""
     return sum([contribution.samples for contribution in commit.contributors])
