@@ -1,7 +1,8 @@
-"""Messages between peers, as plain data. The codec encodes them, decodes them and checks each
-decoded field.
+"""Messages between peers, as plain data. The codec encodes and decodes the messages, and checks
+each decoded field.
 
-``ROUND_MAX`` bounds all counters in messages, so that no peer can cause an integer overflow.
+``ROUND_MAX`` is the upper bound of all counters in messages, so that no peer can cause an integer
+overflow.
 """
 
 from __future__ import annotations
@@ -21,22 +22,24 @@ ACCUSATIONS_MAX = 8
 AUDIT_VOTES_MAX = 8
 TRACE_BYTES = 32
 """Length of each entry of ``Counted.traces``, in bytes."""
-CORE_BYTES_MAX = 54 * 1024  # of ``StateOffer.core``; leaves the rest of the header 10 KiB
+CORE_BYTES_MAX = 54 * 1024  # limit of ``StateOffer.core``; leaves 10 KiB for the rest of the header
 CROSS_SHARD_PEERS_MAX = 100
-"""Maximum number of peers in a run with cross-shard decisions. The statistics of more updates would
-not fit in a message."""
-COLLECTED_BYTES_MAX = 24 * 1024  # sum over ``Commit.collected``, so that it fits in a message
+"""Maximum number of peers in a run with cross-shard decisions. With more peers, the statistics
+would not fit in a message."""
+# limit of the sum over ``Commit.collected``, so that the commit fits in a message
+COLLECTED_BYTES_MAX = 24 * 1024
 PIECES_MAX = 512
-"""Maximum number of pieces of a state. The digests of more pieces would not fit in a message."""
+"""Maximum number of pieces of a state. With more pieces, their digests would not fit in a
+message."""
 
 
 def is_further(kind: int) -> bool:
-    """Whether a step of this kind is a further step, which other optimizers of the script make on
-    samples that a first step has already used. The round of a further step is no step of the run
+    """Whether a step of this kind is a further step: a step of other optimizers of the script, on
+    samples that a first step has already used. The round of a further step is no step of the run,
     and uses no new samples.
 
-    Steps by the same optimizers have the same kind, except that a first step and a further step
-    always differ. Kind 0 is a first step by all optimizers.
+    Two first steps, or two further steps, have the same kind if the same optimizers make them. Kind
+    0 is a first step of all optimizers.
     """
     return bool(kind & 1)
 
@@ -63,7 +66,7 @@ class Progress:
     skipped even if its node replies to probes."""
 
     step: int  # Number of rounds that the trainer has applied.
-    age_ms: int  # Time since it applied the last of them.
+    age_ms: int  # Time since the trainer applied the last round.
 
 
 @record
@@ -86,7 +89,8 @@ class PingRequest:
 @record
 class Ack:
     nonce: int
-    target: PeerId  # the peer that is alive: the sender, or the target that the sender has probed
+    # the peer that is reported alive: the sender, or the peer that the sender has probed
+    target: PeerId
     progress: Progress
     rumors: tuple[Rumor, ...]
 
@@ -99,8 +103,8 @@ class Nack:
 
 @record
 class PushPull:
-    """The whole member table. With ``reply``, the message answers another one and needs no
-    reply."""
+    """The whole member table. If ``reply`` is True, the message is the reply to another
+    ``PushPull``, and needs no reply itself."""
 
     members: tuple[Rumor, ...]
     reply: bool
@@ -108,7 +112,7 @@ class PushPull:
 
 @record
 class Gossip:
-    """Rumors without a probe."""
+    """Rumors that are sent without a probe."""
 
     rumors: tuple[Rumor, ...]
 
@@ -128,15 +132,16 @@ class Update:
     parent: bytes  # H of the previous round; another value means a fork
     samples: int
     loss: float | None
-    rates: tuple[float, ...] = ()  # Learning rates of the sender's trainer; in the first shard only
-    # Time from the start of the round at the sender until its update was ready. With a time limit
-    # for local steps, this is the estimated time for all planned steps.
+    rates: tuple[float, ...] = ()  # Learning rates of the sender's trainer; first shard only
+    # Time from the start of the round at the sender until its update was ready. If the time for
+    # local steps is limited, this is the estimated time of all planned steps.
     took_us: int = 0
     collective: bytes = b""  # Value for a collective operation; in the first shard only.
-    # The script skipped its samples: it made no step, or the gradients overflowed. In the first
-    # shard only.
+    # The script of the sender has skipped its samples: it has made no step, or the gradients have
+    # overflowed. In the first shard only.
     skipped: bool = False
-    micro_batches: tuple[int, ...] = ()  # In a pipeline: micro-batches in this mean, ascending.
+    # In a pipeline: micro-batches over which this update is the mean, ascending.
+    micro_batches: tuple[int, ...] = ()
     pass_us: int = 0  # In a pipeline: time of both passes of one micro-batch; 0 if unknown.
     replica: bytes = b""  # Digests of the sender's replica; in the first shard only.
     kind: int = 0  # Kind of the step (``is_further``).
@@ -144,36 +149,37 @@ class Update:
 
 @record
 class UpdateRequest:
-    """Request for the receiver's update, or for the commit if the receiver has it. The sender is
-    the server of a later attempt, or a server that returned during this round."""
+    """Request for the receiver's update, or for the commit if the receiver has it. The sender
+    serves a later attempt, or has returned during this round."""
 
     lineage: bytes
     round_id: int
     shard: int
     attempt: int
-    parent: bytes  # H of the previous round; peers ignore a server on another branch
+    parent: bytes  # H of the previous round; the receiver ignores requests from another branch
 
 
 @record
 class Contribution:
-    """One update that a commit used. ``weight`` is its share of the aggregate. A typical update has
-    ``outlyingness`` 1.0."""
+    """One update that is used in a commit. ``weight`` is the share of this update in the aggregate.
+    A typical update has ``outlyingness`` 1.0."""
 
     peer: PeerId
     samples: int
     weight: float
     outlyingness: float
-    took_us: int = 0  # As reported.
-    micro_batches: tuple[int, ...] = ()  # In a pipeline, as reported.
-    pass_us: int = 0  # In a pipeline: reported time of both passes of one micro-batch.
+    took_us: int = 0  # ``Update.took_us``, as the peer reported it.
+    # In a pipeline: ``Update.micro_batches``, as the peer reported them.
+    micro_batches: tuple[int, ...] = ()
+    pass_us: int = 0  # In a pipeline: ``Update.pass_us``, as the peer reported it.
 
 
 @record
 class Rejection:
-    """A peer without used samples in a commit, and the reason. ``non_finite`` and ``wrong_size``
-    describe its update. ``quarantined``: the update was only measured, and ``outlyingness`` is
-    defined as in ``Contribution``. ``skipped``: the script skipped its samples (in the commit of
-    the first shard only)."""
+    """A peer whose samples a commit does not use, and the reason. ``non_finite`` and
+    ``wrong_size``: its update was invalid. ``quarantined``: its update was only measured, and
+    ``outlyingness`` is defined as in ``Contribution``. ``skipped``: its script skipped its samples
+    (in the commit of the first shard only)."""
 
     peer: PeerId
     reason: str
@@ -192,9 +198,9 @@ class Collected:
 class Accusation:
     """A claim by the server of a commit about the result of ``peer`` in round ``round_id``.
 
-    With a ``turn``, ``peer`` has sent the server the result of this attempt with this ``content``.
-    Otherwise the server has rejected the result. If ``silent``, it received no result in time
-    although ``peer`` was present.
+    If ``turn`` is set, ``peer`` has sent a result with the digest ``content`` in the attempt with
+    the digest ``turn``. If ``silent`` is True, the server received no result of ``peer`` in time
+    although ``peer`` was present. Otherwise the server has rejected the result.
     """
 
     peer: PeerId
@@ -210,9 +216,9 @@ class AuditVote:
     micro-batch of round ``round_id``. The server recomputed the micro-batch from the data that the
     neighbours of ``peer`` reported.
 
-    ``before`` and ``behind``: members of the previous and of the next stage with reports that
-    contradict that of ``peer``. Both are None if the report of ``peer`` agrees with those of its
-    neighbours.
+    ``before`` and ``behind``: members of the previous and of the next stage whose reports
+    contradict the report of ``peer``. Both are None if the report of ``peer`` agrees with the
+    reports of its neighbours.
     """
 
     peer: PeerId
@@ -227,40 +233,42 @@ class Commit:
     """The result of one shard of a round, which all peers apply. Its payload is the aggregate.
 
     ``attempt`` is the attempt in which this message is sent. If the server of a later attempt
-    forwards a commit, ``attempt > made_at``. The hash chain covers all fields except ``attempt``.
+    re-issues a commit, ``attempt > made_at``. The hash chain covers all fields except ``attempt``.
     """
 
     lineage: bytes
     round_id: int
     shard: int
     attempt: int
-    made_at: int  # Attempt under which it was aggregated.
-    server: PeerId  # Server that aggregated it.
+    made_at: int  # Attempt in which the payload was aggregated.
+    server: PeerId  # Server that aggregated the payload.
     parent: bytes  # H of the previous round.
-    digest: bytes  # Of the payload (blake2b); empty without an aggregate.
+    digest: bytes  # Digest of the payload (blake2b); empty without an aggregate.
     contributors: tuple[Contribution, ...]
     rejected: tuple[Rejection, ...]
-    roster: tuple[PeerId, ...]  # Roster of the next round. Only that of the first shard is used.
+    # Roster of the next round; only the roster in the first shard is used.
+    roster: tuple[PeerId, ...]
     loss: float | None  # Mean of the reported losses, weighted by samples.
     reason: str  # Reason for a missing aggregate, or "".
-    # With cross-shard decisions, in the first shard only. ``decision``: weights of the
-    # contributors, followed by those of the rule's points, which the other shards apply.
-    # ``measured``: digests of the statistics of each shard, in order, that the decision was
-    # computed from.
+    # Only with cross-shard decisions, and only in the first shard. ``decision``: weights of the
+    # contributors, followed by the weights of the rule's additional points; the other shards apply
+    # these weights. ``measured``: digests of the statistics from which the decision was computed,
+    # one for each shard, in order.
     decision: tuple[float, ...] = ()
     measured: tuple[bytes, ...] = ()
-    rates: tuple[float, ...] = ()  # Learning rates of the step; of the first shard only.
-    accusations: tuple[Accusation, ...] = ()  # Made by the server.
-    # Values of a collective operation, ascending by peer, in the first shard only. With more than f
-    # values, the round is a collective operation: it aggregates nothing and is no step of the
-    # training.
+    # Learning rates of the step; only the rates in the first shard are used.
+    rates: tuple[float, ...] = ()
+    accusations: tuple[Accusation, ...] = ()  # Accusations by the server.
+    # Values of a collective operation, ascending by peer, in the first shard only. If there are
+    # more than f values, the round is a collective operation: it aggregates no updates and is no
+    # step of the run.
     collected: tuple[Collected, ...] = ()
     audits: tuple[AuditVote, ...] = ()  # In a pipeline: votes of the server.
-    # In the first shard only: the replica digests that most peers have sent, and the peers that
-    # sent other digests, ascending.
+    # In the first shard only. ``replica``: replica digests that most peers have sent. ``diverged``:
+    # peers that have sent other digests, ascending.
     replica: bytes = b""
     diverged: tuple[PeerId, ...] = ()
-    kind: int = 0  # Of the aggregated updates.
+    kind: int = 0  # Kind of the aggregated updates (``is_further``).
     length: float = 0.0  # Typical length of an update, computed by the rule; 0.0 if unknown.
 
 
@@ -284,8 +292,8 @@ class NotServing:
 class PartialStatistics:
     """Statistics of one shard, sent to the server of the first shard for a cross-shard decision.
 
-    ``statistics`` are float64, little-endian: measurements of the rule on the updates of
-    ``contributors``, which are ascending. Both fields are empty without updates.
+    ``statistics`` are little-endian float64 values: measurements by the rule of the updates of
+    ``contributors``, which are in ascending order. Both fields are empty if there are no updates.
     """
 
     lineage: bytes
@@ -302,8 +310,8 @@ class PartialOverdue:
     """Notice from the server of the first shard that it has not received the ``PartialStatistics``
     of ``shard`` for ``attempt`` or a later one.
 
-    The server of ``shard`` sends them again, or requests the missing updates again. With
-    ``time_is_up`` the other peers forward the notice.
+    The server of ``shard`` sends the statistics again, or requests the missing updates again. If
+    ``time_is_up`` is True, the other peers move ``shard`` to its next attempt.
     """
 
     lineage: bytes
@@ -311,7 +319,7 @@ class PartialOverdue:
     shard: int
     attempt: int
     parent: bytes  # H of the previous round.
-    decides: int  # The attempt of the first shard that the sender serves.
+    decides: int  # Attempt of the first shard that the sender serves.
     time_is_up: bool
 
 
@@ -321,8 +329,8 @@ class ReceivingPayload:
     sender broadcasts it, and repeats it while payloads arrive."""
 
     lineage: bytes
-    received: int  # Bytes of these payloads since the start of this incarnation.
-    pause_s: float  # Longest pause within a transfer that links of this speed cause.
+    received: int  # Bytes of such payloads that have arrived since the start of this incarnation.
+    pause_s: float  # Longest pause within a transfer that is to be expected at this speed.
 
 
 @record
@@ -335,9 +343,9 @@ class Compiling:
 
 @record
 class CommitRequest:
-    """Request for the stored commits of round ``first`` and later. In round ``first`` the sender is
-    bound to attempts from ``attempt`` on in some shard. It lacks the shards ``lacking``; empty
-    means all."""
+    """Request for the stored commits of round ``first`` and later. In some shard of round ``first``
+    the sender takes part in no attempt before ``attempt``. ``lacking``: shards of this round
+    without a commit at the sender; empty means all shards."""
 
     lineage: bytes
     first: int
@@ -351,7 +359,7 @@ class CommitRequest:
 @record
 class Push:
     """A gradient (``what == "gradient"``) or parameters (``"parameters"``), sent to the peers that
-    the plan of this round assigns to the sender."""
+    the plan of this round names for the sender."""
 
     lineage: bytes
     round_id: int
@@ -363,8 +371,9 @@ class Push:
 
 @record
 class GatherValue:
-    """Value of a peer for a collective operation in gossip rounds, which have no commit to collect
-    values. The sender broadcasts it. ``number`` counts the values of this incarnation."""
+    """Value of a peer for a collective operation in gossip rounds, in which no commit collects the
+    values. The sender broadcasts its value. ``number``: number of the value in this incarnation,
+    counted from 1."""
 
     lineage: bytes
     number: int
@@ -377,14 +386,14 @@ class GatherValue:
 @record
 class Activation:
     """Output of the previous stage for one micro-batch; the payload is the tensor. A receiver
-    ignores an attempt below the highest one that it has received for the micro-batch."""
+    ignores an attempt that is lower than the highest received attempt of the micro-batch."""
 
     lineage: bytes  # lineage of the run, not of a stage
     round_id: int
     stage: int  # stage of the receiver
     micro_batch: int
     attempt: int
-    digest: bytes  # of the payload
+    digest: bytes  # digest of the payload
 
 
 @record
@@ -393,7 +402,7 @@ class ActivationGradient:
 
     lineage: bytes
     round_id: int
-    stage: int  # stage of the receiver, which has sent the activation
+    stage: int  # stage of the receiver, i.e. the sender of the activation
     micro_batch: int
     attempt: int  # attempt of the activation
     digest: bytes
@@ -401,8 +410,8 @@ class ActivationGradient:
 
 @record
 class Withdraw:
-    """Notice that ``attempt`` of the micro-batch goes to another member. The receiver must not
-    count its own earlier attempt, unless it has already counted it."""
+    """Notice that ``attempt`` of the micro-batch is assigned to another member. The receiver must
+    not add its own earlier attempt to its gradient sum, unless it has already done so."""
 
     lineage: bytes
     round_id: int
@@ -413,13 +422,13 @@ class Withdraw:
 
 @record
 class ActivationRefused:
-    """Notice that the sender does not compute its pass on an activation. ``known`` is the highest
-    attempt that it has received. If ``known`` is not above ``attempt``, the sender cannot compute
-    any pass in this round at present."""
+    """Notice that the sender will not compute the pass for an activation. ``known`` is the highest
+    attempt of the micro-batch that the sender has received. If ``known`` is not above ``attempt``,
+    the sender cannot compute any pass of this round at present."""
 
     lineage: bytes
     round_id: int
-    stage: int  # stage of the receiver, which has sent the activation
+    stage: int  # stage of the receiver, i.e. the sender of the activation
     micro_batch: int
     attempt: int
     known: int
@@ -427,24 +436,26 @@ class ActivationRefused:
 
 @record
 class Counted:
-    """All micro-batches of a round in the sender's gradient sum, sent to its own stage. If several
-    of these messages arrive in a round, the one with the highest ``number`` counts."""
+    """The micro-batches in the gradient sum of the sender for a round, sent to its own stage. If
+    several of these messages arrive in a round, the message with the highest ``number`` is
+    valid."""
 
     lineage: bytes
     round_id: int
     stage: int
     number: int
     micro_batches: tuple[int, ...]  # Ascending
-    again: bool  # Nothing has changed; a receiver that has the commit of the round must send it.
-    # With audits: two digests for each micro-batch, of the data exchanged with the previous stage
-    # and of the data exchanged with the next stage.
+    # Repetition without a change; a receiver that has the commit of the round must send it.
+    again: bool
+    # With audits: two digests for each micro-batch. They cover the data exchanged with the previous
+    # stage, and the data exchanged with the next stage.
     traces: tuple[bytes, ...] = ()
 
 
 @record
 class MicroBatchesMissing:
     """Request to the previous stage to send its outputs again. No member of the sender's stage has
-    these micro-batches, so the sender computes them."""
+    these micro-batches in its sum, so the sender computes them."""
 
     lineage: bytes
     round_id: int
@@ -454,7 +465,7 @@ class MicroBatchesMissing:
 
 @record
 class StageDone:
-    """Progress of the sender's stage, as the sender observes it. The stage has committed all rounds
+    """Progress of the sender's stage, as observed by the sender. The stage has committed all rounds
     before ``committed``, and has begun round ``round_id``. ``roster`` is the roster of the stage in
     round ``committed``."""
 
@@ -463,16 +474,16 @@ class StageDone:
     round_id: int
     committed: int
     roster: tuple[PeerId, ...]
-    asks: bool  # Requests the progress of the receiver's stage.
+    asks: bool  # True if the sender also requests the progress of the receiver's stage.
     # Quarantined peers of the sender's stage, which get no micro-batches; ascending.
     locked: tuple[PeerId, ...] = ()
-    pass_us: tuple[int, ...] = ()  # for each peer of ``roster``: its time for one micro-batch
+    pass_us: tuple[int, ...] = ()  # time of one micro-batch on each peer of ``roster``
 
 
 @record
 class AuditRequest:
-    """Request from another member of the stage of ``peer`` to a neighbour of ``peer``, for the data
-    that both exchanged for a micro-batch."""
+    """Request from a member of the stage of ``peer`` to a neighbour of ``peer``, for the data that
+    ``peer`` and the neighbour have exchanged for a micro-batch."""
 
     lineage: bytes
     round_id: int
@@ -499,8 +510,8 @@ class AuditReply:
 @record
 class AuditFinding:
     """Report to the sender's stage that ``peer`` has sent a wrong result for a micro-batch. The
-    receiver recomputes it. ``checked``: the message is the reply, after the recomputation or
-    without the data."""
+    receiver recomputes the micro-batch. ``checked``: the message is the reply of a receiver that
+    has recomputed the micro-batch, or does not have the data."""
 
     lineage: bytes
     round_id: int
@@ -523,26 +534,27 @@ class Hello:
     layout: bytes
     state: bytes  # digest of the trainer's state before ``round_id``; empty if unknown
     round_id: int
-    # ready: the peer can join the roster; completed: its script has completed its rounds, and
-    # ``round_id`` is the round after the last one
+    # ready: the peer can join the roster. leaving: the peer ends before the end of the training.
+    # completed: its script has completed the training, and ``round_id`` is the round after the last
+    # round.
     stage: Stage
     address: str
     bulk: str
     chain: bytes = b""  # H of the previous round; empty in gossip rounds.
-    # Contributors of the latest commits; empty if two branches cannot both make rounds.
+    # Contributors of the latest commits; empty if both sides of a partition cannot continue.
     side: tuple[PeerId, ...] = ()
-    # its trainer has completed all rounds, and waits for the comparison of states
+    # the trainer of the sender has completed all rounds, and waits for the comparison of states
     asks: bool = False
-    begun: bool = False  # its rounds have begun, so a joining peer must adopt its state
+    begun: bool = False  # the rounds of the sender have begun, so a joining peer must adopt a state
 
 
 @record
 class StateRequest:
-    """Request for the state before ``round_id``, or for an attestation of it. The receiver replies
-    as soon as it reaches this round.
+    """Request for the state before ``round_id``, or for an attestation of that state. The receiver
+    replies as soon as it reaches this round.
 
-    With ``round_id == 0``, the present round of the receiver is meant. ``piece`` is the number of
-    one piece of an offered state, counted from 1.
+    ``round_id == 0`` means the present round of the receiver. ``piece``: number of the requested
+    piece of an offered state, counted from 1; 0 for the offer itself.
     """
 
     lineage: bytes
@@ -554,14 +566,15 @@ class StateRequest:
 
 @record
 class StateAttestation:
-    """Digest of the sender's state before ``round_id``. The digest is empty if the sender has no
-    such state. Then ``reason`` is set, and ``round_id`` is its present round."""
+    """Digest of the sender's state before ``round_id``. If the sender does not have this state, the
+    digest is empty, ``reason`` is set, and ``round_id`` is the present round of the sender."""
 
     lineage: bytes
     nonce: int
     round_id: int
     chain: bytes  # H_{round_id - 1}.
-    digest: bytes  # Of the part that all peers share: ``donor.attested_digest``.
+    # Digest of the part of the state that is equal on all peers (``donor.attested_digest``).
+    digest: bytes
     # Digest of the second part of the state: learning rates and other settings of the script.
     settings: bytes
     reason: str
@@ -572,23 +585,24 @@ class StateOffer:
     """State of the trainer before round ``round_id``; the payload is the packed state. With an
     empty ``digest``, the sender rejects the request.
 
-    A packed state has three parts: shared by all peers, settings of the scripts, and local state.
-    If the first part is large, the offer has its ``outline`` (``chunks.PieceManifest``), and the
-    payload has only the other parts. Each piece of the first part is then the payload of a separate
-    offer.
+    A packed state has three parts: the part that is equal on all peers, the settings of the script,
+    and the local part. If the first part is large, the offer contains its manifest in ``outline``
+    (``chunks.PieceManifest``), and the payload contains only the other two parts. In this case each
+    piece of the first part is the payload of a separate offer.
     """
 
     lineage: bytes
     nonce: int
-    round_id: int  # The next round to run from this state.
+    round_id: int  # First round to run from this state.
     chain: bytes  # H_{round_id - 1}.
     digest: bytes  # Digest of the payload.
     nbytes: int
     core: bytes  # roster, trust and data cursor, packed
     reason: str
-    parts: tuple[int, ...] = ()  # lengths of the parts in the payload; empty if it has one part
+    # lengths of the parts in the payload; empty if there is only one part
+    parts: tuple[int, ...] = ()
     outline: bytes = b""
-    piece: int = 0  # number of this piece, counted from 1
+    piece: int = 0  # number of the piece in the payload, counted from 1; 0 for the offer itself
 
 
 Message: TypeAlias = (
@@ -637,7 +651,7 @@ PipelineMessage: TypeAlias = (
     | AuditFinding
     | MicroBatchesMissing
 )
-"""Messages between the peers of a pipeline, in addition to those of every run."""
+"""Messages that only the peers of a pipeline send."""
 
 # Messages that go over the bulk connection, because they may have a payload.
 BULK_MESSAGES: tuple[type, ...] = (
@@ -653,7 +667,7 @@ BULK_MESSAGES: tuple[type, ...] = (
 
 @record
 class Envelope:
-    """A message with its sender. Messages of a former incarnation are dropped. Commits are not,
+    """A message with its sender. Messages from a former incarnation are dropped, except commits,
     because a commit is valid from any sender."""
 
     run: bytes

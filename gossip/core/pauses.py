@@ -1,4 +1,5 @@
-"""Detection of pauses of this process, as by SIGSTOP, a suspended machine or a busy processor."""
+"""Detection of pauses of this process, for example by SIGSTOP, a suspended machine or a busy
+processor."""
 
 from __future__ import annotations
 
@@ -16,8 +17,8 @@ class PausedRounds(Protocol):
 
 
 class PauseDetector:
-    """Detector of pauses by overdue timers. It reports each pause to the membership and the
-    rounds."""
+    """Detector that recognizes pauses by overdue timers, and reports each pause to the membership
+    and the rounds."""
 
     def __init__(self, membership: Membership, rounds: PausedRounds, timers: Timers[Any]) -> None:
         settings = membership.settings
@@ -27,7 +28,7 @@ class PauseDetector:
             self.tolerance_s, min(LOADED_PAUSE_TOLERANCE_S, settings.link_timeout_s / 2)
         )
         self.handled_at = float("inf")  # Time of the last event.
-        self._found_at = float("-inf")  # The pauses before this time were handled.
+        self._found_at = float("-inf")  # Pauses before this time were handled.
 
     def on_event(self, event: Event, running: bool, now: float) -> list[Effect]:
         """Handle a pause that ended before ``event``, unless the peer is not ``running``.
@@ -49,8 +50,9 @@ class PauseDetector:
             return []
         late_s = self.timers.overdue_s(now, self._found_at)
         if late_s > tolerance_s or (gap_s > tolerance_s and late_s > tolerance_s / 2):
-            # Several timers are overdue after a pause, and they fire one by one behind the events
-            # that the node delivers first. The pause must still count once.
+            # After a pause several timers are overdue, and they fire one by one after the events
+            # that the node delivers first. Record the time, so that the same pause is not handled
+            # again.
             self._found_at = now
             effects = self.membership.on_pause()
             return effects + self.rounds.on_pause(max(gap_s, late_s), now)

@@ -1,8 +1,8 @@
 """Requests from the parts of a peer to the peer, for work that involves several parts.
 
-A part of the peer adds a request at the place in the code that causes it. After each event the peer
-handles the open requests in the order of ``Request``. At most one request of each kind is open. A
-request that cannot be fulfilled yet is added again.
+A part of the peer adds a request when the need for it arises. After each event the peer handles the
+open requests in the order of ``Request``. At most one request of each kind is open. A request that
+cannot be fulfilled yet is added again.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .messages import PeerId
 
 @record
 class ConfirmResult:
-    """Compare the last result with those of the other peers."""
+    """Compare the last result with the last results of the other peers."""
 
 
 @record
@@ -30,7 +30,7 @@ class LostTrack:
 
 @record
 class ServeStates:
-    """Serve the waiting requests for a state when the round that they wait for begins."""
+    """Reply to the waiting state requests, as soon as the round that they request begins."""
 
 
 @record

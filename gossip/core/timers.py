@@ -1,4 +1,5 @@
-"""Timers with unique tokens, so that a late or cancelled timer is never taken for a newer one."""
+"""Timers with unique tokens, so that a late or cancelled timer is never mistaken for a newer
+timer."""
 
 from __future__ import annotations
 
@@ -10,7 +11,8 @@ What = TypeVar("What")
 
 
 class Timers(Generic[What]):
-    """Pending timers of one core. ``What`` is plain data that identifies the work that is due.
+    """Pending timers of one core. ``What`` is the type of the data that identifies the work of a
+    timer.
 
     Attributes:
         firing: Token of the timer that fired last. It needs no cancellation.
@@ -32,8 +34,8 @@ class Timers(Generic[What]):
         return SetTimer(token, at)
 
     def cancel(self, token: Token | None) -> list[CancelTimer]:
-        """Cancel a pending timer and return the effect. There is no effect if the token is None, if
-        the timer is not pending, or if it is firing now."""
+        """Cancel a pending timer and return the effect. The list is empty if the token is None, or
+        if the timer is not pending or is firing now."""
         if token is None or self._pending.pop(token, None) is None or token == self.firing:
             return []
         return [CancelTimer(token)]
@@ -44,12 +46,13 @@ class Timers(Generic[What]):
         return None if pending is None else pending[1]
 
     def overdue_s(self, now: float, since: float = float("-inf")) -> float:
-        """Return how late the first pending timer is, in seconds; 0.0 if none is late.
+        """Return how late the earliest pending timer is, in seconds; 0.0 if no timer is late.
 
-        After a stop or a lack of processor time, this reveals the delay before a timer fires.
+        After a pause of the process or a lack of processor time, this shows the delay before the
+        late timer fires.
 
         Args:
-            since: Earlier time up to which the delay is already accounted for.
+            since: Time up to which delays were already reported.
         """
         first = min([at for at, _ in self._pending.values()], default=now)
         return max(0.0, now - (first if first > since else since))

@@ -1,4 +1,4 @@
-"""Interface of the membership for the rounds: the peers that a round waits for."""
+"""Interface through which the rounds read the membership: the peers for which a round waits."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ class RollingTopology(Protocol):
 
 class View(Protocol):
     def skip_reason(self, peer: PeerId) -> str:
-        """Return the reason not to wait for a peer now, or "" if the peer is usable."""
+        """Return the reason not to wait for a peer now, or "" if there is none."""
 
     def reachable(self, peers: Collection[PeerId]) -> Collection[PeerId]:
-        """Return the peers among ``peers`` without a reason to skip them, and the local peer."""
+        """Return the peers among ``peers`` that are not skipped. The local peer is never
+        skipped."""
 
     @property
     def ended(self) -> set[PeerId]:
@@ -28,7 +29,7 @@ class View(Protocol):
 
     @property
     def version(self) -> int:
-        """Counter of changes. It rises whenever a result of ``is_gone`` or ``met`` may change."""
+        """Counter that rises whenever a result of ``is_gone`` or ``met`` may change."""
 
     def is_gone(self, peer: PeerId) -> bool:
         """Whether a peer is dead or has left."""
@@ -40,12 +41,12 @@ class View(Protocol):
         """Whether a peer that was reported as left still sends messages."""
 
     def note_load(self, now: float, for_s: float = 0.0) -> None:
-        """Record that large payloads are in transfer, at this peer or elsewhere. For at least
-        ``for_s`` seconds, replies may be queued behind them."""
+        """Record that large payloads are in transfer to this peer or another peer. For at least
+        ``for_s`` seconds, replies may be queued behind these payloads."""
 
     def note_state(self, peer: PeerId, until: float) -> None:
-        """Record that ``peer`` is receiving a state, or the rounds since that state, until the
-        given time at the latest. If ``peer`` is the local peer, other peers send the state."""
+        """Record that ``peer``, which may be the local peer, is receiving a state, or the commits
+        since that state, until the given time at the latest."""
 
     def forget_load(self) -> None:
         """Record that no large payloads are in transfer any longer."""
@@ -55,8 +56,8 @@ class View(Protocol):
 
 
 class MembersView(View, Protocol):
-    """Membership restricted to the peers of the rounds: all peers, or in a pipeline those of one
-    stage."""
+    """Membership restricted to the peers that share rounds: all peers, or the peers of one stage in
+    a pipeline."""
 
     local: PeerId
 

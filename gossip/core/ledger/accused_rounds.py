@@ -1,5 +1,5 @@
-"""Rounds for which peers have accused one other peer. An accusation takes effect after more than f
-peers have made it for the same round, because at least one of them is honest."""
+"""Rounds for which a single peer was accused, with its accusers. An accusation takes effect after
+more than f peers have made it for the same round, because at least one of them is honest."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from gossip.core.settings import ACCUSED_ROUNDS, PEERS_MAX
 from .unpacking import are_counts, are_rows, is_row
 
 AccusedRounds: TypeAlias = tuple[tuple[int, tuple[PeerId, ...]], ...]
-"""Rounds with their accusers, ascending. An empty set of accusers means that more than f peers have
-accused."""
+"""Rounds with their accusers, ascending. An empty tuple of accusers means that more than f peers
+have made the accusation."""
 
 
 def is_news(accused: AccusedRounds, accuser: PeerId, round_id: int) -> bool:
-    """Whether an accusation is not stored and may still take effect."""
+    """Whether an accusation is not stored yet, and may still take effect."""
     known = dict(accused).get(round_id)
     return known is None or (bool(known) and accuser not in known)
 
@@ -24,13 +24,14 @@ def is_news(accused: AccusedRounds, accuser: PeerId, round_id: int) -> bool:
 def accuse(
     accused: AccusedRounds, accuser: PeerId, round_id: int, oldest: int, f: int
 ) -> tuple[AccusedRounds, bool]:
-    """Return the rounds since ``oldest`` with a further accusation, and whether the accusation
-    takes effect now."""
+    """Add an accusation and drop the rounds before ``oldest``. Return the new rounds, and whether
+    the accusation takes effect now."""
     rounds = {at: by for at, by in accused if at >= oldest}
     by = tuple(sorted({*rounds.get(round_id, ()), accuser}))
     enough = len(by) > f
     rounds[round_id] = () if enough else by
-    # A Byzantine peer alone must not displace the accusations of several peers.
+    # Keep the rounds with the most accusers, so that a single Byzantine peer cannot displace
+    # accusations by several peers.
     kept = sorted(rounds.items(), key=lambda item: (not item[1], len(item[1]), item[0]))
     return tuple(sorted(kept[-ACCUSED_ROUNDS:])), enough
 

@@ -1,21 +1,20 @@
-"""Wrong results for micro-batches: members of a stage recompute some micro-batches, and report
-differences in commits.
+"""Audits of micro-batches: members of a stage recompute some micro-batches of other members, and
+report wrong results in their commits.
 
-No peer can prove to another which messages it received. So an auditor requests the tensors that
-both neighbours of the audited member have sent to it and received from it. The member reports the
-tensors that it has received and sent for each counted micro-batch (``Counted.traces``). Suppose
-that its report agrees with its neighbours but not with the output of the layers. Then either the
-member or its accusers are Byzantine. The votes of more than f members of its stage decide, because
-at least one of them is honest.
+No peer can prove to another peer which messages it has received. So an auditor requests the tensors
+that the audited member has exchanged with its two neighbours from these neighbours. The member
+itself reports digests of the tensors that it has received and sent for each micro-batch
+(``Counted.traces``). If this report agrees with the neighbours, but the sent tensor is not the
+output of the layers, then either the member or the accuser is Byzantine. The votes of more than f
+members of its stage decide, because at least one of these voters is honest.
 
 If the report contradicts a neighbour, one of the two is Byzantine, and nothing shows which one. A
 Byzantine member contradicts the next stage repeatedly. An honest member contradicts only Byzantine
-peers of the next stage. So contradictions of the next stage count once they concern more members
-than may be Byzantine there. Contradictions of the previous stage do not count, because a Byzantine
-peer there may have sent data in place of another peer. The honest peer that does the work now then
-denies it.
+peers of the next stage. So a member is convicted once it contradicts more members of the next stage
+than may be Byzantine there. Contradictions with the previous stage are ignored: a Byzantine peer
+there may have sent data in place of an honest peer, which then denies that it has sent the data.
 
-The table is a pure function of the commits, like trust.
+The table is a pure function of the commits, like the trust table.
 """
 
 from __future__ import annotations
@@ -29,9 +28,10 @@ from gossip.core.settings import AUDIT_ROWS_MAX, AUDIT_VOTES_KEPT, HISTORY_ROUND
 from .unpacking import are_counts, are_rows, is_row
 
 Answer: TypeAlias = tuple[PeerId, int, int]
-"""Result that a vote is about: its peer, its round and its micro-batch."""
+"""Result to which a vote refers, as (peer, round, micro-batch)."""
 Sides: TypeAlias = tuple[PeerId | None, PeerId | None]
-"""Neighbours that the result contradicts: one in the previous stage and one in the next stage."""
+"""Neighbours whose reports contradict the report of the peer: a member of the previous stage, and a
+member of the next stage."""
 ADMITTED: Sides = (None, None)
 
 
@@ -44,13 +44,13 @@ class AuditTable:
 
     def __init__(self, needed: int) -> None:
         self.needed = needed
-        self._votes: dict[PeerId, dict[Answer, Sides]] = {}  # Voter -> votes.
-        # Convicted peers, with the round of the last conviction.
+        self._votes: dict[PeerId, dict[Answer, Sides]] = {}  # Votes of each voter.
+        # Round of the last conviction of each convicted peer.
         self._found: dict[PeerId, int] = {}
 
     def wants(self, by: PeerId, vote: AuditVote) -> bool:
-        """Whether a vote of the member ``by`` adds evidence. It does if it is new, and its round is
-        after the last conviction of the peer."""
+        """Whether a vote of the member ``by`` is new evidence: the vote is not stored, and its
+        round is after the last conviction of the peer."""
         known = self._votes.get(by, {})
         is_new = (vote.peer, vote.round_id, vote.micro_batch) not in known
         return is_new and vote.peer != by and vote.round_id > self._found.get(vote.peer, -1)
@@ -135,8 +135,9 @@ class AuditTable:
 
 
 def _contradicted(sides: Sequence[Sides]) -> set[PeerId]:
-    """Return the member of the next stage that a result contradicts according to all votes. Return
-    an empty set if the votes differ, or if any of them names a member of the previous stage."""
+    """Return the member of the next stage that contradicts the result according to all votes, as a
+    set. Return an empty set if the votes name different members, or if any vote names a member of
+    the previous stage."""
     before = {each[0] for each in sides} - {None}
     behind = {each[1] for each in sides if each[1] is not None}
     return behind if not before and len(behind) == 1 else set()

@@ -2,7 +2,8 @@
 different hashes.
 
 ``H_r = blake2b(H_{r-1} || header and payload digest of every shard, in order)``. A header covers
-all fields of a commit except ``attempt``, which changes if a later server forwards the commit.
+all fields of a commit except ``attempt``, which changes when the server of a later attempt
+re-issues the commit.
 """
 
 from __future__ import annotations
@@ -37,12 +38,12 @@ def _text(value: str) -> bytes:
 
 
 def _real(value: float) -> float:
-    # Decoding a NaN may change its bit pattern, so all NaNs have the same hash.
+    # All NaNs get the same hash, because the bit pattern of a NaN may change when it is decoded.
     return nan if isnan(value) else value
 
 
 def header_bytes(commit: Commit) -> bytes:
-    """Return the canonical bytes of the header of a commit, which has all fields except
+    """Return the canonical bytes of the header of a commit. The header has all fields except
     ``attempt``. A field of variable length is preceded by its length."""
     parts = [
         _blob(commit.lineage),
@@ -88,10 +89,11 @@ def header_bytes(commit: Commit) -> bytes:
 
 
 def _pack_accusations_and_votes(commit: Commit) -> list[bytes]:
-    """Return the packed accusations and audit votes; empty without any."""
+    """Return the packed accusations and audit votes; empty if there are none."""
     parts: list[bytes] = []
     if commit.accusations:
-        # A negative number cannot be taken for the number of weights of a decision.
+        # The count is negative, so that it cannot be mistaken for the number of weights of a
+        # decision.
         parts.append(_COUNT.pack(-len(commit.accusations)))
         for c in commit.accusations:
             parts += [
@@ -100,7 +102,7 @@ def _pack_accusations_and_votes(commit: Commit) -> list[bytes]:
                 _blob(c.content),
             ]
     if commit.audits:
-        parts.append(_text("audits"))  # read as a count, these bytes exceed every valid count
+        parts.append(_text("audits"))  # as a count, these bytes exceed every valid count
         for vote in commit.audits:
             sides = [-1 if side is None else side for side in (vote.before, vote.behind)]
             parts.append(_VOTE.pack(vote.peer, vote.round_id, vote.micro_batch, *sides))
@@ -108,15 +110,15 @@ def _pack_accusations_and_votes(commit: Commit) -> list[bytes]:
 
 
 def _collected(values: Sequence[Collected]) -> list[bytes]:
-    parts = [_text("collected")]  # like the marker of audits, not a valid count
+    parts = [_text("collected")]  # not a valid count, like the marker of audits
     for value in values:
         parts += [_COUNT.pack(value.peer), _blob(value.data)]
     return parts
 
 
 def _named(micro_batches: tuple[int, ...]) -> bytes:
-    """Pack the micro-batches after a contribution. Their first bytes exceed every valid peer id, so
-    they cannot be taken for the next contribution."""
+    """Pack the micro-batches after a contribution. The first bytes exceed every valid peer id, so
+    the micro-batches cannot be mistaken for the next contribution."""
     count = len(micro_batches)
     return _text("micro_batches") + struct.pack(f">{count + 1}q", count, *micro_batches)
 
@@ -126,8 +128,8 @@ def genesis(run: bytes, lineage: bytes, start: bytes = b"") -> bytes:
 
     Args:
         start: Digest of the initial weights, so that peers with different initial weights are on
-            different branches from the first round. Empty if each peer has its own weights, and
-            until the local peer has begun.
+            different branches from the first round. Empty if each peer has its own weights, or if
+            the local peer has not begun yet.
     """
     return blake2b(
         _blob(run) + _blob(lineage) + _blob(start),
@@ -139,7 +141,8 @@ def genesis(run: bytes, lineage: bytes, start: bytes = b"") -> bytes:
 def chain_hash(
     parent: bytes, commits: Sequence[Commit], header: Callable[[Commit], bytes] = header_bytes
 ) -> bytes:
-    """Return H_r from H_{r-1} and the commits of round r, one for each shard, in order."""
+    """Return H_r, computed from H_{r-1} (``parent``) and the commits of round r: one for each
+    shard, in order."""
     chain = blake2b(parent, digest_size=DIGEST_BYTES)
     for commit in commits:
         chain.update(_blob(header(commit)))
@@ -164,7 +167,7 @@ class Lineage:
         self._headers: dict[int, tuple[Commit, bytes]] = {}  # latest commit of each shard
 
     def begin(self, start: bytes) -> None:
-        """Begin the chain with the initial weights of digest ``start``."""
+        """Begin the chain. ``start`` is the digest of the initial weights."""
         assert self.next_round == 0, f"a run begins with round 0, not {self.next_round}"
         self.restart(0, genesis(self.run, self.id, start))
 
@@ -197,7 +200,8 @@ class Lineage:
         return header
 
     def share_headers(self, headers: dict[int, tuple[Commit, bytes]]) -> None:
-        """Use ``headers`` as the cache of headers, which several peers of this process share."""
+        """Use ``headers`` as the cache of headers, so that several peers of a simulation share
+        it."""
         self._headers = headers
 
     def restart(self, next_round: int, head: bytes) -> None:
@@ -217,8 +221,8 @@ class Lineage:
 
     def stance(self, round_id: int, parent: bytes) -> Stance:
         """Compare ``parent``, which another peer reports as H of the round before ``round_id``,
-        with the local chain. The result is "unknown" if either peer has not begun, because it is on
-        no branch yet."""
+        with the local chain. The result is "unknown" if the local hash is not stored, or if one of
+        the two peers has not begun, because such a peer is on no branch yet."""
         ours = self.at(round_id - 1)
         if ours == parent:
             return "same"

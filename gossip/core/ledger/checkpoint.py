@@ -1,4 +1,5 @@
-"""The ledger in a checkpoint: the hash of the history, and the tables that follow from it."""
+"""The ledger in a checkpoint: the hash of the history, and the tables that follow from the
+history."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ def pack_ledger(round_id: int, chain: bytes, snapshot: tuple[Any, ...], whole: b
         round_id: The next round.
         chain: H of the previous round.
         snapshot: Roster, trust, data cursor and the other tables that a joining peer receives.
-        whole: Whether all peers had an update in every step of the run.
+        whole: Whether all initial peers have contributed to every step of the run.
     """
     document = {
         "format": FORMAT,
@@ -56,8 +57,8 @@ def unpack_ledger(data: bytes, roster: Sequence[PeerId]) -> tuple[bytes, tuple[A
 
 
 def planned_peers(data: bytes) -> int | None:
-    """Return the number of peers for which the epochs of a run are planned; None in gossip rounds,
-    which plan no epochs.
+    """Return the number of peers for which the epochs of a run are planned. Return None for gossip
+    rounds, in which no epochs are planned.
 
     Raises: ValueError: The data is not a ledger of this version.
     """

@@ -20,14 +20,14 @@ from gossip.core.settings import FAR_MAX, CoreSettings
 from .rates import are_sound
 
 REASONS = {"non_finite", "wrong_size", "quarantined", "skipped"}
-"""Valid reasons of a rejection."""
+"""Valid values of ``Rejection.reason``."""
 
 
 def is_sound(
     commit: Commit, payload: Payload | None, peers: tuple[PeerId, ...], settings: CoreSettings
 ) -> bool:
-    """Whether all fields of a commit are valid, and its payload is finite and matches the digest.
-    ``peers`` is the present roster."""
+    """Whether all fields of a commit are valid, and its payload is finite and has the digest of the
+    commit. ``peers`` is the present roster."""
     roster, pipeline = frozenset(peers), settings.pipeline
     if not (
         may_have_contributed(commit, roster)
@@ -49,8 +49,8 @@ def is_sound(
 
 
 def may_have_contributed(commit: Commit, roster: frozenset[PeerId]) -> bool:
-    """Whether the contributors and the rejected peers are valid: in the present roster, each once,
-    ascending, with samples, and with an outlyingness that a rule can return."""
+    """Whether the contributors and the rejected peers are valid: members of the present roster,
+    without duplicates, ascending, with samples, and with an outlyingness that a rule can return."""
     contributors = [c.peer for c in commit.contributors]
     rejected = [r.peer for r in commit.rejected]
     named = set(contributors) | set(rejected)
@@ -71,16 +71,18 @@ def may_have_contributed(commit: Commit, roster: frozenset[PeerId]) -> bool:
 
 
 def _may_have_compared(commit: Commit, roster: frozenset[PeerId]) -> bool:
-    """Whether the diverged peers are valid: in the present roster, each once, ascending, and only
-    in the first shard, together with the replica digests of most peers."""
+    """Whether the diverged peers are valid: members of the present roster, without duplicates,
+    ascending, and only in a commit of the first shard that contains the replica digests of most
+    peers."""
     named = list(commit.diverged)
     ascending = named == sorted(set(named)) and set(named) <= roster
     return ascending and bool(commit.replica) and not commit.shard
 
 
 def _may_have_collected(commit: Commit, roster: frozenset[PeerId], settings: CoreSettings) -> bool:
-    """Whether the values of a collective operation are valid: from peers of the present roster,
-    each once, ascending, within the size limit, and in place of an aggregate."""
+    """Whether the values of a collective operation are valid: from members of the present roster,
+    at most one each, ascending, within the size limit, and, if they are enough for a collective
+    operation, without an aggregate."""
     given = [each.peer for each in commit.collected]
     ascending = given == sorted(set(given)) and set(given) <= roster
     fits = sum([len(each.data) for each in commit.collected]) <= COLLECTED_BYTES_MAX
@@ -90,8 +92,8 @@ def _may_have_collected(commit: Commit, roster: frozenset[PeerId], settings: Cor
 
 
 def _may_accuse(commit: Commit, settings: CoreSettings) -> bool:
-    """Whether the accusations are valid: about members of the run and rounds up to this one, each
-    once, ascending, and within the limit."""
+    """Whether the accusations are valid: they accuse members of the run, refer to this round or
+    earlier rounds, have no duplicates, are ascending, and are at most ``ACCUSATIONS_MAX``."""
     named = [
         (
             accusation.peer,
@@ -112,8 +114,9 @@ def _may_accuse(commit: Commit, settings: CoreSettings) -> bool:
 
 
 def _may_have_audited(commit: Commit, settings: CoreSettings) -> bool:
-    """Whether the audit votes are valid: about members of the stage, rounds up to this one and
-    possible neighbours, each once, ascending, and within the limit."""
+    """Whether the audit votes are valid: they refer to members of the stage, possible neighbours,
+    and this round or earlier rounds, have no duplicates, are ascending, and are at most
+    ``AUDIT_VOTES_MAX``."""
     pipeline = settings.pipeline
     if pipeline is None or not pipeline.audit or commit.shard:
         return False
@@ -132,8 +135,8 @@ def _may_have_audited(commit: Commit, settings: CoreSettings) -> bool:
 
 
 def _is_once(contributors: Iterable[Contribution], micro_batches: int, whole: bool) -> bool:
-    """Whether each micro-batch is in at most one contribution. With ``whole``, it must be in
-    exactly one."""
+    """Whether each micro-batch is in at most one contribution. If ``whole`` is True, each
+    micro-batch must be in exactly one contribution."""
     named = [b for each in contributors for b in each.micro_batches]
     once = len(set(named)) == len(named) and all(b < micro_batches for b in named)
     return once and (not whole or len(named) == micro_batches)

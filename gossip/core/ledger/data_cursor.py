@@ -1,23 +1,24 @@
-"""Assignment of samples. Every sample of every epoch is used once, although peers fail and lose
-their slices.
+"""Assignment of samples to peers. Every sample of every epoch is used once, even if peers fail and
+do not use their slices.
 
-All epochs form one sequence of positions. Position p is number ``p % samples_total`` of the
-permutation of epoch ``p // samples_total``; the trainer has the permutations. A round assigns a
-slice of this sequence to each of its peers, starting at the first unused position. The commit names
-the contributors, and the number of samples that each of them has used, from the start of its slice.
-The unused rest of the slices is returned, and is assigned first in later rounds. Every peer
-computes every slice from the sequence of commits, so slices are never sent.
+All epochs form one sequence of positions. Position p is element ``p % samples_total`` of the
+permutation of epoch ``p // samples_total``. Only the trainer has the permutations. A round assigns
+a slice of this sequence to each of its peers, starting at the first unused position. The commit
+contains the contributors, and the number of samples that each contributor has used, from the start
+of its slice. The unused rest of the slices is returned, and is assigned first in later rounds.
+Every peer computes every slice from the sequence of commits, so slices are never sent.
 
-A batch that the script skips is not returned, as in a loop without gossip; otherwise it would be
-assigned in every round. Samples with a non-finite gradient are returned once, because the fault may
-be the peer's. If they were returned before, they are discarded.
+A batch that the script skips is not returned, because otherwise it would be assigned again in every
+round. A training loop without gossip does not repeat it either. Samples with a non-finite gradient
+are returned once, because the peer may be at fault. If they were returned before, they are
+discarded.
 
-An epoch has a fixed number of rounds, which is enough if no peer fails. The epoch ends after them,
-even if samples are left. These precede the samples of the next epoch, and are read first.
+An epoch has a fixed number of rounds, which is enough if no peer fails. The epoch ends after these
+rounds, even if samples are left. The samples that are left are read first in the next epoch.
 
-An extended epoch has further rounds for the samples that are left. Some of them may still be unused
-after a bounded number of rounds, for example because every peer hangs on them. They are discarded,
-so that the epoch ends.
+An extended epoch has further rounds for the samples that are left. If some samples are still unused
+after a bounded number of further rounds, for example because every peer hangs when it reads them,
+these samples are discarded, so that the epoch ends.
 """
 
 from __future__ import annotations
@@ -37,13 +38,14 @@ from .pace import Pace
 from .unpacking import are_counts, are_rows, is_row
 
 Ranges: TypeAlias = tuple[tuple[int, int], ...]
-"""(start, stop) pairs, without stop, in ascending order."""
+"""(start, stop) pairs in ascending order. ``stop`` is exclusive."""
 
 _Peers: TypeAlias = tuple[PeerId, ...]
 
 _Pending: TypeAlias = tuple[int, _Peers, _Peers, tuple[int, ...], _Peers, _Peers]
-"""Data of a pending round: its ``at_least``, its roster, its contributors, their numbers of
-samples, the peers that skipped their samples, and the peers with a non-finite update."""
+"""Data of a round that was committed before the size of the data was known: ``at_least``, the
+roster, the contributors, their numbers of samples, the peers that skipped their samples, and the
+peers with a non-finite update."""
 
 
 class DataCursor:
@@ -53,15 +55,18 @@ class DataCursor:
         peers: Number of peers at the start of the run, for which epochs are planned.
         samples_total: Samples in an epoch; 0 if unknown.
         batch: Maximum number of samples of a peer in a round.
-        fixed_global: Whether the number of samples in a round is independent of the number of
-            peers. Otherwise each peer has its own batch. Equal for all cursors of a run.
+        fixed_global: Whether the number of samples in a round does not depend on the number of
+            peers. If False, the number of samples of each peer is fixed. Equal for all cursors of a
+            run.
         paced: Whether slow peers get smaller slices. Equal for all cursors of a run.
 
     Attributes:
-        at_least: Number of peers that must get samples in a round, as the rule needs their updates.
+        at_least: Number of peers that must get samples in a round, because the rule needs this
+            number of updates.
         epoch: Epoch of the next round.
-        extended: Number of epochs of the run if the last one is extended by rounds for the unread
-            samples of all epochs; 0 if no epoch is extended. No samples follow an extended epoch.
+        extended: Number of epochs of the run, if the last epoch is extended by further rounds for
+            the unused samples of all epochs; 0 if no epoch is extended. The extended epoch is the
+            last epoch.
     """
 
     def __init__(
@@ -79,17 +84,18 @@ class DataCursor:
         self.epoch = 0
         self._step = 0  # Number of completed rounds of this epoch.
         self._position = 0  # First position that was never assigned.
-        self._returned: Ranges = ()  # Disjoint, ascending, never adjacent.
-        # Rotates the peers, so that a peer that never contributes does not get the same slice
-        # again.
+        self._returned: Ranges = ()  # Returned ranges: disjoint, ascending, never adjacent.
+        # Number of committed rounds. The order of the peers is rotated by this number, so that a
+        # peer that never contributes does not get the same slice again.
         self._turn = 0
         self._used = 0  # Samples used in this epoch.
         self._skipped = 0  # Samples of this epoch that scripts skipped.
         self._given_up = 0  # Samples discarded in this epoch.
         self._given_up_ranges: Ranges = ()  # The first of the discarded samples.
-        self._idle = 0  # Number of latest further rounds without a used sample.
+        # Number of consecutive further rounds, up to the latest, without a used sample.
+        self._idle = 0
         self._last: EpochReport | None = None
-        self._pending: list[_Pending] | None = []  # None if there were too many pending rounds
+        self._pending: list[_Pending] | None = []  # None after too many pending rounds
         if samples_total:
             self.configure(samples_total, batch)
 
@@ -112,14 +118,14 @@ class DataCursor:
         return -(-self.samples_total // (self.batch * self.peers)) if self.samples_total else 0
 
     def configure(self, samples_total: int, batch: int, extended: int = 0) -> None:
-        """Set the size of the data. Rounds that were committed before are then counted as if the
-        size had been known.
+        """Set the size of the data, and apply the rounds that were committed before the size was
+        known.
 
         Args:
-            extended: See the attribute; 0 leaves it unchanged.
+            extended: New value of the attribute ``extended``; 0 leaves it unchanged.
 
-        Raises: ConfigError: The size is not positive, differs from the present one, or is set too
-            late.
+        Raises: ConfigError: The size is not positive, differs from the size that was set before, or
+            is set too late.
         """
         if samples_total < 1 or batch < 1 or samples_total > ROUND_MAX or batch > ROUND_MAX:
             raise ConfigError(
@@ -155,7 +161,8 @@ class DataCursor:
         self.extended = epochs or self.extended
 
     def require(self, peers: int) -> None:
-        """Set the number of peers that must get samples in the next round, for its rule to work."""
+        """Set the number of peers that must get samples in the next round, because the rule needs
+        their updates."""
         self.at_least = peers
 
     def round_samples(self, n: int) -> int:
@@ -164,11 +171,12 @@ class DataCursor:
         return self.batch * (self.peers if self.fixed_global else min(n, self.peers))
 
     def assign(self, roster: Sequence[PeerId]) -> dict[PeerId, Ranges]:
-        """Return the slice of each peer in the next round. Returned positions come first, then new
-        ones.
+        """Return the slice of each peer in the next round. Returned positions are assigned first,
+        then new positions.
 
-        All peers except slow ones get equal slices. The order is that of the roster, rotated by one
-        in each round. All slices are empty while the size of the data is unknown.
+        All peers except slow ones get equal slices. The peers are served in the order of the
+        roster, which is rotated by one in each round. All slices are empty while the size of the
+        data is unknown.
         """
         if not self.samples_total or not roster:
             return dict.fromkeys(roster, ())
@@ -198,16 +206,16 @@ class DataCursor:
         took_us: Mapping[PeerId, int] = MappingProxyType({}),
         unused: Mapping[PeerId, str] = MappingProxyType({}),
     ) -> EpochReport | None:
-        """Record a committed round. The unused samples of its slices are returned, unless they may
-        not be used again.
+        """Record a committed round. Unused samples of its slices will be assigned again, unless the
+        script has skipped them or they are discarded.
 
         Args:
-            roster: The roster that ``assign`` was called with.
+            roster: Roster with which ``assign`` was called.
             used: Contributors to the aggregate, each with its reported number of used samples. A
                 number above the length of the slice counts as the whole slice.
-            took_us: Reported times of these peers.
-            unused: Reasons of rejected peers. Only ``skipped`` and ``non_finite`` are relevant.
-        Returns: The report of the epoch if this round completes it, otherwise None.
+            took_us: Reported times of the contributors, in microseconds.
+            unused: Reason of each rejected peer. Only ``skipped`` and ``non_finite`` are relevant.
+        Returns: The report of the epoch if this round completes the epoch, otherwise None.
         """
         if not self.samples_total:
             if self._pending is not None:
@@ -235,7 +243,7 @@ class DataCursor:
         self._used += given - left - (self._skipped + self._given_up - out_before)
         if self._step >= self.steps_per_epoch:
             self._idle = self._idle + 1 if left == given else 0
-            # Each of these samples has been assigned to every peer in turn.
+            # By now each of these samples has been assigned to every peer.
             if self._idle > SPARE_ROUNDS + len(roster):
                 self._idle -= len(roster)
                 self._abandon_ranges(back)
@@ -256,7 +264,7 @@ class DataCursor:
         used: Mapping[PeerId, int],
         unused: Mapping[PeerId, str],
     ) -> list[tuple[int, int]]:
-        """Return the ranges of the slices that will be assigned again."""
+        """Return the unused ranges of the slices that will be assigned again."""
         back: list[tuple[int, int]] = []
         for peer, ranges in self.assign(roster).items():
             rest = list(_behind(ranges, used.get(peer, 0)))
@@ -292,18 +300,18 @@ class DataCursor:
         return [max(1, self.batch >> self.pace.level(peer)) for peer in sharers]
 
     def _most(self, sharers: Sequence[PeerId]) -> int:
-        """Return the maximum number of positions in a round, over all peers."""
+        """Return the maximum number of samples in a round, as a sum over all peers."""
         if self.fixed_global:
             return max(self.batch * self.peers, min(self.at_least, len(sharers)))
         return self.batch * len(sharers) if self.pace.even else sum(self._batches(sharers))
 
     def _plan_round_size(self, sharers: Sequence[PeerId]) -> int:
-        """Return the number of positions that the next round assigns.
+        """Return the number of samples that the next round assigns.
 
-        Batches are full while enough samples remain for the other rounds of the epoch. The last two
-        rounds share the remaining samples equally, so that no step has only a few samples. If more
-        samples are left than the remaining rounds need, because peers failed, the rounds assign
-        more, up to the maximum of a round.
+        All batches are full until the last two rounds of the epoch. These share the remaining
+        samples equally, so that no step has only a few samples. If more samples are left because
+        peers have failed, each of the remaining rounds assigns more samples, up to the maximum of a
+        round.
         """
         remaining, most = self.remaining, self._most(sharers)
         rounds = self.steps_per_epoch - self._step
@@ -316,8 +324,8 @@ class DataCursor:
         return size if size >= min(self.at_least, len(sharers)) else min(most, remaining)
 
     def _shares(self, sharers: Sequence[PeerId]) -> list[int]:
-        """Return the number of positions of each peer. The remainder of equal shares goes to the
-        first peers."""
+        """Return the number of samples that each peer gets. If the division leaves a remainder, the
+        first peers get one sample more."""
         size, n = self._plan_round_size(sharers), len(sharers)
         if self.pace.even:
             each, extra = divmod(size, n)
@@ -341,7 +349,7 @@ class DataCursor:
         return kept, self._position + given
 
     def _end_epoch(self) -> EpochReport:
-        if self.epoch + 1 == self.extended:  # no later round can assign the rest
+        if self.epoch + 1 == self.extended:  # no later round can assign the unused samples
             end = self.samples_total * self.extended
             fresh = [(self._position, end)] if self._position < end else []
             self._abandon_ranges([*self._returned, *fresh])
@@ -386,8 +394,8 @@ class DataCursor:
         if self.extended and extended not in (0, self.extended):
             raise ValueError(f"data: the donor extends the last of {extended} epochs")
         if samples_total == 0 and self.configured:
-            # The donor does not know the size of the data yet, but the local peer does. The donor's
-            # pending rounds are counted now.
+            # The donor did not have the size of the data yet, but the local peer has it. So apply
+            # the pending rounds of the donor now.
             fresh = DataCursor(peers, fixed_global=self.fixed_global, paced=self.paced)
             fresh.at_least, fresh._pending = where[5], pending
             try:
@@ -437,10 +445,10 @@ def _merged(ranges: Sequence[tuple[int, int]]) -> Ranges:
 
 def _apportioned(total: int, weights: list[int]) -> list[int]:
     """Return integer shares of ``total`` in proportion to ``weights``, each at least one. The
-    remainder goes to the largest weights.
+    remainder is added to the shares with the largest weights.
 
-    If ``total`` is below the number of peers, the first peers get one position each. A rule needs
-    updates of enough peers even if there are few samples.
+    If ``total`` is below the number of peers, each of the first ``total`` peers gets one position,
+    because a rule needs the updates of enough peers even if there are few samples.
     """
     n, whole = len(weights), sum(weights)
     if total < n:
@@ -456,7 +464,8 @@ def _apportioned(total: int, weights: list[int]) -> list[int]:
 
 _NAMES = [field.name for field in fields(EpochReport)]
 _AS_TUPLE: Callable[[EpochReport], tuple[Any, ...]] = attrgetter(*_NAMES)
-"""``dataclasses.astuple`` without copies of the ranges, because it runs before each round."""
+"""Replacement of ``dataclasses.astuple`` that does not copy the ranges, because it is called before
+each round."""
 
 
 def _wholes(values: Any, count: int | None = None) -> tuple[int, ...]:
@@ -468,8 +477,8 @@ def _wholes(values: Any, count: int | None = None) -> tuple[int, ...]:
 
 
 _Unused: TypeAlias = tuple[tuple[int, ...], Ranges, Ranges]
-"""Three fields: numbers of further rounds without progress, of skipped samples and of discarded
-samples; returned ranges; discarded ranges."""
+"""Three fields: the counts of further rounds without progress, of skipped samples and of discarded
+samples; the returned ranges; the discarded ranges."""
 
 
 def _fields(

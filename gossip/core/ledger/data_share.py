@@ -1,8 +1,8 @@
-"""Shares of the samples in gossip rounds, which have no commit to record the use of samples. Each
-peer has its own share of each epoch.
+"""Shares of the samples in gossip rounds. No commit records which samples are used, so each peer
+has its own fixed share of each epoch.
 
 The guarantee is weaker than that of the data cursor. No sample is used twice, but some samples are
-not read: those of a crashed peer, and those that a peer skips when it jumps ahead.
+never read: the samples of a crashed peer, and the samples of rounds that a peer skips.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from .prefetch import bounded
 
 
 def rounds_per_epoch(peers: int, samples_total: int, batch: int) -> int:
-    """Return the number of rounds in an epoch, which is the number that the largest share needs. It
-    is equal for all peers."""
+    """Return the number of rounds in an epoch, which is equal for all peers: the number of rounds
+    in which a peer can read the largest share."""
     largest = -(-samples_total // peers)
     return -(-largest // batch)
 
@@ -32,12 +32,12 @@ class DataShare:
     batch: int
 
     def slice(self, round_id: int, ahead: int = 0) -> DataSlice:
-        """Return the samples of a round, which are the next part of the share.
+        """Return the samples that this peer reads in a round.
 
         The last two rounds of an epoch share the remaining samples equally, so that no step has
-        only a few samples. With batches of one sample, the last round is empty for peers with a
-        smaller share than the largest. The result includes the slices of the next ``ahead`` rounds,
-        at most ``PREDICTED_ROUNDS``. The peer will read them unless it skips rounds.
+        only a few samples. With batches of one sample, peers with a smaller share read nothing in
+        the last round. The result includes the slices of the next ``ahead`` rounds, at most
+        ``PREDICTED_ROUNDS``. The peer will read these slices unless it skips rounds.
         """
         coming = range(round_id + 1, round_id + 1 + min(ahead, PREDICTED_ROUNDS))
         return DataSlice(*self._part(round_id), bounded([self._part(at) for at in coming]))
@@ -50,8 +50,8 @@ class DataShare:
         return epoch, ((start, stop),) if start < stop else ()
 
     def _start(self, step: int, rounds: int) -> int:
-        """Return the position of the first sample of a step. After the last step, it is the end of
-        the share."""
+        """Return the position of the first sample of a step. For ``step == rounds``, return the end
+        of the share."""
         first = self.rank * self.samples_total // self.peers
         end = (self.rank + 1) * self.samples_total // self.peers
         if step == rounds:

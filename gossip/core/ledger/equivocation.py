@@ -1,15 +1,17 @@
 """Equivocation: a server sends different results of one attempt to different peers. Accusations in
-commits prove it.
+commits prove an equivocation.
 
-No peer can prove to another which messages it received, and a Byzantine peer may forward a forged
-result in the name of a server. So each peer stores the results that it received directly from their
-servers. When it receives another result of the same turn, it reports in its next commit which one
-it received first (``Accusation`` with a ``turn``). A peer that reads this accusation, but received
-another result, does the same. So does a peer if other peers report another history after a round,
-because the two sides of a fork do not receive each other's results. If more than f peers report one
-content and more than f report another, at least one peer of each group is honest. This proves that
-the server has sent both. A turn is identified by the incarnation of the server, the shard, the
-attempt and the history. An honest server makes only one result in a turn.
+A turn is one attempt of one incarnation of a server, for a given shard and history. An honest
+server makes only one result in a turn. No peer can prove to another peer which messages it has
+received, and a Byzantine peer may forward a forged result in the name of a server. So each peer
+stores the results that it has received directly from their servers. If a peer receives a second
+result of the same turn, it reports in its next commit which result the server has sent to it
+(``Accusation`` with a ``turn``). A peer that reads this accusation, but has received another result
+from the server, reports its own result in the same way. A peer also reports its result of a round
+if other peers report another history after this round, because the two sides of a fork do not
+receive the results of the other side. If more than f peers report one content and more than f peers
+report another content, at least one peer of each group is honest. This proves that the server has
+sent both results.
 """
 
 from __future__ import annotations
@@ -36,22 +38,22 @@ NONE: frozenset[bytes] = frozenset()
 
 # server, round, shard, attempt, H of the previous round
 Place: TypeAlias = tuple[PeerId, int, int, int, bytes]
-Turn: TypeAlias = tuple[int, bytes]  # the round, and the digest that identifies the turn
+Turn: TypeAlias = tuple[int, bytes]  # the round, and the digest of the turn
 
 
 class EquivocationDetector:
-    """Accusations of equivocation in commits. Like trust, the table is a pure function of the
-    commits."""
+    """Accusations of equivocation in commits. Like the trust table, this table is a pure function
+    of the commits."""
 
     def __init__(self, f: int) -> None:
         self.f, self.window = f, accusation_rounds(f)
-        # by server and accuser
+        # accused contents by server and accuser, then by turn
         self._stated: dict[tuple[PeerId, PeerId], OrderedDict[Turn, bytes]] = {}
         self._proven: OrderedDict[tuple[PeerId, Turn], None] = OrderedDict()
 
     def wants(self, by: PeerId, accusation: Accusation) -> bool:
-        """Whether an accusation by the peer ``by`` adds evidence: it is not stored, its turn is not
-        proven, and it is not older than the stored accusations."""
+        """Whether an accusation by the peer ``by`` is new evidence: it is not stored, its turn is
+        not proven, and the store of this peer is not full of later accusations."""
         turn, known = (
             (accusation.round_id, accusation.turn),
             self._stated.get((accusation.peer, by), OrderedDict()),
@@ -64,7 +66,7 @@ class EquivocationDetector:
         return turn not in known and not late and (accusation.peer, turn) not in self._proven
 
     def contents(self) -> dict[tuple[PeerId, Turn], set[bytes]]:
-        """Return all reported contents by server and turn."""
+        """Return all accused contents, by server and turn."""
         found: dict[tuple[PeerId, Turn], set[bytes]] = {}
         for (server, _), known in self._stated.items():
             for turn, content in known.items():
@@ -72,8 +74,9 @@ class EquivocationDetector:
         return found
 
     def observe_round(self, commits: Sequence[Commit]) -> list[PeerId]:
-        """Record the accusations in the commits of one round. Return the servers that are now
-        proven to have sent two results in one turn, once for each turn."""
+        """Record the accusations in the commits of one round. Return the servers that these
+        accusations prove to have sent two results in one turn. A server is listed once for each
+        such turn."""
         proven = []
         for commit in commits:
             oldest = commit.round_id - self.window
@@ -120,7 +123,8 @@ class EquivocationDetector:
             del self._stated[server, by][at, turn]
 
     def _is_proof(self, accusation: Accusation) -> bool:
-        """Whether the turn has two different contents that more than f peers each have reported."""
+        """Whether at least two different contents of the turn have each been reported by more than
+        f peers."""
         voices: dict[bytes, int] = {}
         for (server, _), known in self._stated.items():
             content = (
@@ -174,8 +178,7 @@ class EquivocationDetector:
 
 class EquivocationWitness:
     """Results that the local peer has received, by sender. A peer that invents turns displaces only
-    its own entries, from the oldest round on. ``header`` returns the canonical bytes of a
-    commit."""
+    its own entries, oldest first. ``header`` returns the canonical bytes of a commit."""
 
     def __init__(
         self,
@@ -183,9 +186,9 @@ class EquivocationWitness:
         header: Callable[[Commit], bytes] = header_bytes,
     ) -> None:
         self.local, self.header = local, header
-        # first result of each turn that arrived directly from its server
+        # first result of each turn that its server has sent to this peer
         self._handed: dict[PeerId, dict[Place, Accusation]] = {}
-        # contents that each peer has sent, with their rounds
+        # round of each content that each peer has sent
         self._heard: dict[PeerId, dict[tuple[Place, bytes], int]] = {}
 
     def saw(self, sender: PeerId, incarnation: int, commit: Commit) -> None:
@@ -206,10 +209,10 @@ class EquivocationWitness:
     def statements(
         self, equivocations: EquivocationDetector, round_id: int, forked: Container[int] = ()
     ) -> list[Accusation]:
-        """Return accusations about disputed turns that the local peer has not made yet, the latest
-        last. ``equivocations``: accusations in the history. ``round_id`` limits their age.
-        ``forked``: rounds after which other peers have another history. Its results may not have
-        arrived here."""
+        """Return the accusations about disputed turns that the local peer has not made yet, the
+        latest last. ``equivocations``: accusations in the history. Accusations that are too old in
+        ``round_id`` are omitted. ``forked``: rounds after which other peers have another history.
+        The results of that history may not have arrived at this peer."""
         oldest, apart, first = (
             round_id - equivocations.window,
             set[Place](),

@@ -1,8 +1,9 @@
 """Ledger: the state that follows from the commits alone. Peers with the same commits have equal
 ledgers.
 
-A peer changes its ledger in place. In a simulation, many peers have the same ledger, and each
-commit changes all of them in the same way. There ``Ledgers`` lets the peers share one ledger.
+A peer changes its ledger in place. In a simulation, many peers have equal ledgers, and each commit
+changes these ledgers in the same way. So ``Ledgers`` lets the peers of a simulation share one
+ledger.
 """
 
 from __future__ import annotations
@@ -29,27 +30,28 @@ T = TypeVar("T")
 Peers: TypeAlias = frozenset[PeerId]
 
 BegunRound: TypeAlias = tuple[Peers, Peers, tuple[PeerId, ...], tuple[Any, ...]]
-"""Peers in quarantine in a round, those of them that are proven Byzantine, the peers that get
-samples, and the snapshot of the ledger before the round."""
+"""Peers in quarantine in a round; the subset of proven Byzantine peers; the peers that get samples;
+and the snapshot of the ledger before the round."""
 
 
 class LedgerStep(NamedTuple):
-    """Result of the commits of a round, equal for all peers with the same ledger.
+    """Result of applying the commits of a round, which is equal for all peers with the same ledger.
 
     Attributes:
         found: Reports about convicted peers and about trust.
-        beyond: Excess of the spread of updates over chance; None if not measured.
+        beyond: Excess of the spread of updates over chance, in standard deviations; None if it was
+            not measured.
         turns: Reports about peers that stop serving or serve again.
         scores: Trust of the peers with evidence.
-        data: Fields of ``Committed`` about the data.
+        data: Fields of ``Committed`` that describe the use of the data.
         contributors: Contributors of each shard.
-        in_all: Peers with an update in each shard that has any updates.
-        took_us: Time of each contributor of the first shard.
-        lost: Effects of a round without a result; None if the round has a result.
-        is_step: Whether the round was a step of the training.
-        by_first: Whether all initial peers of the run had updates in the round.
-        absent: Peers that had samples, but no update.
-        shares: Reports about an epoch and about shares of the data.
+        in_all: Peers that contributed to every shard with contributors.
+        took_us: Reported time of each contributor of the first shard, in microseconds.
+        lost: Effects of the round if it has no result; None if it has a result.
+        is_step: Whether the round was a step of the run.
+        by_first: Whether all initial peers of the run contributed to the round.
+        absent: Peers that had samples but did not contribute.
+        shares: Reports about a completed epoch and about changed shares of the data.
         sharers_next: Number of peers that get samples in the next round.
     """
 
@@ -70,7 +72,7 @@ class LedgerStep(NamedTuple):
 
 
 class Ledger:
-    """Roster, trust, data cursor and the other tables, as they are before a round."""
+    """Roster, trust table, data cursor and the other tables, before a round."""
 
     def __init__(self, settings: CoreSettings) -> None:
         self.settings = settings
@@ -92,13 +94,13 @@ class Ledger:
             paced=settings.slices == "speed" and not settings.local_steps,
         )
         self.roster = Roster(settings.peers, settings.lineage)
-        self.collectives = 0  # Number of earlier rounds that made no step.
+        self.collectives = 0  # Number of earlier rounds that made no step of the run.
         # The peers that get samples in the round that has begun, and their slices.
         self._sharers: tuple[PeerId, ...] = ()
         self.slices: dict[PeerId, Ranges] = {}
 
     def copy(self) -> Ledger:
-        """Return a copy. Changes of it have no effect on this ledger."""
+        """Return a copy. Changes of the copy have no effect on this ledger."""
         made = copy(self)
         made.trust, made.omissions, made.equivocations, made.audits, made.speeds, made.cursor = (
             deepcopy(
@@ -117,7 +119,8 @@ class Ledger:
     # --- a round ----------------------------------------------------------------------------------
 
     def begin(self) -> BegunRound:
-        """Begin the next round and assign its samples. A second call changes nothing."""
+        """Begin the next round and assign its samples. A second call for the same round changes
+        nothing."""
         locked = self.trust.quarantined()
         proven = self.trust.proven() if locked else locked
         self._sharers = self._next_sharers(proven)
@@ -134,8 +137,9 @@ class Ledger:
 
     def _next_sharers(self, proven: frozenset[PeerId]) -> tuple[PeerId, ...]:
         """Return the peers that get samples in the next round. A proven Byzantine peer gets none. A
-        peer that is only suspected gets samples, because its updates are used if the other peers
-        send too few. If they are not used, its samples are returned to the cursor."""
+        peer in quarantine without proof still gets samples, because its update is used if the other
+        peers send too few updates. If its update is not used, its samples are returned to the
+        cursor."""
         peers = self.roster.peers
         return tuple([peer for peer in peers if peer not in proven]) if proven else peers
 
@@ -145,7 +149,7 @@ class Ledger:
         self.slices = self.cursor.assign(self._sharers)
 
     def resume_count(self, collectives: int) -> None:
-        """Set the number of earlier rounds that made no step."""
+        """Set the number of earlier rounds that made no step of the run."""
         self.collectives = collectives
 
     def apply(self, commits: Sequence[Commit]) -> LedgerStep:
@@ -185,7 +189,7 @@ class Ledger:
             unused: dict[PeerId, str] = {}
             for commit in commits:
                 for each in commit.rejected:
-                    if unused.get(each.peer) != "non_finite":  # in another shard
+                    if unused.get(each.peer) != "non_finite":  # also in another shard
                         unused[each.peer] = each.reason
             epoch = cursor.commit(self._sharers, used, took_us, unused)
             absent = frozenset(self._sharers if used else ()).difference(used, unused)
@@ -214,8 +218,8 @@ class Ledger:
         )
 
     def _count_step(self, first: Commit) -> tuple[tuple[Collected, ...], bool]:
-        """Return the values of the peers if the round was a collective operation, and whether the
-        round was a step."""
+        """Return the values of the collective operation if the round was one, and whether the round
+        was a step of the run. Count a round that was no step."""
         collected = first.collected
         if collected and len(collected) <= self.settings.callers_too_few(len(self.roster.peers)):
             collected = ()
@@ -231,8 +235,8 @@ class Ledger:
         is_step: bool,
         collectives_before: int,
     ) -> tuple[Effect, ...]:
-        """Return the effects of a lost round. The commit ``lost`` has no result, or a result of
-        another kind of step than the first shard."""
+        """Return the effects of a round without a result. The commit ``lost`` has no result, or has
+        a result of another kind of step than the commit of the first shard."""
         apply = Apply(
             lost.round_id,
             (),
@@ -249,7 +253,7 @@ class Ledger:
         return apply, Report("lost_round", {"round": lost.round_id, "reason": reason})
 
     def _report_shares(self, round_id: int, before: dict[PeerId, int]) -> list[Report]:
-        """Report the peers with a changed share of the samples."""
+        """Report the peers whose share of the samples has changed."""
         after = self.cursor.pace.levels()
         if after == before:
             return []
@@ -303,8 +307,8 @@ class Ledger:
             copy(table).unpack(packed)
 
     def _fitted(self, snapshot: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Return the snapshot with a table of audits if this run has one, and otherwise without it.
-        A checkpoint may come from a run with the other setting."""
+        """Return the snapshot with an audit table if this run has audits, and otherwise without
+        one. The checkpoint may come from a run with the opposite setting."""
         parts = 2 + len(self._tables()) - (self.audits is not None)  # without audits
         if self.audits is not None and len(snapshot) == parts:
             return *snapshot[:-1], AuditTable(self.audits.needed).pack(), snapshot[-1]
@@ -322,7 +326,7 @@ class Ledger:
 
 
 class Ledgers(Protocol):
-    """Access of peers to their ledgers."""
+    """Interface through which peers change their ledgers, so that they can share one."""
 
     def change(
         self, ledger: Ledger, key: Hashable, method: Callable[..., T], *arguments: Any
@@ -335,7 +339,7 @@ class Ledgers(Protocol):
 
 
 class OwnLedgers:
-    """Ledgers that are not shared. Each peer changes its own ledger in place."""
+    """Ledgers that are not shared: each peer changes its own ledger in place."""
 
     def change(
         self, ledger: Ledger, key: Hashable, method: Callable[..., T], *arguments: Any
@@ -346,8 +350,9 @@ class OwnLedgers:
 
 
 def _samples_used(commits: Sequence[Commit]) -> dict[PeerId, int]:
-    """Return the number of samples that each peer reported in a round, for peers that contributed
-    to all shards. If a peer reported different numbers, the lowest counts."""
+    """Return the number of samples that each peer has used in a round, for the peers that
+    contributed to all shards. If a peer has reported different numbers for the shards, the lowest
+    number is used."""
     first, *others = [{c.peer: c.samples for c in commit.contributors} for commit in commits]
     if not others:
         return first

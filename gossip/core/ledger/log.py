@@ -1,5 +1,5 @@
-"""Log of the latest commits with their payloads, for peers that are slightly behind. Its size is
-bounded in rounds and in bytes."""
+"""Log of the latest commits with their payloads, for peers that are slightly behind. The number of
+its rounds and of its bytes is bounded."""
 
 from __future__ import annotations
 
@@ -29,11 +29,12 @@ class CommitLog:
 
     Args:
         rounds_max: Maximum number of rounds.
-        bytes_max: Maximum number of bytes. The last two rounds are kept even if they exceed it.
+        bytes_max: Maximum number of bytes. The last two rounds are stored even if they exceed this
+            number.
 
     Attributes:
-        previous: Aggregates of the last round with a result, one for each shard, by kind of step.
-            Only the latest ``KINDS_KEPT`` kinds are kept.
+        previous: Aggregates of the last round with a result, one for each shard. The key is the
+            kind of step; only the latest ``KINDS_KEPT`` kinds are stored.
     """
 
     def __init__(self, rounds_max: int, bytes_max: int) -> None:
@@ -41,11 +42,11 @@ class CommitLog:
         self._rounds: OrderedDict[int, Held] = OrderedDict()
         self._bytes = 0
         self.previous: dict[int, tuple[Payload, ...]] = {}
-        # lengths of updates in the commits of recent rounds: by kind, then by shard
+        # ``Commit.length`` of each shard in the recent rounds, by kind of step
         self._lengths: dict[int, deque[tuple[float, ...]]] = {}
 
     def append(self, round_id: int, held: Held) -> None:
-        kind = held[0][0].kind  # a round with shards of different kinds has no result
+        kind = held[0][0].kind  # if the shards have different kinds, the round has no result
         payloads = tuple(
             [payload for commit, payload in held if payload is not None and commit.kind == kind]
         )
@@ -68,14 +69,15 @@ class CommitLog:
             self._bytes -= _weight(old)
 
     def usual(self, kind: int, shard: int) -> float:
-        """Return the largest length of recent updates for a kind of step; 0.0 if unknown."""
+        """Return the largest ``Commit.length`` of a shard in the recent rounds with this kind of
+        step; 0.0 if unknown."""
         return max([of[shard] for of in self._lengths.get(kind, ())], default=0.0)
 
     def get(self, round_id: int) -> Held | None:
         return self._rounds.get(round_id)
 
     def since(self, first: int) -> list[Held]:
-        """Return all rounds from ``first`` on; none if ``first`` is not stored."""
+        """Return all rounds from ``first`` on; an empty list if ``first`` is not stored."""
         if first not in self._rounds:
             return []
         return [held for round_id, held in self._rounds.items() if round_id >= first]
@@ -83,22 +85,22 @@ class CommitLog:
     def catch_up(
         self, peer: PeerId, request: CommitRequest, round_id: int, chain: bytes
     ) -> list[Effect]:
-        """Send the requested commits to a peer that is behind. If they are not stored, reply with
-        the local round.
+        """Send the requested commits to a peer that is behind. If these commits are not stored,
+        reply with the present round.
 
         Args:
-            chain: H of the round before the requested one, or b"".
+            chain: H of the round before the first requested round, or b"" if it is not stored.
         """
         rounds = self.since(request.first)
         if not rounds and request.first < round_id:
             return [Send(peer, NotServing(request.lineage, request.first, 0, 0, round_id, chain))]
-        # The peer is not bound to an attempt in the rounds after the first.
+        # Only in the first requested round the peer may be bound to a later attempt.
         attempts = [request.attempt, *[0] * len(rounds)]
         effects: list[Effect] = []
         lacking, nbytes = frozenset(request.lacking), 0
         for held, at in zip(rounds, attempts, strict=False):
             if effects and nbytes + _weight(held) > COMMITS_BYTES_MAX:
-                break  # the peer will request the rest later
+                break  # the peer will request the other commits later
             nbytes += _weight(held)
             wanted = [
                 each
@@ -115,14 +117,16 @@ class CommitLog:
         round_id: int,
         chain: bytes,
     ) -> list[Effect]:
-        """Reply to a message of a completed round. ``chain`` is H of the round before it. Most of
-        these messages crossed the commit in transit and need no reply."""
+        """Reply to a message about a completed round. ``chain`` is H of the round before that
+        round. Most of these messages were sent before the commit arrived at their sender, and need
+        no reply."""
         if isinstance(message, Commit | PartialStatistics | PartialOverdue):
             return []
         held = self.get(message.round_id)
         if held is not None and message.shard < len(held):
             commit, payload = held[message.shard]
-            # A restarted peer that requests updates in its former attempt does not have the commit.
+            # If the server of the commit has restarted and requests updates for its former attempt,
+            # it does not have the commit any more.
             is_request = isinstance(message, UpdateRequest)
             if message.attempt > commit.attempt or (
                 is_request and message.attempt == commit.attempt
@@ -150,7 +154,8 @@ class CommitLog:
 
 
 def reissue(peer: PeerId, commit: Commit, payload: Payload | None, attempt: int) -> Send:
-    """Forward a commit to a peer at ``attempt``, which accepts no commit of an earlier attempt."""
+    """Re-issue a commit under ``attempt`` to a peer in this attempt, because the peer accepts no
+    commit of an earlier attempt."""
     return Send(peer, replace(commit, attempt=max(attempt, commit.attempt)), payload)
 
 

@@ -1,12 +1,12 @@
-"""Servers that reply to messages but do not deliver their results. They do not serve for a number
-of rounds.
+"""Omissions: servers that reply to messages but do not deliver their results. After repeated
+omissions, a server does not serve for a number of rounds.
 
 A server that withholds its results costs all peers a timeout in each attempt that it serves. An
-omission is no proof of an attack, because a slow link or a busy machine has the same effect. So it
-does not lower the trust: the updates of the peer still count, and it is not suspected. A peer that
-has waited for a result until the timeout reports this in its next commit (``Accusation.silent``).
-If more than f peers have reported it for the same round, at least one of them is honest. Like
-trust, the table is a pure function of the commits.
+omission is no proof of an attack, because a slow link or a busy machine has the same effect. So an
+omission does not lower the trust: the updates of the peer are still used, and the peer is not
+suspected. A peer that has waited for a result until the timeout reports the omission in its next
+commit (``Accusation.silent``). If more than f peers have reported an omission in the same round, at
+least one of them is honest. Like the trust table, this table is a pure function of the commits.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ Turn: TypeAlias = Literal["passed_over", "serves_again"]
 
 @dataclass(slots=True)
 class _Server:
-    heard: float = 1.0  # Delivery score, in [0, 1].
-    rests: int = 0  # Number of rounds for which it will not serve.
+    heard: float = 1.0  # Delivery score of the server, in [0, 1].
+    rests: int = 0  # Number of rounds for which the server will not serve.
     accused: AccusedRounds = ()
 
 
 class OmissionTracker:
-    """Omissions of servers.
+    """Delivery score and omissions of each server.
 
     Args:
-        f: Maximum number of peers that do not serve at a time, including those in quarantine. With
-            0 all peers serve.
+        f: Maximum number of peers that do not serve at the same time, including the peers in
+            quarantine. With 0, all peers serve.
     """
 
     def __init__(self, settings: TrustSettings, f: int) -> None:
@@ -53,8 +53,8 @@ class OmissionTracker:
         return tuple(filter(self.may_serve, peers)) if self._servers else peers
 
     def lacks(self, accuser: PeerId, peer: PeerId, of_round: int, round_id: int) -> bool:
-        """Whether the accusation by ``accuser`` adds evidence: it is not stored, and in
-        ``round_id`` it is not too old."""
+        """Whether the accusation by ``accuser`` is new evidence: it is not stored, it is not too
+        old in ``round_id``, and ``peer`` still serves."""
         server = self._servers.get(peer, _Server())
         new = is_news(server.accused, accuser, of_round)
         return new and of_round >= round_id - self._window and not server.rests
@@ -63,7 +63,7 @@ class OmissionTracker:
         self, commits: Sequence[Commit], locked: Collection[PeerId]
     ) -> list[tuple[PeerId, Turn]]:
         """Record the commits of a round. ``locked``: peers in quarantine. Return the peers that
-        stop serving now, and those that serve again."""
+        stop serving now or serve again, each with this change."""
         changes: list[tuple[PeerId, Turn]] = []
         for peer, server in sorted(self._servers.items()) if self._servers else ():
             if server.rests:

@@ -1,10 +1,12 @@
-"""Shares of slow peers. They get smaller slices of the data, so that their updates arrive in time.
+"""Shares of the data for slow peers. Slow peers get smaller slices, so that their updates arrive in
+time.
 
-Updates report their compute time, and commits repeat it. So the shares follow from the commits and
-are equal on all peers. They change once in ``PACE_WINDOW`` rounds. A peer that was missing or much
-slower than the median in most of these rounds gets half of its share, down to a quarter. A peer
-that is fast enough for twice its share gets twice its share, up to a whole one. A wide gap between
-the two conditions prevents oscillation of the share of a steady peer.
+Each update reports the time that its peer has needed, and the commit repeats this time. So the
+shares follow from the commits and are equal on all peers. Shares change once in ``PACE_WINDOW``
+rounds. If a peer was missing or much slower than the median in most of these rounds, its share is
+halved, down to a quarter. If a peer is fast enough for twice its share, its share is doubled, up to
+a whole share. The wide gap between these two conditions prevents that the share of a peer with
+constant speed oscillates.
 
 No peer gets more than a whole share, so a peer gains nothing by reporting too short a time. A peer
 that reports too long a time gets a smaller share. Below a quarter, an honest update would be the
@@ -30,11 +32,12 @@ from .unpacking import are_counts, are_rows, is_row
 
 
 class Pace:
-    """Level of each peer's share, and the counts of the present window."""
+    """Level of the share of each peer, and the counts of rounds in the present window."""
 
     def __init__(self) -> None:
-        self._rounds = 0  # Number of rounds of this window.
-        # The level, then numbers of rounds: with samples, slow or missing, and quick.
+        self._rounds = 0  # Number of rounds in the present window.
+        # For each peer: the level, and the numbers of rounds in this window in which the peer had
+        # samples, was slow or missing, and was quick.
         self._seen: dict[PeerId, tuple[int, int, int, int]] = {}
         self.even = True
         """Whether all shares are whole."""
@@ -106,9 +109,9 @@ class Pace:
 
 
 def since_us(began: float, now: float, steps: tuple[int, int] = (1, 1)) -> int:
-    """Return the time between two moments for an update, in microseconds. ``steps``: number of
-    local steps made in this time, and number planned for the round. The time is scaled to the
-    planned number."""
+    """Return the time from ``began`` to ``now`` in microseconds, for an update. ``steps``: number
+    of local steps that were made in this time, and number of steps that were planned. The time is
+    scaled to the planned number."""
     taken, planned = steps
     return min(max(0, round((now - began) * 1e6 * planned / taken)), TIME_US_MAX)
 

@@ -1,5 +1,5 @@
-"""Packing of the state that follows from commits, as compressed compact JSON. So the tables of a
-thousand peers fit in a message."""
+"""Packing of the ledger as compressed compact JSON, so that the tables of a thousand peers fit in a
+message."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gossip.core.settings import LISTS_MAX, UNPACKED_BYTES_MAX, VALUES_MAX
 
 
 def pack_json(document: Any) -> bytes:
-    """Return the packed document. Equal documents have equal bytes, because the bytes are
+    """Return the packed document. Equal documents result in equal bytes, because the bytes are
     hashed."""
     return squeeze(json.dumps(document, separators=(",", ":")).encode())
 

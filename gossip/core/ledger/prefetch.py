@@ -1,9 +1,9 @@
 """Prediction of the samples that a peer reads in the next rounds, so that its trainer can prefetch
 them.
 
-The prediction is right while the contributors of the last round contribute again. The samples that
-a peer reads follow from the commits alone. So a wrong prediction costs a fetch or, with overlap, an
-update that was computed in advance, but never a sample.
+A prediction is right if the contributors of the last round contribute again. The samples that a
+peer actually reads follow from the commits alone. So a wrong prediction costs only a fetch or, with
+overlap, an update that was computed in advance. No sample is lost.
 """
 
 from __future__ import annotations
@@ -19,18 +19,20 @@ from gossip.core.settings import PREDICTED_ROUNDS, RANGES_MAX
 from .data_cursor import DataCursor, Ranges
 
 Coming: TypeAlias = tuple[tuple[int, Ranges], ...]
-"""Epoch and slice of the next rounds, in order. Rounds without samples for the peer are omitted."""
+"""Epoch and slice of each of the next rounds, in order. Rounds without samples for the peer are
+omitted."""
 
 
 class CursorLookahead:
     """Simulation of the next rounds on a copy of the data cursor. While the predictions are right,
-    each round costs one further call of ``assign``."""
+    each round needs only one further call of ``assign``."""
 
     def __init__(self) -> None:
         self.ahead = 0  # number of rounds to predict; 0 if no prediction is requested
         self._sharers: tuple[PeerId, ...] = ()
         self._contributing: tuple[PeerId, ...] = ()
-        # the cursor before a round, and the epoch and slice of the local peer in that round
+        # for each simulated round: the outlook of the cursor before the round, the epoch, and the
+        # slice of the local peer
         self._steps: deque[tuple[tuple[Any, ...], int, Ranges]] = deque()
         self._shadow = DataCursor()
 
@@ -57,7 +59,8 @@ class CursorLookahead:
         while self._steps and self._steps[0][0] != now:
             self._steps.popleft()
         if not self._steps:
-            # A commit without times changes no object in place, so a shallow copy is enough.
+            # ``DataCursor.commit`` without times changes no object in place, so a shallow copy is
+            # enough.
             self._shadow = copy(cursor)
         everything = dict.fromkeys(contributing, ROUND_MAX)
         while len(self._steps) <= self.ahead:

@@ -1,10 +1,10 @@
 """Comparison of replicas in rolling rounds.
 
 In some rounds each trainer sends digests of its replica before the round, together with its update.
-The commit has the digests of most peers, and the peers with other digests. A peer with other
-digests requests the state of a peer with those of most. If it differs again, without a missed round
-in between, its script or its machine causes the difference. A state transfer cannot help then. If
-more than f peers are in this situation, the run ends.
+The commit contains the digests that most peers have sent, and lists the peers with other digests. A
+peer with other digests requests the state of a peer with the digests of most peers. If its replica
+then differs again without a missed round in between, its script or its machine causes the
+difference, and a state transfer does not help. If this happens to more than f peers, the run ends.
 """
 
 from __future__ import annotations
@@ -17,16 +17,18 @@ from gossip.core.messages import Commit, PeerId
 from gossip.core.settings import COMPARED_STEPS, RETURNS_MAX
 
 UNDECIDED = b"?"
-"""Digests in a commit if too few peers have sent any. All peers compare in the next round."""
+"""Value of ``Commit.replica`` if too few peers have sent digests. All peers then send digests in
+the next round."""
 
 
 def compare(digests: Mapping[PeerId, bytes], n: int, f: int) -> tuple[bytes, tuple[PeerId, ...]]:
     """Return the digests that most of ``n`` peers have sent, and the peers with other digests,
     ascending. Empty digests are ignored.
 
-    Without a majority of the ``n`` peers, the result is (``UNDECIDED``, ()). If all ``n`` peers
-    have sent digests and ``n`` exceeds 2 ``f``, honest peers differ, and the most frequent digests
-    are returned. In a tie, the group with the lowest peer id wins.
+    If no digests have a majority of the ``n`` peers, the result is (``UNDECIDED``, ()). There is
+    one exception: if all ``n`` peers have sent digests and ``n`` exceeds 2 ``f``, honest peers
+    differ, and the most frequent digests are returned. In a tie, the group with the lowest peer id
+    wins.
     """
     sent = {peer: digest for peer, digest in digests.items() if digest}
     count = Counter(sent.values())
@@ -39,11 +41,11 @@ def compare(digests: Mapping[PeerId, bytes], n: int, f: int) -> tuple[bytes, tup
 
 @dataclass(slots=True)
 class _Divergence:
-    """Comparisons in which one peer has differed since it last missed a round."""
+    """Comparisons in which one peer has differed since the last round that it missed."""
 
-    servers: set[PeerId] = field(default_factory=set)  # servers that have committed a difference
+    servers: set[PeerId] = field(default_factory=set)  # servers of the commits that list the peer
     count: int = 0
-    is_away: bool = True  # whether the peer may miss rounds because of a state transfer
+    is_away: bool = True  # whether the peer may be missing rounds because of a state transfer
 
 
 class DivergenceWatch:
@@ -53,7 +55,7 @@ class DivergenceWatch:
         struck: Peers that have differed ``RETURNS_MAX`` times without a missed round, according to
             commits of more than f servers.
         round_id: The last observed round.
-        contributors: Contributors to the last step.
+        contributors: Contributors to the last step that was observed.
         is_active: Whether to observe the next commit even if its contributors are unchanged.
         compares_next: Whether to compare the replicas in the next round: in the first steps, after
             the return of a peer, and if too few peers have sent digests in the last round.
@@ -68,8 +70,8 @@ class DivergenceWatch:
         self.compares_next, self.is_active = False, True
 
     def observe(self, commit: Commit, contributors: Sequence[PeerId], step: int) -> None:
-        """Record the commit of the first shard of a round, and its contributors. ``step``: number
-        of steps up to and including the round."""
+        """Record the commit of the first shard of a round, and the contributors of the round.
+        ``step``: number of steps of the run up to and including this round."""
         if commit.round_id <= self.round_id:
             return
         self.round_id = commit.round_id

@@ -1,4 +1,4 @@
-"""Replicated state of a peer: the chain of commits, and the ledger that follows from it."""
+"""Replicated state of a peer: the chain of commits, and the ledger that follows from the chain."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ T = TypeVar("T")
 
 
 class ReplicatedState:
-    """Chain of commits, and the ledger that follows from it, as stored by one peer. They are equal
-    on all peers in the same round. ``adopt`` replaces them by the snapshot of another peer."""
+    """Chain of commits and ledger of one peer. On all peers in the same round they are equal.
+    ``adopt`` replaces them by the snapshot of another peer."""
 
     def __init__(self, settings: CoreSettings, local: PeerId = -1) -> None:
-        """``local``: id of this peer. ``Apply.replica`` is set if the replica of this peer
-        diverged."""
+        """``local``: id of this peer, whose divergence is reported in ``Apply.replica``."""
         self.settings, self._local = settings, local
         self.lineage = Lineage(settings.run, settings.lineage)
         self.ledger = Ledger(settings)
         self._ledgers: Ledgers = OwnLedgers()
         self._change("", lambda ledger: None)
-        self._unlike_profile: set[PeerId] = set()  # peers that were already reported
+        # peers that were already reported as unlike their profile
+        self._unlike_profile: set[PeerId] = set()
         self._unequal_reported = False
         self.round_times = RoundTimes()
         self.lookahead = CursorLookahead()
@@ -45,18 +45,20 @@ class ReplicatedState:
         self.rates: tuple[float, ...] = ()
         # roster and tables before each recent round
         self._snapshots: OrderedDict[int, tuple[Any, ...]] = OrderedDict()
-        self._sharers: tuple[PeerId, ...] = ()  # Peers that get samples in this round.
-        # Peers that had samples in the last step, but no update.
+        self._sharers: tuple[PeerId, ...] = ()  # Peers that get samples in the present round.
+        # Peers that had samples in the last step but did not contribute.
         self._absent: frozenset[PeerId] = frozenset()
-        self._reported_peers = 0  # Number of peers in the last report of the batch.
-        self.whole = True  # Whether all initial peers had updates in all steps so far.
-        self.was_step = True  # Whether the last round was a step.
-        self.contributors: tuple[PeerId, ...] = ()  # Contributors of its first shard.
-        self.in_all: frozenset[PeerId] = frozenset()  # Contributors of all its shards.
+        self._reported_peers = 0  # Number of peers in the last ``batch`` report.
+        self.whole = True  # Whether all initial peers have contributed to all steps so far.
+        self.was_step = True  # Whether the last round was a step of the run.
+        # Contributors to the first shard of the last round.
+        self.contributors: tuple[PeerId, ...] = ()
+        # Peers that contributed to all shards of the last round.
+        self.in_all: frozenset[PeerId] = frozenset()
 
     def share(self, ledgers: Ledgers, headers: dict[int, tuple[Commit, bytes]]) -> None:
-        """Use ``ledgers`` to access the ledger and ``headers`` to cache headers of commits, both
-        shared with other peers. Call this before the first round."""
+        """Share ``ledgers``, through which the ledger is changed, and ``headers``, the cache of
+        headers, with other peers of a simulation. Call this before the first round."""
         assert self.lineage.next_round == 0, "a round was committed before"
         self.lineage.share_headers(headers)
         self._ledgers = ledgers
@@ -70,8 +72,8 @@ class ReplicatedState:
         return result
 
     def begin(self) -> tuple[frozenset[PeerId], frozenset[PeerId]]:
-        """Begin the next round and assign its samples. Return the peers in quarantine, and those of
-        them that are proven Byzantine."""
+        """Begin the next round and assign its samples. Return the peers in quarantine, and the
+        subset of proven Byzantine peers."""
         locked, proven, self._sharers, snapshot = self._ledgers.begin(self.ledger)
         self._snapshots[self.lineage.next_round] = snapshot
         while len(self._snapshots) > SNAPSHOTS_KEPT:
@@ -87,7 +89,7 @@ class ReplicatedState:
         return self._report_batch(len(self._sharers))
 
     def _report_batch(self, n: int) -> list[Effect]:
-        """Report the batch of a round of n peers, if it has changed."""
+        """Report the batch of a round of n peers, if n has changed since the last report."""
         if n == self._reported_peers or not n:
             return []
         self._reported_peers, samples = n, self.cursor.round_samples(n)
@@ -100,7 +102,7 @@ class ReplicatedState:
         return [Report("batch", {"round": self.lineage.next_round, **fields})]
 
     def _report_round(self, commit: Commit, alive: int, step: LedgerStep) -> Report:
-        """Return the report of a round, from the commit of its first shard."""
+        """Return the report of a round. ``commit`` is the commit of its first shard."""
         fields = {
             "round": commit.round_id,
             "step": commit.round_id + 1 - self.collectives,
@@ -123,13 +125,13 @@ class ReplicatedState:
 
     def pass_us(self, roster: Sequence[PeerId], to_come: Sequence[Commit] = ()) -> tuple[int, ...]:
         """Return the estimated time of each member of a stage for a micro-batch, in microseconds;
-        empty without a pipeline. ``to_come``: commits of the present round, if the estimate needs
-        them."""
+        empty without a pipeline. ``to_come``: commits of the present round, if they are to be
+        included in the estimate."""
         return () if self.ledger.speeds is None else self.ledger.speeds.pass_us(roster, to_come)
 
     def _report_unlike_profile(self, speeds: StageSpeeds, round_id: int) -> list[Effect]:
-        """Report each peer once that takes much more or less time for its passes than its profile
-        predicts."""
+        """Report the peers whose passes take much more or less time than their profile predicts.
+        Each peer is reported only once."""
         effects: list[Effect] = []
         for peer in self.roster.peers:
             apart = speeds.unlike_predicted(peer)
@@ -140,7 +142,7 @@ class ReplicatedState:
         return effects
 
     def slice_of(self, peer: PeerId) -> DataSlice | None:
-        """Return the samples of a peer in this round; None while the size of the data is
+        """Return the samples of a peer in the present round; None while the size of the data is
         unknown."""
         if not self.cursor.configured:
             return None
@@ -150,14 +152,14 @@ class ReplicatedState:
         )
 
     def serving_roster(self) -> Roster:
-        """Return the peers that may serve in this round."""
+        """Return the peers that may serve in the present round."""
         peers = self.roster.peers
         trusted = self.trust.servers(peers)
         able = self.omissions.servers(trusted) or trusted or peers
         return self.roster if able is peers else Roster(able, self.roster.lineage)
 
     def append(self, held: Held, made_here: Sequence[bool], alive: int) -> list[Effect]:
-        """Append a round with the commits of all shards to the history.
+        """Append the commits of all shards of a round to the history.
 
         Args:
             held: The commits with their payloads, in order of the shards.
@@ -213,8 +215,8 @@ class ReplicatedState:
     # --- state transfer ---------------------------------------------------------------------------
 
     def snapshot(self, round_id: int) -> tuple[bytes, tuple[Any, ...]] | None:
-        """Return H of the round before ``round_id``, and the roster and tables before ``round_id``;
-        None if they are not stored."""
+        """Return H of the round before ``round_id``, and the roster and tables before ``round_id``.
+        Return None if these are not stored."""
         chain, kept = self.lineage.at(round_id - 1), self._snapshots.get(round_id)
         return None if chain is None or kept is None else (chain, kept)
 
@@ -225,8 +227,8 @@ class ReplicatedState:
         return self.ledger.first_snapshot()
 
     def is_sound(self, commit: Commit, payload: Payload | None) -> bool:
-        """Whether ``commit`` can be a commit of the present round: all its fields are valid, and
-        its payload is finite and matches the digest."""
+        """Whether ``commit`` is a valid commit of the present round: all its fields are valid, and
+        its payload is finite and has the digest of the commit."""
         peers = self.roster.peers
         if commit.roster != peers and not self.ledger.is_roster(commit.roster):
             return False
@@ -237,12 +239,13 @@ class ReplicatedState:
         self.ledger.check(snapshot)
 
     def resume(self, whole: bool) -> None:
-        """Resume from a checkpoint. ``whole``: all peers had updates in every earlier step."""
+        """Resume from a checkpoint. ``whole``: whether all initial peers have contributed to every
+        earlier step."""
         self.whole = whole
 
     def resume_count(self, collectives: int) -> None:
-        """Set the number of earlier rounds that made no step, as reported by a local trainer that
-        is ahead of this node."""
+        """Set the number of earlier rounds that made no step of the run. A local trainer that is
+        ahead of its restarted node has reported this number."""
         self._change(("count", collectives), Ledger.resume_count, collectives)
 
     def report_standings(self) -> list[Effect]:
@@ -251,8 +254,8 @@ class ReplicatedState:
         return [each.report() for each in found if each.peer in self.roster]
 
     def adopt(self, round_id: int, chain: bytes, snapshot: tuple[Any, ...]) -> None:
-        """Adopt the state of another peer before ``round_id``. Raises the errors of ``check``; then
-        nothing has changed."""
+        """Adopt the state of another peer. It is the state before ``round_id``. Raises the errors
+        of ``check``; after an error nothing has changed."""
         self.check(snapshot)
         self._change(("snapshot", repr(snapshot)), Ledger.adopt, snapshot)
         self._absent, self.rates = frozenset(), ()

@@ -1,8 +1,9 @@
-"""Compute times of recent rounds, from which a slow peer gets a deadline for its update.
+"""Compute times of recent rounds, from which the deadline for the update of a slow peer is
+computed.
 
-Updates report the time of all local steps of a round, and commits repeat it. A Byzantine minority
-cannot move the median of a round beyond honest times. The deadline is a local decision and not part
-of the history, because the commit has the number of samples of each update.
+Each update reports the time of all local steps of a round, and the commit repeats this time. A
+Byzantine minority cannot move the median of a round beyond the honest times. The deadline need not
+be part of the history, because the commit contains the number of samples of each update.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from gossip.core.settings import MARGIN_US, ROUND_LATE, ROUND_TIMES
 
 
 class RoundTimes:
-    """Medians of the last rounds."""
+    """Median compute times of the last rounds."""
 
     def __init__(self) -> None:
         self._medians: deque[int] = deque(maxlen=ROUND_TIMES)

@@ -1,12 +1,13 @@
-"""Times of the members of a stage for a micro-batch, by which micro-batches are distributed.
+"""Times of the members of a stage for a micro-batch. Micro-batches are distributed according to
+these times.
 
-Updates report the time of their peer's passes, and commits repeat it. So the times follow from the
-commits and are equal on all members of a stage. Until the first report, the predictions of the plan
-are used.
+Each update reports the time of the passes of its peer, and the commit repeats this time. So the
+times follow from the commits and are equal on all members of a stage. Before the first report of a
+member, the prediction of the plan is used.
 
-A Byzantine peer may report a wrong time. The f fastest reports are replaced by the next slower one,
-so no peer gets more than the fastest honest member would. In addition, the ratio of two speeds is
-limited to ``SPEED_RATIO_MAX``.
+A Byzantine peer may report a wrong time. So the f shortest times are replaced by the next longer
+time. A peer therefore gets at most as many micro-batches as the fastest honest member would get. In
+addition, the ratio of two speeds is limited to ``SPEED_RATIO_MAX``.
 """
 
 from __future__ import annotations
@@ -47,14 +48,14 @@ class StageSpeeds:
             self._reported.setdefault(peer, deque(maxlen=PASS_TIMES)).append(took_us)
 
     def measured_us(self, peer: PeerId) -> int | None:
-        """Return the median of the last ``PASS_TIMES`` times of a peer; None if there are fewer
-        times."""
+        """Return the median of the last ``PASS_TIMES`` times of a peer, in microseconds; None if
+        the peer has reported fewer times."""
         times = self._reported.get(peer, ())
         return median_low(times) if len(times) == PASS_TIMES else None
 
     def unlike_predicted(self, peer: PeerId) -> tuple[int, int] | None:
-        """Return the measured and the predicted time of a peer if they differ too much, otherwise
-        None."""
+        """Return the measured and the predicted time of a peer if these times differ too much,
+        otherwise None."""
         measured, predicted = self.measured_us(peer), self.predicted_us.get(peer)
         if measured is None or predicted is None:
             return None
@@ -63,10 +64,11 @@ class StageSpeeds:
         return (measured, predicted) if apart else None
 
     def pass_us(self, roster: Sequence[PeerId], to_come: Sequence[Commit] = ()) -> tuple[int, ...]:
-        """Return the times by which micro-batches are distributed, in the order of ``roster``.
+        """Return the times according to which micro-batches are distributed, in the order of
+        ``roster``.
 
         Args:
-            to_come: Commits of a round that was not observed yet.
+            to_come: Commits of a round that ``observe_round`` has not recorded yet.
         """
         news = dict(_reported_pass_times(to_come))
         known = {peer: self._known_us(peer, news.get(peer)) for peer in roster}
@@ -88,8 +90,8 @@ class StageSpeeds:
         return tuple([(peer, *times) for peer, times in sorted(self._reported.items())])
 
     def unpack(self, packed: Any) -> None:
-        """Load data from ``pack`` of another peer. Raises ``ValueError``, and changes nothing,
-        if the data has another form."""
+        """Load the result of another peer's ``pack``. Raises ``ValueError``, and changes nothing,
+        if the data is invalid."""
         if not are_rows(packed, *range(2, PASS_TIMES + 2)):
             raise ValueError("speeds: expected peers, each with its times")
         reported: dict[PeerId, deque[int]] = {}
@@ -103,8 +105,8 @@ class StageSpeeds:
 
 
 def weights_of(pass_us: Mapping[PeerId, int]) -> dict[PeerId, float]:
-    """Return the weights by which micro-batches are distributed, from the time of each member for
-    one micro-batch. The times may be reports of Byzantine peers."""
+    """Return the weight of each member in the distribution of micro-batches. ``pass_us``: time of
+    each member for one micro-batch, which a Byzantine member may have reported."""
     most = SPEED_RATIO_MAX * min(pass_us.values(), default=1)
     return {peer: 1.0 / min(took_us, most) for peer, took_us in pass_us.items()}
 
@@ -118,6 +120,7 @@ def _reported_pass_times(commits: Sequence[Commit]) -> Iterable[tuple[PeerId, in
 
 
 def _rounded(took_us: int) -> int:
-    """Round a time down to its leading bits, so that measurements of one speed mostly agree."""
+    """Round a time down to its leading bits, so that repeated measurements of the same speed mostly
+    agree."""
     spare = max(0, took_us.bit_length() - PASS_BITS)
     return took_us >> spare << spare

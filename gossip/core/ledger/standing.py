@@ -1,4 +1,4 @@
-"""Evidence against one peer, its phase, and the reasons in text form."""
+"""Standing of one peer: its trust, its phase, the evidence against it, and the reasons as text."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ NO_FAR = ("non_finite", "wrong_size")
 Observed: TypeAlias = float | tuple[str, float]
 """Outlyingness of an update, together with the name of the evidence against it, if any."""
 
-# Evidence against an update, as text that follows "3 of the last 20 updates ...". A rejection for
-# any other reason is no evidence.
+# Text for each kind of evidence against an update. It follows "3 of the last 20 updates". A
+# rejection for any other reason is no evidence.
 WORDS = {
     "outlying": "were outliers",
     "non_finite": "were not finite",
@@ -29,17 +29,18 @@ WORDS = {
 
 @dataclass(slots=True)
 class PeerStanding:
-    # The trust in a peer is the lower one of ``score`` and ``served``.
-    score: float = 1.0  # Computed from its updates.
-    served: float = 1.0  # Computed from its results.
+    # The trust in a peer is the minimum of ``score`` and ``served``.
+    score: float = 1.0  # Score computed from the updates of the peer.
+    served: float = 1.0  # Score computed from the results of the peer as a server.
     suspected: bool = False
     rounds_left: int = 0  # Remaining rounds of the quarantine or the parole.
     phase: Literal["normal", "quarantined", "parole"] = "normal"
     recent: tuple[Observed, ...] = ()  # Recent updates, oldest first.
-    refused: int = 0  # Results that more than f peers have rejected since the last quarantine.
-    twice: int = 0  # Attempts with two proven results since the last quarantine.
-    audited: int = 0  # Convictions by audits since the last quarantine.
-    accused: AccusedRounds = ()  # Rounds with results that other peers have rejected.
+    # Number of results that more than f peers have rejected since the last quarantine.
+    refused: int = 0
+    twice: int = 0  # Number of attempts with two proven results since the last quarantine.
+    audited: int = 0  # Number of convictions by audits since the last quarantine.
+    accused: AccusedRounds = ()  # Rounds in which other peers have rejected a result of this peer.
 
     @property
     def trust(self) -> float:
@@ -52,8 +53,8 @@ class PeerStanding:
 
     @property
     def evidence(self) -> list[tuple[str, float]]:
-        """Evidence of the recent updates, oldest first. Each entry has the name of the evidence
-        against the update, or "", and its outlyingness."""
+        """Evidence from the recent updates, oldest first. Each entry is the name of the evidence
+        against the update, or "", and the outlyingness of the update."""
         return [item if isinstance(item, tuple) else ("", item) for item in self.recent]
 
     @property
