@@ -174,8 +174,8 @@ POLLS_STRICT, POLLS_MAX = 2, 6
 """Number of polls for a state in which the settings of the scripts must agree as well, and maximum
 number of polls of a peer that can return to its own state."""
 NAMED_AHEAD = 2
-"""Distance in rounds from the present round to the round whose state the first poll requests. Each
-further poll requests a round four times as far ahead."""
+"""Number of rounds between the latest round that more than f peers have reached and the first round
+that a poll names. Each further named round is four times as far ahead."""
 STALLED_BEHIND = 2
 """Minimum lag, in rounds, with which a trainer counts as stalled. Any peer may be one round
 behind."""

@@ -69,7 +69,7 @@ class PeerStanding:
         return far[len(far) // 2] if far else 0.0
 
     def reasons(self, f: int) -> Iterator[str]:
-        """Yield the reasons of the score. The most frequent evidence against updates comes
+        """Yield the reasons for the score. The most frequent evidence against updates comes
         first."""
         names, total = [name for name, _ in self.evidence], len(self.recent)
         found = [name for name in WORDS if name in names]
@@ -92,8 +92,8 @@ class PeerStanding:
 
     @classmethod
     def unpack(cls, packed: Any) -> PeerStanding:
-        """Return the standing from a row of ``TrustTable.pack`` without its peer. Raises ValueError
-        if the data is invalid."""
+        """Return the standing from a row of ``TrustTable.pack`` without the peer id. Raises
+        ValueError if the data is invalid."""
         score, suspected, phase, rounds_left, recent, served, *counts = packed
         refused, twice, accused, audited = (*counts, 0)[:4]
         if not are_counts((rounds_left, refused, twice, audited)):

@@ -1,10 +1,10 @@
-"""Trust: a score of each peer from named evidence. It determines the peers that are suspected, in
-quarantine or on parole, with reasons.
+"""Trust: a score for each peer, computed from named evidence. The score determines which peers are
+suspected, in quarantine or on parole, and for which reasons.
 
 The table is a pure function of the commits, so peers with the same commits have the same table.
-Crashes and lateness are no evidence; only messages that a peer has sent are. A peer that has
+Only messages that a peer has sent are evidence; crashes and lateness are not. A peer that has
 rejected a result of a server reports this in its own commits (``Accusation``). If more than f peers
-have accused the same result, at least one of them is honest. The phases of a peer:
+have accused the server for the same round, at least one of them is honest. The phases of a peer:
 
     normal --score < quarantine_below--> quarantined
     quarantined --trusted again by its updates--> on parole
@@ -14,21 +14,21 @@ have accused the same result, at least one of them is honest. The phases of a pe
     on parole --parole_rounds--> normal
 
 Suspicion is no proof, because an honest peer with different data is an outlier like a Byzantine
-one. So the rule does not use the updates of peers in quarantine, but still tolerates f, as the
-Byzantine peers may be among the others. Only proof lowers f (``proven``). There are two kinds of
+peer. So the rule does not use the updates of peers in quarantine, but still tolerates f Byzantine
+peers, which may be among the other peers. Only proof lowers f (``proven``). There are two kinds of
 proof. One is two results of the same attempt, each reported by more than f peers. The other is a
-wrong result for a micro-batch of a pipeline, found by more than f peers (``audits.py``); it leads
+wrong result for a micro-batch of a pipeline, found by more than f peers (``audits.py``). It leads
 to quarantine at once, even if f is 0. Suspicion alone leads to quarantine of at most f peers, the
 most suspicious first. No peer is quarantined if the rule would have too few updates left.
 
 The updates of a peer in quarantine are still measured. In every second round the rule runs once
-more with these updates added, and only their outlyingness is used. So the score of the peer still
-changes. After at most ten consecutive updates that are no outliers
+more with these updates included, and only the outlyingness of these updates is used. So the score
+of a peer in quarantine still changes. After at most ten consecutive updates that are no outliers
 (``TrustSettings.updates_to_return``), the peer is trusted again. Good updates do not outweigh
-evidence against a peer as a server.
+evidence against the results of a peer as a server.
 
-Quarantine and parole last a number of observed rounds, independent of the round numbers. If a peer
-resumes at a distant round, possibly because of a Byzantine peer, no quarantine ends.
+Quarantine and parole last for a number of observed rounds, whatever the round numbers are. So a
+jump to a distant round, which a Byzantine peer may cause, ends no quarantine.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ Change: TypeAlias = Literal["suspected", "trusted", "quarantined", "parole", "cl
 
 @dataclass(frozen=True, slots=True)
 class TrustTransition:
-    """Change of a peer's phase or suspicion with the commit of ``round_id``."""
+    """Change of the phase or of the suspicion of a peer, caused by the commits of ``round_id``."""
 
     peer: PeerId
     change: Change
@@ -75,16 +75,16 @@ _UNKNOWN = PeerStanding()  # standing of a peer without evidence; never changed
 
 
 class TrustTable:
-    """Scores in [0, 1]. Each score is 1 at first.
+    """Scores of all peers, in [0, 1]. Each score is 1 at first.
 
     Args:
         settings: Thresholds and numbers of rounds.
-        f: Byzantine peers to tolerate, and maximum number of peers in quarantine. With 0 the table
-            scores and suspects peers but quarantines none. Without a bound on Byzantine peers,
-            noise could lead to the quarantine of a majority.
+        f: Byzantine peers to tolerate, and maximum number of peers in quarantine. If f is 0, the
+            table scores and suspects peers but quarantines none: without a bound on Byzantine
+            peers, noise could lead to the quarantine of a majority.
         updates_for: Numbers of updates that the rule needs to tolerate 0, 1, ... f.
-        judged: Whether the rule has a judge, which does not reject updates because of different
-            data.
+        judged: Whether the rule judges updates by a gradient. Such a rule does not reject updates
+            because the data of the peers differ.
     """
 
     def __init__(
@@ -100,7 +100,8 @@ class TrustTable:
         self.spread = SpreadMonitor(f)
         self._standings: dict[PeerId, PeerStanding] = {}
         self._window = accusation_rounds(f)
-        self._locked_ever = False  # whether any peer was in quarantine; False saves a search
+        # whether any peer was ever in quarantine; if not, no search is needed
+        self._locked_ever = False
         self._parole_score = (settings.suspect_below + settings.quarantine_below) / 2
 
     # --- queries ----------------------------------------------------------------------------------
@@ -118,7 +119,7 @@ class TrustTable:
         )
 
     def quarantined(self) -> frozenset[PeerId]:
-        """Return the peers in quarantine: the next round does not aggregate their updates."""
+        """Return the peers in quarantine. The next round does not aggregate their updates."""
         if not self._locked_ever:
             return NOBODY
         return frozenset(
@@ -126,13 +127,12 @@ class TrustTable:
         )
 
     def proven(self) -> frozenset[PeerId]:
-        """Return the peers in quarantine that are proven Byzantine. Each of them lowers the f of
-        the rule by one."""
+        """Return the peers in quarantine that are proven Byzantine. Each of these peers lowers the
+        f of the rule by one."""
         return frozenset([peer for peer in self.quarantined() if self._standings[peer].is_proven])
 
     def may_serve(self, peer: PeerId) -> bool:
-        """Whether a peer may serve the next round, which is so unless it is in quarantine or on
-        parole."""
+        """Whether a peer may serve in the next round: it is neither in quarantine nor on parole."""
         return self._standings.get(peer, _UNKNOWN).phase == "normal"
 
     def servers(self, peers: tuple[PeerId, ...]) -> tuple[PeerId, ...]:
@@ -140,13 +140,13 @@ class TrustTable:
         return tuple(filter(self.may_serve, peers)) if self._locked_ever else peers
 
     def reasons(self, peer: PeerId) -> tuple[str, ...]:
-        """Return the reasons of the score, the most frequent first; none without evidence against
+        """Return the reasons for the score, the most frequent first; empty without evidence against
         the peer."""
         return tuple(self._standings.get(peer, _UNKNOWN).reasons(self.f))
 
     def lacks(self, accuser: PeerId, peer: PeerId, of_round: int, round_id: int) -> bool:
-        """Whether the accusation by ``accuser`` adds evidence: it is not stored, and in
-        ``round_id`` it is not too old."""
+        """Whether the accusation by ``accuser`` is new evidence: it is not stored, it is not too
+        old in ``round_id``, and ``peer`` is not in quarantine."""
         standing = self._standings.get(peer, _UNKNOWN)
         new = is_news(standing.accused, accuser, of_round)
         return new and of_round >= round_id - self._window and standing.phase != "quarantined"
@@ -159,9 +159,9 @@ class TrustTable:
         proven: Sequence[PeerId] = (),
         audited: Sequence[PeerId] = (),
     ) -> list[TrustTransition]:
-        """Record the commits of one round, one for each shard. An outlier in any shard counts as an
-        outlier. ``proven``: peers that are proven, in this round, to have sent different results in
-        one attempt. ``audited``: peers that audits convict in this round."""
+        """Record the commits of one round, one for each shard. An update that is an outlier in any
+        shard counts as an outlier. ``proven``: peers that this round proves to have sent different
+        results in one attempt. ``audited``: peers that audits convict in this round."""
         assert commits, "a round has at least one shard"
         contributors: dict[PeerId, Contribution] = {}
         rejected: dict[PeerId, Rejection] = {}
@@ -189,8 +189,7 @@ class TrustTable:
         )
 
     def _serve(self, commits: Sequence[Commit]) -> tuple[PeerId, ...]:
-        """Record accepted and rejected results. Return the servers with a possible change of
-        trust."""
+        """Record accepted and rejected results. Return the servers whose trust may have changed."""
         changed: list[PeerId] = []
         for commit in commits:
             server = self._standings.get(commit.server, _UNKNOWN)
@@ -214,8 +213,8 @@ class TrustTable:
         return tuple(changed)
 
     def _record_accusation(self, standing: PeerStanding, commit: Commit, of_round: int) -> None:
-        """Record that the server of ``commit`` has rejected a result. The rejection takes effect
-        after more than f peers have reported it."""
+        """Record that the server of ``commit`` has rejected a result of another server. The
+        rejection takes effect after more than f peers have reported it."""
         oldest = commit.round_id - self._window
         standing.accused, enough = accuse(standing.accused, commit.server, of_round, oldest, self.f)
         if enough:
@@ -234,9 +233,9 @@ class TrustTable:
         """Record the evidence of one round.
 
         Args:
-            roster: Peers of which a majority must stay out of quarantine; None for all peers with
+            roster: Peers of which a majority must stay out of quarantine; None means all peers with
                 evidence.
-            accused: Other peers with a possible change of trust.
+            accused: Other peers whose trust may have changed.
         Returns: Transitions in the order of the peers.
         """
         judged: dict[PeerId, tuple[str, float]] = {}
@@ -264,11 +263,11 @@ class TrustTable:
             if standing is None:
                 standing = self._standings[peer] = PeerStanding()
             standing.score = memory * standing.score + (1.0 - memory) * (0.0 if name else 1.0)
-            # Two decimals, because the tables of a thousand peers must fit in a message.
+            # Store two decimals only, because the tables of a thousand peers must fit in a message.
             far = round(far, 2)
             standing.recent = (*standing.recent[1 - TRUST_ROUNDS :], (name, far) if name else far)
         if self.spread.is_due() and not self._judged:
-            # in the same order as after a state transfer
+            # sorted, so that the order is the same as after a state transfer
             standings = [standing for _, standing in sorted(self._standings.items())]
             self.spread.measure([s.distances for s in standings if s.phase != "quarantined"])
         affected = dict.fromkeys([*judged, *accused])
@@ -285,13 +284,14 @@ class TrustTable:
         return [each for each in rejected if each.reason == "quarantined" and each.peer in locked]
 
     def _bound(self, contributors: Sequence[Contribution]) -> float:
-        """Return the outlyingness from which an update may be an outlier.
+        """Return the outlyingness above which an update may be an outlier.
 
-        The more the data of the peers differ, the less distance separates Byzantine from honest
-        peers. With labels sorted by peer, two honest peers of ten were 7.6 typical distances out,
-        and the others up to 2.5. So the bound grows with the square of the usual spread. If the
-        data count as different, the bound is ``outlying`` times as high, because the data still
-        differ after a model has converged, although the spread no longer shows it.
+        The more the data of the peers differ, the less does distance separate Byzantine from honest
+        peers. In a run of ten peers with labels sorted by peer, two honest peers had an
+        outlyingness of 7.6, and the others of at most 2.5. So the bound grows with the square of
+        the usual spread. If the data count as different, the bound is multiplied by ``outlying``:
+        after a model has converged, the data still differ, although the spread of the updates no
+        longer shows the difference.
         """
         outlying = self.settings.outlying
         if self._judged:
@@ -301,7 +301,7 @@ class TrustTable:
         return outlying * unit * unit * (outlying if self.spread.is_unequal else 1.0)
 
     def _past(self, peer: PeerId) -> list[float]:
-        """Return the outlyingness of the recent updates of a peer, without the oldest one, which
+        """Return the outlyingness of the recent updates of a peer, without the oldest update, which
         the next update replaces."""
         return self._standings.get(peer, _UNKNOWN).distances[1 - TRUST_ROUNDS :]
 
@@ -325,8 +325,8 @@ class TrustTable:
         return changes
 
     def _is_trusted_again(self, standing: PeerStanding) -> bool:
-        """Whether good updates end a quarantine early. They do not if the evidence against the peer
-        as a server alone would lead to quarantine."""
+        """Whether good updates end a quarantine early. They do not if the evidence against the
+        results of the peer would lead to quarantine by itself."""
         settings = self.settings
         return (
             standing.phase == "quarantined"
@@ -350,8 +350,8 @@ class TrustTable:
         return changes
 
     def _quarantine(self, round_id: int, roster: Sequence[PeerId] | None) -> list[TrustTransition]:
-        """Quarantine the peers that are suspicious enough, and release others if there is no
-        room."""
+        """Quarantine the peers whose trust is low enough. If there is no room for such a peer,
+        release a less suspicious peer."""
         below = self.settings.quarantine_below
         low = [p for p, s in self._standings.items() if s.score < below or s.served < below]
         if not low and not self._locked_ever:
@@ -374,7 +374,8 @@ class TrustTable:
         return changes
 
     def _review(self, round_id: int, members: Collection[PeerId]) -> list[TrustTransition]:
-        """Release the least suspicious peers while the rule has too few updates to tolerate f."""
+        """Release the least suspicious peer, as long as the rule has too few updates to tolerate
+        f."""
         changes: list[TrustTransition] = []
         while self._lacks_updates(members, self.quarantined()):
             least = self._least_suspicious(members)
@@ -384,8 +385,8 @@ class TrustTable:
         return changes
 
     def _has_room(self, members: Collection[PeerId], peer: PeerId) -> bool:
-        """Whether ``peer`` can be quarantined in addition. A majority of n members, which is n // 2
-        + 1, must stay out of quarantine, and as many members as the rule needs."""
+        """Whether ``peer`` can be quarantined as well. A majority of the n members, n // 2 + 1,
+        must stay out of quarantine, and at least as many members as the rule needs updates."""
         locked = self.quarantined()
         inside = len(locked.intersection(members))
         return (
@@ -395,8 +396,8 @@ class TrustTable:
         )
 
     def _lacks_updates(self, members: Collection[PeerId], locked: frozenset[PeerId]) -> bool:
-        """Whether the members out of quarantine are too few for the rule, and some peers in
-        quarantine can be released."""
+        """Whether too few members for the rule are out of quarantine, and some peer in quarantine
+        can be released."""
         inside = locked.intersection(members)
         proven = sum([1 for peer in inside if self._standings[peer].is_proven])
         left = max(0, min(self.f, len(self._updates_for) - 1) - proven)
@@ -407,8 +408,9 @@ class TrustTable:
         return not standing.is_proven, standing.trust, -standing.typical, peer
 
     def _least_suspicious(self, members: Collection[PeerId]) -> PeerId | None:
-        """Return the peer that is released next: the least outlying one in quarantine without
-        proof. Peers in quarantine for reasons other than outlyingness come last."""
+        """Return the peer in quarantine that is released next: of the peers without proof, the
+        least outlying. Peers that are in quarantine for reasons other than outlyingness are
+        released last."""
         locked = [
             peer
             for peer in self.quarantined() & set(members)
@@ -426,9 +428,9 @@ class TrustTable:
         )
 
     def _is_worse(self, peer: PeerId, locked: PeerId) -> bool:
-        """Whether ``peer`` is clearly more suspicious than a peer in quarantine: it is proven
-        Byzantine, or much farther out. Without a clear difference, two similar peers would
-        alternate."""
+        """Whether ``peer`` is clearly more suspicious than ``locked``, a peer in quarantine: it is
+        proven Byzantine, or much more outlying. If a small difference were enough, two similar
+        peers would alternate in quarantine."""
         ours, theirs = self._standings[peer], self._standings[locked]
         return ours.is_proven or ours.typical > self.settings.farther * theirs.typical > 0.0
 
@@ -438,14 +440,15 @@ class TrustTable:
         standing.phase, standing.score = "parole", self._parole_score
         standing.served = max(standing.served, self._parole_score)
         standing.rounds_left = self.settings.parole_rounds
-        # Old evidence must not be a reason for later transitions. The outlyingness is kept, because
-        # data that differ will still differ.
+        # Old evidence must not be a reason for later transitions. The outlyingness stays stored,
+        # because it shows how much the data of the peer differ.
         standing.recent = tuple(standing.distances)
         standing.refused = standing.twice = standing.audited = 0
         return self._transition(peer, "parole", round_id)
 
     def standing_out(self, round_id: int) -> list[TrustTransition]:
-        """Return transitions for the suspected and the quarantined peers, dated to ``round_id``."""
+        """Return transitions that describe the suspected and the quarantined peers, with the round
+        ``round_id``."""
         found: list[TrustTransition] = []
         for peer, standing in sorted(self._standings.items()):
             if standing.suspected:
@@ -483,8 +486,8 @@ class TrustTable:
 
 
 def _worse(known: Rejection | None, other: Rejection) -> Rejection:
-    """Return the worse of two rejections of one peer in two shards: the one with evidence,
-    otherwise the one with the higher outlyingness."""
+    """Return the worse of two rejections of one peer in two shards: the rejection that is evidence,
+    otherwise the rejection with the higher outlyingness."""
     if known is None or other.reason in WORDS:
         return other
     is_farther = known.reason == other.reason and other.outlyingness > known.outlyingness

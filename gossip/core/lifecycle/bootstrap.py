@@ -25,14 +25,14 @@ class WaitForPeers:
 
 @dataclass(frozen=True, slots=True)
 class BeginFresh:
-    """Decision to begin with the local state, which equals that of the other peers."""
+    """Decision to begin with the local state, which equals the state of the other peers."""
 
     present: tuple[PeerId, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class TakeState:
-    """Decision to request the state of ``donor``: the run is ahead, or begins with other
+    """Decision to request the state of ``donor``, because the run is ahead or begins with other
     weights."""
 
     donor: PeerId
@@ -48,8 +48,8 @@ class RebuildStage:
 
 
 Decision: TypeAlias = WaitForPeers | BeginFresh | TakeState | RebuildStage | Halt
-"""``Halt``: this peer cannot begin. Its model differs from that of the run, no quorum arrived in
-time, or the run has had rounds and no peer with their state has arrived."""
+"""``Halt``: this peer cannot begin. Either its model differs from the model of the run, or no
+quorum arrived in time, or the run has had rounds but no peer with their state has arrived."""
 
 
 class Bootstrap:
@@ -57,7 +57,8 @@ class Bootstrap:
     reach the same decision.
 
     Args:
-        elsewhere: Returns the round of the other stages of a pipeline, or None if it is unknown.
+        elsewhere: Function that returns the round of the other stages of a pipeline, or None if it
+            is unknown.
     """
 
     def __init__(
@@ -71,7 +72,7 @@ class Bootstrap:
         self.needed = max(quorum_of(settings, len(settings.peers)), settings.rounds.min_peers)
         self.hellos: dict[PeerId, Hello] = {}
         self._first = frozenset(settings.peers)
-        # layouts in the hellos, and whether any hello comes from a run that has begun
+        # all layouts in hellos, and whether any hello has shown that the run has begun
         self._layouts: set[bytes] = set()
         self._begun = False
         self._started_at = self._reported_at = 0.0
@@ -81,11 +82,13 @@ class Bootstrap:
         self._followed: tuple[PeerId, float] | None = None  # Chosen donor, and time of the choice.
         self._passed: set[PeerId] = set()  # Donors that have not sent a state in time.
         self._pardons: Counter[PeerId] = Counter()
-        self._stale: set[PeerId] = set()  # Peers without a hello since a poll found no state.
-        # The trainer has the state of a round, from an earlier node process of this peer.
+        # Peers that have sent no hello since a poll found no state.
+        self._stale: set[PeerId] = set()
+        # Whether the trainer has the state of a round, because it has outlived an earlier node
+        # process.
         self.holds = False
         self._rounds: dict[PeerId, int] = {}  # Latest round that each peer has announced.
-        # Time since which enough peers are present to begin without the missing ones.
+        # Time since which enough peers are present to begin without the missing peers.
         self._enough_at: float | None = None
 
     def prepare(self, holds: bool) -> None:
@@ -97,8 +100,8 @@ class Bootstrap:
         self._started_at = self._reported_at = now
 
     def again(self, now: float) -> list[Report]:
-        """Start the wait again, because no peer sent the chosen weights: the donor may be dead,
-        late or Byzantine. From now on, only peers with a new hello count as ahead."""
+        """Restart the wait, because no peer has sent the chosen weights: the donor may be dead,
+        late or Byzantine. From now on, a peer counts as ahead only after a new hello."""
         self.start(now)
         if (
             self._followed is not None
@@ -110,16 +113,16 @@ class Bootstrap:
         return [Report("no_state_found", {"passed": sorted(self._passed)})]
 
     def begins_anew(self, peer: PeerId) -> None:
-        """Permit a new incarnation of a donor that sent no state to be a donor, at most
-        ``PARDONS_MAX`` times."""
+        """If ``peer`` was excluded as a donor because it sent no state, permit its new incarnation
+        to be a donor again, at most ``PARDONS_MAX`` times."""
         if peer in self._passed and self._pardons[peer] < PARDONS_MAX:
             self._pardons[peer] += 1
             self._passed.remove(peer)
 
     @property
     def had_round(self) -> int:
-        """Latest round that the run has certainly reached: the round that more than f peers have
-        announced, that of the settings, or that of the other stages, whichever is latest."""
+        """Latest round that the run has certainly reached: the maximum of the round that more than
+        f peers have announced, the round in the settings, and the round of the other stages."""
         rounds = sorted(self._rounds.values(), reverse=True)
         announced = rounds[self.settings.f] if len(rounds) > self.settings.f else 0
         return max(self.settings.had_round, announced, self.elsewhere() or 0)
@@ -133,7 +136,7 @@ class Bootstrap:
         return now - self._started_at
 
     def record_hello(self, peer: PeerId, hello: Hello, now: float) -> bool:
-        """Record the hello of ``peer``. Return whether it is the first one."""
+        """Record the hello of ``peer``. Return whether it is the first hello of ``peer``."""
         new = peer not in self.hellos
         self.hellos[peer] = hello
         self._layouts.add(hello.layout)
@@ -148,7 +151,7 @@ class Bootstrap:
         return new
 
     def unheard(self) -> set[PeerId]:
-        """Return the first peers of the run that have sent no hello yet."""
+        """Return the initial peers of the run that have sent no hello yet."""
         return {peer for peer in self.settings.peers if peer not in self.hellos}
 
     def initial_digest(self, donor: PeerId | None) -> bytes:
@@ -157,7 +160,7 @@ class Bootstrap:
 
     def missed_by(self, donor: PeerId) -> set[PeerId]:
         """Return the peers that are missing at the start of a run with the state of ``donor``.
-        Return none if the run has already begun."""
+        Return an empty set if the run has already begun."""
         return self.unheard() if self.hellos[donor].round_id == 0 else set()
 
     def report_waiting(self, missing: tuple[PeerId, ...], now: float) -> list[Report]:
@@ -170,8 +173,8 @@ class Bootstrap:
         ]
 
     def only_waits(self, now: float) -> bool:
-        """Whether ``decide`` can only wait and no report is due: no peer has begun, and a peer that
-        may still arrive is missing. This avoids the costly ``decide`` for all hellos except the
+        """Whether ``decide`` could only wait and no report is due: no peer has begun, and a missing
+        peer may still arrive. This check avoids the costly ``decide`` at every hello except the
         last."""
         waited_s, rounds = self.waited_s(now), self.settings.rounds
         if (
@@ -187,17 +190,16 @@ class Bootstrap:
         return any(not (self.view.is_gone(peer) or self.view.has_ended(peer)) for peer in missing)
 
     def decide(self, now: float) -> Decision:
-        """Return the decision. After the start timeout, or after the patience of ``min_peers``, the
-        run begins with the present peers, or this peer gives up."""
+        """Return the decision. After the start timeout, or after ``patience_s`` with ``min_peers``,
+        the run begins with the present peers, or this peer halts."""
         expected = self.settings.peers
         others = [peer for peer in expected if peer != self.local]
-        # No peer waits for peers that are gone. A peer that ended before it had a link has
-        # announced nothing, so the launcher's report also counts.
+        # Do not wait for peers that are gone. A peer that ended before it had a link has announced
+        # nothing, so the report of the launcher is used as well.
         gone = {peer for peer in others if self.view.is_gone(peer) or self.view.has_ended(peer)}
         self._drop_hellos(gone)
         own = self.hellos.get(self.local)
-        # Newcomers, whatever their number, do not affect the choice of the model and of the
-        # initial weights.
+        # Newcomers do not vote on the model and the initial weights, however many they are.
         voters = {
             peer: hello
             for peer, hello in self.hellos.items()
@@ -207,19 +209,20 @@ class Bootstrap:
             return self._wait(tuple(peer for peer in expected if peer not in self.hellos), now)
         unreachable = {peer for peer in others if self.view.skip_reason(peer)}
         layout = _most_common({peer: hello.layout for peer, hello in voters.items()})
-        # Peers in their first round with other weights. Those of an absent peer may be lost, so it
-        # does not count.
+        # Peers that have begun with other weights. An absent peer is excluded, because its weights
+        # may be lost.
         apart = (
             {peer for peer, hello in voters.items() if hello.begun and hello.state != own.state}
             - gone
             - unreachable
         )
-        # A peer that has loaded a checkpoint is also in a later round than the first.
+        # This includes peers that have loaded a checkpoint.
         ahead_of_us = {
             peer for peer, hello in self.hellos.items() if hello.round_id > own.round_id
         } | apart
         ahead_of_us -= self._stale | {self.local}
-        # Donors that sent no state are assumed to be Byzantine as long as they are at most f.
+        # Donors that sent no state are assumed to be Byzantine, as long as there are at most f of
+        # them.
         running = sorted(
             ahead_of_us - self._passed
             if len(self._passed & ahead_of_us) <= self.settings.f
@@ -250,8 +253,8 @@ class Bootstrap:
         if any(peer not in gone for peer in missing) and not time_is_up:
             return WaitForPeers(missing)
         lacks = own.round_id == 0 and not any(self.hellos[peer].state for peer in present)
-        # A peer with a loaded checkpoint is in the round of the checkpoint, as are all other
-        # stages. ``outlived``: the trainer has outlived its former node process
+        # A peer with a loaded checkpoint is in the round of the checkpoint, and so are all other
+        # stages. ``outlived``: the trainer has outlived its former node process.
         outlived = self.holds and own.round_id == 0
         if (lacks or outlived) and (rebuilds := self._rebuild(present, time_is_up)) is not None:
             return rebuilds
@@ -275,15 +278,16 @@ class Bootstrap:
         return f"the run has been in round {self.had_round}, and no peer with {of}"
 
     def _rebuild(self, present: tuple[PeerId, ...], time_is_up: bool) -> Decision | None:
-        """Return the decision of a stage without a state; None if no peer can create one now.
+        """Return the decision of a stage without a state; None if no peer can create a state now.
 
-        The present peer with the lowest id creates a new state, if the settings allow it, or
-        continues with the state of its trainer. The other peers wait for its state.
+        The present peer with the lowest id creates a new state, if the settings allow this, or
+        continues with the state of its trainer. The other peers wait for the state of this peer.
         """
         pipeline, round_id = self.settings.pipeline, self.elsewhere()
         if pipeline is None or len(present) < self.needed:
             return None
-        if self.holds and round_id is None:  # the trainer has run rounds with a former node process
+        # the trainer has run rounds with an earlier node process
+        if self.holds and round_id is None:
             return None if time_is_up else WaitForPeers(())
         if not pipeline.rebuilds and not self.holds:
             return (
@@ -301,14 +305,15 @@ class Bootstrap:
         return None if round_id is None else RebuildStage(round_id)
 
     def _drop_hellos(self, gone: set[PeerId]) -> None:
-        """Drop the round 0 hellos of ``gone``, because a new incarnation may have other weights."""
+        """Drop the hellos of the peers ``gone`` in round 0, because their new incarnations may have
+        other weights."""
         for peer in gone.intersection(self.hellos):
             if self.hellos[peer].round_id == 0:
                 del self.hellos[peer]
 
     def _begin(self, own: Hello, present: tuple[PeerId, ...], now: float) -> Decision:
-        """Return the decision when enough peers are present. They begin with the weights that most
-        of them have."""
+        """Return the decision when enough peers are present. The run begins with the most common
+        weights of these peers."""
         if own.round_id > 0:
             return BeginFresh(present)
         states = {peer: self.hellos[peer].state for peer in present if self.hellos[peer].state}
@@ -331,9 +336,9 @@ class Bootstrap:
     def _may_have_begun(
         self, present: tuple[PeerId, ...], state: bytes, now: float
     ) -> tuple[PeerId, ...]:
-        """Return the peers that may have begun without the local one since their last hello. Before
-        the local model was ready, these peers had other weights than ``state``. The wait for their
-        next hello is short."""
+        """Return the peers that may have begun without the local peer since their last hello. When
+        the local model was not ready yet, these peers announced other weights than ``state``. The
+        wait for their next hello is short."""
         if self._prepared_at is None or now - self._prepared_at > WAITING_REPORT_S:
             return ()
         return tuple(
@@ -346,10 +351,10 @@ class Bootstrap:
 
     def _is_patience_over(self, present: tuple[PeerId, ...], now: float) -> bool:
         """Whether enough peers have been present for ``patience_s``, so that the run begins without
-        the missing ones.
+        the missing peers.
 
-        The time counts from the moment at which enough peers were present, not from the last
-        arrival. So all of them begin at nearly the same time.
+        The time is measured from the moment at which enough peers were present, not from the last
+        arrival. So all present peers begin at nearly the same time.
         """
         if len(present) < self.needed:
             self._enough_at = None
@@ -363,9 +368,10 @@ class Bootstrap:
         )
 
     def _is_credible(self, count: int, now: float) -> bool:
-        """Whether ``count`` peers with another model are enough for this peer to halt. They always
-        are for a first peer of the run, because it counts among the voters itself. A newcomer needs
-        more than f peers, or a wait of ``WAITING_REPORT_S``."""
+        """Whether the hellos of ``count`` peers with another model are enough for this peer to
+        halt. An initial peer of the run needs no minimum, because it votes on the model itself. A
+        newcomer halts if there are more than f such peers, or after a wait of
+        ``WAITING_REPORT_S``."""
         return (
             self.local in self._first
             or count > self.settings.f
@@ -373,8 +379,9 @@ class Bootstrap:
         )
 
     def _wait(self, missing: tuple[PeerId, ...], now: float) -> Decision:
-        """Wait: no peer of the run has sent a hello yet, or this peer is a newcomer and the run has
-        not begun. A newcomer halts after the start timeout."""
+        """Return the decision to wait, because no peer of the run has sent a hello yet, or because
+        this peer is a newcomer and the run has not begun. A newcomer halts after the start
+        timeout."""
         waited_s = self.waited_s(now)
         if self.local in self._first or waited_s <= self.settings.rounds.start_timeout_s:
             return WaitForPeers(missing)
@@ -383,7 +390,8 @@ class Bootstrap:
 
 
 def _most_common(values: dict[PeerId, bytes]) -> bytes:
-    """Return the most common value. If several are, return that of the lowest peer."""
+    """Return the most common value. If several values are equally common, return the value of the
+    peer with the lowest id."""
     counts = Counter(values.values())
     best = max(counts.values())
     return next(values[peer] for peer in sorted(values) if counts[values[peer]] == best)

@@ -1,13 +1,13 @@
-"""Check of the last result of a training. In earlier rounds, the hash chain in the messages of the
-next round reveals a wrong result. The last round has no next round.
+"""Check of the last result of a training. In all other rounds, the hash chain in the messages of
+the next round reveals a wrong result, but no round follows the last round.
 
-After the trainer has applied the last round, the peer therefore requests the head of the hash chain
-from every other peer, before the trainer continues with its parameters. The request is a ``Hello``
-with ``asks``, and peers in the same round reply. If more than f peers hold another head, and more
-peers hold it than the local head, this peer adopts the state of one of them. If two heads are held
-by equally many peers, the lower one wins, so both sides end with the same result. If minorities may
-continue, ``fork_choice.py`` decides instead. All waits are limited: for silent peers, for lost
-peers, and for a state.
+So after the trainer has applied the last round, the peer requests the head of the hash chain from
+every other peer. The trainer waits for the result before it returns its parameters to the script.
+The request is a ``Hello`` with ``asks``, and peers in the same round reply. If more than f peers
+have another head, and this head has more peers than the local head, this peer adopts the state of
+one of them. If two heads have the same number of peers, the lower head wins, so that both sides end
+with the same result. If minorities may continue, ``fork_choice.py`` decides instead. All waits are
+limited: for silent peers, for lost peers, and for a state.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from .hello import HelloExchange
 
 
 class FinalCheck:
-    """Comparison of the last result with those of the other peers.
+    """Comparison of the last result with the last results of the other peers.
 
-    ``round_id`` is the round after the last one while the trainer waits for the comparison,
-    otherwise None.
+    While the trainer waits for the comparison, ``round_id`` is the round after the last round.
+    Otherwise it is None.
     """
 
     def __init__(
@@ -55,8 +55,8 @@ class FinalCheck:
         self._last = -1  # the last round that was checked
         self._since = self._again_at = 0.0
         self._taking_since: float | None = None  # Start of the wait for the state of another peer.
-        # The head that this peer has changed from. It changes only once, because otherwise
-        # Byzantine peers could make it alternate.
+        # Head that this peer has left for another head. A peer changes its head only once, because
+        # otherwise Byzantine peers could make it alternate between heads.
         self._left: bytes | None = None
         self._changes = False
 
@@ -67,7 +67,7 @@ class FinalCheck:
             return [StateConfirmed(round_id, self.lag is None)]
         if self.round_id == round_id:
             return []
-        # A repeated request of the trainer does not extend the timeout.
+        # A repeated request by the trainer does not extend the timeout.
         if round_id != self._last:
             self._last, self._since, self._left = round_id, now, None
         self.round_id = round_id
@@ -76,8 +76,8 @@ class FinalCheck:
 
     def on_hello(self, peer: PeerId, incarnation: int, hello: Hello, now: float) -> list[Effect]:
         """Record the round and branch of a hello. Reply if the hello requests it and its sender is
-        in the same round. During its own final check, the local peer sends hellos periodically and
-        need not reply."""
+        in the same round. If the local peer is in its own final check, it sends hellos
+        periodically, so it need not reply."""
         if self.lag is None or not hello.chain:
             return []
         self._heads[peer] = hello.round_id, hello.chain
@@ -85,23 +85,23 @@ class FinalCheck:
         return self.hello_exchange.answer(peer, incarnation, now) if answers else []
 
     def differs(self, peer: PeerId) -> bool:
-        """Whether ``peer`` has announced another state at the start of the present round."""
+        """Whether ``peer`` has announced another head before the present round."""
         if self.lag is None:
             return False
         at, chain = self._heads.get(peer, (-1, b""))
         return at == self.progress.round_id and chain != self.lag.lineage.head
 
     def rejects(self, message: Message) -> bool:
-        """Whether ``message`` is a commit of a round after the last one. The local peer has no
-        update to compare it with, so it accepts the commit only if more than f peers are past that
-        round."""
+        """Whether to reject ``message``, because it is a commit of the round after the last round.
+        The local peer has no update to compare with such a commit, so it accepts the commit only if
+        more than f peers are in a later round."""
         if self.lag is None or self.round_id is None or not isinstance(message, Commit):
             return False
         return message.round_id == self.round_id and not self.lag.is_passed(message.round_id)
 
     def allows_recovery(self) -> bool:
-        """Whether this peer may adopt another state. During the check, the decision of the check is
-        required. If minorities may continue, that of ``fork_choice`` is sufficient."""
+        """Whether this peer may adopt another state. During the check, it may do so only if the
+        check has decided this, or if minorities may continue."""
         weighed, self._changes = self._changes, False
         return (
             weighed
@@ -110,12 +110,11 @@ class FinalCheck:
         )
 
     def check_result(self, takes_part: bool, now: float) -> list[Effect]:
-        """Confirm the result, adopt another one, or wait. The peer calls this after each event
+        """Confirm the result, adopt another result, or wait. The peer calls this after each event
         while ``round_id`` is not None.
 
         Args:
-            takes_part: Whether this peer takes part in the rounds, which it does not during
-                recovery.
+            takes_part: Whether this peer takes part in the rounds. It does not during recovery.
         """
         lag, asked, here = self.lag, self.round_id, self.progress.round_id
         assert lag is not None
@@ -123,7 +122,7 @@ class FinalCheck:
         if not takes_part or lag.lost_track is not None:
             return self._await_state(now)
         self._taking_since = None
-        if here != asked:  # more than f peers are past the last round
+        if here != asked:  # more than f peers are in a round after the last round
             over = now >= self._since + self._patience_s(lag, False)
             return self._confirm(here > asked) if over or here > asked else []
         missing = [
@@ -137,8 +136,8 @@ class FinalCheck:
         others, waited = sum(heads.values()), now >= self._since + REPLY_S
         over = now >= self._since + self._patience_s(lag, others > 0)
         chain, theirs = min(heads.items(), key=lambda head: (-head[1], head[0]), default=(b"", 0))
-        # A donor that is about to adopt a state itself sends none. The change is therefore tried
-        # again until the timeout.
+        # A donor that is about to adopt a state itself sends no state. So the change is tried again
+        # until the timeout.
         may_change = self._left in (None, None if over else own) and not lag.fork_choice.may_differ
         if theirs > f and (theirs, own) > (ours, chain) and may_change:
             if (
@@ -159,14 +158,15 @@ class FinalCheck:
         return self._request_heads(now) if now >= self._again_at else []
 
     def _patience_s(self, lag: LagDetector, differ: bool) -> float:
-        """Return the longest wait for replies, in seconds. On slow links the other peers receive
-        the last result later. If heads ``differ``, one side also needs time to adopt a state."""
+        """Return the longest wait for replies, in seconds. If links are slow, the other peers may
+        receive the last result later. If heads ``differ``, one side also needs time to adopt a
+        state."""
         usual_s = lag.deadline.typical_round_s() if lag.transfer_tracker.takes_time else None
         taken_over_s = lag.deadline.cap_s if differ else 0.0
         return lag.settings.rounds.drain_timeout_s + USUAL_FACTOR * (usual_s or 0.0) + taken_over_s
 
     def _await_state(self, now: float) -> list[Effect]:
-        """Wait for the state of another peer, at most as long as its donors stay."""
+        """Wait for the state of another peer, at most as long as the donors stay."""
         assert self.lag is not None
         self._taking_since = now if self._taking_since is None else self._taking_since
         settings = self.lag.settings.rounds
@@ -191,7 +191,7 @@ class FinalCheck:
         ]
 
     def stop(self) -> None:
-        """End the check. The trainer no longer waits for it."""
+        """End the check, so that the trainer no longer waits for the result."""
         self.round_id = None
         self.hello_exchange.ask(False)
 
@@ -218,7 +218,7 @@ class FinalCheck:
     def _decide_at_deadline(
         self, ours: int, others: dict[bytes, int], missing: list[PeerId]
     ) -> list[Effect]:
-        """Decide from the replies so far, after the timeout."""
+        """Decide after the timeout, from the replies that have arrived."""
         assert self.lag is not None
         agreed = ours > self.lag.settings.f + sum(others.values())
         fields = {

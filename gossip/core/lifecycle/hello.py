@@ -12,13 +12,13 @@ from gossip.core.view import MembersView
 
 
 class HelloExchange:
-    """The ``Hello`` of this peer, and its replies to those of other peers.
+    """The ``Hello`` of this peer, and its replies to the ``Hello`` messages of other peers.
 
-    ``stage`` is ``ready`` as long as other peers may rely on this one.
+    ``stage`` is ``ready`` as long as other peers may rely on this peer.
 
     Args:
-        may_begin: Whether the run may begin with the weights of this peer. Otherwise the hello
-            omits the digest of the weights.
+        may_begin: Function that returns whether the run may begin with the weights of this peer. If
+            not, the hello omits the digest of the weights.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class HelloExchange:
         self.stage: Stage = "ready"
         self.asks = self.begun = False
         self._may_begin = may_begin
-        # incarnation and time of the last reply
+        # incarnation and time of the last reply, by peer
         self._answered: dict[PeerId, tuple[int, float]] = {}
 
     def prepare(self, event: Prepared) -> None:
@@ -48,20 +48,20 @@ class HelloExchange:
         self.layout, self.state = event.layout, event.state
 
     def adopt(self, state: bytes) -> None:
-        """Continue with an adopted state. ``state`` is the digest of the weights that the run began
-        with. A peer with these weights needs no state from this one."""
+        """Continue with an adopted state. ``state`` is the digest of the initial weights of the
+        run. In round 0, a peer with the same weights needs no state from this peer."""
         self.begun, self.state = True, state
 
     def ask(self, asks: bool) -> None:
-        """Set whether hellos request a hello in reply, for the final check (``Hello.asks``)."""
+        """Set ``Hello.asks``: whether hellos request a hello in reply, for the final check."""
         self.asks = asks
 
     def end(self, stage: Stage) -> None:
         self.stage = stage
 
     def begin(self) -> None:
-        """Record that the run begins with the weights of this peer, or continues from a checkpoint
-        that all peers have loaded."""
+        """Record that the run has begun, with the weights of this peer or from a checkpoint that
+        all peers have loaded."""
         self.begun = True
 
     def hello(self) -> Hello:
@@ -86,8 +86,8 @@ class HelloExchange:
         return Send(peer, self.hello())
 
     def answer(self, peer: PeerId, incarnation: int, now: float) -> list[Effect]:
-        """Reply to a hello, at most once in ``ANSWER_INTERVAL_S`` to one incarnation of a peer.
-        Otherwise two idle peers would reply to each other forever."""
+        """Reply to a hello, at most once in ``ANSWER_INTERVAL_S`` to the same incarnation of a
+        peer. Otherwise two idle peers would reply to each other forever."""
         last, answered_at = self._answered.get(peer, (-1, 0.0))
         if last == incarnation and now - answered_at < ANSWER_INTERVAL_S:
             return []
@@ -95,13 +95,14 @@ class HelloExchange:
         return [self.to(peer)]
 
     def answer_missed_farewell(self, event: Received, now: float) -> list[Effect]:
-        """Reply with a hello to an update or a request for an update. Its sender has missed the
+        """Reply to an update or an update request with a hello, because the sender has missed the
         announcement that this peer has ended."""
         missed = isinstance(event.message, Update | UpdateRequest)
         return self.answer(event.sender, event.incarnation, now) if missed else []
 
     def to_all(self) -> list[Send]:
-        """Return a hello for every peer within reach. This includes peers that have sent nothing
-        yet: a peer with a wrong address of this one can only receive."""
+        """Return a hello for every peer within reach, including peers that have sent nothing yet: a
+        peer that has a wrong address of this peer can receive messages from it, but cannot send
+        any."""
         hello = self.hello()
         return [Send(peer, hello) for peer in self.members.within_reach()]

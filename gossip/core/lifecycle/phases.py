@@ -1,6 +1,7 @@
-"""Phases of a peer, and the only table of the transitions between them.
+"""Phases of a peer, and the table of all transitions between phases.
 
-``diagram`` builds the diagram in ``docs/architecture.md`` from it, and a test compares the two.
+``diagram`` creates the diagram in ``docs/architecture.md`` from this table, and a test compares the
+two.
 """
 
 from __future__ import annotations
@@ -44,12 +45,12 @@ TRANSITIONS: dict[tuple[Phase, Trigger], Phase] = {
     ("draining", "leaves"): "halted",
     ("draining", "gives up"): "halted",
 }
-"""Next phase, by phase and trigger. ``leaves``: the peer announces its departure. ``gives up``: the
-peer cannot continue, because it has no trainer, no quorum or no state."""
+"""Next phase; the key is the phase and the trigger. ``leaves``: the peer announces its departure.
+``gives up``: the peer cannot continue, because it has no trainer, no quorum or no state."""
 
 
 def after(phase: Phase, trigger: Trigger) -> Phase:
-    """Return the next phase. A trigger without an entry for this phase is a bug."""
+    """Return the next phase. The trigger must have an entry for this phase."""
     following = TRANSITIONS.get((phase, trigger))
     assert following is not None, f"{trigger!r} cannot happen while {phase}"
     return following

@@ -16,7 +16,8 @@ class PeerProgress:
 
     Args:
         local_progress: Progress of the local peer.
-        fork_choice: None in gossip rounds, which have no history and therefore no branches.
+        fork_choice: Choice of a branch. None in gossip rounds, which have no history and therefore
+            no branches.
     """
 
     def __init__(
@@ -35,13 +36,14 @@ class PeerProgress:
         )
         self._turn = 0
         self._incarnations: dict[PeerId, int] = {}  # Incarnation of each peer's latest hello.
-        self._unannounced: set[PeerId] = set()  # Linked peers without a hello of their incarnation.
+        # Linked peers that have sent no hello in their present incarnation.
+        self._unannounced: set[PeerId] = set()
 
     def on_hello(self, peer: PeerId, incarnation: int, hello: Hello, now: float) -> bool:
         """Record the round that ``peer`` announces. A new incarnation of ``peer`` clears earlier
         announcements.
 
-        Returns: Whether it is the first hello of ``peer``.
+        Returns: Whether this is the first hello of ``peer``.
         """
         if incarnation > self._incarnations.get(peer, -1):
             self._incarnations[peer] = incarnation
@@ -58,15 +60,16 @@ class PeerProgress:
 
     def expect_words(self, peer: PeerId) -> None:
         """Record that a connected peer has not announced its round yet. Its link may be busy with
-        payloads for other peers on its host, which the local peer cannot observe."""
+        payloads for other peers on the same host, which the local peer cannot observe."""
         member = self.members.members.get(peer)
         if member is not None and self._incarnations.get(peer, -1) < member.incarnation:
             self._unannounced.add(peer)
             self.note_state(peer, inf)
 
     def donors(self) -> tuple[PeerId, ...]:
-        """Return the peers that may have the state: alive and not skipped. Donors on the preferred
-        branch come first, and among these, donors in later rounds."""
+        """Return the peers that may have the state: peers that are alive and not skipped. They are
+        sorted: first the donors on the preferred branch, and within a branch the donors in later
+        rounds."""
         usable = [
             p for p in self.members.alive() if p != self.local and not self.members.skip_reason(p)
         ]
@@ -75,12 +78,12 @@ class PeerProgress:
         )
 
     def note_state(self, peer: PeerId, until: float) -> None:
-        """Record that ``peer`` may be receiving a state until the time ``until``. The sender is the
-        local peer, or any other peer if ``peer`` is the local one."""
+        """Record that ``peer`` may be receiving a state until the time ``until``. ``peer`` may be
+        the local peer."""
         self.members.note_state(peer, until)
 
     def next_donor(self) -> PeerId | None:
-        """Return a different donor in each call, so that the requests are spread; None if there is
+        """Return a different donor in each call, so that the load is distributed; None if there is
         no donor. Members of the roster are preferred, because newcomers lack the commits from
         before they joined."""
         donors = self.donors()
@@ -91,13 +94,13 @@ class PeerProgress:
         return donors[self._turn % len(donors)]
 
     def is_on_other_branch(self, peer: PeerId) -> bool:
-        """Whether ``peer`` has shown to be on another branch of the history."""
+        """Whether messages of ``peer`` have shown that it is on another branch of the history."""
         return self.fork_choice is not None and self.fork_choice.is_on_other_branch(peer)
 
     def may_be_on_other_branch(self, peer: PeerId, hello: Hello) -> bool:
-        """Whether ``peer`` is on another branch, or is ahead and may be on one. Only a notice of
-        ``peer`` can show the branch of a peer that is ahead. The notice is lost if ``peer`` sent it
-        before its link to the local peer was open."""
+        """Whether ``peer`` is on another branch, or is ahead and may be on another branch. If
+        ``peer`` is ahead, only a notice of ``peer`` shows its branch. If ``peer`` sent this notice
+        before its link to the local peer was open, the notice is lost."""
         is_partitioned = self.fork_choice is not None and self.fork_choice.is_partitioned(peer)
         return self.is_on_other_branch(peer) or (
             is_partitioned and hello.round_id > self.local_progress.round_id
@@ -118,9 +121,9 @@ class PeerProgress:
         )
 
     def mark_unreported_members(self) -> None:
-        """Mark the members of the roster that have announced no round as unreported, when the local
-        peer begins to follow the rounds. It does not wait for such members, which may be newly
-        started."""
+        """Mark the members of the roster that have announced no round as unreported. Called when
+        the local peer begins to follow the rounds. It does not wait for such members, because they
+        may have just started."""
         others = [peer for peer in self.local_progress.roster if peer != self.local]
         self.future_buffer.mark_unreported(
             [peer for peer in others if not self._has_reported_round(peer)]

@@ -1,5 +1,5 @@
-"""Watch of the quorum: report when too few peers are reachable for a round, and halt if they do not
-return in time."""
+"""Watch of the quorum: report that too few peers are reachable for a round, and halt this peer if
+the missing peers do not return in time."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ class QuorumWatch:
     """Check of the quorum, called every ``WATCH_INTERVAL_S``.
 
     Args:
-        reachable: Returns the given peers that are not skipped, and the local peer.
-        receivers: Returns the peers that are receiving the state of the local peer.
+        reachable: Function that returns those of the given peers that are not skipped, and the
+            local peer.
+        receivers: Function that returns the peers that are receiving the state of the local peer.
     """
 
     def __init__(
@@ -43,13 +44,13 @@ class QuorumWatch:
         *,
         stateless: Collection[PeerId] | None = None,
     ) -> tuple[list[Report], Halt | None]:
-        """Return reports about the quorum, and a halt of this peer or None.
+        """Return reports about the quorum. Also return a halt of this peer, or None.
 
         Args:
             need: Number of peers of ``roster`` that a round needs.
             stateless: None if this peer can continue with its own state. Otherwise ``roster``
-                contains the possible donors of a state, and ``stateless`` those donors that have no
-                state or did not reply in time.
+                contains the possible donors of a state, and ``stateless`` contains the donors that
+                have no state or did not reply in time.
         """
         has_state = stateless is None
         if (halt := self.shutdown.verdict(now, has_state=has_state)) is not None or (
@@ -61,7 +62,7 @@ class QuorumWatch:
         if stateless is not None:
             need = max(need, 2)  # this peer and a donor
             if not set(here).difference(stateless, (self.local,)):
-                # otherwise the peers would wait forever for a donor that has gone
+                # otherwise this peer would wait forever for donors without a state
                 here = [self.local]
         if len(here) >= need:
             was_missing, self._missing_since = self._missing_since is not None, None
@@ -79,8 +80,8 @@ class QuorumWatch:
         if has_state and self.receivers(now).intersection(roster).difference(here):
             self._missing_since = now  # a peer that receives the local state will return soon
         waited_s = now - self._missing_since
-        # Any peer counts towards the number of updates that the rule needs. Only peers of the
-        # roster count towards the majority.
+        # Only peers of the roster count towards the majority. Any peer of the run counts towards
+        # the number of updates that the rule needs.
         ended = self.shutdown.members.has_ended
         come_back = [peer for peer in roster if peer not in here and not ended(peer)]
         others = [peer for peer in self.settings.everybody if peer not in here and not ended(peer)]

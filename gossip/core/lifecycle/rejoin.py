@@ -1,5 +1,5 @@
-"""Return to the roster: apply the commits of other peers and announce that this peer is ready,
-until the roster of a commit contains it."""
+"""Return to the roster: this peer applies the commits of other peers and announces that it is
+ready, until the roster of a commit contains this peer."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class RejoinRetry:
 
 
 class Rejoin:
-    """Requests for commits while this peer follows the rounds without being in the roster."""
+    """Requests for commits while this peer follows the rounds outside the roster."""
 
     def __init__(
         self,
@@ -43,8 +43,8 @@ class Rejoin:
         """Begin to follow the rounds, or continue when ``RejoinRetry`` fires.
 
         Args:
-            follows: Whether this peer is still outside the roster, and its trainer has the state of
-                the rounds.
+            follows: Whether this peer is still outside the roster and applies the commits of the
+                rounds.
         """
         self._turns = self._turns + 1 if self.under_way else 0
         self.under_way = follows

@@ -1,13 +1,13 @@
-"""End of the training: the peers that have completed it, the time for which a completed peer stays,
-and the halt of late peers.
+"""End of the training: the peers that have completed the training, the time for which such a peer
+stays, and the halt of late peers.
 
 A peer that has completed the training announces this in its ``Hello``, with its last round. It then
-stays for peers that may need the final state: ``drain_timeout_s`` for a reachable peer that is
-behind, and ``linger_s`` after the loss of a peer that was suspended, cut off or killed. If the
-launcher reports that a lost peer will not return, no peer stays for it.
+stays for other peers that may need the final state. It stays for ``drain_timeout_s`` if a reachable
+peer is behind, and until ``linger_s`` after the loss of a peer that was suspended, cut off or
+killed. If the launcher reports that a lost peer will not return, no peer stays for this peer.
 
 If the checkpoint that a peer has loaded was already the end of the training, the peer stays until
-the other peers have arrived and announced the same.
+the other peers have arrived and have announced that they have completed the training.
 """
 
 from __future__ import annotations
@@ -30,17 +30,18 @@ from .progress import PeerProgress
 
 @record
 class LingerExpired:
-    """Timer for the end of the time that this peer stays."""
+    """Timer for the end of the time for which this peer stays."""
 
 
 class Shutdown:
-    """Decides how long this peer stays after its last round, and whether it has arrived too late.
+    """Decision how long this peer stays after its last round, and whether it has arrived too late.
 
     Args:
-        differs: Returns whether a peer has announced another state of the present round.
+        differs: Function that returns whether a peer has announced another head before the present
+            round.
 
     Attributes:
-        completed: Round in which each peer has completed the training, as announced.
+        completed: Round at which each peer has completed the training, as the peer has announced.
     """
 
     def __init__(
@@ -57,7 +58,7 @@ class Shutdown:
         self.completed: dict[PeerId, int] = {}
         self._lost_at: dict[PeerId, float] = {}
         self._back_at: dict[PeerId, float] = {}
-        # local round at each peer's last request for a state
+        # local round at the last state request of each peer
         self._asked_in: dict[PeerId, int] = {}
         self._loaded = -1  # Round of the checkpoint that this incarnation has loaded.
         self.wanted = -1  # Last round for which the local trainer has offered an update.
@@ -71,16 +72,16 @@ class Shutdown:
     # --- what happens -----------------------------------------------------------------------------
 
     def record_hello(self, peer: PeerId, hello: Hello) -> None:
-        """Record whether ``peer`` has completed the training. A restart of ``peer`` clears the
-        record."""
+        """Record whether ``peer`` has completed the training. A later hello with another stage, for
+        example after a restart of ``peer``, clears the record."""
         if hello.stage == "completed":
             self.completed[peer] = hello.round_id
         else:
             self.completed.pop(peer, None)
 
     def note(self, change: Change, now: float) -> None:
-        """Record when a peer is lost, which is when it is first skipped or suspected, and when it
-        has returned."""
+        """Record when a peer is lost and when it returns. A peer counts as lost when it is first
+        skipped or suspected."""
         if change.what in ("skip", "suspect", "dead"):
             self._lost_at.setdefault(change.peer, now)
         elif (
@@ -98,22 +99,22 @@ class Shutdown:
         self.wanted = round_id
 
     def asked(self, peer: PeerId, message: Message, now: float) -> None:
-        """Restart the wait for a peer that requests the local state, because the transfer of a
-        large state takes long."""
+        """If ``peer`` requests the local state, restart the wait for ``peer``, because the transfer
+        of a large state takes long."""
         if isinstance(message, StateRequest):
             self._back_at[peer], self._asked_in[peer] = now, self.progress.round_id
 
     # --- time for which this peer stays -----------------------------------------------------------
 
     def stop(self, completing: bool, since: float, now: float) -> list[Effect]:
-        """Begin to leave. The request was made at ``since``. ``completing``: whether the reason is
-        that the training is complete."""
+        """Begin to leave. ``since``: time of the request to leave. ``completing``: whether this
+        peer leaves because the training is complete."""
         self._stopped_at, self._completing = since, completing
         return self.stay(now)
 
     def stay(self, now: float) -> list[Effect]:
-        """Report the lost peers that this peer stays for, and set a timer for the end of the wait.
-        By then a peer may have returned, which extends the wait."""
+        """Report the lost peers for which this peer stays, and set a timer for the end of the wait.
+        If a lost peer returns before that, the wait is extended."""
         until = self.linger_until()
         if until <= now:
             return []
@@ -128,12 +129,13 @@ class Shutdown:
         return [*reports, self.timers.set(until, LingerExpired())]
 
     def linger_until(self) -> float:
-        """Return the time until which other peers may need the local one; ``-inf`` if none does."""
+        """Return the time until which other peers may need the local peer; ``-inf`` if no peer
+        needs it."""
         rounds = self.settings.rounds
         others = (*self._others(), *self._unmet())
         until = max([self._needed_until(peer) for peer in others], default=-inf)
-        # A peer with an unstable link must not keep this one forever. After a request to stop, this
-        # peer does not linger for lost peers.
+        # A peer with an unstable link must not keep the local peer forever. If the local peer
+        # leaves before the end of the training, it does not linger for lost peers.
         return min(
             until,
             self._stopped_at
@@ -146,8 +148,8 @@ class Shutdown:
         return self._completing and self.progress.round_id == self._loaded
 
     def _unmet(self) -> list[PeerId]:
-        """Return the first peers of the run that have never arrived, if the loaded checkpoint was
-        the end of the training. On arrival, such a peer would wait for a quorum."""
+        """If the loaded checkpoint was the end of the training, return the initial peers of the run
+        that have never arrived. On arrival, such a peer would wait for a quorum."""
         if not self._had_nothing_to_do():
             return []
         met = {*self.members.met(), self.members.local}
@@ -161,9 +163,10 @@ class Shutdown:
             if peer not in self.members.met():
                 ended = self.members.has_ended(peer)
                 return -inf if ended else self._stopped_at + self.settings.rounds.linger_s
-            here = False  # The peer may not have received yet that the training is over.
-        # A peer in the same round may hold another result of it. Its request for the local state
-        # may be the only sign of that.
+            # the peer may not have received the announcement that the training is over
+            here = False
+        # A peer in the same round may have another result of the last round. Its request for the
+        # local state may be the only sign of this.
         here = here and self._asked_in.get(peer) != self.progress.round_id
         behind = peer not in self.completed and not here
         if not self.members.skip_reason(peer):
@@ -172,8 +175,8 @@ class Shutdown:
             )
         if not self._completing:
             return -inf
-        # An unreachable completed peer may wait for this peer, until it receives the announcement
-        # that this peer has also completed.
+        # An unreachable peer that has completed the training may wait for this peer, until it
+        # receives the announcement that this peer has completed the training too.
         expected_until = self._expected_until(peer)
         return expected_until if behind else min(expected_until, self._stopped_at + drain_s)
 
@@ -204,7 +207,7 @@ class Shutdown:
 
     def had_last_round(self) -> bool:
         """Whether all reachable peers have completed the training, and at most f of them at a later
-        round than the local one."""
+        round than the local round."""
         if not self._nobody_trains():
             return False
         completed_at = self.completed_at(min(self.settings.f + 1, len(self.completed)))
@@ -226,8 +229,9 @@ class Shutdown:
         )
 
     def over_at(self, now: float) -> int | None:
-        """Return the round at which the training was over; None if that is uncertain. It is certain
-        if more than f peers have announced it and no other peer will continue."""
+        """Return the round at which the training was over; None if this is uncertain. It is certain
+        if more than f peers have announced that they have completed the training at this round or
+        later, and no other peer may continue."""
         if any(
             peer not in self.completed and self._expected_until(peer) > now
             for peer in self._others()
@@ -236,8 +240,9 @@ class Shutdown:
         return self.completed_at(self.settings.f + 1)
 
     def verdict(self, now: float, *, has_state: bool) -> Halt | None:
-        """Return the halt of this peer if the training is over and the local trainer cannot detect
-        that itself. ``has_state``: whether this peer could continue with its own state."""
+        """Return a halt of this peer if the training is over and the local trainer cannot detect
+        this itself; otherwise None. ``has_state``: whether this peer could continue with its own
+        state."""
         over_at, here = self.over_at(now), self.progress.round_id
         if over_at is None:
             return None

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 
 class Awareness:
-    """Local health score, from 0 (healthy) to ``maximum - 1``. The intervals and timeouts of local
-    probes are multiplied by ``score + 1``."""
+    """Local health score, from 0 (healthy) to ``maximum - 1``. The intervals and timeouts of this
+    peer's probes are multiplied by ``score + 1``."""
 
     def __init__(self, maximum: int) -> None:
         self.maximum = maximum

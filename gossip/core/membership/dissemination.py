@@ -1,5 +1,5 @@
-"""The queue of rumors to piggyback on messages. It determines the rumors of the next message, and
-drops a rumor after a number of messages."""
+"""Queue of the rumors that are piggybacked on messages. It chooses the rumors for the next message,
+and drops a rumor after it was sent a certain number of times."""
 
 from __future__ import annotations
 
@@ -13,32 +13,33 @@ from gossip.core.settings import SENDERS_MAX, MembershipSettings
 
 
 def retransmit_limit(n: int, settings: MembershipSettings) -> int:
-    """Return the number of times that a peer sends a rumor. memberlist uses log10, which gives 4
-    times for n <= 9. If messages are lost, 4 times is too few: running peers were declared dead
-    (docs/design_notes.md N5)."""
+    """Return the number of times that a peer sends a rumor. memberlist uses log10, and sends a
+    rumor only 4 times for n <= 9. If messages are lost, 4 times is too few: running peers were
+    declared dead (docs/design_notes.md N5)."""
     return settings.retransmit_mult * ceil(log2(n + 1))
 
 
 @dataclass(slots=True)
 class _QueuedRumor:
     rumor: Rumor
-    order: int  # Number of the rumor, in order of arrival.
+    order: int  # Sequence number of the rumor, in order of arrival.
     known: set[PeerId] = field(default_factory=set)  # Peers that have sent this rumor.
 
 
 class RumorQueue:
-    """Queue of the rumors that this peer sends: one for each subject. For a suspect, there is one
-    for each accuser, at most ``accusers_max``."""
+    """Queue of the rumors that this peer sends. There is one rumor about each member. About a
+    suspect, there is one rumor of each accuser, at most ``accusers_max``."""
 
     def __init__(self, settings: MembershipSettings) -> None:
         self.settings = settings
-        # the first accuser and the confirmations that shorten the suspicion
+        # the first accuser, and the confirmations that shorten the suspicion timeout
         self.accusers_max = max(1, settings.suspicion_mult - 1)
         self._about: dict[PeerId, dict[PeerId, _QueuedRumor]] = {}
-        self._queued: dict[int, _QueuedRumor] = {}  # By order.
-        self.waiting: Collection[int] = self._queued  # Empty if there is nothing to send.
-        self._sent_times: dict[int, int] = {}  # By order.
-        # Orders by the number of times sent, each list ascending.
+        self._queued: dict[int, _QueuedRumor] = {}  # Entries by sequence number.
+        # Queued sequence numbers; empty if there is nothing to send.
+        self.waiting: Collection[int] = self._queued
+        self._sent_times: dict[int, int] = {}  # Number of sends, by sequence number.
+        # At index k, the sequence numbers of the rumors that were sent k times, ascending.
         self._waiting: list[list[int]] = []
         self._order = 0
 
@@ -46,8 +47,8 @@ class RumorQueue:
         return len(self._queued)
 
     def add(self, rumor: Rumor) -> None:
-        """Queue a rumor in place of earlier rumors about its subject. A further accusation at the
-        same standing is queued in addition to the earlier ones."""
+        """Queue a rumor, and remove earlier rumors about the same member. If the rumor is a further
+        accusation at the same standing, earlier accusations stay queued."""
         entries = self._about.setdefault(rumor.peer, {})
         others = [entry.rumor for entry in entries.values()]
         if any(
@@ -79,13 +80,13 @@ class RumorQueue:
             entry.known.discard(peer)
 
     def pick(self, n: int, limit: int, to: PeerId | None = None) -> tuple[Rumor, ...]:
-        """Return at most ``limit`` rumors for one message and count them as sent. Rumors that were
-        sent least often come first, and the newest first among these.
+        """Return at most ``limit`` rumors for one message, and count them as sent. The rumors that
+        were sent least often come first; among these, the newest come first.
 
         Args:
             n: Number of members, which determines how often a rumor is sent.
-            to: Receiver of the message. It gets no rumor about itself and none that it has sent.
-                Rumors that it has sent are counted as sent to it.
+            to: Receiver of the message. It gets no rumor about itself, and no rumor that it has
+                sent itself. The latter are counted as sent nevertheless.
         """
         if not self._queued or limit <= 0:
             return ()

@@ -26,7 +26,7 @@ from gossip.core.timers import Timers
 from .awareness import Awareness
 from .table import NEVER, Member, MemberTable
 
-NONCE_BITS = 47  # enough that no peer can guess a nonce; a nonce stays below ROUND_MAX
+NONCE_BITS = 47  # so many that no peer can guess a nonce; a nonce stays below ROUND_MAX
 
 
 @record
@@ -34,13 +34,13 @@ class ProbeStep:
     """Timer for the next step of a probe."""
 
     nonce: int
-    stage: int  # pings sent so far; at ``probe_tries`` ask helpers; at one more, give the verdict
+    stage: int  # number of sent pings; ``probe_tries``: send requests to helpers; one more: decide
     at: float
 
 
 @record
 class RelayExpired:
-    """Timer for a relayed probe without a reply of its target."""
+    """Timer of a relayed probe, after which a missing reply of the target is reported by a Nack."""
 
     nonce: int
     at: float
@@ -69,8 +69,8 @@ class Relay:
 
 @record
 class ProbeAnswered:
-    """``peer`` replied to a ping that was sent at ``asked_at`` or later. ``direct``: the peer sent
-    the reply itself."""
+    """``peer`` has replied to a ping that was sent at ``asked_at`` or later. ``direct``: the reply
+    came directly from the peer, not through a helper."""
 
     peer: PeerId
     asked_at: float
@@ -80,8 +80,8 @@ class ProbeAnswered:
 
 @record
 class ProbeTimedOut:
-    """Neither ``peer`` nor a helper confirmed in time that ``peer`` is alive. ``unheard``: number
-    of helpers without any reply, which may indicate a local fault."""
+    """Neither ``peer`` nor a helper has confirmed in time that ``peer`` is alive. ``unheard``:
+    number of helpers that sent no reply at all, which may indicate a local fault."""
 
     peer: PeerId
     unheard: int
@@ -92,8 +92,8 @@ class Prober:
     """All probes of one peer. ``talk`` returns the rumors to piggyback on a message to a given
     peer.
 
-    The timeout of a probe follows the round trip of its link (RFC 6298). It is never shorter than
-    the timeout in the settings.
+    The timeout of a probe is computed from the round trip times of its link (RFC 6298). It is never
+    shorter than the timeout in the settings.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class Prober:
         # time of the last request to helpers, by target
         self._helpers_asked_at: dict[PeerId, float] = {}
         self._late: dict[int, Probe] = {}
-        # mean and mean deviation of a link's round trip, seconds
+        # mean and mean deviation of the round trip time of each link, in seconds
         self._round_trips: dict[PeerId, tuple[float, float]] = {}
         self.relays: dict[int, Relay] = {}
         self._circle: list[PeerId] = []  # targets, in the order of the probes
@@ -122,8 +122,8 @@ class Prober:
     # --- choice of the next target ----------------------------------------------------------------
 
     def add_member(self, peer: PeerId) -> None:
-        """Insert a new member at a random place of the circle, so that its turn is
-        unpredictable."""
+        """Insert a new member at a random place of the circle, so that the time of its first probe
+        is unpredictable."""
         self._circle.insert(self.rng.randint(0, len(self._circle)), peer)
 
     def next_target(self) -> Member | None:
@@ -151,7 +151,8 @@ class Prober:
         del self.probes[probe.nonce], self._nonces[probe.peer]
 
     def probe(self, member: Member, now: float) -> list[Effect]:
-        """Start a probe unless one is in progress. Without a link, skip the direct pings."""
+        """Start a probe of ``member``, unless a probe of it is in progress. Without a link, skip
+        the direct pings."""
         if self.is_probing(member.peer):
             return []
         nonce = self._nonce()
@@ -179,7 +180,8 @@ class Prober:
 
     def restart(self, member: Member, now: float) -> list[Effect]:
         """Restart a probe if all its pings were sent before the first message of its target. The
-        replies may be lost, because the target had no open link to the local peer yet."""
+        replies to these pings may be lost, because the target had no open link to the local peer
+        yet."""
         nonce = self._nonces.get(member.peer)
         tried_at = self.probes[nonce].pinged_at if nonce is not None else []
         if len(tried_at) < self.settings.probe_tries or tried_at[-1] >= member.spoken_since:
@@ -187,7 +189,8 @@ class Prober:
         return self.drop(member.peer) + self.probe(member, now)
 
     def ping_once(self, peer: PeerId) -> list[Effect]:
-        """Send a ping that has no verdict. To a dead peer, it carries the news of its death."""
+        """Send a ping that is not part of a probe. A ping to a peer that was declared dead contains
+        the rumor of its death, so that the peer can refute this rumor."""
         return [Send(peer, Ping(self._nonce(), peer, self.talk(peer)))]
 
     def on_step(self, step: ProbeStep, now: float) -> tuple[list[Effect], ProbeTimedOut | None]:
@@ -220,7 +223,7 @@ class Prober:
 
     def is_loaded(self, now: float) -> bool:
         """Whether large payloads are in transfer. The replies of all peers may be queued behind
-        them, because links share cables."""
+        these payloads, because links share cables."""
         return now <= self.view.loaded_until
 
     def _verdict_at(self, probe: Probe, now: float) -> float:
@@ -230,7 +233,7 @@ class Prober:
 
     def _is_missed(self, helper: PeerId, probe: Probe) -> bool:
         """Whether the missing Nack of a helper indicates a local fault. It does not if other peers
-        also accuse the helper, as after a mass crash."""
+        also accuse the helper, for example after a crash of many peers."""
         if helper in probe.nacks:
             return False
         member = self.view.members[helper]
@@ -240,7 +243,7 @@ class Prober:
         )
 
     def _timeout_s(self, peer: PeerId) -> float:
-        """Return the time from the start of a probe of ``peer`` to the use of helpers, in
+        """Return the time from the start of a probe of ``peer`` to the requests to helpers, in
         seconds."""
         return self.awareness.scale(self._usual_s(peer))
 
@@ -254,8 +257,8 @@ class Prober:
         return max(least_s, min(PROBE_TIMEOUT_MAX_S, max(usual_s, default=0.0)))
 
     def _trip_s(self, peer: PeerId) -> float:
-        """Return the mean round trip of the link to ``peer``, in seconds. If it is unknown, return
-        that of the slowest link."""
+        """Return the mean round trip time of the link to ``peer``, in seconds. If it is unknown,
+        return the mean round trip time of the slowest link."""
         trips = self._round_trips
         known = [trips[peer]] if peer in trips else trips.values()
         return min(PROBE_TIMEOUT_MAX_S, max([mean_s for mean_s, _ in known], default=0.0))
@@ -268,9 +271,9 @@ class Prober:
     def _observe_round_trip(self, probe: Probe, ack: Ack, now: float) -> None:
         peer, pinged_at = probe.peer, probe.pinged_at[ack.nonce - probe.nonce :]
         if not pinged_at:
-            return  # a nonce that was not sent
+            return  # no ping with this nonce was sent
         took_s = now - pinged_at[0]
-        if peer in self._round_trips:  # This limits the effect of a single reply.
+        if peer in self._round_trips:  # limit the effect of a single reply
             took_s = min(took_s, 2 * self._usual_s(peer))
         mean_s, deviation_s = self._round_trips.get(peer, (took_s, took_s / 2))
         in_mean, in_deviation = TRIP_GAINS
@@ -279,8 +282,9 @@ class Prober:
 
     def _ask_in_turn(self, probe: Probe, now: float) -> list[Effect]:
         """Send requests to helpers about an unreachable peer, at most once in a probe interval. The
-        replies carry rumors, which can close more links. Without the limit, a link that closes
-        repeatedly, or a partition with one Byzantine peer, would cause a storm of messages."""
+        replies contain rumors, which can cause further links to be closed. Without this limit, a
+        link that closes repeatedly, or a partition with one Byzantine peer, would cause a storm of
+        messages."""
         at = self._helpers_asked_at.get(probe.peer, NEVER) + self.settings.probe_interval_s
         if at <= now:
             return self._ask_helpers(probe, now)
@@ -296,7 +300,8 @@ class Prober:
         )
         probe.helpers = tuple(m.peer for m in able)
         if not self.view.members[probe.peer].linked:
-            # A reply through a helper takes the round trip of the helper and that of the peer.
+            # A reply through a helper takes the round trip time of the helper plus the round trip
+            # time of the peer.
             interval_s = self.awareness.scale(self.settings.probe_interval_s)
             helper_s = min([self._trip_s(helper) for helper in probe.helpers], default=0.0)
             answer_s = interval_s + helper_s + self._trip_s(probe.peer)
@@ -310,8 +315,8 @@ class Prober:
     def on_ack(
         self, sender: PeerId, ack: Ack, now: float
     ) -> tuple[list[Effect], ProbeAnswered | None]:
-        """End the probe or the relay of this ack. An ack without a request, or about another peer,
-        is ignored."""
+        """End the probe or the relay to which this ack is the reply. An ack without a request, or
+        about another peer, is ignored."""
         relay = self.relays.get(ack.nonce)
         if relay is not None and sender == relay.peer == ack.target:
             del self.relays[ack.nonce]
@@ -322,7 +327,8 @@ class Prober:
             return [forward, *self.timers.cancel(relay.token)], ProbeAnswered(
                 relay.peer, relay.began, ack.progress, True
             )
-        # The nonce identifies the ping of the reply, which repeated pings require (RFC 6298, 3).
+        # The nonce shows to which of the repeated pings the ack is the reply. The measurement of a
+        # round trip requires this (RFC 6298, 3).
         nonce = ack.nonce - ack.nonce % self.settings.probe_tries
         late = self._late.get(nonce)
         if late is not None and sender == late.peer == ack.target:
@@ -343,8 +349,8 @@ class Prober:
         )
 
     def on_nack(self, sender: PeerId, nack: Nack) -> tuple[list[Effect], ProbeTimedOut | None]:
-        """Record a Nack. Without a link to the target, the last Nack is a verdict: no helper
-        reaches the target, and the target cannot reply directly."""
+        """Record a Nack. If there is no link to the target, the Nack of the last helper ends the
+        probe: no helper reaches the target, and the target cannot reply directly."""
         probe = self.probes.get(nack.nonce)
         if probe is None or sender not in probe.helpers:
             return [], None

@@ -1,5 +1,5 @@
-"""Handling of received rumors: a peer accepts a rumor, counts it only as an accusation, or refutes
-it."""
+"""Handling of received rumors: the local peer accepts a rumor, counts it only as an accusation, or
+refutes it."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from .transitions import StatusTransitions
 
 
 class RumorHandler:
-    """Merges rumors into the member table. Only a refutation raises the standing of ``me``, the
-    local entry.
+    """Handler that merges rumors into the member table. The standing of ``me``, the entry of the
+    local peer, rises only by a refutation.
 
-    ``voices``: incarnations of peers that sent a message before their address was known. While a
-    peer is linked and has sent messages, a rumor of a later incarnation counts only after a message
-    of that incarnation. Otherwise a single Byzantine peer could make all peers drop the messages of
-    another.
+    ``voices``: incarnations of peers that have sent a message before their address was known. While
+    a peer is linked and has sent messages, a rumor of a later incarnation of the peer is accepted
+    only after a message of that incarnation. Otherwise a single Byzantine peer could make all peers
+    drop the messages of an honest peer.
     """
 
     def __init__(
@@ -50,7 +50,8 @@ class RumorHandler:
                 continue
             member = members.get(rumor.peer)
             if member is not None and rumor.incarnation <= member.standing:
-                # Most rumors are already known. In a large run only this check is fast enough.
+                # Most rumors are already known. This check must come first, because it is the only
+                # one that is fast enough in a large run.
                 called = member.lane_up or member.lane == member.control
                 if rumor.incarnation < member.standing:
                     known = member.spoken or (member.lane_up and sender != rumor.peer)
@@ -70,8 +71,8 @@ class RumorHandler:
         return effects
 
     def _recognize(self, peer: PeerId, now: float) -> None:
-        """Record that a message of the member's present incarnation arrived before the news of this
-        incarnation."""
+        """If a message of the member's present incarnation arrived before the rumor of this
+        incarnation, record the member as heard."""
         member = self.view.members.get(peer)
         if member is not None and self.voices.get(peer) == member.incarnation:
             del self.voices[peer]
@@ -94,7 +95,7 @@ class RumorHandler:
             member = self.transitions.add_member(rumor.peer, rumor.incarnation, now)
             effects += self.transitions.set_address(member, rumor.control, rumor.bulk)
         if rumor.incarnation < member.standing:
-            return effects  # old news
+            return effects  # outdated
         return effects + self._about_member(member, rumor, sender, now, table)
 
     def _about_member(
@@ -104,7 +105,8 @@ class RumorHandler:
         if rumor.status == "alive":
             return self._about_living(member, rumor, newer, sender, now)
         if rumor.origin == rumor.peer or not member.met:
-            # The source is the peer itself, or the peer was gone before the local peer met it.
+            # The origin of the rumor is the peer itself, or the peer was gone before the local peer
+            # met it.
             return self._about_gone(member, rumor, newer, now)
         if newer and member.gone and rumor.status == "dead":
             return self.transitions.mark_dead_again(member, rumor, now)
@@ -117,13 +119,13 @@ class RumorHandler:
     ) -> list[Effect]:
         effects: list[Effect] = []
         if rumor.incarnation > member.standing:
-            # the local peer has missed the refutation that preceded this accusation
+            # the local peer has missed the refutation before this accusation
             alive = replace(rumor, status="alive")
             effects += self.transitions.revive(member, alive, sender, now)
         is_death = rumor.status == "dead" and not table
         effects += self.transitions.accuse(member, rumor.origin, now, hurried=is_death)
-        # A death that another peer reports is one more accusation. It takes effect only if there is
-        # enough evidence.
+        # A death that another peer reports counts only as one more accusation. It takes effect only
+        # if there is enough evidence.
         if is_death and member.suspicion is not None and member.suspicion.proven:
             effects += self.transitions.mark_dead(
                 member, rumor.origin, now, "reported by other peers"
@@ -145,7 +147,8 @@ class RumorHandler:
         return effects
 
     def _about_gone(self, member: Member, rumor: Rumor, newer: bool, now: float) -> list[Effect]:
-        # The local peer has not met this peer: the peer is present, and another peer suspects it.
+        # The local peer has not met this peer yet. The rumor shows that the peer is present, and
+        # that another peer suspects it.
         if rumor.status == "suspect":
             effects = (
                 self.transitions.revive(member, replace(rumor, status="alive"), rumor.origin, now)
@@ -166,8 +169,8 @@ class RumorHandler:
         """Refute an accusation of the local peer. A refutation is final, because only the accused
         may raise its standing."""
         if incarnation_of(rumor.incarnation) != self.me.incarnation:
-            # A rumor of another incarnation needs no refutation: linked peers accept a later
-            # incarnation only after a message of that incarnation.
+            # A rumor about another incarnation of the local peer needs no refutation: linked peers
+            # accept a later incarnation only after a message of that incarnation.
             return []
         if self.me.gone or not self.plausible(rumor.incarnation, self.me):
             return []
@@ -193,7 +196,7 @@ class RumorHandler:
 
     def _is_its_life(self, rumor: Rumor, member: Member, sender: PeerId) -> bool:
         """Whether to accept the rumored incarnation of a member, which differs from the known
-        one."""
+        incarnation."""
         life = incarnation_of(rumor.incarnation)
         if life < member.incarnation:
             return sender == member.peer and not member.spoken
@@ -204,9 +207,10 @@ class RumorHandler:
         """Connect to the rumored address of an earlier incarnation, if no message of the known
         later incarnation has arrived.
 
-        The later incarnation may be false, and the other peer may have received a false one about
-        the local peer. Then neither peer would connect to the right address of the other. The
-        ``Hello`` of the peer at the rumored address shows its true incarnation.
+        The rumor of the later incarnation may be false, and the other peer may have received a
+        false rumor about the local peer too. In this case neither peer would connect to the right
+        address of the other peer. The ``Hello`` of the peer at the rumored address shows its true
+        incarnation.
         """
         is_known_long = now - member.known_since >= LAST_WORDS_S
         if rumor.status != "alive" or member.spoken or member.gone or not is_known_long:
@@ -214,8 +218,8 @@ class RumorHandler:
         return self.transitions.try_address(member, rumor.control, rumor.bulk)
 
     def correct_incarnation(self, sender: PeerId, incarnation: int, now: float) -> list[Effect]:
-        """Replace a false later incarnation of a peer after a message of its true incarnation.
-        Later rumors supply its address."""
+        """If a message of the true incarnation of a peer has arrived, replace a false later
+        incarnation in the table. Later rumors supply the address of the peer."""
         member = self.view.members.get(sender)
         if member is None or member.spoken or incarnation >= member.incarnation:
             return []
@@ -233,7 +237,8 @@ class RumorHandler:
         return peer in self.view.members or len(self.view.members) < MEMBERS_MAX
 
     def plausible(self, standing: int, member: Member | None) -> bool:
-        """Whether a standing leaves the peer enough room for further refutations."""
+        """Whether a standing is plausible: it is not far above the known standing, and the peer can
+        still make enough refutations."""
         known = 0 if member is None else member.standing
         lives = incarnation_of(standing) - incarnation_of(known)
         if lives == 0 and member is not None and member.met:

@@ -1,5 +1,5 @@
-"""Suspicion timeouts, computed from the number of peers and of confirmations. Formulas: memberlist
-(docs/design_notes.md N3)."""
+"""Suspicion timeouts, computed from the number of peers and the number of confirmations. The
+formulas are those of memberlist (docs/design_notes.md N3)."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from gossip.core.settings import MembershipSettings
 
 
 def shortest_s(n: int, settings: MembershipSettings) -> float:
-    """Return the time to refute after enough peers have confirmed the suspicion, in seconds. It
-    grows with log n, because rumors take longer to reach all peers."""
+    """Return the suspicion timeout after enough peers have confirmed the suspicion, in seconds. The
+    timeout grows with log n, because rumors need longer to reach all peers."""
     return settings.suspicion_mult * max(1.0, log10(max(1, n))) * settings.probe_interval_s
 
 
 def longest_s(n: int, settings: MembershipSettings) -> float:
-    """Return the time to refute with a single accuser, in seconds."""
+    """Return the suspicion timeout with a single accuser, in seconds."""
     return settings.suspicion_max_mult * shortest_s(n, settings)
 
 
 def confirmations_wanted(n: int, settings: MembershipSettings) -> int:
-    """Return the number of confirming peers, besides the accuser, that reduce the time to the
-    shortest. Return 0 if there are not enough peers."""
+    """Return the number of confirming peers, in addition to the accuser, with which the timeout is
+    the shortest. Return 0 if there are not enough peers."""
     wanted = settings.suspicion_mult - 2
     return wanted if 0 < wanted <= n - 2 else 0
 
 
 def timeout_s(confirmers: int, n: int, settings: MembershipSettings) -> float:
-    """Return the time to refute, in seconds. It is the longest time without confirmers, and falls
-    to the shortest. The first confirmer shortens it most."""
+    """Return the suspicion timeout in seconds. Without confirmers it is the longest timeout. Each
+    confirmer shortens it, the first most, down to the shortest timeout."""
     shortest, wanted = shortest_s(n, settings), confirmations_wanted(n, settings)
     if wanted == 0:
         return shortest
@@ -46,14 +46,16 @@ class Suspicion:
     since: float
     # distinct accusers, in order of arrival
     accusers: dict[PeerId, None] = field(default_factory=dict)
-    own: bool = False  # A local probe failed after the last reply to a local probe.
-    answered_since: bool = False  # The member replied to a local ping sent after ``since``.
-    hurried: bool = False  # No process listens at its address, so the shortest time applies.
-    expired: bool = False  # The time has elapsed, but the evidence is not sufficient.
+    own: bool = False  # A local probe has failed, and no later local probe was successful.
+    # The member has replied to a local ping that was sent after ``since``.
+    answered_since: bool = False
+    # The shortest timeout is used, for example because no process listens at the address.
+    hurried: bool = False
+    expired: bool = False  # The timeout has passed, but the evidence was not sufficient.
     token: Token | None = None
 
     def begin_again(self, now: float) -> None:
-        """Restart the time to refute at ``now``."""
+        """Restart the suspicion timeout at ``now``."""
         self.since, self.expired = now, False
 
     def deadline(self, n: int, settings: MembershipSettings) -> float:

@@ -1,7 +1,8 @@
 """SWIM with the Lifeguard extensions: failure detection and dissemination of the members' statuses.
 
-*Skip* is local, instant and reversible. *Dead* is agreed, slow and refutable. A death requires a
-failed local probe or two accusers, and that the suspicion timeout ends without a reply.
+*Skip* is local, instant and reversible. *Dead* is agreed, slow and refutable. A member is declared
+dead if a local probe has failed or there are two accusers, and the suspicion timeout has passed
+without a reply.
 Source: Das, Gupta, Motivala 2002 (SWIM); Dadgar, Phillips, Currey 2018 (Lifeguard). The formulas
 and settings are those of memberlist, with more retransmissions in small runs.
 """
@@ -71,24 +72,25 @@ MembershipTimer: TypeAlias = (
 
 
 def table_interval_s(n: int, settings: MembershipSettings) -> float:
-    """Return the time between two table exchanges of one peer, in seconds. The length of a table is
+    """Return the time between two table exchanges of one peer, in seconds. The size of a table is
     proportional to n, so exchanges are rarer in large runs."""
     return settings.push_pull_interval_s * (ceil(log2(n) - 5) + 1 if n > 32 else 1)
 
 
 class Membership:
-    """View that one peer has of the membership. Its size is bounded by the number of ``allowed``
+    """Membership as one peer sees it. The size of the view is bounded by the number of ``allowed``
     peers.
 
     Args:
         me: Entry of the local peer, from ``Member.own``. The launcher sets its incarnation, which
-            is higher than all former ones.
-        timers: Timers of the core. A fired timer of a type in ``TIMERS`` belongs to ``on_timer``.
+            is higher than all former incarnations of the peer.
+        timers: Timers of the core. ``on_timer`` handles fired timers of the types in ``TIMERS``.
         allowed: Peers that may be members; None allows all peers.
 
     Attributes:
-        stall_after_s: Time without progress after which a trainer that is behind the local trainer
-            counts as stalled. Its peer is then skipped. It is set from measured rounds.
+        stall_after_s: Time without progress, in seconds, after which a trainer that is behind the
+            local trainer counts as stalled. The peer of a stalled trainer is skipped. The time is
+            set from measured rounds.
     """
 
     def __init__(
@@ -111,18 +113,19 @@ class Membership:
         )
         self._voices = self.rumor_handler.voices
         self._awake_since = NEVER
-        self._step = 0  # last step of the local trainer; the next line has its time
+        self._step = 0  # last step of the local trainer; ``_stepped_at`` is the time of this step
         self._stepped_at: float | None = None
         self.stall_after_s = 2.0
         self._turns = 0
         self._exchanged = False  # Whether the local peer has started a table exchange on a new link
-        self.gossip_is_due = False  # A gossip tick is set: there are rumors to send.
+        # Whether a gossip tick is set, because there are rumors to send.
+        self.gossip_is_due = False
 
     # --- queries ----------------------------------------------------------------------------------
 
     @property
     def members(self) -> dict[PeerId, Member]:
-        """All known peers, including the local one."""
+        """All known peers, including the local peer."""
         return self.view.members
 
     @property
@@ -143,18 +146,19 @@ class Membership:
             (self.settings.probe_interval_s, ProbeTick),
             (self.settings.push_pull_interval_s, TableTick),
         )
-        # The first ticks are random, because otherwise peers that start together would always probe
-        # at the same time.
+        # The times of the first ticks are random, because otherwise peers that start together would
+        # always probe at the same time.
         ticks = [(now + self.rng.uniform(0.0, interval_s), kind) for interval_s, kind in first]
         return [self.timers.set(at, kind(at)) for at, kind in ticks]
 
     def learn(
         self, peer: PeerId, control: str, bulk: str, incarnation: int, now: float
     ) -> list[Effect]:
-        """Record the address of a peer, from the peer itself (``Hello``) or from a list of seeds.
+        """Record the address of a peer, which comes from the peer itself (``Hello``) or from a list
+        of seeds.
 
-        The local peer connects to a new peer. Until its first message, a new peer is neither
-        reported as "joined" nor accused.
+        The local peer connects to a new peer. Until the first message from the new peer, it is
+        neither reported as "joined" nor accused.
         """
         if peer == self.local or not self.rumor_handler.allows(peer):
             return []
@@ -179,16 +183,18 @@ class Membership:
         return effects + self.prober.restart(member, now)
 
     def accept_sender(self, sender: PeerId, incarnation: int, now: float) -> bool:
-        """Record the sender of a message. Return False if the message must be dropped, because its
-        sender is not allowed or has a former incarnation."""
+        """Record that a message from ``sender`` has arrived. Return False if the message must be
+        dropped, because its sender is not allowed, or because it comes from a former
+        incarnation."""
         member = self.view.members.get(sender)
         if member is self.me or not (
             self.rumor_handler.allows(sender) if self.allowed is None else sender in self.allowed
         ):
             return False
         life = -1 if member is None else member.standing // REFUTATIONS
-        # Messages of a former incarnation may still arrive. If they continue, and no message of the
-        # later incarnation has arrived, the rumor of the later incarnation was false.
+        # Messages of a former incarnation may still arrive for some time. If they continue to
+        # arrive, but no message of the later incarnation has arrived, the rumor of the later
+        # incarnation was false.
         is_former = incarnation < life
         if (
             member is not None
@@ -197,7 +203,8 @@ class Membership:
         ):
             return False
         if member is None or incarnation != life:
-            # A new incarnation. Its messages count, but it needs an address to become a member.
+            # A new incarnation. Its messages are accepted, but it becomes a member only when its
+            # address is known.
             if not self.rumor_handler.plausible(first_standing(incarnation), member):
                 return False
             self._voices[sender] = incarnation
@@ -249,7 +256,7 @@ class Membership:
         return effects
 
     def _answer(self, sender: PeerId, nonce: int, now: float) -> list[Effect]:
-        """Reply to a ping of the local peer."""
+        """Reply to a ping whose target is the local peer."""
         if sender not in self.members:
             return []
         return [Send(sender, Ack(nonce, self.local, self.progress(now), self._talk(sender)))]
@@ -285,9 +292,9 @@ class Membership:
         return effects
 
     def on_link(self, peer: PeerId, up: bool, reason: str, now: float) -> list[Effect]:
-        """Record that a link is up or down. After a closed link, the peer is skipped and probed at
-        once. If a reconnect was refused, no process listens at the address, so the peer is
-        suspected at once."""
+        """Record that the link to a peer is up or down. If the link is down, the peer is skipped
+        and probed at once. If a reconnect was refused, no process listens at the address, so the
+        peer is suspected at once."""
         member = self.members.get(peer)
         if member is None or peer == self.local:
             return []
@@ -304,13 +311,13 @@ class Membership:
     def _on_link_up(self, member: Member, now: float) -> list[Effect]:
         member.lane_up = True
         if member.lane != member.control:
-            return []  # the link leads to the address of a former incarnation
+            return []  # the link is to the address of a former incarnation
         member.linked = member.was_linked = True
         self.view.settle(member)
         if member.status == "left":
             return []
         if member.status == "dead":
-            # The ping carries the news of its death, which the peer will refute.
+            # The ping contains the rumor of its death, which the peer will refute.
             return self.prober.ping_once(member.peer)
         # Earlier pings were lost, so all pings are sent again.
         effects = self.prober.drop(member.peer) + self.prober.probe(member, now)
@@ -324,7 +331,7 @@ class Membership:
         effects: list[Effect] = []
         late_s = now - max(what.at, self._awake_since)
         if late_s > self.settings.probe_interval_s:
-            # The driver did not report the pause of this process.
+            # This process was paused, and the driver has not reported the pause.
             effects += self.on_clock_jump(late_s, now)
         match what:
             case ProbeTick():
@@ -354,7 +361,7 @@ class Membership:
         if silence is None:
             return []
         if self.view.members[silence.peer].sending_at > silence.began:
-            # The peer sends large payloads, which arrive. Its reply is queued behind them.
+            # Large payloads from the peer are arriving, and its reply is queued behind them.
             return []
         self.awareness.worsen(silence.unheard)
         return self.transitions.on_probe_timeout(silence, now)
@@ -366,8 +373,8 @@ class Membership:
             member.sending_at = now
 
     def on_clock_jump(self, late_s: float, now: float) -> list[Effect]:
-        """Handle a pause of this process. No peer may be accused of silence during the pause. Other
-        peers may have declared this one dead."""
+        """Handle a pause of this process. No peer may be accused because of silence during the
+        pause. Other peers may have declared this peer dead in the meantime."""
         self._awake_since = now
         self.awareness.worsen()
         return (
@@ -377,8 +384,9 @@ class Membership:
         )
 
     def on_pause(self) -> list[Effect]:
-        """Drop all probes after a pause of this process. Waiting messages are handled in order, so
-        a Nack may be handled before a later reply, and must not lead to a verdict."""
+        """Drop all probes after a pause of this process. Messages that arrived during the pause are
+        handled in order, so a Nack may be handled before a reply that also arrived. Such a Nack
+        must not end a probe."""
         return self.prober.drop()
 
     # --- leaving ----------------------------------------------------------------------------------
@@ -389,10 +397,10 @@ class Membership:
         return self._go("left", now)
 
     def announce_own_death(self, reason: str, now: float) -> list[Effect]:
-        """Announce to all peers that this peer is dead. They accept the claim at once, because the
-        local peer is its source.
+        """Announce to all peers that this peer is dead. They accept this claim at once, because the
+        local peer is its origin.
 
-        ``reason`` is not sent, as a rumor has no field for it.
+        ``reason`` is not sent, because a rumor has no field for a reason.
         """
         return self._go("dead", now)
 
@@ -408,12 +416,13 @@ class Membership:
     # --- input from the rest of the core ----------------------------------------------------------
 
     def set_progress(self, step: int, age_s: float, now: float) -> None:
-        """Set the step of the local trainer, which it reached ``age_s`` seconds ago. Every ack
-        carries the step and its age."""
+        """Set the step of the local trainer. The trainer reached this step ``age_s`` seconds ago.
+        Every ack carries the step and its age."""
         self._step, self._stepped_at = step, now - age_s
 
     def progress(self, now: float) -> Progress:
-        """Return the progress of the local trainer. Before the first report, its age is 0."""
+        """Return the progress of the local trainer. Before the first report of the trainer, the age
+        is 0."""
         since = now if self._stepped_at is None else self._stepped_at
         return Progress(self._step, max(0, round((now - since) * 1000)))
 
@@ -422,8 +431,8 @@ class Membership:
         self.stall_after_s = every_s
 
     def _is_stalled(self, theirs: Progress) -> bool:
-        """Whether a trainer made no progress for long while the local trainer did. If all trainers
-        wait, none of them is stalled."""
+        """Whether the trainer of another peer is stalled: it has made no progress for long, and the
+        local trainer is ahead. If all trainers wait, none of them is stalled."""
         return (
             theirs.age_ms > 1000.0 * self.stall_after_s
             and self._step >= theirs.step + STALLED_BEHIND
@@ -450,7 +459,7 @@ class Membership:
             effects += self.prober.probe(target, now)
         self._turns += 1
         if self._turns % STRAY_EVERY == 0:
-            # The sides of a partition detect each other again by pings to dead peers.
+            # Pings to dead peers let the two sides of a partition detect each other again.
             dead = [m.peer for m in self.view.others() if m.status == "dead" and m.linked]
             if dead:
                 effects += self.prober.ping_once(self.rng.choice(dead))
@@ -494,11 +503,11 @@ class Membership:
         return tuple(known if len(known) <= TABLE_MAX else self.rng.sample(known, TABLE_MAX))
 
     def _talk(self, peer: PeerId) -> tuple[Rumor, ...]:
-        """Return the rumors for a message to ``peer``. An accusation or death of ``peer`` itself
-        comes first, so that ``peer`` can refute it at once."""
+        """Return the rumors for a message to ``peer``. If ``peer`` itself is suspected or dead, the
+        rumor about this comes first, so that ``peer`` can refute it at once."""
         member = self.view.members.get(peer)
         if member is None or not member.linked:
-            return ()  # The message would be lost, so its rumors do not count as sent.
+            return ()  # the message would be lost, so no rumor is counted as sent
         buddy = (member.rumor(),) if member.status != "alive" else ()
         if not self.rumors.waiting:
             return buddy

@@ -1,10 +1,10 @@
 """Local table of members, and its changes.
 
-The *incarnation* of a peer counts the starts of its process: the launcher raises it, and every
-envelope carries it. Within an incarnation, a peer can also refute accusations. The *standing*,
-which is the number in a ``Rumor``, orders both: incarnation times ``REFUTATIONS`` plus the number
-of refutations in that incarnation. So a restarted peer outranks all rumors about its former
-incarnation, even if it received none of them.
+The *incarnation* of a peer is the number of starts of its process. The launcher raises it, and
+every envelope contains it. Within an incarnation, a peer can refute accusations. The *standing*
+(``Rumor.incarnation``) orders rumors by both: it is the incarnation times ``REFUTATIONS``, plus the
+number of refutations in that incarnation. So a restarted peer outranks all rumors about its former
+incarnation, even if it has received none of these rumors.
 """
 
 from __future__ import annotations
@@ -22,13 +22,14 @@ from .suspicion import Suspicion
 NEVER = float("-inf")
 
 
-REFUTATIONS = 2**24  # in one incarnation; a standing stays below ROUND_MAX = 2**48
+# more than the refutations in one incarnation; a standing stays below ROUND_MAX = 2**48
+REFUTATIONS = 2**24
 
 
 GONE: frozenset[Status] = frozenset({"dead", "left"})
 RANKS: tuple[Status, ...] = ("alive", "suspect", "dead", "left")
-"""Statuses by rank. At equal standing the higher rank wins, so all tables converge for any order of
-arrival."""
+"""Statuses in ascending order of rank. At equal standing the status with the higher rank wins, so
+all tables converge for any order of arrival."""
 
 What: TypeAlias = Literal["joined", "skip", "unskip", "suspect", "dead", "alive_again", "left"]
 
@@ -44,7 +45,8 @@ def incarnation_of(standing: int) -> int:
 
 @dataclass(slots=True)
 class Member:
-    """One peer. ``skip``: reason not to wait for the peer or rely on it now; "" if it is usable."""
+    """One peer. ``skip``: reason not to wait for the peer or rely on it now; "" if there is
+    none."""
 
     peer: PeerId
     standing: int
@@ -52,26 +54,27 @@ class Member:
     bulk: str = ""
     status: Status = "alive"
     skip: str = "connecting"
-    # A message of the peer, or a rumor from a member that met it, has arrived. A peer that was not
-    # met is never accused.
+    # Whether a message of the peer has arrived, or a rumor about it from a member that has met it.
+    # A peer that was not met is never accused.
     met: bool = False
     progress: Progress | None = None
-    heard_at: float = NEVER  # Time of its last message.
-    spoken_since: float = NEVER  # Time of its first message in this incarnation.
-    sending_at: float = NEVER  # Time at which a part of a large payload from it arrived last.
-    # The local peer may be sending it a state until this time. In the local entry: another peer may
-    # be sending a state to the local peer.
+    heard_at: float = NEVER  # Time of the last message of the peer.
+    spoken_since: float = NEVER  # Time of the first message of the peer in this incarnation.
+    sending_at: float = NEVER  # Last time at which a part of a large payload from the peer arrived.
+    # Until this time, the peer may be receiving a state. Messages to or from the peer may be queued
+    # behind the state.
     takes_state_until: float = NEVER
-    known_since: float = NEVER  # Time of the first news of this incarnation.
-    lane: str = ""  # Address of the connection, which may be that of a former incarnation.
+    known_since: float = NEVER  # Time of the first rumor or message about this incarnation.
+    # Address to which the connection leads; may be the address of a former incarnation.
+    lane: str = ""
     lane_up: bool = False
-    linked: bool = False  # connected to this incarnation
+    linked: bool = False  # whether there is a connection to this incarnation
     was_linked: bool = False
-    stalled: bool = False  # its trainer makes no progress
+    stalled: bool = False  # whether the trainer of the peer makes no progress
     skip_reported: bool = False
-    origin: PeerId = -1  # first source of the present status
+    origin: PeerId = -1  # origin of the rumor of the present status
     suspicion: Suspicion | None = None
-    gone_at: float = NEVER  # time of its death or departure
+    gone_at: float = NEVER  # time of the death or departure of the peer
     table_sent_at: float = NEVER
 
     @classmethod
@@ -100,8 +103,8 @@ class Member:
 
     @property
     def spoken(self) -> bool:
-        """Whether a message of this incarnation has arrived. Otherwise all information about it
-        comes from other peers."""
+        """Whether a message of this incarnation has arrived. If not, all information about this
+        incarnation comes from other peers."""
         return self.heard_at != NEVER
 
     def speaks_on(self, now: float) -> bool:
@@ -109,7 +112,7 @@ class Member:
         return self.status == "left" and self.linked and now - self.heard_at < LAST_WORDS_S
 
     def appear(self, now: float) -> None:
-        """Record the first news of this incarnation."""
+        """Record the time of the first information about this incarnation."""
         self.known_since = now
 
     def refute(self, standing: int) -> None:
@@ -137,8 +140,8 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Change of a member in the local table. ``by`` is the source of the change: an accuser or the
-    local peer."""
+    """Change of a member in the local table. ``by`` is the peer that caused the change: an accuser
+    or the local peer."""
 
     peer: PeerId
     what: What
@@ -157,7 +160,8 @@ class Change:
 
 
 class MemberTable:
-    """All members, including the local peer, and the changes that were not drained yet."""
+    """All members, including the local peer, and the changes that ``drain`` has not returned
+    yet."""
 
     def __init__(self, local: Member) -> None:
         self.local = local.peer
@@ -165,17 +169,18 @@ class MemberTable:
         self.changes: list[Change] = []
         self._others: list[Member] = []
         self._present = 1
-        self._usable = {local.peer}  # Members without a reason to skip them.
-        # Version of all statuses. Results that depend on the statuses are cached for one version.
+        self._usable = {local.peer}  # Members that are not skipped.
+        # Version of the statuses, which rises with each change. Values that depend on the statuses
+        # are cached for one version.
         self.version = 0
-        # peers that will not return, and peers that are starting, both as the launcher reports
+        # peers that will not return, and peers that are starting, according to the launcher
         self.ended: set[PeerId] = set()
         self.coming: set[PeerId] = set()
         self.loaded_until = NEVER  # large payloads may be in transfer until this time
 
     def __len__(self) -> int:
-        """Return the number of present members: those that were met and are neither dead nor left,
-        including the local peer. The formulas of SWIM and Lifeguard call it n."""
+        """Return the number of present members, including the local peer: members that were met and
+        are neither dead nor have left. The formulas of SWIM and Lifeguard call this number n."""
         return self._present
 
     def drain(self) -> list[Change]:
@@ -186,12 +191,13 @@ class MemberTable:
     # --- queries ----------------------------------------------------------------------------------
 
     def skip_reason(self, peer: PeerId) -> str:
-        """Return the reason not to wait for a peer or rely on it now; "" if it is usable."""
+        """Return the reason not to wait for a peer or rely on it now; "" if there is none."""
         member = self.members.get(peer)
         return "unknown" if member is None else member.skip
 
     def reachable(self, peers: Collection[PeerId]) -> Collection[PeerId]:
-        """Return the peers among ``peers`` without a reason to skip them, and the local peer."""
+        """Return the peers among ``peers`` that are not skipped. The local peer is never
+        skipped."""
         usable = self._usable
         if usable.issuperset(peers):
             return peers
@@ -218,7 +224,7 @@ class MemberTable:
         return NEVER if member is None else member.heard_at
 
     def incarnation_of(self, peer: PeerId) -> int:
-        """Return the latest known incarnation of a peer; -1 if none is known."""
+        """Return the latest known incarnation of a peer; -1 if the peer is unknown."""
         member = self.members.get(peer)
         return -1 if member is None else member.incarnation
 
@@ -227,17 +233,17 @@ class MemberTable:
         return self.members[peer].speaks_on(now)
 
     def met(self) -> tuple[PeerId, ...]:
-        """Return all peers that are or were members, including the local one."""
+        """Return all peers that are or were members, including the local peer."""
         return tuple([member.peer for member in self.members.values() if member.met])
 
     def alive(self) -> tuple[PeerId, ...]:
-        """Return the members that were met and are neither dead nor left, sorted. A suspect counts
-        as alive."""
+        """Return the members that were met and are neither dead nor have left, sorted. A suspect
+        counts as alive."""
         return tuple(sorted(member.peer for member in self.present()))
 
     def within_reach(self) -> tuple[PeerId, ...]:
-        """Return the other peers that are neither dead nor left, and were met or have an open link,
-        sorted."""
+        """Return the other peers that are neither dead nor have left, and that were met or have an
+        open link, sorted."""
         return tuple(
             sorted(
                 member.peer
@@ -254,7 +260,7 @@ class MemberTable:
     def note_claim(self, peer: PeerId) -> None:
         """Record a report of the launcher that a peer is starting. The peer has an id, but no
         address yet."""
-        self.ended.discard(peer)  # a new peer has taken the id of the ended one
+        self.ended.discard(peer)  # a new peer has the id of the ended peer
         self.coming.add(peer)
 
     def note_address(self, peer: PeerId) -> None:
@@ -272,19 +278,20 @@ class MemberTable:
         return (there | self.coming).difference(roster)
 
     def note_load(self, now: float, for_s: float = 0.0) -> None:
-        """Record that large payloads are in transfer, at this peer or elsewhere. For at least
-        ``for_s`` seconds, replies may be queued behind them."""
+        """Record that large payloads are in transfer to this peer or another peer. For at least
+        ``for_s`` seconds, replies may be queued behind these payloads."""
         self.loaded_until = max(self.loaded_until, now + max(BUSY_S, for_s))
 
     def note_state(self, peer: PeerId, until: float) -> None:
-        """Record that ``peer`` may be receiving a state, or a part of one, until the given time.
-        For the local peer, the sender is another peer."""
+        """Record that ``peer``, which may be the local peer, may be receiving a state until the
+        given time."""
         if (member := self.members.get(peer)) is not None:
             member.takes_state_until = until
 
     def is_behind_state(self, peer: PeerId, now: float) -> bool:
-        """Whether messages to or from a peer may be queued behind a state. The first chunk of a
-        state may take longer than a probe, and is reported only when it has arrived."""
+        """Whether messages to or from a peer may be queued behind a state. The progress of a
+        transfer does not show this in time: the first chunk may take longer than a probe, and is
+        reported only when it has arrived."""
         taking = self.members[self.local], self.members[peer]
         return any(now <= member.takes_state_until for member in taking)
 
@@ -301,8 +308,8 @@ class MemberTable:
         self._others.append(member)
 
     def place(self, member: Member, status: Status, met: bool) -> None:
-        """Set ``status`` and ``met`` of a member and update the count of present members. Only this
-        method sets them."""
+        """Set ``status`` and ``met`` of a member, and update the number of present members. No
+        other method sets these two fields."""
         self.version += 1
         self._present -= member.met and not member.gone
         member.status, member.met = status, met
@@ -315,8 +322,8 @@ class MemberTable:
         return iter(self._others)
 
     def sample(self, rng: Random, most: int, fits: Callable[[Member], bool]) -> list[Member]:
-        """Return at most ``most`` random other members that fit. In a large run, a few draws find
-        them without a scan of all members."""
+        """Return at most ``most`` random members, except the local peer, for which ``fits`` is
+        True. In a large run, a few random tries usually find them without a scan of all members."""
         if len(self._others) > SCANNED_MEMBERS:
             found: dict[PeerId, Member] = {}
             for _ in range(4 * most + 16):

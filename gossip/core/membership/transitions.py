@@ -35,7 +35,7 @@ class ForgetMember:
 
 
 class StatusTransitions:
-    """Status transitions of all members except the local one."""
+    """Status transitions of all members except the local peer."""
 
     def __init__(
         self,
@@ -51,8 +51,7 @@ class StatusTransitions:
     # --- joining ----------------------------------------------------------------------------------
 
     def add_member(self, peer: PeerId, standing: int, now: float) -> Member:
-        """Add an entry for a peer that was not met yet. At most the address of the peer is
-        known."""
+        """Add an entry for a peer that was not met yet. Nothing but its address may be known."""
         member = Member(peer, standing, known_since=now, origin=peer)
         self.view.add(member)
         self.prober.add_member(peer)
@@ -64,24 +63,24 @@ class StatusTransitions:
         member.control, member.bulk = control, bulk
         if control != member.lane:
             member.lane, member.lane_up = control, False
-        # A connection that is already open causes no further event. It may be older than the
-        # address.
+        # A connection may have been opened before the address was known, and causes no further
+        # event.
         member.linked = member.lane_up
         member.was_linked = member.was_linked or member.linked
         self.view.settle(member)
         return [Connect(member.peer, control, bulk)]
 
     def try_address(self, member: Member, control: str, bulk: str) -> list[Effect]:
-        """Connect to another possible address of the member while its known address does not
-        respond. The entry of the member does not change."""
+        """Connect to another possible address of a member whose known address does not respond. The
+        known address of the member stays unchanged."""
         if member.lane_up or not control or control == member.lane:
             return []
         member.lane, member.linked = control, False
         return [Connect(member.peer, control, bulk)]
 
     def meet(self, member: Member) -> None:
-        """Record the first message from a member, or the first rumor about it from another
-        member."""
+        """Record that a member was met: a first message from the member, or a first rumor from
+        another member that has met it, has arrived."""
         if not member.met:
             self.view.place(member, member.status, met=True)
             self.rumors.add(member.rumor())
@@ -93,14 +92,14 @@ class StatusTransitions:
         restarted."""
         effects = self._close(member) + self.prober.drop(member.peer)
         again = member.gone
-        # The incarnation may also be lower, if the higher one was false.
+        # The new incarnation is lower if the incarnation in the table was false.
         new_life = incarnation_of(rumor.incarnation) != member.incarnation
         member.standing, member.origin = rumor.incarnation, member.peer
         self.view.place(member, "alive", member.met)
         if new_life:
             again = again or member.met
             effects += self._begin_life(member, rumor, now)
-        elif not member.control:  # within an incarnation the address does not change
+        elif not member.control:  # the address does not change within an incarnation
             effects += self.set_address(member, rumor.control, rumor.bulk)
         self.rumors.add(member.rumor())
         if again and member.met:
@@ -118,8 +117,8 @@ class StatusTransitions:
     # --- evidence ---------------------------------------------------------------------------------
 
     def on_answer(self, answer: ProbeAnswered, stalled: bool, now: float) -> list[Effect]:
-        """Record a reply to a probe. A direct reply ends the local skip. A suspicion lasts until it
-        is refuted."""
+        """Record a reply to a probe. The reply ends the local skip, but a suspicion lasts until the
+        member refutes it."""
         member = self.view.members[answer.peer]
         member.progress = answer.progress
         member.stalled = stalled
@@ -128,7 +127,7 @@ class StatusTransitions:
         if suspicion is not None and answer.asked_at >= suspicion.since:
             suspicion.answered_since, suspicion.own = True, False
         elif suspicion is not None and not suspicion.answered_since:
-            # this reply may be older than the accusation, so a new probe is needed
+            # the ping was sent before the suspicion began, so a new probe is needed
             effects += self.prober.probe(member, now)
         self.view.settle(member)
         return effects
@@ -139,7 +138,7 @@ class StatusTransitions:
             return []
         both_ways = member.was_linked and member.heard_at >= member.known_since
         if not both_ways and now - member.known_since < self.settings.connect_grace_s:
-            return []  # The peer may have had no connection for a reply yet.
+            return []  # the peer may not have had a connection for its reply yet
         # A closed link that is not re-established is stronger evidence than a lost reply.
         return self.accuse(
             member, self.view.local, now, own=True, hurried=member.was_linked and not member.linked
@@ -151,7 +150,7 @@ class StatusTransitions:
         """Begin a suspicion, or add an accuser to an existing one.
 
         Args:
-            own: Whether a probe of the local peer has failed.
+            own: Whether a probe by the local peer has failed.
             hurried: Whether the shortest suspicion timeout applies.
         """
         if member.gone or accuser == member.peer:
@@ -185,7 +184,8 @@ class StatusTransitions:
             return self.mark_dead(member, self.view.local, now, "no answer")
         effects = self.arm(member, suspicion, now) if news else []
         if news and not own:
-            # A local probe gathers evidence. Its ping also carries the accusation to the accused.
+            # A local probe gathers evidence. Its ping also informs the accused peer of the
+            # accusation.
             effects += self.prober.probe(member, now)
         return effects
 
@@ -203,12 +203,13 @@ class StatusTransitions:
             return []
         if suspicion.proven:
             return self.mark_dead(member, self.view.local, now, "no answer")
-        # There is a single accuser and no local evidence: the next evidence decides.
+        # There is only one accuser and no local evidence, so wait for further evidence.
         suspicion.expired = True
         return self.prober.probe(member, now)
 
     def postpone(self, now: float) -> list[Effect]:
-        """Restart every suspicion after a pause of this peer, which may have missed refutations."""
+        """Restart every suspicion timeout after a pause of this peer, because it may have missed
+        refutations."""
         effects: list[Effect] = []
         for member in self.view.others():
             if member.suspicion is not None:
@@ -221,8 +222,8 @@ class StatusTransitions:
     def mark_dead(
         self, member: Member, by: PeerId, now: float, reason: str, status: Status = "dead"
     ) -> list[Effect]:
-        """Set a member ``dead`` or ``left``. There is no report if the member was gone before the
-        local peer met it."""
+        """Set the status of a member to ``dead`` or ``left``. The change is not reported if the
+        member was gone before the local peer met it."""
         effects = self._close(member) + self.prober.drop(member.peer)
         met, again = member.met, member.gone and status == "dead"
         member.origin, member.gone_at = by, now
@@ -238,8 +239,8 @@ class StatusTransitions:
         return effects
 
     def mark_dead_again(self, member: Member, rumor: Rumor, now: float) -> list[Effect]:
-        """Set a gone member dead or left at a higher standing. The local peer has missed that
-        member's refutation or restart."""
+        """Set a member that is already gone to dead or left at a higher standing. The local peer
+        has missed the refutation or the restart of the member in between."""
         new_life = incarnation_of(rumor.incarnation) > member.incarnation
         member.standing = rumor.incarnation
         effects = self._begin_life(member, rumor, now) if new_life else []

@@ -314,7 +314,7 @@ class LagDetector:
         If this peer requested the commit, the commit shows that the other branch has a majority.
         The branch of this peer can then never have a majority, so this peer requests a state.
 
-        Returns: Whether it is another branch.
+        Returns: Whether the commit belongs to another branch.
         """
         if not self.record_branch(peer, commit.parent, now):
             return False
@@ -379,11 +379,11 @@ class LagDetector:
         )
 
     def record_branch(self, peer: PeerId, parent: bytes, now: float) -> bool:
-        """Record that the last round of ``peer`` has the hash ``parent``, and return whether this
-        is another branch. If more peers are on that branch than on the local branch, request a
-        state. If the numbers are equal, the branch with the lower hash wins.
+        """Record that the last round of ``peer`` has the hash ``parent``. If more peers are on that
+        branch than on the local branch, request a state. If the numbers are equal, the branch with
+        the lower hash wins.
 
-        Returns: Whether it is another branch.
+        Returns: Whether ``peer`` is on another branch.
         """
         ours = self.lineage.head
         if peer == self.local:

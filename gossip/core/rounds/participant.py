@@ -267,8 +267,8 @@ class Participant:
         return bool(self.settings.f) and here and to_us
 
     def request_again(self, peer: PeerId) -> list[Effect]:
-        """Request the update of ``peer`` again, if ``peer`` has replied that it took part in no
-        round."""
+        """If ``peer`` has replied to a request that it took part in no round, request its update
+        again."""
         return [
             effect
             for shard in self.present.shards

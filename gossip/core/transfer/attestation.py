@@ -1,5 +1,5 @@
-"""Poll for attestations of the state before a round: requests, votes, and the largest group of
-equal votes."""
+"""Poll for attestations of the state before a round: its requests, its votes, and the largest group
+of equal votes."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ NONE: Mapping[PeerId, int] = {}
 
 
 class PollPeers(Protocol):
-    """View of the other peers, used to find those that have a state."""
+    """Interface to the other peers, through which a poll finds peers with a state."""
 
     def donors(self) -> tuple[PeerId, ...]:
-        """Return the peers that can receive a request now."""
+        """Return the peers to which a request can be sent now."""
 
     def met(self) -> Iterable[PeerId]: ...
 
@@ -35,10 +35,11 @@ class NoStateEvidence:
     local: PeerId
     f: int
     swarm: PollPeers
-    turns: int = 0  # Number of consecutive polls that found no peer which may have a state.
-    # Peers that have last reported that they have no state.
+    turns: int = 0  # Number of consecutive polls in which no peer seemed to have a state.
+    # Peers whose last report was that they have no state.
     stateless: set[PeerId] = field(default_factory=set)
-    _refusals: dict[PeerId, str] = field(default_factory=dict)  # reasons of refusals in this poll
+    # reason of each peer that has refused in this poll
+    _refusals: dict[PeerId, str] = field(default_factory=dict)
 
     def clear(self) -> None:
         self._refusals.clear()
@@ -46,7 +47,7 @@ class NoStateEvidence:
         self.turns = 0
 
     def record_refusal(self, peer: PeerId, reason: str) -> None:
-        """Record that a peer sends no state, for this reason."""
+        """Record that a peer has refused to send a state, for ``reason``."""
         self._refusals[peer] = reason
         if reason == NO_STATE:
             self.stateless.add(peer)
@@ -58,14 +59,15 @@ class NoStateEvidence:
         self.stateless.discard(peer)
 
     def turn_is_over(self, waited: bool) -> None:
-        """End a poll, and count it if it found no peer that may have a state.
+        """End a poll. Count the poll if no peer seems to have a state.
 
-        A peer that received a request and did not reply that it has no state may have one, or
-        receive one soon. After this peer has ``waited`` for longer than an honest peer needs to
-        send the initial state, up to f of these peers may be Byzantine, and are ignored.
+        A peer that has not replied that it has no state may have a state, or receive one soon. If
+        this peer has ``waited`` for longer than an honest peer needs to send the initial state, up
+        to f such peers are ignored, because they may be Byzantine.
 
-        A peer that was in a later round must itself reply that it has no state, even after a long
-        absence. A run does not start again while a peer with its state may return.
+        A peer that was in a round after round 0 is never ignored, even after a long absence: it
+        must reply itself that it has no state. So a run does not start again while a peer with its
+        state may return.
         """
         may_have = [peer for peer in self.swarm.donors() if self._refusals.get(peer) != NO_STATE]
         far = [
@@ -81,7 +83,7 @@ class NoStateEvidence:
 
     @property
     def is_sure(self) -> bool:
-        """Whether it is certain that no peer has a state."""
+        """Whether it is certain that no reachable peer has a state."""
         return self.turns >= SURE_TURNS
 
 
@@ -95,9 +97,9 @@ class Poll:
     until: float = 0.0
     asked: tuple[PeerId, ...] = ()
     votes: dict[PeerId, StateAttestation] = field(default_factory=dict)
-    # Enough peers have replied, or all but f, so the remaining peers have a short deadline.
+    # Whether enough peers, or all but f, have replied, so that the deadline of the others is short.
     hurried: bool = False
-    paused: bool = False  # whether it has ended without a result
+    paused: bool = False  # whether the poll has ended without a result
 
     def ask(self, peers: Iterable[PeerId]) -> None:
         self.asked += tuple(peers)
@@ -129,14 +131,15 @@ class Poll:
 
     def largest(self, strict: bool, failures: Mapping[PeerId, int] = NONE) -> list[PeerId]:
         """Return the largest group of peers with equal attestations. If groups are equally large,
-        return the one with the fewest ``failures``, then the one with the lowest lot. Lots follow
-        from the seed of the run. So they are equal for all receivers, and no Byzantine peer can
-        choose them.
+        prefer the group with the fewest ``failures``, and then the group with the lowest lot. A lot
+        is a pseudo-random value computed from the seed of the run and the peer id. So lots are
+        equal for all receivers, and no Byzantine peer can choose its lot.
 
         Args:
             strict: Whether the digests of the script settings must be equal as well.
-            failures: Number of failed state requests to each peer. Without it, the lot could prefer
-                the same Byzantine peer in every poll, although this peer attests but sends nothing.
+            failures: Number of failed state requests to each peer. Without these numbers, the lot
+                could prefer the same Byzantine peer in every poll, although this peer only attests
+                and never sends a state.
         """
         groups: dict[tuple[bytes, bytes, int, bytes], list[PeerId]] = defaultdict(list)
         for peer, attestation in self.votes.items():

@@ -1,5 +1,5 @@
-"""Backoff for peers that did not deliver. For some time they receive no request. Their replies do
-not shorten this time."""
+"""Backoff for peers that did not deliver. Such a peer receives no request for some time. Its
+replies do not shorten this time."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from gossip.core.settings import REST_TIMES_MAX
 
 
 class Backoff:
-    """Backoff times of the peers that have failed. The first one is ``first_s``. Each later one is
-    twice as long, up to ``REST_TIMES_MAX`` times the first."""
+    """Backoff times of the peers that have failed. The first backoff time of a peer is ``first_s``.
+    Each later backoff time is twice as long, up to ``REST_TIMES_MAX`` times the first."""
 
     def __init__(self, first_s: float) -> None:
         self.first_s = first_s
@@ -24,7 +24,7 @@ class Backoff:
         self._until[peer] = now + times * self.first_s
 
     def delivered(self, peer: PeerId) -> None:
-        """End the backoff of the peer at once. Its failures stay counted."""
+        """End the backoff of the peer at once. The number of its failures stays stored."""
         self._until.pop(peer, None)
 
     def is_resting(self, peer: PeerId, now: float) -> bool:

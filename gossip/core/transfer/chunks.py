@@ -1,13 +1,13 @@
 """Transfer of a large state in pieces, which several peers send at the same time.
 
 The first part of a packed state, which is equal on all peers, is cut into pieces if it is larger
-than one piece. Its *outline* is the manifest of the pieces, and peers attest the outline. So each
-piece can be verified on arrival, whichever peer sent it. The other parts are small or local to each
-peer, and are sent as a whole with the offer.
+than one piece. The *outline* of the state is the manifest of its pieces, and peers attest the
+outline. So each piece can be verified on arrival, whichever peer sent it. The other parts are
+small, or are different on each peer, and are sent as a whole with the offer.
 
-A state begins with its *base*, which training does not change. No piece contains bytes of both the
-base and the rest, so states with the same base share its pieces. A receiver fetches only the pieces
-that its own state does not contain.
+A state begins with its *base*: bytes that training does not change. No piece contains both bytes of
+the base and other bytes, so states with the same base have the same pieces of the base. A receiver
+fetches only the pieces that its own state does not contain.
 """
 
 from __future__ import annotations
@@ -29,8 +29,7 @@ _HEADER = Struct(">3Q")
 @record
 class PieceManifest:
     """Manifest of data that is cut into pieces: the length of the data, the length of a piece, and
-    the digest of each piece in order. ``base``: number of bytes at the front that are cut
-    separately."""
+    the digest of each piece in order. ``base``: length of the base, which is cut separately."""
 
     nbytes: int
     piece_bytes: int
@@ -38,13 +37,14 @@ class PieceManifest:
     base: int = 0
 
     def packed(self) -> bytes:
-        """Return the packed manifest. It is longer than any digest, so it cannot be taken for a
+        """Return the packed manifest. It is longer than any digest, so it cannot be mistaken for a
         digest."""
         return b"".join([_HEADER.pack(self.nbytes, self.piece_bytes, self.base), *self.digests])
 
     @staticmethod
     def read(data: bytes) -> PieceManifest | None:
-        """Return the manifest in data from a peer, or None if the data is not a valid manifest."""
+        """Return the manifest that a peer has packed, or None if the data is not a valid
+        manifest."""
         if len(data) < _HEADER.size:
             return None
         nbytes, piece_bytes, base = _HEADER.unpack_from(data)
@@ -87,7 +87,8 @@ def outline_of(payload: Payload) -> PieceManifest | None:
 
 
 def cut(payload: Payload, outline: PieceManifest, piece: int) -> Payload:
-    """Return a piece of a packed state. For 0, return the parts without pieces."""
+    """Return a piece of a packed state. For ``piece == 0``, return the parts that are not cut into
+    pieces."""
     if piece:
         start, stop = outline.bounds(piece)
         return Payload(payload.data[start:stop], stop - start, True, outline.digests[piece - 1])
@@ -102,7 +103,7 @@ def cut(payload: Payload, outline: PieceManifest, piece: int) -> Payload:
 
 
 class PieceFetcher:
-    """Pieces of one state: those that are stored, and the requests for the missing ones.
+    """Stored pieces of one state, and the requests for its missing pieces.
 
     Attributes:
         asked: Deadline of each request, by peer and piece.
@@ -140,7 +141,7 @@ class PieceFetcher:
 
     def ask(self, within_reach: Sequence[PeerId], until: float) -> list[tuple[PeerId, int]]:
         """Return the new requests, as pairs of peer and piece. Each donor gets one request before
-        any gets a second one."""
+        any donor gets a second request."""
         digests = self.outline.digests
         requested = {digests[piece - 1] for _, piece in self.asked}
         missing = []
@@ -171,8 +172,8 @@ class PieceFetcher:
         return stop - start
 
     def accept_piece(self, sender: PeerId, piece: int, payload: Payload) -> bool:
-        """Store a requested piece. Return False, and store nothing, if the payload is not that
-        piece."""
+        """Store a requested piece. If the payload is not the requested piece, store nothing and
+        return False."""
         right = (
             payload.nbytes == self.length(sender, piece)
             and payload.digest == self.outline.digests[piece - 1]
@@ -183,7 +184,7 @@ class PieceFetcher:
         return right
 
     def keep_own(self, payload: Payload) -> None:
-        """Store the pieces of the packed local state that this state also contains."""
+        """Store the pieces that the packed local state has in common with this state."""
         if (own := outline_of(payload)) is None:
             return
         wanted = {*self.outline.digests}
@@ -192,8 +193,8 @@ class PieceFetcher:
                 self.kept[digest] = payload.data[start:stop]
 
     def release(self, gone: Iterable[PeerId]) -> None:
-        """Drop the requests to peers that will not deliver. They may receive requests again after
-        their return."""
+        """Drop the requests to peers that will not deliver. These peers may receive requests again
+        after their return."""
         peers = {*gone}
         self.asked = {ask: until for ask, until in self.asked.items() if ask[0] not in peers}
 

@@ -1,21 +1,23 @@
 """Deadlines of the peers from which a recovering peer requests a state.
 
-Up to f Byzantine peers may claim to have a state, or not deny it, and never send it. So each peer
-that receives a request has ``DONOR_FACTOR`` round timeouts: half of them for a transfer, and half
-for a trainer that is busy when the request arrives. With f = 0 there is no deadline.
+Up to f Byzantine peers may claim to have a state, or not deny that they have one, and never send
+it. So each peer that receives a request has a deadline of ``DONOR_FACTOR`` round timeouts: half of
+it for the transfer, and half for a trainer that is busy when the request arrives. With f = 0 there
+is no deadline.
 
 Each correct piece of a state renews the deadline, and the deadline does not end while a payload is
-in transfer. A state that f + 1 peers attest has a finite number of pieces, and Byzantine peers
-cannot make others. Pieces of any other state renew the deadline without limit only if more pieces
-of this state have arrived than of any state before.
+in transfer. There are two cases in which the number of renewals is not limited. First, the pieces
+of a state that f + 1 peers attest: there are finitely many, and Byzantine peers cannot make further
+pieces. Second, a piece of any other state, if more pieces of this state have now arrived from the
+peer than of every earlier state.
 
 All other renewals are limited to the number of times that a donor sends the same piece to one peer
-(``GIVEN_TIMES_MAX``). They allow for broken transfers, for other states, and for peers that claimed
-a state and then denied it or were away. Absences of peers without a claim have the same limit. A
-denial without an earlier claim uses no renewal.
+(``GIVEN_TIMES_MAX``). These renewals allow for broken transfers, for changed states, and for peers
+that first claim a state and then deny it or are absent. The number of absences of peers without a
+claim has the same limit. A denial without an earlier claim uses no renewal.
 
-More than f peers cannot all be Byzantine. While more than f peers claim a state, their claims are
-valid beyond the deadline.
+If more than f peers claim a state, not all of them can be Byzantine. So their claims stay valid
+after the deadline.
 """
 
 from __future__ import annotations
@@ -31,13 +33,16 @@ from gossip.core.settings import DONOR_FACTOR, GIVEN_TIMES_MAX
 
 @dataclass(slots=True)
 class _Deadline:
-    since: float  # Time of the first request, or of the last correct piece.
+    # Start of the deadline: time of the first request, or of the last correct piece that renewed
+    # the deadline.
+    since: float
     moves_until: float = -inf
-    breaks_off: bool = False  # Whether a transfer has begun and its piece is incomplete.
-    state: bytes = b""  # Outline of the state of the last pieces.
-    pieces: int = 0  # Number of pieces of this state.
-    pieces_max: int = 0  # Largest number of pieces of any state.
-    renews: bool = False  # Whether the last payload was a piece that renews without limit.
+    breaks_off: bool = False  # Whether the transfer of a piece has begun but is not complete.
+    state: bytes = b""  # Outline of the state to which the last pieces belong.
+    pieces: int = 0  # Number of received pieces of ``state``.
+    pieces_max: int = 0  # Largest number of received pieces of any state.
+    # Whether the last piece renewed the deadline without using a limited renewal.
+    renews: bool = False
     claimed_at: float = -inf  # Time of the last claim of a state.
 
 
@@ -49,7 +54,8 @@ class DonorDeadlines:
         self._deadlines: dict[PeerId, _Deadline] = {}
         self._renewals: Counter[PeerId] = Counter()
         self._absences: Counter[PeerId] = Counter()  # Absences of peers without a claim.
-        self._claimed: set[PeerId] = set()  # Peers with a claim since their last renewal.
+        # Peers that have claimed a state since their last renewal.
+        self._claimed: set[PeerId] = set()
 
     def clear(self) -> None:
         self._deadlines.clear()
@@ -77,7 +83,7 @@ class DonorDeadlines:
             self._drop(peer)
 
     def keep(self, here: Collection[PeerId]) -> None:
-        """Drop the deadlines of the absent peers, which are those outside ``here``. They receive
+        """Drop the deadlines of all peers that are not in ``here``. They are absent, and receive
         new requests after their return."""
         for peer in self._deadlines.keys() - set(here):
             if peer in self._claimed:
@@ -112,8 +118,8 @@ class DonorDeadlines:
             deadline.since = now
 
     def fail(self, peer: PeerId, loaded: bool = False) -> None:
-        """Record that a peer has not delivered a state. ``loaded``: the state was delivered, but
-        the trainer could not load it."""
+        """Record that a peer has not delivered a usable state. ``loaded``: the state was delivered,
+        but the trainer could not load it."""
         deadline = self._deadlines.get(peer)
         if deadline is not None and (deadline.breaks_off or loaded):
             deadline.breaks_off = deadline.renews = False
@@ -121,8 +127,8 @@ class DonorDeadlines:
             self._renewals[peer] += 1
 
     def is_used_up(self, peer: PeerId) -> bool:
-        """Whether the limited renewals of a peer are used, so that only some correct pieces
-        renew."""
+        """Whether all limited renewals of a peer are used up. From then on, only unlimited renewals
+        are possible."""
         return self._renewals[peer] > GIVEN_TIMES_MAX
 
     def is_over(self, peer: PeerId, now: float) -> bool:
@@ -133,8 +139,8 @@ class DonorDeadlines:
         return now >= max(deadline.since + self.patience_s, deadline.moves_until)
 
     def overdue(self, now: float) -> set[PeerId]:
-        """Return the peers with a passed deadline. If more than f peers claim a state, the
-        claimants are excluded."""
+        """Return the peers whose deadline has passed. If more than f peers claim a state, these
+        peers are excluded."""
         over = {peer for peer in self._deadlines if self.is_over(peer, now)}
         claimers = {
             peer

@@ -2,8 +2,9 @@
 fallen behind.
 
 The trainer copies its state between two rounds, once for all peers that request the state of this
-round. All other work (packing, digests, sending) runs beside the trainer. A copy that was attested,
-or that is sent in pieces, is kept for some time, because further requests for it follow.
+round. All other work (packing, digests, sending) does not interrupt the trainer. A copy that was
+attested, or that is sent in pieces, stays stored for some time, because further requests for it
+follow.
 
 The memory of a donor is bounded for any number of requests. It stores at most ``COPIES_MAX``
 states, and sends payloads to at most ``TAKERS_MAX`` peers at a time. It sends each piece to one
@@ -43,8 +44,8 @@ from .chunks import cut, outline_of
 
 NEVER = 2**63
 OUTDATED = -2
-"""Placeholder for a round: of a copy that no other peer receives, or of a state that was replaced
-after the request to the trainer."""
+"""Placeholder for the round of a requested copy, if no other peer will receive the copy, or if the
+state was replaced after the request to the trainer."""
 
 NO_STATE = "has no state"
 TAKES_OVER = "is adopting another state itself"
@@ -57,7 +58,7 @@ NO_SUCH_PIECE = "has no such piece"
 
 
 class DonorRounds(Protocol):
-    """View that the recovery has of the rounds, a part of ``LocalProgress``."""
+    """Part of ``LocalProgress`` through which the recovery reads the rounds."""
 
     @property
     def round_id(self) -> int: ...
@@ -74,8 +75,8 @@ def attested_digest(
 
     Args:
         chain: H of the previous round.
-        core: Packed roster, trust and data cursor. The digest covers the unpacked text, because the
-            compressed bytes differ between implementations.
+        core: Packed roster, trust table and data cursor. The digest covers the unpacked text,
+            because the compressed bytes depend on the implementation of zlib.
         state: Digest or outline of the first part of the packed state: parameters and optimizer
             state.
     """
@@ -86,15 +87,15 @@ def attested_digest(
 
 
 def parts_of(payload: Payload) -> tuple[bytes, bytes]:
-    """Return the digest or outline of the part that is equal on all peers, and the digest of the
-    script settings, which is b"" without settings."""
+    """Return two values: the digest or outline of the part of the state that is equal on all peers,
+    and the digest of the script settings, or b"" without settings."""
     parts = payload.parts or (payload.digest,)
     return parts[0], parts[1] if len(parts) > 1 else b""
 
 
 def _is_again(request: StateRequest, waiting: StateRequest) -> bool:
-    """Whether a request repeats the waiting one. If the request named no round, ``waiting`` has the
-    present round at its arrival."""
+    """Whether a request repeats the waiting request. If the waiting request named no round,
+    ``waiting`` contains the round in which it arrived."""
     return request in (waiting, replace(waiting, round_id=0))
 
 
@@ -105,35 +106,35 @@ class SnapshotExpired:
 
 @dataclass(slots=True)
 class _HeldSnapshot:
-    """State of the trainer before a round."""
+    """Copy of the trainer's state before a round, with its ledger."""
 
     chain: bytes
     core: bytes
     taken: SnapshotTaken
     used_at: float
-    # number of times that each piece was sent, by peer and piece
+    # number of times that a piece was sent, by peer and piece
     given: Counter[tuple[PeerId, int]] = field(default_factory=Counter)
 
 
 class Donor:
-    """Donor side of the state transfers: handles requests for the state and for attestations."""
+    """Donor side of state transfers, which handles requests for the state and for attestations."""
 
     def __init__(self, settings: CoreSettings, source: DonorRounds, timers: Timers[Any]) -> None:
         self.settings, self.source, self.timers = settings, source, timers
-        self.next_requested_round = NEVER  # First later round that a waiting request is for.
-        # Waiting request of each peer, with its requested round.
+        self.next_requested_round = NEVER  # Earliest later round for which a request is waiting.
+        # Waiting request of each peer, with the requested round filled in.
         self.asks: dict[PeerId, StateRequest] = {}
         self.copies: OrderedDict[int, _HeldSnapshot] = OrderedDict()
-        self._now: set[PeerId] = set()  # Peers with a request that names no round.
-        # Receivers of pieces, with the time of their last request.
+        self._now: set[PeerId] = set()  # Peers whose waiting request names no round.
+        # Time of the last request of each receiver of pieces.
         self._takers: dict[PeerId, float] = {}
-        # Present round, and number of times that each piece was sent to a peer in it. The line
-        # after it has the end of the transfer to each peer.
+        # Present round, and number of times that a piece was sent in this round, by peer and piece.
+        # ``_taken_until``: expected end of the transfer to each peer.
         self._given_in, self._given = -1, Counter[tuple[PeerId, int]]()
         self._taken_until: dict[PeerId, float] = {}
-        # rounds of the requests to the trainer, which replies to them in order
+        # rounds of the open requests for a copy; the trainer replies in this order
         self._taking: deque[int] = deque()
-        # part of the state before these rounds that does not belong to the trainer
+        # snapshot of the rounds (without the trainer's state) for each round in ``_taking``
         self._beside: dict[int, tuple[bytes, tuple[Any, ...]] | None] = {}
         self._sweeps = False
         self.closing = False  # whether no further round follows
@@ -155,8 +156,8 @@ class Donor:
 
     def restart(self) -> None:
         """Drop all copies after the local state was replaced, including copies that the trainer is
-        still making. They may be of the same round on an abandoned branch. Waiting requests are
-        handled when the round has begun."""
+        still making. They may belong to an abandoned branch. Waiting requests are handled when the
+        next round has begun."""
         self.copies.clear()
         self._beside.clear()
         self._taking = deque([OUTDATED for _ in self._taking])
@@ -165,11 +166,11 @@ class Donor:
     def on_request(
         self, sender: PeerId, request: StateRequest, why_not: str, now: float
     ) -> list[Effect]:
-        """Handle a request. ``why_not``: reason to reject it, or "" if the trainer has the state of
-        the rounds."""
+        """Handle a request. ``why_not``: reason to reject all requests, or "" if the trainer has
+        the state of the rounds."""
         here, waiting = self.source.round_id, self.asks.get(sender)
         if waiting is not None and _is_again(request, waiting):
-            return []  # the reply to it is in progress
+            return []  # the reply is already in progress
         self._drop_request(sender)
         wanted = request.round_id or here
         if why_not:
@@ -216,7 +217,8 @@ class Donor:
         if round_id in self._taking:
             return []
         self._taking.append(round_id)
-        # By the time a large state is copied, the snapshot of its round may have been dropped.
+        # Store the snapshot now: when a large state has been copied, the rounds may have dropped
+        # the snapshot of that round.
         self._beside[round_id] = self.source.snapshot(round_id)
         return [TakeSnapshot()]
 
@@ -272,10 +274,10 @@ class Donor:
             or (isinstance(message, StateOffer) and message.outline)
             for message in replies
         )
-        # After the last round the state does not change, and further peers may request it.
+        # After the last round the state no longer changes, and further peers may request it.
         if again or self.closing:
             return effects + self._sweep(now)
-        self.copies.pop(round_id, None)  # no further request for it follows
+        self.copies.pop(round_id, None)  # no further request for this copy follows
         return effects
 
     def _sweep(self, now: float) -> list[Effect]:
@@ -322,7 +324,8 @@ class Donor:
     def _send_state(
         self, peer: PeerId, ask: StateRequest, round_id: int, copy: _HeldSnapshot, now: float
     ) -> list[Effect]:
-        """Send the whole state, one of its pieces, or its parts without pieces."""
+        """Send the whole state, or a piece of the state, or the offer with the parts that are not
+        cut into pieces."""
         payload, parts = copy.taken.payload, copy.taken.parts
         outline = outline_of(payload)
         offer = StateOffer(
@@ -361,8 +364,8 @@ class Donor:
         return [Send(peer, offer, payload), Report("snapshot_served", fields)]
 
     def _record_sent(self, peer: PeerId, piece: int, now: float) -> None:
-        """Record a transfer. A peer that requests the same piece too often in a round no longer
-        counts as a receiver."""
+        """Record that a piece is sent. A peer that requests the same piece too often in a round no
+        longer counts as a receiver."""
         if self._given_in != self.source.round_id:
             self._given_in = self.source.round_id
             self._given.clear()
@@ -375,7 +378,8 @@ class Donor:
         return {peer for peer, until in self._taken_until.items() if now < until}
 
     def _is_crowded(self, peer: PeerId, now: float) -> bool:
-        """Whether too many other peers receive pieces. If False, record ``peer`` as a receiver."""
+        """Whether too many other peers are receiving pieces. If not, record ``peer`` as a
+        receiver."""
         self._takers = {taker: at for taker, at in self._takers.items() if now - at < REPLY_S}
         if peer not in self._takers and len(self._takers) >= TAKERS_MAX:
             return True
@@ -383,7 +387,7 @@ class Donor:
         return False
 
     def _refuse(self, peer: PeerId, ask: StateRequest, reason: str) -> Send:
-        """Return the rejection of a request. It contains the local round."""
+        """Return the rejection of a request, which contains the present round of this peer."""
         here, lineage = self.source.round_id, self.settings.lineage
         if ask.what == "attestation":
             return Send(peer, StateAttestation(lineage, ask.nonce, here, b"", b"", b"", reason))
@@ -404,8 +408,8 @@ def core_of(offer: StateOffer) -> tuple[Any, ...]:
 
 
 def is_usable(source: DonorRounds, offer: StateOffer) -> bool:
-    """Whether the rounds can resume from an offer: it has a complete state, and its snapshot can be
-    adopted. This must be called before the state is loaded, because that replaces the local
+    """Whether the rounds can resume from an offer: it is no single piece, and its snapshot can be
+    adopted. This must be called before the state is loaded, because loading replaces the local
     state."""
     if offer.piece:
         return False

@@ -15,7 +15,7 @@ from .donor import BUSY, NO_STATE, TAKES_OVER
 
 
 class DonorRecords:
-    """Record of the states that donors have sent and of their refusals.
+    """Records of which donors have claimed, refused or not delivered a state.
 
     Attributes:
         attackers: Peers that have sent a wrong piece.
@@ -26,7 +26,8 @@ class DonorRecords:
         self.no_state = NoStateEvidence(local, settings.f, swarm)
         self.deadlines = DonorDeadlines(settings.rounds.round_timeout_s, settings.f)
         self.backoff = Backoff(settings.membership.probe_interval_s)
-        # donors of states that the trainer could not load, since it last loaded one
+        # for each donor, number of its states that the trainer could not load, since the trainer
+        # last loaded a state
         self._refused: Counter[PeerId] = Counter()
 
     def clear(self) -> None:
@@ -47,7 +48,7 @@ class DonorRecords:
         self.deadlines.claim(peer, now)
 
     def refuse(self, peer: PeerId, reason: str, now: float) -> None:
-        """Record that a peer sends no state, for this reason."""
+        """Record that a peer has refused to send a state, for ``reason``."""
         self.no_state.record_refusal(peer, reason)
         if reason == NO_STATE:
             self.deadlines.deny(peer)
@@ -57,14 +58,14 @@ class DonorRecords:
             self.deadlines.claim(peer, now)
 
     def fail(self, peer: PeerId, now: float, loaded: bool = False) -> None:
-        """Record that a peer has not delivered a state. ``loaded``: the state was delivered, but
-        the trainer could not load it."""
+        """Record that a peer has not delivered a usable state. ``loaded``: the state was delivered,
+        but the trainer could not load it."""
         self.backoff.failed(peer, now)
         self.deadlines.fail(peer, loaded)
 
     def record_load(self, peer: PeerId | None, problem: str) -> None:
-        """Record whether the trainer has loaded the state of a peer. ``problem`` is "" if it
-        has."""
+        """Record whether the trainer could load the state of a peer. ``problem``: reason if it
+        could not, otherwise ""."""
         if not problem:
             self._refused.clear()
         elif peer is not None:
@@ -75,8 +76,8 @@ class DonorRecords:
         return [peer for peer in donors if not self.backoff.is_resting(peer, now)]
 
     def stateless(self, now: float) -> set[PeerId]:
-        """Return the peers that have last reported that they have no state, and those with a passed
-        deadline."""
+        """Return the peers whose last report was that they have no state, and the peers whose
+        deadline has passed."""
         return self.no_state.stateless | self.deadlines.overdue(now)
 
     @property

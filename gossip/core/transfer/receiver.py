@@ -2,28 +2,30 @@
 other peers.
 
 Up to f peers may send a false state. So the receiver requests *attestations* from 2f + 1 peers that
-may have a state. An attestation is the digest of a peer's state before one round. The first poll is
-about the present round of each peer. In a run that is slow, or that waits for this receiver, these
-rounds are equal. If they differ, the receiver names a round slightly after the (f + 1)-th highest
-round that different peers report, so no Byzantine peer chooses it. If f + 1 peers attest the same
-state, it is agreed. One of them sends the state, and the receiver verifies its digest before use.
-If a donor sends another state or none, the next of these peers becomes the donor. After the last of
-them, the receiver polls for another round.
+may have a state. An attestation is the digest of a peer's state before a round. In the first poll,
+each peer attests the state before its present round. If the run is slow, or waits for this
+receiver, these rounds are equal. If the rounds differ, the receiver names a round slightly after
+the (f + 1)-th highest round that the peers have reported, so that no Byzantine peer chooses the
+named round. If f + 1 peers attest the same state, the state is agreed. One of these peers sends the
+state, and the receiver verifies its digest before use. If this donor sends another state or none,
+the next of these peers becomes the donor. If all of them have failed, the receiver polls for
+another round.
 
 The pieces of a large state are sent by all peers that attest it, at the same time (``chunks``). The
 receiver requests no piece that the local state already contains. A peer that sends a wrong piece
-receives no further request. Correct pieces are kept, whichever peer fails. After a correct piece,
-the donor receives its next request at once; after a failure, it receives one only when its backoff
-is over (``backoff``). So a peer that replies fast but never delivers receives few requests.
+receives no further request. Correct pieces stay stored if their donor fails later. After a correct
+piece, the donor receives its next request at once. After a failure, it receives a request only when
+its backoff is over (``backoff``). So a peer that replies fast but never delivers receives few
+requests.
 
-Fewer attestations are sufficient in two cases. In the first case, fewer than f + 1 other peers may
-have a state, because the rest are dead or report that they have none. In the second case, the
-reachable peers do not agree within a round timeout, and they are at most 2f, or at most f of them
-are beyond the first round. The receiver then adopts the state that most peers attest, and reports
-it as ``unattested_state``.
+Fewer attestations are sufficient in two cases. In the first case, at most f other peers may have a
+state, because the rest are dead or report that they have none. In the second case, the reachable
+peers do not agree within a round timeout, and there are at most 2f of them, or at most f of them
+are in a later round than round 0. In both cases the receiver adopts the state that most peers
+attest, and reports it as ``unattested_state``.
 
-With f = 0, and in gossip rounds, in which replicas differ, the receiver requests the state from one
-donor after another until one of them delivers it.
+With f = 0, and in gossip rounds (whose replicas differ), there are no attestations: the receiver
+requests the state from one donor after another until one donor delivers it.
 """
 
 from __future__ import annotations
@@ -76,10 +78,10 @@ from .donor_records import DonorRecords
 
 
 class StateSources(Protocol):
-    """View that a receiver has of the other peers."""
+    """Interface through which a receiver finds the other peers."""
 
     def donors(self) -> tuple[PeerId, ...]:
-        """Return the live, unskipped peers that may have a state. Those in the latest rounds come
+        """Return the live, unskipped peers that may have a state. Peers in later rounds come
         first."""
 
     def round_of(self, peer: PeerId) -> int:
@@ -88,8 +90,8 @@ class StateSources(Protocol):
     def record_round(self, peer: PeerId, round_id: int) -> None: ...
 
     def note_state(self, peer: PeerId, until: float) -> None:
-        """Record that ``peer`` may be receiving a state until the given time. If ``peer`` is the
-        local one, other peers send it."""
+        """Record that ``peer``, which may be the local peer, may be receiving a state until the
+        given time."""
 
     def is_gone(self, peer: PeerId) -> bool: ...
 
@@ -105,8 +107,8 @@ class DonorTimeout:
 
 
 Adopt: TypeAlias = Callable[[int, bytes, tuple[Any, ...]], None]
-"""Callback that adopts the state which the trainer has loaded: its next round, H of the previous
-round, and its snapshot. Raises the errors of ``LocalProgress.check``."""
+"""Callback that adopts the state that the trainer has loaded. Its arguments are the next round, H
+of the previous round, and the snapshot. Raises the errors of ``LocalProgress.check``."""
 
 Stage: TypeAlias = Literal["idle", "polling", "asking", "restoring"]
 RecoveryTimer: TypeAlias = DonorTimeout | SnapshotExpired
@@ -115,9 +117,9 @@ RecoveryTimer: TypeAlias = DonorTimeout | SnapshotExpired
 class Recovery:
     """Both sides of a state transfer.
 
-    ``polling``: attestations were requested. ``asking``: the state was requested from ``donor``, or
-    its ``pieces`` from several peers. ``attestation``: attestation of the required state, or None
-    if any state may be adopted.
+    Stages: in ``polling`` attestations were requested. In ``asking`` the state was requested from
+    ``donor``, or its ``pieces`` from several peers. ``attestation``: attestation of the required
+    state; None if any state may be adopted.
     """
 
     def __init__(
@@ -127,7 +129,8 @@ class Recovery:
         swarm: StateSources,
         need: int,
     ) -> None:
-        """``need``: required number of equal attestations; 1 if no attestations are requested."""
+        """``need``: required number of equal attestations. If it is 1, no attestations are
+        requested."""
         self.giving, self.swarm, self.need = giving, swarm, need
         self.settings = settings = giving.settings
         self.stage: Stage = "idle"
@@ -141,13 +144,13 @@ class Recovery:
         self.pieces: PieceFetcher | None = None
         self._kept: dict[bytes, Any] = {}  # stored pieces
         self._offer: StateOffer | None = None
-        self._untouched = True  # Whether the trainer has received no other state in this recovery.
+        self._untouched = True  # Whether the trainer has received no state in this recovery.
         self.has_own = False  # Whether the trainer has a state of the rounds.
         self.records = DonorRecords(local, settings, swarm)
         self._began_at = 0.0
         self._tries = 0
         self.poll = Poll(settings.seed)
-        # peers that attest the agreed state and have not received a request for it yet
+        # peers that attest the agreed state, and from which it was not requested yet
         self._sources: list[PeerId] = []
         self._takes_settings = False
         self._patience: Token | None = None
@@ -155,12 +158,12 @@ class Recovery:
         self._coming: dict[tuple[PeerId, int], Transfer] = {}
 
     def on_message(self, event: Received, able: bool, now: float) -> list[Effect]:
-        """Handle a message. ``able``: the local trainer has the state of the rounds."""
+        """Handle a message. ``able``: whether the local trainer has the state of the rounds."""
         match event.message:
             case StateRequest() as request:
-                # A peer that may return to its own state must not deny that it has one. If all
-                # other peers left their branches at once, a Byzantine peer would otherwise be the
-                # only one with a state.
+                # A peer that may return to its own state must not deny that it has a state.
+                # Otherwise, if all honest peers left their branches at the same time, only a
+                # Byzantine peer would claim a state.
                 back = self.stage != "idle" and (self.has_own or self._is_receiving_state(now))
                 if request.what == "state":
                     patience_s = self.settings.rounds.round_timeout_s
@@ -178,8 +181,8 @@ class Recovery:
                 )
 
     def _is_receiving_state(self, now: float) -> bool:
-        """Whether a state is being restored, or pieces of a state arrive and some deadline has not
-        passed yet."""
+        """Whether a state is being restored, or pieces of a state are arriving from a peer whose
+        deadline has not passed yet."""
         arrives = self.pieces is not None and not all(
             self.records.deadlines.is_over(peer, now) for peer in self.waits_for
         )
@@ -194,8 +197,8 @@ class Recovery:
     def begin(
         self, first: PeerId | None, reason: str, now: float, has_own: bool = False
     ) -> list[Effect]:
-        """Begin a recovery, unless one is in progress. Request attestations from several peers or,
-        if none are needed, the state of ``first`` or of the best donor."""
+        """Begin a recovery, unless one is in progress. Request attestations from several peers. If
+        no attestations are needed, request the state of ``first`` or of the best donor."""
         if self.stage != "idle":
             return []
         self._asked.clear()
@@ -209,8 +212,8 @@ class Recovery:
         return self._ask(first, now) if self.need == 1 else self._poll(now)
 
     def _another(self, now: float) -> list[Effect]:
-        """Request the state from the next donor, after the present donor, or the peers that send
-        its pieces, have not delivered it."""
+        """Request the state from the next donor, because the present donor, or the peers that send
+        its pieces, have not delivered the state."""
         if self.donor is not None and (self.pieces is None or self.stage == "restoring"):
             self.records.fail(self.donor, now, loaded=self.stage == "restoring")
         return self._ask(None, now) if self.attestation is None else self._next_source(now)
@@ -242,7 +245,7 @@ class Recovery:
 
     @property
     def waits_for(self) -> set[PeerId]:
-        """Peers that were requested to send a state or pieces of it."""
+        """Peers from which the state or pieces of it were requested."""
         if self.stage != "asking":
             return set()
         if self.pieces is not None:
@@ -256,7 +259,8 @@ class Recovery:
         if first is None or first not in donors:
             first = fresh[0] if fresh else None
         if first is None:
-            self._asked.clear()  # all peers received a request, so begin again when the timer fires
+            # all peers have received a request, so start again when the timer fires
+            self._asked.clear()
             self.records.no_state.turn_is_over(self._has_waited(now))
             return self._wait("asking", None, self.settings.membership.probe_interval_s, now)
         self._asked.add(first)
@@ -300,7 +304,7 @@ class Recovery:
         return self._another(now) if self.pieces is None else self._hurry(self.pieces, now)
 
     def on_arriving(self, event: Arriving, now: float) -> list[Effect]:
-        """Extend the deadline while a state or a piece arrives, unless its transfer is too slow."""
+        """Extend the deadline while a state or a piece arrives, unless the transfer is too slow."""
         offer, sender = event.message, event.sender
         assert isinstance(offer, StateOffer)
         if self.stage != "asking" or offer.nonce != self._nonce or sender not in self.waits_for:
@@ -324,12 +328,12 @@ class Recovery:
         return self._set_timer(until)
 
     def has_no_donor(self, timer: RecoveryTimer) -> bool:
-        """Whether all peers received requests and none of them has a state, so the local state must
-        suffice.
+        """Whether all peers have received requests and none of them has a state. The local peer
+        must then continue with its own state, or start the run again.
 
-        Without this check, peers would wait forever for each other if they all left their branches
-        at once, each for the branch of another. So would peers that wait for the initial weights of
-        a peer that has gone.
+        Without this check, peers would wait for each other forever if all of them left their
+        branches at the same time, each for the branch of another peer. Peers that wait for the
+        initial weights of a dead peer would also wait forever.
         """
         if (
             not self._untouched
@@ -342,8 +346,8 @@ class Recovery:
             return self.records.no_state.is_sure
         if self.stage != "polling":
             return self.stage == "asking"
-        # A peer that has finished, or is in another round, refuses for another reason. It does have
-        # a state.
+        # A peer that has finished, or is in another round, refuses for another reason, and does
+        # have a state.
         denied_by_all = all(
             attestation.reason in (NO_STATE, TAKES_OVER) for attestation in self.poll.votes.values()
         )
@@ -368,9 +372,9 @@ class Recovery:
         return []
 
     def on_hello(self, peer: PeerId, round_id: int) -> list[Effect]:
-        """Record that ``peer`` is in a round. If ``peer`` had no state at the request for an
-        attestation, repeat the request. Otherwise it would count as a peer without a state until
-        the others reach the named round."""
+        """Record that ``peer`` is in a round. If ``peer`` has replied to the present poll that it
+        has no state, repeat the request to ``peer``. Otherwise ``peer`` would count as a peer
+        without a state until the end of the poll."""
         if round_id > 0:
             self.records.note_state(peer)
         vote = self.poll.votes.get(peer)
@@ -383,8 +387,9 @@ class Recovery:
     # --- attestations -----------------------------------------------------------------------------
 
     def _poll(self, now: float) -> list[Effect]:
-        """Request attestations. Polls are alternately about the present round of each peer and
-        about a named round."""
+        """Start a poll: request attestations. Polls alternate: in one poll each peer attests the
+        state before its present round, and in the next poll all attest the state before a named
+        round."""
         self._tries += 1
         donors, named = self.swarm.donors(), 0
         if self._tries % 2 == 0 and self._may_name():
@@ -402,14 +407,16 @@ class Recovery:
         )
 
     def _may_name(self) -> bool:
-        """Whether enough peers have attested a state in the last poll, so that no Byzantine peer
-        can choose the named round. Peers without the initial weights may wait for them."""
+        """Whether so many peers have attested a state in the last poll that Byzantine peers cannot
+        choose the named round. Otherwise the poll must not name a round: peers may still wait for
+        the initial weights, in round 0."""
         return len(self.poll.able.intersection(self.swarm.donors())) >= self.need
 
     def _widen(self, now: float) -> list[Effect]:
-        """Send requests to more peers. The first poll uses the smallest number of peers that can
-        suffice, and later polls use all peers. In the first poll, a peer without a state is
-        replaced by another, because all peers of the local branch may be in recovery."""
+        """Send requests to more peers. In the first poll, only the smallest sufficient number of
+        peers receives a request, and a peer without a state is replaced by another peer, because
+        all peers of the local branch may be in recovery. In later polls, all peers receive a
+        request."""
         fresh = [peer for peer in self.swarm.donors() if peer not in self.poll.asked]
         if self._tries == 1:
             lacking = len(self.poll.votes) - len(self.poll.able)
@@ -425,7 +432,8 @@ class Recovery:
         return [Send(peer, request) for peer in peers]
 
     def _remind(self, now: float) -> list[Effect]:
-        """Repeat the request to peers that have not replied or had no state, until the deadline."""
+        """Repeat the request to peers that have not replied or had no state. At the deadline,
+        conclude the poll."""
         if self.poll.hurried or now >= self.poll.until:
             return self._conclude(now)
         self.poll.forget_refusals()
@@ -443,8 +451,8 @@ class Recovery:
             self.records.attest(sender, now)
         else:
             self.records.refuse(sender, attestation.reason, now)
-        # Round 0 means that the peer has not begun: its node replies before its trainer has
-        # started.
+        # If the round is 0, the peer may not have begun: its node replies even before its trainer
+        # has started. So this is no report of a round.
         if attestation.digest or attestation.round_id:
             self.swarm.record_round(sender, attestation.round_id)
         return self._count(now) if attestation.digest else self._widen(now) + self._count(now)
@@ -487,9 +495,9 @@ class Recovery:
         return self._wait("polling", None, self.settings.membership.probe_interval_s, now)
 
     def _enough(self, now: float) -> int:
-        """Return the number of equal attestations that suffices without agreement. It is 1 if too
-        few peers can have a state, or if so few peers are reachable that Byzantine ones could
-        prevent agreement forever."""
+        """Return the number of equal attestations that is sufficient after a poll without
+        agreement. It is 1 if too few peers can have a state, or if so few peers are reachable that
+        Byzantine peers could prevent an agreement forever. Otherwise it is ``need``."""
         without = {
             peer for peer, attestation in self.poll.votes.items() if attestation.reason == NO_STATE
         }
@@ -497,7 +505,8 @@ class Recovery:
         here = [peer for peer in known if peer in self.poll.votes or not self.swarm.is_gone(peer)]
         may_have = [peer for peer in here if peer not in without]
         within_reach = [peer for peer in self.swarm.donors() if peer not in without]
-        # At first, only a single peer has the initial weights of a run.
+        # At the start of a run, only a single peer may have the initial weights, so count the peers
+        # in later rounds.
         beyond = [
             peer
             for peer in within_reach
@@ -510,7 +519,7 @@ class Recovery:
         return now - self._began_at > self.settings.rounds.round_timeout_s
 
     def _agree(self, group: list[PeerId], now: float) -> list[Effect]:
-        """Request the state that all of ``group`` attest, from one of them."""
+        """Request the state that all peers of ``group`` attest from one of these peers."""
         attestations = [self.poll.votes[peer] for peer in group]
         self.attestation, self.attestations = attestations[0], tuple(group)
         records = self.records
@@ -568,8 +577,8 @@ class Recovery:
         return self.giving.copy_own()
 
     def on_snapshot(self, event: SnapshotTaken, now: float) -> list[Effect]:
-        """Handle a copy of the local state, which was made for other peers or for pieces in
-        common."""
+        """Handle a copy of the local state, which was requested for other peers, or to find pieces
+        in common with the required state."""
         effects = self.giving.on_snapshot(event, now)
         if self.pieces is None or self.stage != "asking":
             return effects
@@ -581,7 +590,7 @@ class Recovery:
         return [Restore(offer.round_id, payload, self.attestation is None or self._takes_settings)]
 
     def _fetch(self, pieces: PieceFetcher, now: float) -> list[Effect]:
-        """Request missing pieces from peers that may receive requests. If no piece is missing,
+        """Request missing pieces from the donors whose backoff is over. If no piece is missing,
         restore the state."""
         offer, patience_s = self._offer, self.settings.rounds.round_timeout_s
         assert offer is not None
@@ -627,7 +636,8 @@ class Recovery:
         return effects + self._fetch(pieces, now)
 
     def _hurry(self, pieces: PieceFetcher, now: float) -> list[Effect]:
-        """Drop the peers with a passed deadline, and request their pieces from other peers."""
+        """Exclude the peers whose deadline has passed, and request their pieces from other
+        peers."""
         late = pieces.overdue(now)
         lost = [
             self._lose(pieces, peer, "no_state", "has not sent its pieces in time", now)
@@ -638,7 +648,8 @@ class Recovery:
     def _lose(
         self, pieces: PieceFetcher, peer: PeerId, what: str, reason: str, now: float
     ) -> list[Effect]:
-        """Record that ``peer`` does not deliver, and send it no further requests for pieces."""
+        """Record that ``peer`` has not delivered a piece, and send no further requests for pieces
+        to ``peer``."""
         self.records.fail(peer, now)
         pieces.exclude_peers([peer])
         self._sources = [source for source in self._sources if source != peer]
@@ -663,8 +674,8 @@ class Recovery:
         )
 
     def on_restored(self, event: Restored, adopt: Adopt, now: float) -> tuple[list[Effect], bool]:
-        """Handle the result of a restore. Return effects, and whether the rounds may resume from
-        the new state."""
+        """Handle the result of a restore. Return the effects, and whether the rounds may resume
+        from the new state."""
         if (
             self.stage != "restoring"
             or self._offer is None
