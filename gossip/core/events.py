@@ -585,8 +585,8 @@ class Apply:
 class StartRound:
     """Start the computation of round ``round_id`` in the trainer. ``main``: the peer for work that
     exactly one peer must do; it is the same on all peers. ``roster``: members of the round,
-    ascending. ``left``: peers whose announced end the rounds have recorded, but the membership
-    perhaps not yet."""
+    ascending. ``left``: peers that have announced their end to the rounds. The membership may not
+    have recorded their end yet."""
 
     round_id: int
     samples: DataSlice | None

@@ -52,7 +52,7 @@ class MembershipInspection:
 
     @property
     def accusers_max(self) -> int:
-        """Maximum number of accusers of one member whose rumors are queued."""
+        """Maximum number of queued accusations of one member, each by another accuser."""
         return self._membership.rumors.accusers_max
 
     def stores(self) -> dict[str, int]:
@@ -187,7 +187,7 @@ class GossipInspection(RoundsInspection):
 
     @property
     def sources(self) -> tuple[PeerId, ...]:
-        """Peers whose pushes this round waits for, at most until its grace period ends."""
+        """Peers from which this round awaits pushes, at most until its grace period ends."""
         return self._rounds._round.sources
 
     def stores(self) -> dict[str, int]:

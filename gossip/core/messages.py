@@ -176,10 +176,10 @@ class Contribution:
 
 @record
 class Rejection:
-    """A peer whose samples a commit does not use, and the reason. ``non_finite`` and
-    ``wrong_size``: its update was invalid. ``quarantined``: its update was only measured, and
-    ``outlyingness`` is defined as in ``Contribution``. ``skipped``: its script skipped its samples
-    (in the commit of the first shard only)."""
+    """Rejection of a peer: a commit does not use the samples of ``peer``, for ``reason``.
+    ``non_finite`` and ``wrong_size``: its update was invalid. ``quarantined``: its update was only
+    measured, and ``outlyingness`` is defined as in ``Contribution``. ``skipped``: its script
+    skipped its samples (in the commit of the first shard only)."""
 
     peer: PeerId
     reason: str
@@ -216,7 +216,7 @@ class AuditVote:
     micro-batch of round ``round_id``. The server recomputed the micro-batch from the data that the
     neighbours of ``peer`` reported.
 
-    ``before`` and ``behind``: members of the previous and of the next stage whose reports
+    ``before`` and ``behind``: members of the previous and of the next stage with reports that
     contradict the report of ``peer``. Both are None if the report of ``peer`` agrees with the
     reports of its neighbours.
     """
@@ -329,7 +329,7 @@ class ReceivingPayload:
     sender broadcasts it, and repeats it while payloads arrive."""
 
     lineage: bytes
-    received: int  # Bytes of such payloads that have arrived since the start of this incarnation.
+    received: int  # Received bytes of round payloads since the start of this incarnation.
     pause_s: float  # Longest pause within a transfer that is to be expected at this speed.
 
 

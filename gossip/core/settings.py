@@ -38,9 +38,9 @@ WATCH_INTERVAL_S = 1.0
 """Interval of the check of the quorum. It is short compared with the timeouts of the quorum, which
 are minutes."""
 WAITING_REPORT_S = 5.0
-"""Interval at which missing peers are reported at the start. Also the time for which a newcomer
-with a different model waits for more than f peers before it halts, and for which a starting peer
-waits for peers that may have begun with other weights."""
+"""Interval at which missing peers are reported at the start. Also two waits of this length. A
+newcomer with a different model waits for more than f peers before it halts. A starting peer waits
+for peers that may have begun with other weights."""
 BUSY_INTERVAL_S = 0.3
 """Interval at which a peer reports to other peers that it receives payloads. Several of these
 reports arrive within ``BUSY_S``."""
@@ -129,8 +129,8 @@ UNASKED_SHARE = 0.25
 """Fraction of a typical round for which a peer waits for missing commits before it requests
 them."""
 DOUBLINGS_MAX = 3
-"""Maximum number of times that a timeout doubles: the timeout of a server, and of a gradient whose
-usual time is unknown."""
+"""Maximum number of times that a timeout doubles: the timeout of a server, or of a gradient without
+a known usual time."""
 REST_TIMES_MAX = 4
 """Longest exclusion of a donor that did not deliver, as a multiple of the first exclusion."""
 CLAIM_DOUBLINGS_MAX = 16
@@ -203,19 +203,19 @@ PACE_WINDOW, PACE_LEVELS = 16, 2
 """Number of rounds between two changes of the shares of samples, and number of times that a share
 can be halved."""
 PACE_SLOW, PACE_QUICK = (7, 4), (3, 4)
-"""Fractions of the median time. A peer is too slow if its time is at least 1.75 times the median. A
-peer whose time is at most 0.75 times the median can compute twice as many samples and still stay
-below 1.75 times the median."""
+"""Fractions of the median time. A peer is too slow if its time is at least 1.75 times the median.
+If its time is at most 0.75 times the median, the peer can compute twice as many samples and still
+stay below 1.75 times the median."""
 MARGIN_US = 25_000
 """Difference from the median, in microseconds, up to which a peer never counts as slow: half of
 ``grace_floor_s``."""
 ROUND_TIMES = 3
-"""Number of latest rounds whose median duration determines the deadline of slow peers. With several
-rounds, a single round in which all peers were delayed, for example by an evaluation, has no
-effect."""
+"""Number of latest rounds from which the deadline of slow peers is computed, as a multiple of the
+median duration. With several rounds, a single round in which all peers were delayed, for example by
+an evaluation, has no effect."""
 ROUND_LATE = 11, 10
-"""Deadline as a fraction of this median. A peer whose time is below the deadline still completes
-all its steps."""
+"""Deadline as a fraction of this median. A peer that needs less time than the deadline still
+completes all its steps."""
 PASS_TIMES = 5
 """Number of latest rounds over which the median time of a stage member is taken."""
 PASS_UNLIKE, PASS_UNLIKE_US = (3, 2), 5_000
@@ -240,7 +240,7 @@ UNEQUAL_OFTEN, UNEQUAL_SHARE = 3, 8
 """The data of the peers count as different if at least ``UNEQUAL_OFTEN`` measurements are unequal,
 or if more than one in ``UNEQUAL_SHARE`` of them is unequal. Both cases rarely occur by chance."""
 FORK_ROUNDS = 8
-"""Number of latest rounds whose contributors determine the weight of a side of a fork."""
+"""Number of latest rounds in which contributors are counted for the weight of a side of a fork."""
 COMPARED_STEPS = 3
 """Number of steps at the start of a run after which the replicas are compared."""
 
@@ -270,8 +270,8 @@ PROVEN_TURNS = 16
 """Number of stored attempts with two proven results. They are stored so that each proof has an
 effect only once."""
 TURNS_KEPT = 64
-"""Number of attempts of one server whose result is stored, and number of stored results from one
-sender."""
+"""Number of stored results of one server, one for each attempt, and number of stored results from
+one sender."""
 FORKS_KEPT = 16
 """Number of stored rounds after which other peers had another history."""
 AUDIT_VOTES_KEPT = 16
@@ -294,7 +294,7 @@ LISTS_MAX = 2**14
 three values in each list, such a JSON is parsed within 10 ms."""
 VALUES_MAX = 3 * LISTS_MAX
 PENDING_ROUNDS = 256
-"""Number of committed rounds whose data use is stored until the size of the data is known."""
+"""Number of committed rounds that are stored until the size of the data is known."""
 RANGES_MAX = 256
 """Maximum number of ranges of samples in one message: of discarded samples of an epoch, or of
 predicted samples. Further discarded samples are only counted, and further predictions are
@@ -311,7 +311,7 @@ number of rounds."""
 ROUNDS_KEPT_ALWAYS = 2
 """Number of rounds that the log of commits always stores, whatever their size is."""
 KINDS_KEPT = 4
-"""Number of kinds of steps whose last result is stored."""
+"""Number of kinds of steps for which the last result is stored."""
 LENGTH_KINDS, LENGTH_ROUNDS = 16, 256
 """Number of kinds of steps for which the lengths of results are recorded, and number of recorded
 rounds of each kind. These lengths limit the length of the next result. Once a model fits its data,
@@ -324,13 +324,13 @@ STASH_ROUNDS = 8
 """Number of future rounds for which messages are stored. In gossip rounds a peer that is farther
 behind skips rounds, because it has not stored their messages."""
 LOCKED_ROUNDS = 16
-"""Number of rounds whose attempts this peer stores after it has left them, because they bind the
-peer if it returns."""
+"""Number of left rounds for which this peer stores its attempts. They bind the peer if it returns
+to a round."""
 REFUSALS_KEPT = 64
 """Number of stored rejected results."""
 ORDERS_KEPT = 8
-"""Number of rounds whose order of servers is stored. A result that was accepted by other peers
-arrives soon after it was made."""
+"""Number of rounds for which the order of servers is stored. A result that was accepted by other
+peers arrives soon after it was made."""
 FORWARDED_MAX = 64
 """Maximum number of different commits of one shard that are forwarded in a round. Only a few of
 these commits can be honest."""
@@ -576,8 +576,7 @@ class PipelineSettings:
         stages: Members of each stage. Each peer is in one stage.
         micro_batches: Number of micro-batches of a step.
         in_flight: Maximum number of micro-batches of a peer that have passed forward but not yet
-            backward. 0 means the number that keeps all peers of its own and of later stages busy,
-            and the links between them.
+            backward. 0 means the number that keeps all peers and links from this stage on busy.
         pass_us: Predicted time of each peer for both passes of a micro-batch; empty without a
             prediction. Until the first measurements, micro-batches are assigned according to these
             times.
@@ -650,7 +649,8 @@ class CoreSettings:
     gossip: GossipSettings = field(default_factory=GossipSettings)
     trust: TrustSettings = field(default_factory=TrustSettings)
     results: ResultSettings = field(default_factory=ResultSettings)
-    # plan of a pipeline, whose stages divide the layers; None if each peer has the whole model
+    # plan of a pipeline, in which each stage has some of the layers; None if each peer has the
+    # whole model
     pipeline: PipelineSettings | None = None
 
     def of_stage(self, local: PeerId) -> CoreSettings:

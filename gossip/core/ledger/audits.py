@@ -30,8 +30,8 @@ from .unpacking import are_counts, are_rows, is_row
 Answer: TypeAlias = tuple[PeerId, int, int]
 """Result to which a vote refers, as (peer, round, micro-batch)."""
 Sides: TypeAlias = tuple[PeerId | None, PeerId | None]
-"""Neighbours whose reports contradict the report of the peer: a member of the previous stage, and a
-member of the next stage."""
+"""Neighbours with a report that contradicts the report of the peer: a member of the previous stage,
+and a member of the next stage."""
 ADMITTED: Sides = (None, None)
 
 

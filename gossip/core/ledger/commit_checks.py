@@ -81,8 +81,8 @@ def _may_have_compared(commit: Commit, roster: frozenset[PeerId]) -> bool:
 
 def _may_have_collected(commit: Commit, roster: frozenset[PeerId], settings: CoreSettings) -> bool:
     """Whether the values of a collective operation are valid: from members of the present roster,
-    at most one each, ascending, within the size limit, and, if they are enough for a collective
-    operation, without an aggregate."""
+    at most one each, ascending, and within the size limit. If the values make the round a
+    collective operation, there must be no aggregate."""
     given = [each.peer for each in commit.collected]
     ascending = given == sorted(set(given)) and set(given) <= roster
     fits = sum([len(each.data) for each in commit.collected]) <= COLLECTED_BYTES_MAX

@@ -8,10 +8,10 @@ stores the results that it has received directly from their servers. If a peer r
 result of the same turn, it reports in its next commit which result the server has sent to it
 (``Accusation`` with a ``turn``). A peer that reads this accusation, but has received another result
 from the server, reports its own result in the same way. A peer also reports its result of a round
-if other peers report another history after this round, because the two sides of a fork do not
-receive the results of the other side. If more than f peers report one content and more than f peers
-report another content, at least one peer of each group is honest. This proves that the server has
-sent both results.
+if other peers report another history after this round. This is necessary because the two sides of a
+fork do not exchange results. If more than f peers report one content and more than f peers report
+another content, at least one peer of each group is honest. This proves that the server has sent
+both results.
 """
 
 from __future__ import annotations

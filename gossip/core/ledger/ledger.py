@@ -253,7 +253,7 @@ class Ledger:
         return apply, Report("lost_round", {"round": lost.round_id, "reason": reason})
 
     def _report_shares(self, round_id: int, before: dict[PeerId, int]) -> list[Report]:
-        """Report the peers whose share of the samples has changed."""
+        """Report the changed shares of the samples."""
         after = self.cursor.pace.levels()
         if after == before:
             return []

@@ -30,7 +30,7 @@ class ReplicatedState:
     ``adopt`` replaces them by the snapshot of another peer."""
 
     def __init__(self, settings: CoreSettings, local: PeerId = -1) -> None:
-        """``local``: id of this peer, whose divergence is reported in ``Apply.replica``."""
+        """``local``: id of this peer. If its replica diverges, ``Apply.replica`` is set."""
         self.settings, self._local = settings, local
         self.lineage = Lineage(settings.run, settings.lineage)
         self.ledger = Ledger(settings)
@@ -130,8 +130,8 @@ class ReplicatedState:
         return () if self.ledger.speeds is None else self.ledger.speeds.pass_us(roster, to_come)
 
     def _report_unlike_profile(self, speeds: StageSpeeds, round_id: int) -> list[Effect]:
-        """Report the peers whose passes take much more or less time than their profile predicts.
-        Each peer is reported only once."""
+        """Report the peers that need much more or less time for their passes than their profile
+        predicts. Each peer is reported only once."""
         effects: list[Effect] = []
         for peer in self.roster.peers:
             apart = speeds.unlike_predicted(peer)

@@ -189,7 +189,8 @@ class TrustTable:
         )
 
     def _serve(self, commits: Sequence[Commit]) -> tuple[PeerId, ...]:
-        """Record accepted and rejected results. Return the servers whose trust may have changed."""
+        """Record accepted and rejected results. Return the servers for which the trust may have
+        changed."""
         changed: list[PeerId] = []
         for commit in commits:
             server = self._standings.get(commit.server, _UNKNOWN)
@@ -235,7 +236,7 @@ class TrustTable:
         Args:
             roster: Peers of which a majority must stay out of quarantine; None means all peers with
                 evidence.
-            accused: Other peers whose trust may have changed.
+            accused: Other peers for which the trust may have changed.
         Returns: Transitions in the order of the peers.
         """
         judged: dict[PeerId, tuple[str, float]] = {}
@@ -350,7 +351,7 @@ class TrustTable:
         return changes
 
     def _quarantine(self, round_id: int, roster: Sequence[PeerId] | None) -> list[TrustTransition]:
-        """Quarantine the peers whose trust is low enough. If there is no room for such a peer,
+        """Quarantine the peers with a low enough trust. If there is no room for such a peer,
         release a less suspicious peer."""
         below = self.settings.quarantine_below
         low = [p for p, s in self._standings.items() if s.score < below or s.served < below]

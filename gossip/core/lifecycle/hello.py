@@ -101,8 +101,7 @@ class HelloExchange:
         return self.answer(event.sender, event.incarnation, now) if missed else []
 
     def to_all(self) -> list[Send]:
-        """Return a hello for every peer within reach, including peers that have sent nothing yet: a
-        peer that has a wrong address of this peer can receive messages from it, but cannot send
-        any."""
+        """Return a hello for every peer within reach, including peers that have sent nothing yet.
+        Such a peer may have a wrong address of this peer, so that it can receive but not send."""
         hello = self.hello()
         return [Send(peer, hello) for peer in self.members.within_reach()]

@@ -7,7 +7,7 @@ peer is behind, and until ``linger_s`` after the loss of a peer that was suspend
 killed. If the launcher reports that a lost peer will not return, no peer stays for this peer.
 
 If the checkpoint that a peer has loaded was already the end of the training, the peer stays until
-the other peers have arrived and have announced that they have completed the training.
+the other peers have arrived and announced the end of the training too.
 """
 
 from __future__ import annotations

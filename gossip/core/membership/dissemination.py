@@ -86,7 +86,7 @@ class RumorQueue:
         Args:
             n: Number of members, which determines how often a rumor is sent.
             to: Receiver of the message. It gets no rumor about itself, and no rumor that it has
-                sent itself. The latter are counted as sent nevertheless.
+                sent itself. A rumor that it has sent itself counts as sent to it.
         """
         if not self._queued or limit <= 0:
             return ()

@@ -72,7 +72,7 @@ class RumorHandler:
 
     def _recognize(self, peer: PeerId, now: float) -> None:
         """If a message of the member's present incarnation arrived before the rumor of this
-        incarnation, record the member as heard."""
+        incarnation, record this message now."""
         member = self.view.members.get(peer)
         if member is not None and self.voices.get(peer) == member.incarnation:
             del self.voices[peer]

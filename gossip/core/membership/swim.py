@@ -256,7 +256,7 @@ class Membership:
         return effects
 
     def _answer(self, sender: PeerId, nonce: int, now: float) -> list[Effect]:
-        """Reply to a ping whose target is the local peer."""
+        """Reply to a ping that was sent to probe the local peer."""
         if sender not in self.members:
             return []
         return [Send(sender, Ack(nonce, self.local, self.progress(now), self._talk(sender)))]

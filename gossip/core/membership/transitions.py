@@ -71,8 +71,8 @@ class StatusTransitions:
         return [Connect(member.peer, control, bulk)]
 
     def try_address(self, member: Member, control: str, bulk: str) -> list[Effect]:
-        """Connect to another possible address of a member whose known address does not respond. The
-        known address of the member stays unchanged."""
+        """Connect to another possible address of a member, because its known address does not
+        respond. The known address stays unchanged."""
         if member.lane_up or not control or control == member.lane:
             return []
         member.lane, member.linked = control, False

@@ -232,8 +232,8 @@ class TransferTracker:
             took_s = AT_ONCE_S + now - known.since
             self._usual.record_arrival(event.sender, took_s, event.payload.nbytes)
         elif event.sender not in self._next_until:
-            # A payload without a known transfer whose sender is in ``_next_until`` is not recorded:
-            # it arrived earlier and was stored for its round.
+            # Without a known transfer, record only the first payload of its sender. A later payload
+            # arrived earlier and was stored for its round.
             self._usual.record_arrival(event.sender, AT_ONCE_S, event.payload.nbytes)
         if known is not None:
             # Set only here, because a payload without progress reports does not show how long the

@@ -1,5 +1,5 @@
-"""Peers whose trainer compiles its model. These peers do not count as slow, so other peers wait for
-them."""
+"""Peers with a trainer that compiles its model. These peers do not count as slow, so other peers
+wait for them."""
 
 from __future__ import annotations
 

@@ -36,8 +36,8 @@ class TokenBucket:
             self.spend(peer, -amount, now, unit_s)
 
     def spend_wait(self, peer: PeerId, since: float, now: float) -> None:
-        """Charge the seconds since ``since``, in which the local peer waited for ``peer`` in vain.
-        Simultaneous waits in several shards are charged only once."""
+        """Charge the seconds since ``since``, in which the local peer waited for ``peer`` without a
+        result. Simultaneous waits in several shards are charged only once."""
         self.spend(peer, self._uncharged_s(peer, since, now), now)
 
     def is_left(self, peer: PeerId, since: float, now: float, most_s: float) -> bool:

@@ -90,13 +90,13 @@ class CrossShardRound:
         self.shards: Sequence[ShardRound] = ()
         self.active = False
         self._parts: dict[int, _Measurement] = {}
-        # By shard: attempt of the statistics that this peer sent last, and attempt of shard 0 whose
-        # server received them.
+        # By shard: attempt of the statistics that this peer sent last, and the attempt of shard 0
+        # to which they belong.
         self._given: dict[int, tuple[int, int]] = {}
         # number of requests for statistics, by shard and attempt of shard 0
         self._asked: Counter[tuple[int, int]] = Counter()
-        # latest attempt of shard 0 whose timeout was restarted because other servers withheld
-        # statistics
+        # latest attempt of shard 0 for which the timeout was restarted, because other servers
+        # withheld statistics
         self._renewed = -1
 
     @property
@@ -418,9 +418,9 @@ class CrossShardRound:
         return effects + self.go_on(now)
 
     def _want(self) -> None:
-        """Set the peers whose updates a server must wait for. Once any shard is committed, these
-        are the contributors of shard 0. While the commit of shard 0 is missing, they are all peers
-        of the roster."""
+        """Set the peers that must send updates before a server may close an attempt early. Once any
+        shard is committed, these are the contributors of shard 0. While the commit of shard 0 is
+        missing, they are all peers of the roster."""
         if not self.active:
             return
         needed: Iterable[PeerId] = ()

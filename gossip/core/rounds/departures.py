@@ -24,8 +24,8 @@ class Departures:
     """Announced departures of other peers.
 
     Args:
-        kept: Number of rounds before its end whose commits an ended peer still sends to peers that
-            are behind.
+        kept: An ended peer still sends the commits of this number of rounds before its end to peers
+            that are behind.
     """
 
     def __init__(self, kept: int) -> None:

@@ -49,8 +49,8 @@ class FutureBuffer:
         self.absent_at_start = peers
 
     def on_disconnect(self, peer: PeerId) -> None:
-        """Mark ``peer`` as silent because its link was lost. The next link may be that of a new
-        incarnation, whose trainer may have no state for a long time."""
+        """Mark ``peer`` as silent because its link was lost. The next link may be the link of a new
+        incarnation, with a trainer that has no state for a long time."""
         self.unheard.add(peer)
 
     def mark_unreported(self, peers: Iterable[PeerId]) -> None:

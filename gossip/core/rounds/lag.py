@@ -102,8 +102,8 @@ class LagDetector:
 
     def restart(self, same_round: bool, roster: Iterable[PeerId]) -> None:
         """Continue from the adopted state of another peer. If the round stays the same, the
-        recorded branches stay valid. Without them, the first message from the smaller branch would
-        lead this peer back to that branch, again and again."""
+        recorded branches stay valid. Without them, each first message from the smaller branch would
+        lead this peer back to that branch."""
         if not same_round:
             self._branches.clear()
         self.fork_choice.restart(roster)

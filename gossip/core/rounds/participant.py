@@ -48,7 +48,7 @@ class Participant:
 
     def begin(self, now: float) -> list[Effect]:
         """Begin the present round, or return to it. Restore the locks of this peer, and begin each
-        shard with the first attempt whose server is not skipped."""
+        shard with the first attempt that has a usable server."""
         present, is_active = self.present, self.present.mode == "active"
         firsts = self.attempt_locks.recall(present.round_id, present.parent, present.shards)
         self.cross_shard.begin(present.shards)

@@ -37,7 +37,7 @@ class Patience:
         self._required_peers = NOBODY
 
     def require_updates_of(self, peers: Iterable[PeerId]) -> None:
-        """Set the peers whose updates a server must have before it may close an attempt early."""
+        """Set the peers that must send updates before a server may close an attempt early."""
         self._required_peers = frozenset(peers)
 
     def start_timeout(
@@ -47,8 +47,8 @@ class Patience:
         longest possible timeout."""
         wait = shard.server_wait
         if wait.attempt != shard.attempt:
-            # The wait for the previous server had no result, so charge the peers whose reports
-            # extended it. If that server is skipped now, they are not charged.
+            # The wait for the previous server had no result, so charge the peers that extended this
+            # wait by their reports. If that server is skipped now, charge no peer.
             if wait.attempt >= 0 and self.skip_reason(shard.server_of(wait.attempt)):
                 wait.transfers.clear()
                 wait.compiles.clear()
@@ -135,8 +135,8 @@ class Patience:
         since.clear()
 
     def more_time(self, shard: ShardRound, now: float) -> list[Effect]:
-        """Return a further timer for the present server, whose timeout has passed, if a result is
-        in transfer, or if a peer reports that it compiles or receives payloads."""
+        """Handle the timeout of the present server. If a result is in transfer, or if a peer
+        reports that it compiles or receives payloads, return a further timer."""
         if not self.is_under_way(shard, now) and not self.is_transferring(shard, now):
             return []
         timer = self.timers.set(

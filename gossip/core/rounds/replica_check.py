@@ -24,7 +24,7 @@ class LocalReplicaCheck:
 
     def on_commit(self, commit: Commit, own: Contributed | None, of: int) -> list[Effect]:
         """Observe the commit of the first shard of a finished round. ``own`` is the local update,
-        and ``of`` the number of peers whose update was expected."""
+        and ``of`` the number of expected updates."""
         watch, contributors = self.watch, list(self.replicated.contributors)
         # After the adoption of a state, a round may be repeated. The replicas in a repeated round
         # are not compared again.

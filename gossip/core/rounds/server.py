@@ -86,9 +86,9 @@ class Server:
         self._came_into = round_id
 
     def chosen(self, shard: ShardRound) -> Collection[PeerId] | None:
-        """Return the peers whose updates make up the round. In a pipeline, the updates of these
-        peers together contain each micro-batch exactly once. If there is no such set of peers yet,
-        return None, and the round waits."""
+        """Return the peers with the updates that the round uses. In a pipeline, the updates of
+        these peers together contain each micro-batch exactly once. If there is no such set of peers
+        yet, return None, and the round waits."""
         served = shard.served
         pipeline, few = (
             self.settings.pipeline,
@@ -442,7 +442,8 @@ class Server:
 def _rejected(
     shard: ShardRound, outside: Sequence[Row], result: Aggregated
 ) -> tuple[Rejection, ...]:
-    """Return the rejections of a commit, ascending by peer: peers whose samples are not used."""
+    """Return the rejections of a commit, ascending by peer. A commit does not use the samples of a
+    rejected peer."""
     found: list[Rejection] = []
     for peer, (update, payload) in shard.served.answers.items():
         if payload is not None and not payload.finite:

@@ -258,7 +258,7 @@ class ShardRound:
     postponed_attempt: int = -1
     postponed_from: PeerId = -1
     serve_postponed: Token | None = None  # Fires when this peer may serve the postponed attempt.
-    declined_attempt: int = -1  # Latest attempt whose server has declined to serve it.
+    declined_attempt: int = -1  # Latest attempt that its server has declined to serve.
     timeouts: int = 0  # Number of servers that timed out.
     commit_transfer: Transfer | None = None  # Transfer of a commit to this peer.
     server_wait: ServerWait = field(default_factory=ServerWait)

@@ -36,7 +36,7 @@ class NoStateEvidence:
     f: int
     swarm: PollPeers
     turns: int = 0  # Number of consecutive polls in which no peer seemed to have a state.
-    # Peers whose last report was that they have no state.
+    # Peers that have no state, according to their last report.
     stateless: set[PeerId] = field(default_factory=set)
     # reason of each peer that has refused in this poll
     _refusals: dict[PeerId, str] = field(default_factory=dict)

@@ -139,8 +139,8 @@ class DonorDeadlines:
         return now >= max(deadline.since + self.patience_s, deadline.moves_until)
 
     def overdue(self, now: float) -> set[PeerId]:
-        """Return the peers whose deadline has passed. If more than f peers claim a state, these
-        peers are excluded."""
+        """Return the peers with a deadline that has passed. If more than f peers claim a state,
+        these peers are excluded."""
         over = {peer for peer in self._deadlines if self.is_over(peer, now)}
         claimers = {
             peer

@@ -125,7 +125,7 @@ class Donor:
         # Waiting request of each peer, with the requested round filled in.
         self.asks: dict[PeerId, StateRequest] = {}
         self.copies: OrderedDict[int, _HeldSnapshot] = OrderedDict()
-        self._now: set[PeerId] = set()  # Peers whose waiting request names no round.
+        self._now: set[PeerId] = set()  # Peers with a waiting request that names no round.
         # Time of the last request of each receiver of pieces.
         self._takers: dict[PeerId, float] = {}
         # Present round, and number of times that a piece was sent in this round, by peer and piece.

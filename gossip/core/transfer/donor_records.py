@@ -76,8 +76,8 @@ class DonorRecords:
         return [peer for peer in donors if not self.backoff.is_resting(peer, now)]
 
     def stateless(self, now: float) -> set[PeerId]:
-        """Return the peers whose last report was that they have no state, and the peers whose
-        deadline has passed."""
+        """Return the peers that have no state according to their last report, and the peers with a
+        deadline that has passed."""
         return self.no_state.stateless | self.deadlines.overdue(now)
 
     @property

@@ -20,9 +20,9 @@ requests.
 
 Fewer attestations are sufficient in two cases. In the first case, at most f other peers may have a
 state, because the rest are dead or report that they have none. In the second case, the reachable
-peers do not agree within a round timeout, and there are at most 2f of them, or at most f of them
-are in a later round than round 0. In both cases the receiver adopts the state that most peers
-attest, and reports it as ``unattested_state``.
+peers do not agree within a round timeout. In addition, at most 2f peers are reachable, or at most f
+of them are in a later round than round 0. In both cases the receiver adopts the state that most
+peers attest, and reports it as ``unattested_state``.
 
 With f = 0, and in gossip rounds (whose replicas differ), there are no attestations: the receiver
 requests the state from one donor after another until one donor delivers it.
@@ -181,8 +181,8 @@ class Recovery:
                 )
 
     def _is_receiving_state(self, now: float) -> bool:
-        """Whether a state is being restored, or pieces of a state are arriving from a peer whose
-        deadline has not passed yet."""
+        """Whether a state is being restored, or pieces of a state are still awaited before the
+        deadline of some peer."""
         arrives = self.pieces is not None and not all(
             self.records.deadlines.is_over(peer, now) for peer in self.waits_for
         )
@@ -414,8 +414,8 @@ class Recovery:
 
     def _widen(self, now: float) -> list[Effect]:
         """Send requests to more peers. In the first poll, only the smallest sufficient number of
-        peers receives a request, and a peer without a state is replaced by another peer, because
-        all peers of the local branch may be in recovery. In later polls, all peers receive a
+        peers receives a request. A peer without a state is replaced by another peer, because all
+        peers of the local branch may be in recovery. In later polls, all peers receive a
         request."""
         fresh = [peer for peer in self.swarm.donors() if peer not in self.poll.asked]
         if self._tries == 1:
@@ -590,7 +590,7 @@ class Recovery:
         return [Restore(offer.round_id, payload, self.attestation is None or self._takes_settings)]
 
     def _fetch(self, pieces: PieceFetcher, now: float) -> list[Effect]:
-        """Request missing pieces from the donors whose backoff is over. If no piece is missing,
+        """Request missing pieces from the donors that are not in backoff. If no piece is missing,
         restore the state."""
         offer, patience_s = self._offer, self.settings.rounds.round_timeout_s
         assert offer is not None
@@ -636,8 +636,7 @@ class Recovery:
         return effects + self._fetch(pieces, now)
 
     def _hurry(self, pieces: PieceFetcher, now: float) -> list[Effect]:
-        """Exclude the peers whose deadline has passed, and request their pieces from other
-        peers."""
+        """Exclude the peers that missed a deadline, and request their pieces from other peers."""
         late = pieces.overdue(now)
         lost = [
             self._lose(pieces, peer, "no_state", "has not sent its pieces in time", now)
