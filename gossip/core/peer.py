@@ -239,7 +239,7 @@ class Peer:
         return RollingRounds(*own) if self.topology.rolling else GossipRounds(*own, rng)
 
     def _round_elsewhere(self) -> int | None:
-        """Return the round that the other pipeline stages have reached; None without stages."""
+        """Return the round that the other stages have reached; None without stages."""
         return None
 
     @property
@@ -758,7 +758,7 @@ class Peer:
         effects, done = self.recovery.on_restored(event, self.rounds.adopt, now)
         if self.recovery.records.fits_no_state and self.phase == "recovering":
             last = f"peer {self.recovery.donor}: {event.error}"
-            why = f"the state of the run does not fit this peer, the last one from {last}"
+            why = f"no state of the run fits this peer; the last state was from {last}"
             return effects + self._end(Halt(why, REFUSED), self.membership.leave(now))
         if done and self.phase == "recovering":
             self._transition("state restored")

@@ -612,16 +612,16 @@ class PipelineSettings:
         if sorted(planned) != sorted(peers) or not all(self.stages):
             raise ConfigError(
                 f"the plan has stages of the peers {[list(each) for each in self.stages]}, and the "
-                f"run has the peers {list(peers)}: each has to be in one stage, and no stage empty"
+                f"run has the peers {list(peers)}: each peer must be in one stage, no stage empty"
             )
         if not 1 <= self.micro_batches <= MICRO_BATCHES_MAX:
             raise ConfigError(
-                f"{self.micro_batches} micro-batches: 1 to {MICRO_BATCHES_MAX} must make a step"
+                f"a step has {self.micro_batches} micro-batches, not 1 to {MICRO_BATCHES_MAX}"
             )
         if not all(took_us > 0 for _, took_us in self.pass_us):
-            raise ConfigError(f"times of peers {dict(self.pass_us)}: each must be above 0")
+            raise ConfigError(f"times of peers {dict(self.pass_us)}: each time must be above 0")
         if not 0.0 <= self.audit <= 1.0:
-            raise ConfigError(f"audit = {self.audit}: a probability, 0 to 1")
+            raise ConfigError(f"audit = {self.audit}: must be a probability from 0 to 1")
 
 
 @dataclass(frozen=True, slots=True)
@@ -663,7 +663,7 @@ class CoreSettings:
             return self
         self.pipeline.check(self.everybody)
         if self.cross_shard:
-            raise ConfigError("the shards of a stage do not decide together: use one shard")
+            raise ConfigError("cross-shard decisions are impossible in a pipeline: use one shard")
         stage = self.pipeline.stage_of(local)
         if stage is None:
             raise ConfigError(f"peer {local} is in no stage of the plan")

@@ -71,8 +71,8 @@ def test_the_settings_of_a_stage_are_those_of_a_swarm_of_its_members() -> None:
 @pytest.mark.parametrize(
     ("pipeline", "says"),
     [
-        (PipelineSettings(((0, 1), (2, 3)), 4), "each has to be in one stage"),
-        (PipelineSettings(((0, 1), (1, 2, 3, 4)), 4), "each has to be in one stage"),
+        (PipelineSettings(((0, 1), (2, 3)), 4), "each peer must be in one stage"),
+        (PipelineSettings(((0, 1), (1, 2, 3, 4)), 4), "each peer must be in one stage"),
         (PipelineSettings(((0, 1, 2, 3, 4), ()), 4), "no stage empty"),
         (PipelineSettings(STAGES, 0), "0 micro-batches"),
         (PipelineSettings(STAGES, 2000), "2000 micro-batches"),
@@ -87,7 +87,7 @@ def test_a_plan_for_other_peers_is_refused(pipeline: PipelineSettings, says: str
 def test_a_pipeline_needs_servers_and_one_shard() -> None:
     with pytest.raises(ConfigError, match="rounds with a server"):
         StagePeer(0, 0, settings(), load("ring"), control="", bulk="")
-    with pytest.raises(ConfigError, match="do not decide together"):
+    with pytest.raises(ConfigError, match="impossible in a pipeline"):
         peer(0, settings(cross_shard=True))
 
 

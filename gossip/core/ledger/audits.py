@@ -118,12 +118,12 @@ class AuditTable:
             raise ValueError("audits: expected two tables")
         most = AUDIT_ROWS_MAX
         if not are_rows(packed[0], 6, most=most) or not are_rows(packed[1], 2, most=most):
-            raise ValueError("audits: expected a table of votes and one of convicted peers")
+            raise ValueError("audits: expected a table of votes and a table of convicted peers")
         votes: dict[PeerId, dict[Answer, Sides]] = {}
         for by, peer, round_id, micro_batch, *sides in packed[0]:
             neighbours = [side for side in sides if side is not None]
             if not are_counts((by, peer, round_id, micro_batch, *neighbours)):
-                raise ValueError("audits: a field of a vote is not a count")
+                raise ValueError("audits: a field of a vote is not a valid number")
             known = votes.setdefault(by, {})
             known[peer, round_id, micro_batch] = (sides[0], sides[1])
             if len(known) > AUDIT_VOTES_KEPT:

@@ -156,7 +156,7 @@ class DataCursor:
     def _extend(self, epochs: int) -> None:
         if epochs and self.extended and epochs != self.extended:
             raise ConfigError(
-                f"data: {epochs} epochs with all their samples, but the run has {self.extended}"
+                f"data: {epochs} epochs with all samples, but the run has {self.extended} epochs"
             )
         self.extended = epochs or self.extended
 
@@ -392,7 +392,7 @@ class DataCursor:
         plan, where, unused, last, pending, pace = _fields(packed)
         samples_total, batch, peers, extended = plan
         if self.extended and extended not in (0, self.extended):
-            raise ValueError(f"data: the donor extends the last of {extended} epochs")
+            raise ValueError(f"data: the run of the donor has {extended} epochs with all samples")
         if samples_total == 0 and self.configured:
             # The donor did not have the size of the data yet, but the local peer has it. So apply
             # the pending rounds of the donor now.
@@ -472,7 +472,7 @@ def _wholes(values: Any, count: int | None = None) -> tuple[int, ...]:
     if not (is_row(values) if count is None else is_row(values, count)):
         raise ValueError(f"data cursor: expected {count} numbers")
     if not are_counts(values, most=ROUND_MAX):
-        raise ValueError(f"data cursor: {values!r} are not counts")
+        raise ValueError(f"data cursor: {values!r} are not non-negative integers")
     return tuple(values)
 
 

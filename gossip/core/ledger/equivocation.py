@@ -154,7 +154,7 @@ class EquivocationDetector:
             raise ValueError("equivocations: expected two tables")
         if not are_rows(packed[0], 5) or not are_rows(packed[1], 3, most=PROVEN_TURNS):
             raise ValueError(
-                "equivocations: expected a table of accusations and one of proven turns"
+                "equivocations: expected a table of accusations and a table of proven turns"
             )
         stated: dict[tuple[PeerId, PeerId], OrderedDict[Turn, bytes]] = {}
         for row in packed[0]:

@@ -296,13 +296,15 @@ class Ledger:
         if len(snapshot) != 2 + len(tables) or not isinstance(snapshot[0], list | tuple):
             raise ValueError(
                 "a snapshot must have a roster, the trust table, the data cursor, omissions, "
-                "equivocations, in a pipeline the times of members, with audits the votes, and the "
-                "number of collective operations"
+                "equivocations, the times of members (in a pipeline), the votes (with audits), and "
+                "the number of collective operations"
             )
         if type(snapshot[-1]) is not int or not 0 <= snapshot[-1] <= ROUND_MAX:
             raise ValueError("the number of collective operations is not a valid number")
         if not self.is_roster(tuple(snapshot[0])):
-            raise ValueError(f"{snapshot[0]} is not a roster of {self.settings.everybody}")
+            raise ValueError(
+                f"{snapshot[0]} is not a valid roster of the peers {self.settings.everybody}"
+            )
         for table, packed in zip(tables, snapshot[1:-1], strict=True):
             copy(table).unpack(packed)
 

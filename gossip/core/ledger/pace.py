@@ -89,7 +89,7 @@ class Pace:
         invalid."""
         pace = cls()
         if not is_row(packed, 2) or not are_rows(packed[1], 5):
-            raise ValueError("pace: expected a number, and five for each peer")
+            raise ValueError("pace: expected a number, and five numbers for each peer")
         for row in packed[1]:
             if not are_counts(row, most=ROUND_MAX):
                 raise ValueError("pace: expected five counts for each peer")

@@ -232,8 +232,8 @@ class Bootstrap:
             sum([hello.layout == layout for hello in voters.values()]), now
         ):
             return Halt(
-                f"refused by the swarm: the swarm trains a model of layout {layout.hex()}, this "
-                f"peer one of layout {own.layout.hex()}",
+                f"refused by the swarm: the swarm trains a model of layout {layout.hex()}, the "
+                f"model of this peer has layout {own.layout.hex()}",
                 REFUSED,
             )
         if running and own.layout == layout:
@@ -294,7 +294,7 @@ class Bootstrap:
                 None
                 if round_id is None
                 else Halt(
-                    f"state lost: {self._no_state()} is left; a new one is not allowed "
+                    f"state lost: {self._no_state()} is left; a new state is not allowed "
                     "(lost_stage = stop)",
                     STATE_LOST,
                 )

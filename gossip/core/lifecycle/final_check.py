@@ -205,7 +205,8 @@ class FinalCheck:
         donors = sorted(peer for peer, head in self._heads.items() if head == wanted)
         self.lag.fork_choice.choose(donors)
         self.lag.lose_track(
-            donors[0], f"{theirs} peers hold another result of the last round, {ours} this one"
+            donors[0],
+            f"{theirs} peers have another result of the last round, {ours} have this result",
         )
         return []
 

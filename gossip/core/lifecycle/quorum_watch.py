@@ -94,7 +94,7 @@ class QuorumWatch:
         left += (
             f", a round needs {need}{why}, and this peer is in round {round_id}"
             if has_state
-            else ", and this peer waits for the state of another"
+            else ", and this peer waits for the state of another peer"
             if reached == len(here)
             else ", and none of them sends a state"
         )

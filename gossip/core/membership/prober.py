@@ -34,7 +34,7 @@ class ProbeStep:
     """Timer for the next step of a probe."""
 
     nonce: int
-    stage: int  # number of sent pings; ``probe_tries``: send requests to helpers; one more: decide
+    stage: int  # pings sent so far; at ``probe_tries`` send requests to helpers, at one more decide
     at: float
 
 
@@ -151,8 +151,7 @@ class Prober:
         del self.probes[probe.nonce], self._nonces[probe.peer]
 
     def probe(self, member: Member, now: float) -> list[Effect]:
-        """Start a probe of ``member``, unless a probe of it is in progress. Without a link, skip
-        the direct pings."""
+        """Start a probe unless one is in progress. Without a link, skip the direct pings."""
         if self.is_probing(member.peer):
             return []
         nonce = self._nonce()
@@ -180,8 +179,7 @@ class Prober:
 
     def restart(self, member: Member, now: float) -> list[Effect]:
         """Restart a probe if all its pings were sent before the first message of its target. The
-        replies to these pings may be lost, because the target had no open link to the local peer
-        yet."""
+        replies may be lost, because the target had no open link to the local peer yet."""
         nonce = self._nonces.get(member.peer)
         tried_at = self.probes[nonce].pinged_at if nonce is not None else []
         if len(tried_at) < self.settings.probe_tries or tried_at[-1] >= member.spoken_since:
@@ -189,8 +187,8 @@ class Prober:
         return self.drop(member.peer) + self.probe(member, now)
 
     def ping_once(self, peer: PeerId) -> list[Effect]:
-        """Send a ping that is not part of a probe. A ping to a peer that was declared dead contains
-        the rumor of its death, so that the peer can refute this rumor."""
+        """Send a ping without a probe. It also contains the rumor of the death of a dead
+        ``peer``."""
         return [Send(peer, Ping(self._nonce(), peer, self.talk(peer)))]
 
     def on_step(self, step: ProbeStep, now: float) -> tuple[list[Effect], ProbeTimedOut | None]:
@@ -282,9 +280,8 @@ class Prober:
 
     def _ask_in_turn(self, probe: Probe, now: float) -> list[Effect]:
         """Send requests to helpers about an unreachable peer, at most once in a probe interval. The
-        replies contain rumors, which can cause further links to be closed. Without this limit, a
-        link that closes repeatedly, or a partition with one Byzantine peer, would cause a storm of
-        messages."""
+        replies contain rumors, and these can close further links. Without the limit, an unstable
+        link, or a partition with one Byzantine peer, would cause a storm of messages."""
         at = self._helpers_asked_at.get(probe.peer, NEVER) + self.settings.probe_interval_s
         if at <= now:
             return self._ask_helpers(probe, now)
@@ -300,8 +297,7 @@ class Prober:
         )
         probe.helpers = tuple(m.peer for m in able)
         if not self.view.members[probe.peer].linked:
-            # A reply through a helper takes the round trip time of the helper plus the round trip
-            # time of the peer.
+            # A reply through a helper takes the round trips of the helper and of the peer.
             interval_s = self.awareness.scale(self.settings.probe_interval_s)
             helper_s = min([self._trip_s(helper) for helper in probe.helpers], default=0.0)
             answer_s = interval_s + helper_s + self._trip_s(probe.peer)

@@ -224,12 +224,12 @@ class GossipRounds:
             )
         if self.settings.batch_policy == "fixed_global":
             raise ConfigError(
-                "data: fixed_global batches need rounds with a commit",
+                "data: fixed_global batches are possible only in rolling rounds",
                 "use the topology rolling, or fixed_local",
             )
         if extended:
             raise ConfigError(
-                "data: the rest of an epoch is known only in rounds with a commit",
+                "data: the unused samples of an epoch are known only in rolling rounds",
                 "use the topology rolling, or leave out remainder",
             )
         self._data = (samples_total, batch, ahead)

@@ -48,12 +48,12 @@ class LocalReplicaCheck:
         if on_divergence == "stop" and (local in struck or len(struck) > settings.f):
             who = ", ".join(map(str, sorted(struck)))
             self.end_reason = (
-                f"before round {commit.round_id} the replica of peer {who} differs from that of "
-                "most, though it was replaced and its peer has missed no round since"
+                f"before round {commit.round_id} the replica of peer {who} differs from the "
+                "replicas of most peers again, although it was replaced and no round was missed"
             )
         if self.end_reason or is_own:
             donors = [each.peer for each in commit.contributors if each.peer not in differ]
             donor = commit.server if commit.server in donors else min(donors, default=local)
-            reason = f"its replica differs from that of most before round {commit.round_id}"
+            reason = f"its replica differs from most replicas before round {commit.round_id}"
             self.lag_detector.lose_track(donor, reason)
         return [report]

@@ -64,14 +64,14 @@ class ResultChecks:
             and self.quorum.local in commit.diverged
             and own.replica in (b"", commit.replica)
         ):
-            return Objection("it reports this replica as different, but it is not")
+            return Objection("it reports that this replica differs, but the replica does not")
         if own is not None and own.kind != commit.kind and commit.digest and own.samples:
             # If this peer is at another place of its training loop than most peers, it accepts the
             # result after more than f peers have sent this result.
             counts = self._counts(commit)
             return Objection("it makes another kind of step than this peer", is_evidence=counts)
         if commit.rejected and own is not None and not own.skipped and self._skips(commit):
-            return Objection("it reports that this peer skipped its samples, but it did not")
+            return Objection("it reports that this peer skipped its samples, but this peer did not")
         enough = (
             len(self.quorum.present.roster) >= 2 * self.f + 2
         )  # the condition of ``ResultValidator.compared_with``
@@ -115,19 +115,17 @@ class ResultChecks:
             return f"it has {len(rates)} optimizer settings, this peer's optimizer {len(known[0])}"
         for rate, *former in zip(rates, *alike, strict=True):
             if rate < 0.0 <= min(former):
-                return (
-                    f"a setting of {rate:.3g} is negative, but the local one and the last are not"
-                )
+                return f"a setting of {rate:.3g} is negative, unlike the local and the last setting"
             sizes = [abs(each) for each in former]
             if abs(rate) > self.settings.higher * max(sizes):
                 return (
-                    f"a learning rate or setting of {rate:.3g} is far above the local one and the "
-                    f"last, at most {max(sizes):.3g}"
+                    f"a learning rate or setting of {rate:.3g} is far above the local and the last "
+                    f"setting, at most {max(sizes):.3g}"
                 )
             if abs(rate) < self.settings.lower * min(sizes):
                 return (
-                    f"a learning rate or setting of {rate:.3g} is far below the local one and the "
-                    f"last, at least {min(sizes):.3g}"
+                    f"a learning rate or setting of {rate:.3g} is far below the local and the last "
+                    f"setting, at least {min(sizes):.3g}"
                 )
         return ""
 
