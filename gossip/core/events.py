@@ -143,7 +143,8 @@ class ClockJumped:
 @record
 class Prepared:
     """The trainer has its model. ``shard_bytes``: encoded length of each shard of an update.
-    ``result_bytes``: encoded length of each shard of a result or of parameters, if it differs."""
+    ``result_bytes``: encoded length of each shard of a result or of the parameters; empty if equal
+    to ``shard_bytes``."""
 
     layout: bytes
     state: bytes
@@ -154,7 +155,7 @@ class Prepared:
     round_id: int = 0
     # ledger of the loaded checkpoint, from ``LedgerReply``
     ledger: bytes = b""
-    collectives: int = 0  # number of rounds before ``round_id`` that made no step
+    collectives: int = 0  # number of rounds before ``round_id`` that made no step of the run
     result_bytes: tuple[int, ...] = ()
     # in a pipeline: bytes of the input and of the output of this stage for one micro-batch; 0 if
     # the stage has no input or output
@@ -196,19 +197,20 @@ class Contributed:
     own: Payload | None = None
     own_parameters: Payload | None = None  # Honest parameters of a peer that injects a fault.
     rates: tuple[float, ...] = ()  # Learning rates of the trainer's next step.
-    # The trainer has compiled in this round, so the duration of this round does not show its pace.
+    # True if the trainer has compiled in this round. The duration of the round then does not show
+    # the pace of the peer.
     compiled: bool = False
     # value for a collective operation, at most ``COLLECTED_BYTES_MAX`` bytes; if set, ``samples``
     # is 0
     collective: bytes = b""
-    skipped: bool = False  # The script received the samples and made no step.
+    skipped: bool = False  # True if the script received samples but made no step.
     # Number of local steps that were made, and number of steps that were planned.
     steps: tuple[int, int] = (1, 1)
     # Duration of ``steps`` in microseconds, if this peer began the round late; otherwise 0.
     lasted_us: int = 0
     # In a pipeline: ``micro_batches`` of the ``CollectUpdate``.
     micro_batches: tuple[int, ...] = ()
-    pass_us: int = 0  # Forward and backward time of a micro-batch; set by the pipeline.
+    pass_us: int = 0  # In a pipeline: time of both passes of a micro-batch.
     replica: bytes = b""  # Digests of the replica before the round, if replicas are compared.
     kind: int = 0  # Kind of the step (``messages.is_further``).
 
@@ -436,7 +438,8 @@ NOT_ADMITTED = Admission(-1)
 
 @record
 class Send:
-    """Send a message to a peer. The message may be lost. Its type determines the connection."""
+    """Send a message to a peer. The message may be lost. The type of the message determines over
+    which connection it is sent."""
 
     peer: PeerId
     message: Message
@@ -521,7 +524,7 @@ class Aggregate:
     ``rows`` also contains these rows.
 
     ``own_share`` (0 to 1) is the weight of the local row in the result; the rest is the weight of
-    the rule's aggregate. It is used only in the step ``whole``.
+    the rule's aggregate. ``own_share`` is used only in the step ``whole``.
     """
 
     ticket: int
@@ -562,9 +565,9 @@ class Apply:
     ``mix`` (gossip rounds) is a parameter difference that is added before the step, after
     multiplication by ``mix_scale``. ``rates`` are the common learning rates of all peers. In gossip
     rounds they are empty, and each peer uses its own learning rates. ``collected`` contains the
-    values of a collective operation. ``is_step`` is False if the round made no step of the run; a
-    round with a further step (``is_further``) is no step of the run either. ``collectives``: number
-    of earlier rounds that made no step of the run.
+    values of a collective operation. ``is_step`` is False if the round made no step of the run. A
+    further step (``is_further``) is no step of the run. ``collectives``: number of earlier rounds
+    that made no step of the run.
     """
 
     round_id: int
@@ -576,7 +579,7 @@ class Apply:
     is_step: bool = True
     contributors: tuple[tuple[PeerId, ...], ...] = ()  # contributors to each payload
     collectives: int = 0
-    # digests that most peers have for their replica before the round, if the local replica differed
+    # if the local replica differed before the round: the replica digests of most peers
     replica: bytes = b""
     kind: int = 0  # kind of the step
 
@@ -590,14 +593,14 @@ class StartRound:
 
     round_id: int
     samples: DataSlice | None
-    want_parameters: bool = False  # the round mixes parameters (gossip rounds)
+    want_parameters: bool = False  # whether the round mixes parameters (gossip rounds)
     main: PeerId = 0
     collectives: int = 0  # Number of earlier rounds that made no step.
     # Time after which the trainer starts no further local step, in microseconds; 0 means no limit.
     deadline_us: int = 0
     # start of the round at this peer; it is in the past if the trainer was busy then
     began_at: float = 0.0
-    compares: bool = False  # the update needs digests of the replica
+    compares: bool = False  # whether the update must contain digests of the replica
     roster: tuple[PeerId, ...] = ()
     left: tuple[PeerId, ...] = ()
 
@@ -688,8 +691,8 @@ class Restore:
 
 @record
 class RebuildState:
-    """Rebuild the lost state of this pipeline stage, for round ``round_id``, in which the other
-    stages are. The reply is ``StateRebuilt``.
+    """Rebuild the lost state of this pipeline stage. The other stages are in round ``round_id``, so
+    the state before this round is needed. The reply is ``StateRebuilt``.
 
     ``beside``: received states of other stages, as (stage, state). ``is_last``: no further state
     can be requested.
@@ -738,7 +741,7 @@ class Committed:
     commit: Any  # messages.Commit
     chain: bytes
     made: bool
-    trust: dict[PeerId, float] = field(default_factory=dict)  # After this commit.
+    trust: dict[PeerId, float] = field(default_factory=dict)  # Trust after this commit.
     # Planned samples of each peer, as in ``DataSlice.ranges``; None if the data is not sharded.
     slices: dict[PeerId, list[tuple[int, int]]] | None = None
     epoch: int = 0  # Epoch of the round.

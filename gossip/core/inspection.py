@@ -123,12 +123,12 @@ class RollingInspection(RoundsInspection):
 
     @property
     def holds_back(self) -> bool:
-        """Whether this peer has sent a commit that it has made, but has not recorded itself yet."""
+        """Whether this peer has made and sent a commit that it has not recorded itself yet."""
         return self._rounds.commits.own_commit is not None
 
     @property
     def ahead(self) -> Mapping[PeerId, int]:
-        """Latest round that each peer ahead of this peer has reported."""
+        """Latest reported round of each peer that is ahead of this peer."""
         return self._lag._ahead
 
     @property

@@ -22,11 +22,12 @@ ACCUSATIONS_MAX = 8
 AUDIT_VOTES_MAX = 8
 TRACE_BYTES = 32
 """Length of each entry of ``Counted.traces``, in bytes."""
-CORE_BYTES_MAX = 54 * 1024  # limit of ``StateOffer.core``; leaves 10 KiB for the rest of the header
+# maximum size of ``StateOffer.core``; leaves 10 KiB for the rest of the header
+CORE_BYTES_MAX = 54 * 1024
 CROSS_SHARD_PEERS_MAX = 100
 """Maximum number of peers in a run with cross-shard decisions. With more peers, the statistics
 would not fit in a message."""
-# limit of the sum over ``Commit.collected``, so that the commit fits in a message
+# maximum total size of ``Commit.collected``, so that the commit fits in a message
 COLLECTED_BYTES_MAX = 24 * 1024
 PIECES_MAX = 512
 """Maximum number of pieces of a state. With more pieces, their digests would not fit in a
@@ -132,7 +133,7 @@ class Update:
     parent: bytes  # H of the previous round; another value means a fork
     samples: int
     loss: float | None
-    rates: tuple[float, ...] = ()  # Learning rates of the sender's trainer; first shard only
+    rates: tuple[float, ...] = ()  # Learning rates of the sender's trainer; first shard only.
     # Time from the start of the round at the sender until its update was ready. If the time for
     # local steps is limited, this is the estimated time of all planned steps.
     took_us: int = 0
@@ -196,7 +197,7 @@ class Collected:
 
 @record
 class Accusation:
-    """A claim by the server of a commit about the result of ``peer`` in round ``round_id``.
+    """Claim that the server of a commit makes about a result of ``peer`` in round ``round_id``.
 
     If ``turn`` is set, ``peer`` has sent a result with the digest ``content`` in the attempt with
     the digest ``turn``. If ``silent`` is True, the server received no result of ``peer`` in time
@@ -292,7 +293,7 @@ class NotServing:
 class PartialStatistics:
     """Statistics of one shard, sent to the server of the first shard for a cross-shard decision.
 
-    ``statistics`` are little-endian float64 values: measurements by the rule of the updates of
+    ``statistics`` are little-endian float64 values: the rule's measurements of the updates of
     ``contributors``, which are in ascending order. Both fields are empty if there are no updates.
     """
 
@@ -308,7 +309,7 @@ class PartialStatistics:
 @record
 class PartialOverdue:
     """Notice from the server of the first shard that it has not received the ``PartialStatistics``
-    of ``shard`` for ``attempt`` or a later one.
+    of ``shard`` for ``attempt`` or a later attempt.
 
     The server of ``shard`` sends the statistics again, or requests the missing updates again. If
     ``time_is_up`` is True, the other peers move ``shard`` to its next attempt.
@@ -330,7 +331,7 @@ class ReceivingPayload:
 
     lineage: bytes
     received: int  # Received bytes of round payloads since the start of this incarnation.
-    pause_s: float  # Longest pause within a transfer that is to be expected at this speed.
+    pause_s: float  # Longest expected pause within a transfer at this speed, in seconds.
 
 
 @record
@@ -444,11 +445,11 @@ class Counted:
     round_id: int
     stage: int
     number: int
-    micro_batches: tuple[int, ...]  # Ascending
+    micro_batches: tuple[int, ...]  # Ascending.
     # Repetition without a change; a receiver that has the commit of the round must send it.
     again: bool
-    # With audits: two digests for each micro-batch. They cover the data exchanged with the previous
-    # stage, and the data exchanged with the next stage.
+    # With audits: two digests for each micro-batch. One covers the data exchanged with the previous
+    # stage, the other covers the data exchanged with the next stage.
     traces: tuple[bytes, ...] = ()
 
 
@@ -460,7 +461,7 @@ class MicroBatchesMissing:
     lineage: bytes
     round_id: int
     stage: int  # Stage of the receiver.
-    micro_batches: tuple[int, ...]  # Ascending
+    micro_batches: tuple[int, ...]  # Ascending.
 
 
 @record
@@ -541,11 +542,13 @@ class Hello:
     address: str
     bulk: str
     chain: bytes = b""  # H of the previous round; empty in gossip rounds.
-    # Contributors of the latest commits; empty if both sides of a partition cannot continue.
+    # Contributors of the latest commits; empty unless both sides of a partition may continue.
     side: tuple[PeerId, ...] = ()
-    # the trainer of the sender has completed all rounds, and waits for the comparison of states
+    # whether the trainer of the sender has completed all rounds, and waits for the comparison of
+    # states
     asks: bool = False
-    begun: bool = False  # the rounds of the sender have begun, so a joining peer must adopt a state
+    # whether the rounds of the sender have begun, so that a joining peer must adopt a state
+    begun: bool = False
 
 
 @record

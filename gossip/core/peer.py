@@ -458,7 +458,7 @@ class Peer:
             if type(message) is Ack and self.phase == "running":
                 effects += self.rounds.on_progress(message.target, message.progress.step, now)
             elif type(message) is Ack and self.phase == "draining":
-                # A draining peer no longer waits for a peer that has reached its round.
+                # A draining peer no longer waits for a peer that has reached the local round.
                 self.rounds.future_buffer.record_round(message.target, message.progress.step)
             return effects
         if isinstance(message, RollingMessage | GossipMessage):
@@ -567,8 +567,8 @@ class Peer:
                 # A gossip run has no chain of commits to continue.
                 chain = genesis(self.settings.run, self.settings.lineage)
             elif not snapshot:
-                # The run of the checkpoint had other stages, with other peers in each stage. The
-                # entries about these peers cannot be used, so this run begins with empty tables.
+                # The run of the checkpoint had other stages, with other peers in each stage. Its
+                # tables cannot be used, so this run begins with empty tables.
                 snapshot = self._rolling.replicated.first_snapshot()
             self.rounds.adopt(event.round_id, chain, snapshot)
         except (ValueError, OverflowError) as error:
@@ -849,7 +849,7 @@ class Peer:
             and self.peer_progress.donors()
         ):
             # No peer is left to exchange with. If this peer trained alone, its model would be worse
-            # than that of the finished peers.
+            # than the model of the finished peers.
             return self._recover(None, "the others have completed the training", now)
         return self.rounds.on_applied(event, now)
 

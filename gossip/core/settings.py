@@ -161,8 +161,8 @@ GIVEN_TIMES_MAX = 4
 donor's deadline is renewed without a new piece. More than one time is needed because the receiver
 may restart and messages may be lost."""
 REFUSALS_MAX = 3
-"""Number of consecutive states that a trainer may fail to load. After that, no state of the run
-fits this peer."""
+"""Number of consecutive states that the trainer fails to load before the peer halts, because no
+state of the run fits it."""
 RETURNS_MAX = 2
 """Number of comparisons in which a peer's replica may differ before the peer stops, if the peer
 misses no round between these comparisons."""
@@ -315,8 +315,8 @@ KINDS_KEPT = 4
 LENGTH_KINDS, LENGTH_ROUNDS = 16, 256
 """Number of kinds of steps for which the lengths of results are recorded, and number of recorded
 rounds of each kind. These lengths limit the length of the next result. Once a model fits its data,
-nearly all results are short, but a rare honest result is a hundred times as long. So many rounds
-are recorded that such a long result is among them."""
+nearly all results are short, but a rare honest result is a hundred times as long. The number of
+recorded rounds is so large that it includes such a long result."""
 COMMITS_BYTES_MAX = 64 * 2**20
 """Maximum size of a reply to a peer that is behind, in bytes. A reply contains the commits of at
 least one round, whatever their size is."""
@@ -324,8 +324,8 @@ STASH_ROUNDS = 8
 """Number of future rounds for which messages are stored. In gossip rounds a peer that is farther
 behind skips rounds, because it has not stored their messages."""
 LOCKED_ROUNDS = 16
-"""Number of left rounds for which this peer stores its attempts. They bind the peer if it returns
-to a round."""
+"""Number of rounds that this peer has left and for which it stores its attempts. These attempts
+bind the peer if it returns to a round."""
 REFUSALS_KEPT = 64
 """Number of stored rejected results."""
 ORDERS_KEPT = 8
@@ -407,7 +407,7 @@ class MembershipSettings:
 
     # A shorter interval detects crashes sooner. Each probe costs one ping and one ack.
     probe_interval_s: float = 0.2
-    probe_timeout_s: float = 0.1  # both direct pings together
+    probe_timeout_s: float = 0.1  # time for both direct pings together
     probe_tries: int = 2
     indirect_probes: int = 3  # number of helpers after a direct probe has failed; at most n - 2
     suspicion_mult: int = 4
@@ -470,7 +470,7 @@ class GossipSettings:
     mix_every: int = 4  # m: parameters are exchanged in every m-th round.
     # Fraction of the way towards the mixed parameters of k other peers; capped at k/(k+1).
     mixing: float = 0.5
-    staleness_max: int = 4  # Pushes that are older, in rounds, are dropped.
+    staleness_max: int = 4  # Largest age of a push, in rounds; older pushes are dropped.
     # Ratio of consensus distance and parameter norm above which mixing is raised.
     consensus_bound: float = 0.1
 
@@ -633,16 +633,16 @@ class CoreSettings:
     f: int = 0  # Byzantine peers to tolerate.
     # Numbers of updates that the rule needs to tolerate 0, 1, ... f.
     updates_for: tuple[int, ...] = (1,)
-    judged: bool = False  # The rule judges updates by a gradient, not by distance.
+    judged: bool = False  # Whether the rule judges updates by a gradient, not by distance.
     batch_policy: BatchPolicy = "fixed_local"
     slices: Slices = "speed"
-    # Peers make local steps. A slow peer makes fewer local steps, so its slices are not made
-    # smaller.
+    # Whether peers make local steps. A slow peer makes fewer local steps, so its slices are not
+    # made smaller.
     local_steps: bool = False
     room: int = 0  # Peers with an id below this may join later; 0: only ``peers``.
     # Latest round of the run that is known from an earlier incarnation; 0 means none.
     had_round: int = 0
-    # The servers of all shards decide together, from the statistics of all shards.
+    # Whether the servers of all shards decide together, from the statistics of all shards.
     cross_shard: bool = False
     membership: MembershipSettings = field(default_factory=MembershipSettings)
     rounds: RoundSettings = field(default_factory=RoundSettings)

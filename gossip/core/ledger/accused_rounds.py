@@ -1,5 +1,5 @@
-"""Rounds for which a single peer was accused, with its accusers. An accusation takes effect after
-more than f peers have made it for the same round, because at least one of them is honest."""
+"""Accusations against one peer, by round. An accusation takes effect after more than f peers have
+made it for the same round, because at least one of them is honest."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from gossip.core.settings import ACCUSED_ROUNDS, PEERS_MAX
 from .unpacking import are_counts, are_rows, is_row
 
 AccusedRounds: TypeAlias = tuple[tuple[int, tuple[PeerId, ...]], ...]
-"""Rounds with their accusers, ascending. An empty tuple of accusers means that more than f peers
-have made the accusation."""
+"""Accused rounds with their accusers, ascending by round. An empty tuple of accusers means that
+more than f peers have made the accusation."""
 
 
 def is_news(accused: AccusedRounds, accuser: PeerId, round_id: int) -> bool:
@@ -37,7 +37,8 @@ def accuse(
 
 
 def unpack_accused(packed: Any) -> AccusedRounds:
-    """Return the rounds that another peer has packed. Raises ValueError if the data is invalid."""
+    """Return the accused rounds that another peer has packed. Raises ValueError if the data is
+    invalid."""
     if not are_rows(packed, 2, most=ACCUSED_ROUNDS):
         raise ValueError("accusations: expected a few rounds, each with its accusers")
     for at, by in packed:

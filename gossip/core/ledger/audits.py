@@ -1,18 +1,19 @@
 """Audits of micro-batches: members of a stage recompute some micro-batches of other members, and
 report wrong results in their commits.
 
-No peer can prove to another peer which messages it has received. So an auditor requests the tensors
-that the audited member has exchanged with its two neighbours from these neighbours. The member
-itself reports digests of the tensors that it has received and sent for each micro-batch
+No peer can prove to another peer which messages it has received. So an auditor sends requests to
+the two neighbours of the audited member, for the tensors that they have exchanged with this member.
+The member itself reports digests of the tensors that it has received and sent for each micro-batch
 (``Counted.traces``). If this report agrees with the neighbours, but the sent tensor is not the
 output of the layers, then either the member or the accuser is Byzantine. The votes of more than f
 members of its stage decide, because at least one of these voters is honest.
 
-If the report contradicts a neighbour, one of the two is Byzantine, and nothing shows which one. A
-Byzantine member contradicts the next stage repeatedly. An honest member contradicts only Byzantine
-peers of the next stage. So a member is convicted once it contradicts more members of the next stage
-than may be Byzantine there. Contradictions with the previous stage are ignored: a Byzantine peer
-there may have sent data in place of an honest peer, which then denies that it has sent the data.
+If the report contradicts a neighbour, the member or the neighbour is Byzantine, and nothing shows
+which of them. A Byzantine member contradicts the next stage repeatedly. An honest member
+contradicts only Byzantine peers of the next stage. So a member is convicted once it contradicts
+more members of the next stage than may be Byzantine there. Contradictions with the previous stage
+are ignored: a Byzantine peer there may have sent data in place of an honest peer, which then denies
+that it has sent the data.
 
 The table is a pure function of the commits, like the trust table.
 """
@@ -36,7 +37,7 @@ ADMITTED: Sides = (None, None)
 
 
 class AuditTable:
-    """Votes of the members of a stage about each other.
+    """Votes of the members of a stage about the results of other members.
 
     Args:
         needed: Number of equal votes that convict a member (``CoreSettings.audit_votes``).

@@ -174,9 +174,9 @@ class DataCursor:
         """Return the slice of each peer in the next round. Returned positions are assigned first,
         then new positions.
 
-        All peers except slow ones get equal slices. The peers are served in the order of the
-        roster, which is rotated by one in each round. All slices are empty while the size of the
-        data is unknown.
+        All peers except slow ones get equal slices. Slices are assigned in the order of the roster,
+        rotated by one peer in each round. All slices are empty while the size of the data is
+        unknown.
         """
         if not self.samples_total or not roster:
             return dict.fromkeys(roster, ())
@@ -234,7 +234,8 @@ class DataCursor:
         # If all peers used all their samples, the slice of each peer need not be computed.
         if any(used.get(peer, 0) < share for peer, share in zip(sharers, shares, strict=True)):
             back = self._reclaim_unused(roster, used, unused)
-        # With few samples for each peer, fast and slow peers take nearly the same time.
+        # A round with few samples is not used to measure the pace, because fast and slow peers then
+        # take nearly the same time.
         usual = min(self._most(sharers), self.batch * self.peers)
         is_measure = len(roster) <= given and 2 * given >= usual
         kept, self._position = self._after(given)
@@ -288,7 +289,7 @@ class DataCursor:
             self._given_up_ranges = listed[:RANGES_MAX]
 
     def epoch_report(self) -> EpochReport | None:
-        """Return the report of the last completed epoch, or None before the first."""
+        """Return the report of the last completed epoch; None before the end of the first epoch."""
         return self._last
 
     def _in_turn(self, roster: Sequence[PeerId]) -> list[PeerId]:
@@ -509,7 +510,7 @@ def _fields(
 
 
 def _ranges(packed: Any, end: int) -> Ranges:
-    """Return the ranges of samples before ``end``, in order."""
+    """Unpack ranges of samples, which must be ascending and within the first ``end`` positions."""
     if not is_row(packed):
         raise ValueError("data cursor: expected ranges")
     pairs = [_wholes(pair, 2) for pair in packed]
@@ -522,7 +523,7 @@ def _ranges(packed: Any, end: int) -> Ranges:
 
 
 def _pending(packed: Any) -> list[tuple[Any, ...]]:
-    """Return the pending rounds, each as ``_Pending``."""
+    """Unpack the pending rounds, each as a ``_Pending``."""
     if not are_rows(packed, 6, most=PENDING_ROUNDS):
         raise ValueError("data cursor: expected a few pending rounds, each with six fields")
     pending = []

@@ -47,7 +47,7 @@ class EquivocationDetector:
 
     def __init__(self, f: int) -> None:
         self.f, self.window = f, accusation_rounds(f)
-        # accused contents by server and accuser, then by turn
+        # accused content of each turn, by server and accuser
         self._stated: dict[tuple[PeerId, PeerId], OrderedDict[Turn, bytes]] = {}
         self._proven: OrderedDict[tuple[PeerId, Turn], None] = OrderedDict()
 
@@ -188,7 +188,7 @@ class EquivocationWitness:
         self.local, self.header = local, header
         # first result of each turn that its server has sent to this peer
         self._handed: dict[PeerId, dict[Place, Accusation]] = {}
-        # round of each content that each peer has sent
+        # by sender: the received contents, with their rounds
         self._heard: dict[PeerId, dict[tuple[Place, bytes], int]] = {}
 
     def saw(self, sender: PeerId, incarnation: int, commit: Commit) -> None:

@@ -189,7 +189,8 @@ class Ledger:
             unused: dict[PeerId, str] = {}
             for commit in commits:
                 for each in commit.rejected:
-                    if unused.get(each.peer) != "non_finite":  # also in another shard
+                    # a non-finite update in another shard has priority
+                    if unused.get(each.peer) != "non_finite":
                         unused[each.peer] = each.reason
             epoch = cursor.commit(self._sharers, used, took_us, unused)
             absent = frozenset(self._sharers if used else ()).difference(used, unused)
@@ -219,7 +220,7 @@ class Ledger:
 
     def _count_step(self, first: Commit) -> tuple[tuple[Collected, ...], bool]:
         """Return the values of the collective operation if the round was one, and whether the round
-        was a step of the run. Count a round that was no step."""
+        was a step of the run. Also count the rounds that made no step of the run."""
         collected = first.collected
         if collected and len(collected) <= self.settings.callers_too_few(len(self.roster.peers)):
             collected = ()
@@ -311,7 +312,8 @@ class Ledger:
     def _fitted(self, snapshot: tuple[Any, ...]) -> tuple[Any, ...]:
         """Return the snapshot with an audit table if this run has audits, and otherwise without
         one. The checkpoint may come from a run with the opposite setting."""
-        parts = 2 + len(self._tables()) - (self.audits is not None)  # without audits
+        # number of parts without an audit table
+        parts = 2 + len(self._tables()) - (self.audits is not None)
         if self.audits is not None and len(snapshot) == parts:
             return *snapshot[:-1], AuditTable(self.audits.needed).pack(), snapshot[-1]
         if self.audits is None and len(snapshot) == parts + 1:
@@ -328,7 +330,8 @@ class Ledger:
 
 
 class Ledgers(Protocol):
-    """Interface through which peers change their ledgers, so that they can share one."""
+    """Interface through which peers change their ledgers, so that several peers can share one
+    ledger."""
 
     def change(
         self, ledger: Ledger, key: Hashable, method: Callable[..., T], *arguments: Any

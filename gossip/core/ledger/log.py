@@ -94,7 +94,7 @@ class CommitLog:
         rounds = self.since(request.first)
         if not rounds and request.first < round_id:
             return [Send(peer, NotServing(request.lineage, request.first, 0, 0, round_id, chain))]
-        # Only in the first requested round the peer may be bound to a later attempt.
+        # The peer may be bound to a later attempt only in the first requested round.
         attempts = [request.attempt, *[0] * len(rounds)]
         effects: list[Effect] = []
         lacking, nbytes = frozenset(request.lacking), 0

@@ -5,8 +5,8 @@ Each update reports the time that its peer has needed, and the commit repeats th
 shares follow from the commits and are equal on all peers. Shares change once in ``PACE_WINDOW``
 rounds. If a peer was missing or much slower than the median in most of these rounds, its share is
 halved, down to a quarter. If a peer is fast enough for twice its share, its share is doubled, up to
-a whole share. The wide gap between these two conditions prevents that the share of a peer with
-constant speed oscillates.
+a whole share. The wide gap between these two conditions keeps the share of a peer with constant
+speed from oscillating.
 
 No peer gets more than a whole share, so a peer gains nothing by reporting too short a time. A peer
 that reports too long a time gets a smaller share. Below a quarter, an honest update would be the

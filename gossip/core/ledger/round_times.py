@@ -23,7 +23,7 @@ class RoundTimes:
 
     def observe(self, took_us: Iterable[int]) -> None:
         """Record a committed round. ``took_us``: time that each contributor has reported for all
-        its steps; 0 means none."""
+        its steps; 0 if it has reported none."""
         if reported := [took for took in took_us if took]:
             self._medians.append(median_low(reported))
 

@@ -35,7 +35,7 @@ class PeerStanding:
     suspected: bool = False
     rounds_left: int = 0  # Remaining rounds of the quarantine or the parole.
     phase: Literal["normal", "quarantined", "parole"] = "normal"
-    recent: tuple[Observed, ...] = ()  # Recent updates, oldest first.
+    recent: tuple[Observed, ...] = ()  # Evidence from the recent updates, oldest first.
     # Number of results that more than f peers have rejected since the last quarantine.
     refused: int = 0
     twice: int = 0  # Number of attempts with two proven results since the last quarantine.

@@ -83,8 +83,8 @@ class TrustTable:
             table scores and suspects peers but quarantines none: without a bound on Byzantine
             peers, noise could lead to the quarantine of a majority.
         updates_for: Numbers of updates that the rule needs to tolerate 0, 1, ... f.
-        judged: Whether the rule judges updates by a gradient. Such a rule does not reject updates
-            because the data of the peers differ.
+        judged: Whether the rule judges updates by a gradient. For such a rule, different data of
+            the peers is no reason to reject an update.
     """
 
     def __init__(
@@ -287,12 +287,12 @@ class TrustTable:
     def _bound(self, contributors: Sequence[Contribution]) -> float:
         """Return the outlyingness above which an update may be an outlier.
 
-        The more the data of the peers differ, the less does distance separate Byzantine from honest
-        peers. In a run of ten peers with labels sorted by peer, two honest peers had an
-        outlyingness of 7.6, and the others of at most 2.5. So the bound grows with the square of
-        the usual spread. If the data count as different, the bound is multiplied by ``outlying``:
-        after a model has converged, the data still differ, although the spread of the updates no
-        longer shows the difference.
+        The more the data of the peers differ, the harder it is to separate Byzantine from honest
+        peers by distance. In a run of ten peers with labels sorted by peer, two honest peers had an
+        outlyingness of 7.6, and the other peers had at most 2.5. So the bound grows with the square
+        of the usual spread. If the data count as different, the bound is multiplied by
+        ``outlying``: after a model has converged, the data still differ, although the spread of the
+        updates no longer shows the difference.
         """
         outlying = self.settings.outlying
         if self._judged:
@@ -387,7 +387,8 @@ class TrustTable:
 
     def _has_room(self, members: Collection[PeerId], peer: PeerId) -> bool:
         """Whether ``peer`` can be quarantined as well. A majority of the n members, n // 2 + 1,
-        must stay out of quarantine, and at least as many members as the rule needs updates."""
+        must stay out of quarantine, and so must at least as many members as the number of updates
+        that the rule needs."""
         locked = self.quarantined()
         inside = len(locked.intersection(members))
         return (
@@ -397,8 +398,8 @@ class TrustTable:
         )
 
     def _lacks_updates(self, members: Collection[PeerId], locked: frozenset[PeerId]) -> bool:
-        """Whether too few members for the rule are out of quarantine, and some peer in quarantine
-        can be released."""
+        """Whether fewer members are out of quarantine than the rule needs updates, and some peer in
+        quarantine can be released."""
         inside = locked.intersection(members)
         proven = sum([1 for peer in inside if self._standings[peer].is_proven])
         left = max(0, min(self.f, len(self._updates_for) - 1) - proven)
@@ -409,8 +410,8 @@ class TrustTable:
         return not standing.is_proven, standing.trust, -standing.typical, peer
 
     def _least_suspicious(self, members: Collection[PeerId]) -> PeerId | None:
-        """Return the peer in quarantine that is released next: of the peers without proof, the
-        least outlying. Peers that are in quarantine for reasons other than outlyingness are
+        """Return the peer in quarantine that is released next: the least outlying peer without
+        proof against it. Peers that are in quarantine for reasons other than outlyingness are
         released last."""
         locked = [
             peer

@@ -41,8 +41,8 @@ class TakeState:
 
 @dataclass(frozen=True, slots=True)
 class RebuildStage:
-    """Decision to create a new state of the local stage, because no peer has one. The other stages
-    of the pipeline are in round ``round_id``."""
+    """Decision to create a new state of the local stage, because no peer has a state of this stage.
+    The other stages of the pipeline are in round ``round_id``."""
 
     round_id: int
 
@@ -216,7 +216,7 @@ class Bootstrap:
             - gone
             - unreachable
         )
-        # This includes peers that have loaded a checkpoint.
+        # Peers that have loaded a checkpoint also count as ahead.
         ahead_of_us = {
             peer for peer, hello in self.hellos.items() if hello.round_id > own.round_id
         } | apart
@@ -305,7 +305,7 @@ class Bootstrap:
         return None if round_id is None else RebuildStage(round_id)
 
     def _drop_hellos(self, gone: set[PeerId]) -> None:
-        """Drop the hellos of the peers ``gone`` in round 0, because their new incarnations may have
+        """Drop the round 0 hellos of the peers ``gone``, because their new incarnations may have
         other weights."""
         for peer in gone.intersection(self.hellos):
             if self.hellos[peer].round_id == 0:

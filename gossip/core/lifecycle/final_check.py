@@ -2,12 +2,12 @@
 the next round reveals a wrong result, but no round follows the last round.
 
 So after the trainer has applied the last round, the peer requests the head of the hash chain from
-every other peer. The trainer waits for the result before it returns its parameters to the script.
-The request is a ``Hello`` with ``asks``, and peers in the same round reply. If more than f peers
-have another head, and this head has more peers than the local head, this peer adopts the state of
-one of them. If two heads have the same number of peers, the lower head wins, so that both sides end
-with the same result. If minorities may continue, ``fork_choice.py`` decides instead. All waits are
-limited: for silent peers, for lost peers, and for a state.
+every other peer. The trainer waits for the result of this check before it continues with its
+parameters. The request is a ``Hello`` with ``asks``, and peers in the same round reply. If more
+than f peers have another head, and this head has more peers than the local head, this peer adopts
+the state of one of them. If two heads have the same number of peers, the lower head wins, so that
+both sides end with the same result. If minorities may continue, ``fork_choice.py`` decides instead.
+All waits are limited: for silent peers, for lost peers, and for a state.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class FinalCheck:
         return self.hello_exchange.answer(peer, incarnation, now) if answers else []
 
     def differs(self, peer: PeerId) -> bool:
-        """Whether ``peer`` has announced another head before the present round."""
+        """Whether ``peer`` is in the present round with another head of the hash chain."""
         if self.lag is None:
             return False
         at, chain = self._heads.get(peer, (-1, b""))

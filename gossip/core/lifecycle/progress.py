@@ -122,8 +122,8 @@ class PeerProgress:
 
     def mark_unreported_members(self) -> None:
         """Mark the members of the roster that have announced no round as unreported. Called when
-        the local peer begins to follow the rounds. It does not wait for such members, because they
-        may have just started."""
+        the local peer begins to follow the rounds. The local peer does not wait for such members,
+        because they may have just started."""
         others = [peer for peer in self.local_progress.roster if peer != self.local]
         self.future_buffer.mark_unreported(
             [peer for peer in others if not self._has_reported_round(peer)]

@@ -4,7 +4,7 @@ stays, and the halt of late peers.
 A peer that has completed the training announces this in its ``Hello``, with its last round. It then
 stays for other peers that may need the final state. It stays for ``drain_timeout_s`` if a reachable
 peer is behind, and until ``linger_s`` after the loss of a peer that was suspended, cut off or
-killed. If the launcher reports that a lost peer will not return, no peer stays for this peer.
+killed. If the launcher reports that a lost peer will not return, no peer stays for that peer.
 
 If the checkpoint that a peer has loaded was already the end of the training, the peer stays until
 the other peers have arrived and announced the end of the training too.
@@ -34,11 +34,12 @@ class LingerExpired:
 
 
 class Shutdown:
-    """Decision how long this peer stays after its last round, and whether it has arrived too late.
+    """Decisions at the end of the training: how long this peer stays, and whether it has arrived
+    too late.
 
     Args:
-        differs: Function that returns whether a peer has announced another head before the present
-            round.
+        differs: Function that returns whether a peer is in the present round with another head of
+            the hash chain.
 
     Attributes:
         completed: Round at which each peer has completed the training, as the peer has announced.

@@ -187,8 +187,8 @@ class Prober:
         return self.drop(member.peer) + self.probe(member, now)
 
     def ping_once(self, peer: PeerId) -> list[Effect]:
-        """Send a ping without a probe. It also contains the rumor of the death of a dead
-        ``peer``."""
+        """Send a ping without a probe. If ``peer`` is dead, the ping contains the rumor of its
+        death."""
         return [Send(peer, Ping(self._nonce(), peer, self.talk(peer)))]
 
     def on_step(self, step: ProbeStep, now: float) -> tuple[list[Effect], ProbeTimedOut | None]:

@@ -50,8 +50,8 @@ class RumorHandler:
                 continue
             member = members.get(rumor.peer)
             if member is not None and rumor.incarnation <= member.standing:
-                # Most rumors are already known. This check must come first, because it is the only
-                # one that is fast enough in a large run.
+                # Most rumors are already known. This check comes first, because no other check is
+                # fast enough in a large run.
                 called = member.lane_up or member.lane == member.control
                 if rumor.incarnation < member.standing:
                     known = member.spoken or (member.lane_up and sender != rumor.peer)

@@ -31,7 +31,8 @@ def confirmations_wanted(n: int, settings: MembershipSettings) -> int:
 
 def timeout_s(confirmers: int, n: int, settings: MembershipSettings) -> float:
     """Return the suspicion timeout in seconds. Without confirmers it is the longest timeout. Each
-    confirmer shortens it, the first most, down to the shortest timeout."""
+    confirmer shortens the timeout, down to the shortest timeout. The first confirmer shortens it
+    most."""
     shortest, wanted = shortest_s(n, settings), confirmations_wanted(n, settings)
     if wanted == 0:
         return shortest
@@ -46,12 +47,12 @@ class Suspicion:
     since: float
     # distinct accusers, in order of arrival
     accusers: dict[PeerId, None] = field(default_factory=dict)
-    own: bool = False  # A local probe has failed, and no later local probe was successful.
-    # The member has replied to a local ping that was sent after ``since``.
+    own: bool = False  # Whether a local probe has failed, and no later local probe was successful.
+    # Whether the member has replied to a local ping that was sent after ``since``.
     answered_since: bool = False
-    # The shortest timeout is used, for example because no process listens at the address.
+    # Whether the shortest timeout is used, for example because no process listens at the address.
     hurried: bool = False
-    expired: bool = False  # The timeout has passed, but the evidence was not sufficient.
+    expired: bool = False  # Whether the timeout has passed, but the evidence was not sufficient.
     token: Token | None = None
 
     def begin_again(self, now: float) -> None:

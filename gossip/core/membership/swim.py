@@ -117,7 +117,8 @@ class Membership:
         self._stepped_at: float | None = None
         self.stall_after_s = 2.0
         self._turns = 0
-        self._exchanged = False  # Whether the local peer has started a table exchange on a new link
+        # Whether the local peer has started a table exchange on a new link.
+        self._exchanged = False
         # Whether a gossip tick is set, because there are rumors to send.
         self.gossip_is_due = False
 
@@ -270,7 +271,8 @@ class Membership:
         return effects
 
     def _on_ack(self, sender: PeerId, ack: Ack, now: float) -> list[Effect]:
-        # The ack is handled before its rumors, which may contain the suspicion that it clears.
+        # The ack is handled before its rumors, because these may contain the suspicion that the ack
+        # clears.
         effects, answer = self.prober.on_ack(sender, ack, now)
         if answer is not None:
             self.awareness.improve()
@@ -317,7 +319,7 @@ class Membership:
         if member.status == "left":
             return []
         if member.status == "dead":
-            # The ping contains the rumor of its death, which the peer will refute.
+            # The ping contains the rumor of the peer's death, which the peer will refute.
             return self.prober.ping_once(member.peer)
         # Earlier pings were lost, so all pings are sent again.
         effects = self.prober.drop(member.peer) + self.prober.probe(member, now)
@@ -392,8 +394,8 @@ class Membership:
     # --- leaving ----------------------------------------------------------------------------------
 
     def leave(self, now: float) -> list[Effect]:
-        """Announce to all peers that this peer leaves. It still replies to pings, but sends no
-        probes."""
+        """Announce to all peers that this peer leaves. This peer still replies to pings, but sends
+        no probes."""
         return self._go("left", now)
 
     def announce_own_death(self, reason: str, now: float) -> list[Effect]:

@@ -22,7 +22,7 @@ from .suspicion import Suspicion
 NEVER = float("-inf")
 
 
-# more than the refutations in one incarnation; a standing stays below ROUND_MAX = 2**48
+# upper bound of the refutations in one incarnation; a standing stays below ROUND_MAX = 2**48
 REFUTATIONS = 2**24
 
 

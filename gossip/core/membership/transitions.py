@@ -138,7 +138,7 @@ class StatusTransitions:
             return []
         both_ways = member.was_linked and member.heard_at >= member.known_since
         if not both_ways and now - member.known_since < self.settings.connect_grace_s:
-            return []  # the peer may not have had a connection for its reply yet
+            return []  # The peer may not have had a connection for its reply yet.
         # A closed link that is not re-established is stronger evidence than a lost reply.
         return self.accuse(
             member, self.view.local, now, own=True, hurried=member.was_linked and not member.linked
@@ -147,7 +147,7 @@ class StatusTransitions:
     def accuse(
         self, member: Member, accuser: PeerId, now: float, own: bool = False, hurried: bool = False
     ) -> list[Effect]:
-        """Begin a suspicion, or add an accuser to an existing one.
+        """Begin a suspicion, or add an accuser to an existing suspicion.
 
         Args:
             own: Whether a probe by the local peer has failed.

@@ -40,7 +40,8 @@ class Transfer:
     at: float  # time of the last growth
     since: float
     _growths: int = 0
-    _before: tuple[float, int] | None = None  # Start of the last window, and bytes received by then
+    # Start of the last window, and bytes received by then.
+    _before: tuple[float, int] | None = None
     _mark: tuple[float, int] = (0.0, 0)  # Start of the next window, and bytes received by then.
 
     @classmethod
@@ -97,8 +98,8 @@ class TransferTimes:
         """Return the time in seconds after which a payload of ``nbytes`` bytes counts as trickling.
         The limit is scaled by the size, because a result may be many times as large as an
         update."""
-        # Do not compare with the times of other peers: they may run on the same host and be much
-        # faster.
+        # Do not compare with the times of other peers: these may run on the host of this peer and
+        # be much faster.
         own = self._took.get(peer)
         if own is None:
             return float("inf")
@@ -142,7 +143,7 @@ class TransferTracker:
         self.f, self.total = f, 0
         self.takes_time, self._computes_s = False, 0.0
         self._came = False
-        # arguments of ``begin_round``
+        # last arguments of ``begin_round``
         self._payload_bytes, self._least_s, self._in_a_row = 0, 0.0, 0
         self._usual = TransferTimes()
         # Payload in transfer from each peer. A peer sends one payload at a time.
@@ -186,8 +187,8 @@ class TransferTracker:
         return USUAL_FACTOR * self._credible([self._transfer_time_s(peer, now) for peer in senders])
 
     def _credible(self, seconds: Iterable[float]) -> float:
-        """Return the largest time that more than ``f`` peers need. ``seconds`` has the time of each
-        peer."""
+        """Return the largest time that more than ``f`` peers need. ``seconds`` contains the time of
+        each peer."""
         longest = sorted(seconds, reverse=True)
         return longest[self.f] if len(longest) > self.f else 0.0
 
@@ -232,8 +233,8 @@ class TransferTracker:
             took_s = AT_ONCE_S + now - known.since
             self._usual.record_arrival(event.sender, took_s, event.payload.nbytes)
         elif event.sender not in self._next_until:
-            # Without a known transfer, record only the first payload of its sender. A later payload
-            # arrived earlier and was stored for its round.
+            # If the sender is in ``_next_until``, its payloads are slow. So this payload arrived
+            # earlier and was stored for its round, and its time is unknown.
             self._usual.record_arrival(event.sender, AT_ONCE_S, event.payload.nbytes)
         if known is not None:
             # Set only here, because a payload without progress reports does not show how long the

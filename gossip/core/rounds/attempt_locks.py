@@ -11,7 +11,7 @@ from gossip.core.settings import LOCKED_ROUNDS
 
 from .shard import ShardRound
 
-# Shard -> commit, payload, and whether this peer created the commit.
+# By shard: commit, payload, and whether this peer made the commit.
 Held = dict[int, tuple[Commit, Payload | None, bool]]
 
 

@@ -2,7 +2,7 @@
 updates depend on all columns, and each server has only some of the columns.
 
 1. The server of each shard measures its updates and sends the statistics to the first server, which
-   is that of shard 0.
+   is the server of shard 0.
 2. The first server decides the weights of the updates that all servers have measured. It commits
    its shard with the decision.
 3. The other servers combine their updates by the decision in that commit, and commit.
@@ -10,7 +10,7 @@ updates depend on all columns, and each server has only some of the columns.
 A round has one decision because it has one commit of shard 0. If the statistics of a server differ
 from those that the decision used, the weights of its updates are unknown. The server then commits
 an empty result and the round changes nothing. If a server withholds its statistics, the first
-server reports it, and its shard moves to the next attempt.
+server reports this, and the shard of the silent server moves to its next attempt.
 """
 
 from __future__ import annotations

@@ -24,8 +24,8 @@ class Departures:
     """Announced departures of other peers.
 
     Args:
-        kept: An ended peer still sends the commits of this number of rounds before its end to peers
-            that are behind.
+        kept: Number of last rounds of an ended peer. It still sends the commits of these rounds to
+            peers that are behind.
     """
 
     def __init__(self, kept: int) -> None:

@@ -60,8 +60,8 @@ class DirectGather:
         return [*effects, timer, *(Send(peer, self._value()) for peer in others)]
 
     def on_message(self, event: Received) -> list[Effect]:
-        """Record the value of another peer. Reply with the last local value if this is the first
-        message of a (re)started peer."""
+        """Record the value of another peer. If this is the first value of an incarnation of the
+        sender, reply with the last local value."""
         value, sender = event.message, event.sender
         assert isinstance(value, GatherValue)
         if (

@@ -85,8 +85,8 @@ class FutureBuffer:
 
     def next_round(self, here: int) -> int:
         """Return the round in which a peer continues after a state transfer: the latest round that
-        more than f others have reached, but not before ``here``. Drop all messages outside this
-        round and the ``STASH_ROUNDS`` rounds after it."""
+        more than f other peers have reached, but not before ``here``. Drop all messages outside
+        this round and the ``STASH_ROUNDS`` rounds after it."""
         reported = sorted(self.seen.values(), reverse=True)
         first = max(here, reported[self.f]) if len(reported) > self.f else here
         for kept in (self._stash, self.former_commits):

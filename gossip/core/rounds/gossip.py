@@ -217,7 +217,7 @@ class GossipRounds:
         self, samples_total: int, batch: int, ahead: int = 0, extended: int = 0
     ) -> list[Effect]:
         """Set the sizes of the data that the trainer reads through its node. If the trainer waits
-        for a round, repeat ``StartRound`` with its samples."""
+        for a round, repeat ``StartRound`` with the samples of the round."""
         if samples_total < 1 or batch < 1:
             raise ConfigError(
                 f"data: {samples_total} samples in batches of {batch} cannot be divided among peers"
@@ -540,15 +540,15 @@ class GossipRounds:
         )
 
     def _own_share(self, others: int) -> float:
-        """Return the fixed share of the local model difference in the applied difference. The
-        result of the rule has the rest.
+        """Return the fixed share of the local model difference in the applied difference. The rest
+        is the share of the rule's result.
 
         In a bipartite graph, such as an even ring, each half of the peers sends only to the other
         half. If the two halves differ in some direction, the mean or median of a peer's inputs has
-        the sign of its neighbours. Such steps would drive the halves farther apart, and the
-        momentum of the outer step would accumulate them. With a share of one half for the local
+        the sign of its neighbours. Steps with this sign would drive the halves farther apart, and
+        the momentum of the outer step would accumulate them. With a share of one half for the local
         difference, no direction is reversed. Gradient steps need no share, because they are much
-        smaller than steps of mixing.
+        smaller than the differences after several local steps.
         """
         return self.settings.gossip.kept_share if self.settings.local_steps and others else 0.0
 

@@ -102,7 +102,7 @@ class LagDetector:
 
     def restart(self, same_round: bool, roster: Iterable[PeerId]) -> None:
         """Continue from the adopted state of another peer. If the round stays the same, the
-        recorded branches stay valid. Without them, each first message from the smaller branch would
+        recorded branches stay valid. Without them, the next message from the smaller branch would
         lead this peer back to that branch."""
         if not same_round:
             self._branches.clear()
@@ -145,7 +145,7 @@ class LagDetector:
 
     def _behind_after_s(self) -> float:
         """Return the time for which this peer waits for missing commits before it requests them, in
-        seconds. Large commits take a share of the round."""
+        seconds. If commits are large, this time is a fraction of a typical round."""
         share_s = (
             min(UNASKED_SHARE * self.deadline.typical_round_s(), CHECK_INTERVAL_S)
             if self.transfer_tracker.takes_time
@@ -371,8 +371,8 @@ class LagDetector:
     def is_back(self, now: float) -> bool:
         """Whether this peer has recently tried to change its branch, but has returned without a new
         state, because the peers of both branches had changed sides. In this case only peers for
-        which the other branch is certainly larger leave again. The remaining peers stay and send
-        them a state."""
+        which the other branch is certainly larger leave again. The other peers stay, and send a
+        state to the peers that leave."""
         return (
             self._left == self.lineage.head
             and now - self.present.began_at <= self.settings.rounds.round_timeout_s

@@ -26,11 +26,11 @@ from .shard import ShardRound
 
 
 class LaterTurns:
-    """Decision which claims about later attempts are followed at once."""
+    """Rules that decide which claims about later attempts are followed at once."""
 
     def __init__(self, f: int, patience: Patience) -> None:
         self.f, self.patience = f, patience
-        self.credit = TokenBucket()  # In units of a round timeout.
+        self.credit = TokenBucket()  # Spent credit, in units of a round timeout.
         # Time of the last granted claim of all rounds, by peer and shard.
         self._granted_at: dict[tuple[PeerId, int], float] = {}
 

@@ -19,7 +19,7 @@ from .validation import ResultValidator
 
 
 class Participant:
-    """Part of the local peer in the attempts of the present round."""
+    """Participation of the local peer in the attempts of the present round."""
 
     def __init__(
         self,

@@ -56,7 +56,7 @@ class PlanCache:
     def targets(
         self, sender: PeerId, round_id: int, peers: tuple[PeerId, ...]
     ) -> tuple[PeerId, ...]:
-        """Return the peers that ``sender`` pushes to by the plan for ``peers``."""
+        """Return the peers to which ``sender`` pushes, by the plan for ``peers``."""
         pushes = self.plan(round_id, peers).pushes
         assert pushes is not None
         return pushes.get(sender, ())

@@ -89,8 +89,8 @@ class PushStore:
     def pop_pushes(
         self, kind: Kind, round_id: int, expected: Collection[PeerId]
     ) -> dict[PeerId, Pushed]:
-        """Remove and return the pushes that ``round_id`` uses. The key is the sender, with at most
-        one push of each.
+        """Remove and return the pushes that ``round_id`` uses, by sender. There is at most one push
+        of each sender.
 
         For each sender, the newest push up to ``round_id`` is used. If an expected sender has only
         later pushes, the oldest of these is used. All pushes up to ``round_id`` are dropped. No

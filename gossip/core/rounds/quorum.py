@@ -123,7 +123,7 @@ class Quorum:
 
         This is the case if a quorum has replied. It is also the case if the peers with a reply and
         ``peers_with_rejected_result`` together are a majority, and no other peer can reply any
-        more. Without this second case the round would never end. If its few updates are not enough
+        more. Without this second case the round would never end. If the few updates are not enough
         for the rule, the round has no result.
         """
         served = shard.served
@@ -132,8 +132,8 @@ class Quorum:
         holders = self.peers_with_rejected_result(shard)
         if not holders or len(served.answers) + len(holders) < self._majority(self.members()):
             return False
-        # A skipped peer may still reply, unless it is gone. Do not wait for it after each server of
-        # the order has had an attempt.
+        # A skipped peer may still reply, unless it is gone. After each server of the order has had
+        # an attempt, do not wait for skipped peers.
         away = [
             peer
             for peer in self.present.roster

@@ -27,8 +27,8 @@ a later attempt requests missing updates, and this request also reaches the earl
 0, a peer that follows an unexplained claim withdraws its update, and the earlier server drops that
 update unless the rule already uses it. The remaining cases are detected, not prevented: a pause or
 delay that no peer notices, two isolated sides, and a Byzantine server that sends different commits.
-Then the hash chains differ. The branch that more peers have reported wins. If the numbers are
-equal, the branch with the lower hash wins (``LagDetector.record_branch``). If minorities may
+In these cases the hash chains differ. The branch that more peers have reported wins. If the numbers
+are equal, the branch with the lower hash wins (``LagDetector.record_branch``). If minorities may
 continue, ``fork_choice.py`` decides. The other peers adopt the state of the winning side
 (docs/limits.md).
 """
@@ -128,7 +128,7 @@ class RollingRounds:
         self.lag_detector = LagDetector(fork_choice, timers, view, self.deadline, self.present)
         self.requests = self.lag_detector.requests
         self.log = CommitLog(rounds.commit_log, rounds.commit_log_bytes)
-        self.joining: set[PeerId] = set()  # ready to be in the roster
+        self.joining: set[PeerId] = set()  # peers that are ready to be in the roster
         self.departures = Departures(rounds.commit_log)
         self.future_buffer = FutureBuffer(settings.f)
         attendance = Attendance(
@@ -230,8 +230,8 @@ class RollingRounds:
         self.trainer.restart()
 
     def come_back(self) -> None:
-        """Note that this peer begins the present round with an adopted state, so it may have missed
-        messages of this round."""
+        """Record that this peer begins the present round with an adopted state, so it may have
+        missed messages of this round."""
         self.server.come_into(self.round_id)
 
     def snapshot(self, round_id: int) -> tuple[bytes, tuple[Any, ...]] | None:
@@ -386,8 +386,8 @@ class RollingRounds:
         )
 
     def on_arriving(self, event: Arriving, now: float) -> list[Effect]:
-        """Handle the arrival of a part of a payload. Report it to other peers from time to time, so
-        that they do not skip this peer."""
+        """Handle the arrival of a part of a payload. From time to time, report to other peers that
+        payloads arrive, so that they do not skip this peer."""
         message, transfer_tracker = event.message, self.patience.transfer_tracker
         if (
             self.mode == "off"
@@ -530,7 +530,7 @@ class RollingRounds:
         kind = held[0][0].kind
         if self.replicated.was_step or (kind and is_further(kind)):
             self.deadline.observe_round(now - present.began_at)
-        roster = self.replicated.roster.peers  # of the next round
+        roster = self.replicated.roster.peers  # roster of the next round
         self.patience.lateness.committed(roster, expected, self.replicated.in_all)
         self.lag_detector.fork_choice.committed(self.replicated.contributors)
         self.joining.difference_update(roster)

@@ -321,7 +321,7 @@ class Server:
     def f_of(self, shard: ShardRound) -> int:
         """Return the number of Byzantine peers that the rule has to tolerate: f without the proven
         Byzantine peers. A peer with a non-finite update may be honest, because an honest model may
-        overflow. So such peers reduce the number only as far as the finite updates are too few to
+        overflow. So such peers reduce the number only if there are too few finite updates to
         tolerate more."""
         served = shard.served
         f = max(0, self.settings.f - len(self.present.proven.intersection(self.present.roster)))

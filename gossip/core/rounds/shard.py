@@ -230,7 +230,7 @@ class AttemptClaims:
 
 @dataclass(slots=True)
 class ServerWait:
-    """Wait for the server of an attempt. Peers that report that they receive payloads or compile
+    """Wait for the server of an attempt. Reports of peers that they receive payloads or compile
     extend this wait. ``transfers`` and ``compiles`` contain the start of the extension, by peer."""
 
     attempt: int = -1  # attempt of the running timeout
@@ -353,7 +353,7 @@ class ShardRound:
 
 def _fitting(given: Sequence[Collected]) -> tuple[Collected, ...]:
     """Return the values of a collective operation that fit in a commit, ascending by peer. Small
-    values have priority, so that one large value does not displace several others."""
+    values have priority, so that one large value does not displace several small values."""
     fitting: list[Collected] = []
     left = COLLECTED_BYTES_MAX
     for each in sorted(given, key=lambda each: len(each.data)):

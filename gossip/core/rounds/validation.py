@@ -125,8 +125,8 @@ class ResultValidator:
             self._orders[present.round_id] = tuple([shard.order for shard in present.entered])
             while len(self._orders) > ORDERS_KEPT:
                 del self._orders[min(self._orders)]
-        # A commit is evidence only if its server is the server of the attempt in the order. This
-        # limits the number of commits that a Byzantine peer can forge.
+        # A commit is evidence only if the order of the servers assigns its attempt to its server.
+        # This limits the number of commits that a Byzantine peer can forge.
         orders = self._orders.get(commit.round_id, ())
         order = orders[commit.shard] if commit.shard < len(orders) else ()
         true = (
@@ -259,9 +259,9 @@ class ResultValidator:
         if not cosine < opposed:
             return ""
         if similarity.own < self.settings.faint * similarity.even:
-            # The local update is mostly noise here. So a result is rejected for its direction only
-            # if its component against the local update is longer than any component that an
-            # accepted result of the usual length can have.
+            # The local update is mostly noise here. So reject a result only if its component
+            # opposite to the local update is longer than in any result that is neither opposed nor
+            # too long.
             usual = self._usual(commit, similarity, own)
             if similarity.length * cosine >= opposed * longer * usual:
                 return ""

@@ -7,8 +7,8 @@ attested, or that is sent in pieces, stays stored for some time, because further
 follow.
 
 The memory of a donor is bounded for any number of requests. It stores at most ``COPIES_MAX``
-states, and sends payloads to at most ``TAKERS_MAX`` peers at a time. It sends each piece to one
-peer at most ``GIVEN_TIMES_MAX`` times.
+states, and sends payloads to at most ``TAKERS_MAX`` peers at a time. It sends each piece to the
+same peer at most ``GIVEN_TIMES_MAX`` times.
 """
 
 from __future__ import annotations

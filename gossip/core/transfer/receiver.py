@@ -519,7 +519,7 @@ class Recovery:
         return now - self._began_at > self.settings.rounds.round_timeout_s
 
     def _agree(self, group: list[PeerId], now: float) -> list[Effect]:
-        """Request the state that all peers of ``group`` attest from one of these peers."""
+        """Request, from one peer of ``group``, the state that all peers of ``group`` attest."""
         attestations = [self.poll.votes[peer] for peer in group]
         self.attestation, self.attestations = attestations[0], tuple(group)
         records = self.records
