@@ -281,8 +281,8 @@ class Inspection:
 
     @property
     def weights(self) -> Mapping[PeerId, float]:
-        """Share of the micro-batches that each member of the stage computes in the present round.
-        Empty without stages."""
+        """Weight of each member of the stage in the distribution of micro-batches. Empty without
+        stages."""
         return self._peer.weights
 
     @property

@@ -199,9 +199,9 @@ class Collected:
 class Accusation:
     """Claim that the server of a commit makes about a result of ``peer`` in round ``round_id``.
 
-    If ``turn`` is set, ``peer`` has sent a result with the digest ``content`` in the attempt with
-    the digest ``turn``. If ``silent`` is True, the server received no result of ``peer`` in time
-    although ``peer`` was present. Otherwise the server has rejected the result.
+    If ``turn`` is set, ``peer`` has sent to this server a result with the digest ``content``, in
+    the attempt with the digest ``turn``. If ``silent`` is True, the server received no result of
+    ``peer`` in time although ``peer`` was present. Otherwise the server has rejected the result.
     """
 
     peer: PeerId
@@ -446,7 +446,8 @@ class Counted:
     stage: int
     number: int
     micro_batches: tuple[int, ...]  # Ascending.
-    # Repetition without a change; a receiver that has the commit of the round must send it.
+    # Whether this is a repetition without a change. A receiver that has the commit of the round
+    # then sends it.
     again: bool
     # With audits: two digests for each micro-batch. One covers the data exchanged with the previous
     # stage, the other covers the data exchanged with the next stage.

@@ -31,7 +31,7 @@ class PauseDetector:
         self._found_at = float("-inf")  # Pauses before this time were handled.
 
     def on_event(self, event: Event, running: bool, now: float) -> list[Effect]:
-        """Handle a pause that ended before ``event``, unless the peer is not ``running``.
+        """If the peer is ``running``, handle a pause that ended before ``event``.
 
         A gap between events alone does not prove a pause, because an idle peer also has gaps. An
         overdue timer proves a pause if it is late by more than the tolerance. After a gap longer

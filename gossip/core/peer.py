@@ -244,7 +244,7 @@ class Peer:
 
     @property
     def weights(self) -> Mapping[PeerId, float]:
-        """Share of the micro-batches that each member of this stage computes; empty without
+        """Weight of each member of this stage in the distribution of micro-batches; empty without
         stages."""
         return {}
 

@@ -352,9 +352,9 @@ MEASURED_POINTS = 4
 STATISTICS_REPLIES = 2
 """Number of replies to repeated requests for statistics in one attempt of shard 0."""
 COVER_TRIES = 1000
-"""Maximum number of combinations of updates that are tried. The sets of honest peers rarely
-overlap, so the first combination usually fits. The limit bounds the time that the sets of a
-Byzantine peer can cost."""
+"""Maximum number of combinations of updates that are tried. The updates of honest peers rarely have
+a micro-batch in common, so the first combination usually fits. The limit bounds the time that the
+update of a Byzantine peer can cost."""
 REASON_CHARACTERS = 200
 """Largest length of the reason of a round without a result."""
 PIECE_BYTES = 2**23

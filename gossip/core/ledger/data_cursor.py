@@ -174,9 +174,9 @@ class DataCursor:
         """Return the slice of each peer in the next round. Returned positions are assigned first,
         then new positions.
 
-        All peers except slow ones get equal slices. Slices are assigned in the order of the roster,
-        rotated by one peer in each round. All slices are empty while the size of the data is
-        unknown.
+        All peers except slow peers get equal slices. Slices are assigned in the order of the
+        roster, rotated by one peer in each round. All slices are empty while the size of the data
+        is unknown.
         """
         if not self.samples_total or not roster:
             return dict.fromkeys(roster, ())

@@ -219,8 +219,9 @@ class Ledger:
         )
 
     def _count_step(self, first: Commit) -> tuple[tuple[Collected, ...], bool]:
-        """Return the values of the collective operation if the round was one, and whether the round
-        was a step of the run. Also count the rounds that made no step of the run."""
+        """Return the collected values (none unless the round was a collective operation), and
+        whether the round was a step of the run. Also count the rounds that made no step of the
+        run."""
         collected = first.collected
         if collected and len(collected) <= self.settings.callers_too_few(len(self.roster.peers)):
             collected = ()

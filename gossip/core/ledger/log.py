@@ -154,8 +154,8 @@ class CommitLog:
 
 
 def reissue(peer: PeerId, commit: Commit, payload: Payload | None, attempt: int) -> Send:
-    """Re-issue a commit under ``attempt`` to a peer in this attempt, because the peer accepts no
-    commit of an earlier attempt."""
+    """Re-issue a commit to a peer in ``attempt``. The peer accepts no commit of an earlier attempt,
+    so the commit is sent under ``attempt``."""
     return Send(peer, replace(commit, attempt=max(attempt, commit.attempt)), payload)
 
 

@@ -79,8 +79,8 @@ class SpreadMonitor:
         return since + 1 >= SPREAD_EVERY
 
     def measure(self, groups: Sequence[Sequence[float]]) -> None:
-        """Measure whether the same peers were more outlying than the others by more than chance.
-        ``groups``: for each peer, the outlyingness of its recent updates, oldest first."""
+        """Measure whether the same peers are outlying more often than by chance. ``groups``: for
+        each peer, the outlyingness of its recent updates, oldest first."""
         windows, unequal, _ = self.counts
         known = [group for group in groups if len(group) >= SPREAD_EVERY]
         length = min([len(group) for group in known], default=0)

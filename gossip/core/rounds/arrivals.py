@@ -148,7 +148,8 @@ class TransferTracker:
         self._usual = TransferTimes()
         # Payload in transfer from each peer. A peer sends one payload at a time.
         self._last: dict[PeerId, tuple[Message, Transfer]] = {}
-        # by peer: until this time, the payload after the last complete one counts as in transfer
+        # by peer: until this time, the payload after the last complete payload counts as in
+        # transfer
         self._next_until: dict[PeerId, float] = {}
         self._pauses_s: dict[PeerId, float] = {}  # longest pause in the last payload, by peer
         self._next_report_at = float("-inf")

@@ -380,8 +380,8 @@ class LagDetector:
 
     def record_branch(self, peer: PeerId, parent: bytes, now: float) -> bool:
         """Record that the last round of ``peer`` has the hash ``parent``. If more peers are on that
-        branch than on the local branch, request a state. If the numbers are equal, the branch with
-        the lower hash wins.
+        branch than on the local branch, request a state. If both branches have the same number of
+        peers, the branch with the lower hash wins.
 
         Returns: Whether ``peer`` is on another branch.
         """

@@ -27,10 +27,10 @@ a later attempt requests missing updates, and this request also reaches the earl
 0, a peer that follows an unexplained claim withdraws its update, and the earlier server drops that
 update unless the rule already uses it. The remaining cases are detected, not prevented: a pause or
 delay that no peer notices, two isolated sides, and a Byzantine server that sends different commits.
-In these cases the hash chains differ. The branch that more peers have reported wins. If the numbers
-are equal, the branch with the lower hash wins (``LagDetector.record_branch``). If minorities may
-continue, ``fork_choice.py`` decides. The other peers adopt the state of the winning side
-(docs/limits.md).
+In these cases the hash chains differ. The branch that more peers have reported wins. If two
+branches have the same number of peers, the branch with the lower hash wins
+(``LagDetector.record_branch``). If minorities may continue, ``fork_choice.py`` decides. The other
+peers adopt the state of the winning side (docs/limits.md).
 """
 
 from __future__ import annotations

@@ -143,8 +143,8 @@ class ResultValidator:
         """Handle the timeout of the present server. This server is still connected, because a
         disconnected server is skipped without a timeout."""
         server = shard.server_of(shard.attempt)
-        # The server is at fault only if it could have reached a quorum although f peers withhold
-        # their updates.
+        # The server is at fault only if it could have reached a quorum without the updates of f
+        # peers.
         if (
             self.f
             and server != self.local
