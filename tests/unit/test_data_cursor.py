@@ -181,7 +181,7 @@ def test_two_ends_of_one_run_are_refused() -> None:
     assert other.extended == 2
     other = DataCursor(3, 90, 10)
     other.configure(90, 10, extended=3)
-    with pytest.raises(ValueError, match="the last of 2 epochs"):
+    with pytest.raises(ValueError, match="2 epochs with all samples"):
         other.unpack(cursor.pack())
 
 
