@@ -120,8 +120,9 @@ STALL_TIMEOUTS = 2.0
 """Number of round timeouts without progress after which a trainer counts as stalled."""
 CLOSE_SHARE, TURN_SHARE, OVERDUE_SHARE = 0.7, 0.75, 0.85
 """Fractions of the timeout of a server. At ``CLOSE_SHARE`` the server closes the attempt with the
-updates that it has. After ``TURN_SHARE``, a claim that the next attempt has begun is explained. At
-``OVERDUE_SHARE``, missing statistics are overdue. At 1 the participants move to the next server."""
+updates that it has. After ``TURN_SHARE``, a claim that the next attempt has begun counts as
+explained (``later_turns.py``). At ``OVERDUE_SHARE``, missing statistics are overdue. At 1 the
+participants move to the next server."""
 NACK_SHARE = 0.8
 """A helper sends its Nack after the round trip plus this fraction of the rest of the probe timeout,
 so that the Nack arrives before the verdict."""

@@ -473,7 +473,7 @@ def _wholes(values: Any, count: int | None = None) -> tuple[int, ...]:
     if not (is_row(values) if count is None else is_row(values, count)):
         raise ValueError(f"data cursor: expected {count} numbers")
     if not are_counts(values, most=ROUND_MAX):
-        raise ValueError(f"data cursor: {values!r} are not non-negative integers")
+        raise ValueError(f"data cursor: expected non-negative integers, not {values!r}")
     return tuple(values)
 
 
