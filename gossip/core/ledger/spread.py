@@ -55,7 +55,8 @@ class SpreadMonitor:
     """Repeated measurements of whether the data of the peers differ.
 
     Attributes:
-        beyond_chance: Result of the measurement after the last round; None if there was none.
+        beyond_chance: Result of the measurement after the last round; None if no measurement was
+            due.
     """
 
     def __init__(self, f: int) -> None:

@@ -387,8 +387,7 @@ class TrustTable:
 
     def _has_room(self, members: Collection[PeerId], peer: PeerId) -> bool:
         """Whether ``peer`` can be quarantined as well. A majority of the n members, n // 2 + 1,
-        must stay out of quarantine, and so must at least as many members as the number of updates
-        that the rule needs."""
+        must stay out of quarantine. The rule must also have enough updates left."""
         locked = self.quarantined()
         inside = len(locked.intersection(members))
         return (
