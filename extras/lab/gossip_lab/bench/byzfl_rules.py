@@ -36,8 +36,9 @@ def module() -> ModuleType | None:
 
 
 def call(spec: str, updates: Tensor, f: int) -> tuple[Callable[[], Any] | None, str]:
-    """Return byzfl's form of one of gossip's rules on these updates, as a function to call; or None
-    and the reason why there is none."""
+    """Return a function that runs byzfl's version of the rule ``spec`` on these updates. Return
+    None and a reason if byzfl cannot run it; the reason is empty if byzfl lacks the rule or is not
+    installed."""
     byzfl = module()
     if byzfl is None:
         return None, ""
@@ -68,7 +69,7 @@ def call(spec: str, updates: Tensor, f: int) -> tuple[Callable[[], Any] | None, 
         import psutil
 
         n, d = updates.shape
-        need = 4 * d * n * (n - f)  # byzfl copies the neighbours of every row
+        need = 4 * d * n * (n - f)  # byzfl copies the n - f neighbours of every row
         if need * 1.5 > psutil.virtual_memory().available:
             return None, f"needs {need / 2**30:.0f} GiB"
     made = makers[name]()

@@ -1,4 +1,5 @@
-"""``gossip bench``: the cost of rules, and their robustness. Each measurement is its own module."""
+"""``gossip bench``: the cost of rules, and their robustness. Each measurement has a module of its
+own."""
 
 from __future__ import annotations
 

@@ -17,7 +17,8 @@ from gossip.vectors import WireFormat, load_encoding
 class EncodedLink:
     """Link between the workers of a trial and its rule.
 
-    Honest workers keep the part that encoding loses; Byzantine workers send any vector, encoded.
+    Honest workers use error feedback: they store the part of an update that encoding loses.
+    Byzantine workers encode any vector.
     """
 
     def __init__(
@@ -30,7 +31,8 @@ class EncodedLink:
         self._memory = np.empty(self._wire.update_bytes[0], np.uint8)
 
     def pass_updates(self, updates: Tensor, round_id: int) -> Tensor:
-        """Return ``(n, d)`` updates as they arrive. A malformed update arrives as not finite."""
+        """Return the ``(n, d)`` updates after encoding and decoding. A malformed update becomes
+        NaN."""
         passed = updates.numpy().copy()
         for encoder, update in zip(self._encoders[: self._honest], passed, strict=False):
             encoder.encode(update, self._memory, round_id)
@@ -47,7 +49,7 @@ class EncodedLink:
         return torch.from_numpy(self._wire.decode(raw.copy(), "result", round_id, 0))
 
     def settle(self, round_id: int, contributors: Collection[int]) -> None:
-        """Record for each worker whether its update counted: if it counted, the worker keeps the
-        lost part."""
+        """Settle the error feedback of each honest worker: a worker stores the part that the
+        encoding lost if it is among the contributors."""
         for worker, encoder in enumerate(self._encoders):
             encoder.settle(round_id, (worker in contributors,))

@@ -1,7 +1,7 @@
 """``gossip bench encodings``: the cost of an encoding and its effect on training.
 
-Bytes, time, and the accuracy of rules with it, also under an attack; in one process, as in
-``trial_world``.
+The cost is bytes and time. The effect is the accuracy of each rule on encoded updates, without and
+under attacks. All runs in one process, see ``trial_world``.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
 ENCODINGS = ["float32", "bf16", "fp16", "int8", "int4", "topk:0.1", "topk"]
 ENCODINGS += ["powersgd", "powersgd:1"]
 LARGE = (1000, 1000)
-"""The matrix that is timed."""
+"""Shape of the matrix on which encodings are timed."""
 REPETITIONS = 15
 MARK = "measured by gossip bench encodings"
 CLEAN, ATTACKS = "none", ["sign_flip", "sign_flip*10"]
 PEERS, LIARS = 11, 2
 SEEDS, LONG_ROUNDS = 3, 150
-"""Seeds and rounds of the trainings that compare encodings under the mean, without attack."""
+"""Number of seeds, and number of rounds, of the runs with the mean and without attack."""
 
 Cell = dict[str, Any]
 
@@ -69,9 +69,9 @@ def encodings(
 ) -> None:
     """Compare encodings of updates: bytes, milliseconds, and accuracy under each rule.
 
-    The digits MLP (or --data and --model), eleven workers, in one process, as in gossip bench
-    robustness. Updates and results are used after encoding and decoding; honest workers add the
-    loss to their next update.
+    Eleven workers train the digits MLP (or --data and --model) in one process, as in gossip bench
+    robustness. Updates and results are encoded and decoded before use. Honest workers add the
+    encoding error to their next update.
     """
     from gossip.aggregators import registry
     from gossip.vectors import load_encoding
@@ -137,8 +137,8 @@ def encodings(
 
 
 def cost_of(encoding: str, peers: int) -> dict[str, Any]:
-    """Measure an encoding on an update of a million numbers in one matrix: bytes a number, and
-    milliseconds on one thread."""
+    """Measure an encoding on an update that is one matrix of a million elements: bytes per element,
+    and milliseconds on one thread."""
     import numpy as np
     import torch
 

@@ -1,5 +1,5 @@
-"""``gossip bench exchange`` and ``gossip bench step``: comparison with gloo, in the same processes
-and alternately, with the limits of the machine next to each figure."""
+"""``gossip bench exchange`` and ``gossip bench step``: comparison with gloo. The same processes run
+gloo and gossip alternately. Each result is printed with the limits of the machine."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from .turns import REPETITIONS, Spread, as_json, draw, progress, ratios
 
 END_S = 20.0
 TURN_S = 0.3
-"""Duration of a turn on each side, seconds."""
+"""Duration of one side's part of a turn, in seconds."""
 NUMBER_S = 3e-9
-"""Estimated seconds of an exchange for each number of each peer, on two cores."""
+"""Estimated time of an exchange on two cores, in seconds per element and peer."""
 STEPS_MAX = 50
 PEERS, NUMBERS = [2, 4], [100_000, 1_000_000]
 
@@ -77,9 +77,10 @@ def exchange(
 ) -> None:
     """Time an exchange of updates and the step of the optimizer (SGD), in milliseconds.
 
-    The other side is one all-reduce over gloo, the mean, and the same step. The same processes run
-    both sides alternately; a turn ends when the last process has finished. For comparison: one copy
-    of the numbers, and their transfer to another process over a unix socket and over TCP.
+    Gossip is compared with a gloo all-reduce, a division by the number of peers, and the same
+    optimizer step. The same processes run both sides alternately; a turn ends when the last process
+    has finished. For comparison, the table has the time to copy an update once, and to send it to
+    another process over a unix socket and over TCP.
     """
     from . import limits
 
@@ -114,10 +115,10 @@ def step(
     keys: Keys = False,
     as_json_only: Json = False,
 ) -> None:
-    """Compare training steps per second with those of PyTorch DDP over gloo.
+    """Compare the training steps per second of gossip and of PyTorch DDP over gloo.
 
-    The same processes train the same model with both, alternately, with one thread each. Data are
-    drawn once, and no loader is measured.
+    The same processes train the same model with both, alternately, with one thread each. All
+    batches are generated before the first step, so no data loader is measured.
     """
     from . import limits
     from .workloads import WORKLOADS
@@ -143,7 +144,7 @@ def step(
 
 
 def _check_device(device: str) -> None:
-    """Check the device. Raises: ConfigError: This machine has no such device."""
+    """Raise ConfigError if this machine does not have the device."""
     import torch
 
     if device not in ("cpu", "cuda"):
@@ -156,7 +157,7 @@ def _check_device(device: str) -> None:
 
 
 def measure(task: BenchTask, contest: Contest) -> dict[str, Any]:
-    """Return the seconds per step of each side, by turn, and the number of rounds that lack a
+    """Return the seconds per step for each side and turn, and the number of rounds that lack a
     peer's update. Raises: LocalError: The processes did not finish."""
     with tempfile.TemporaryDirectory(prefix="gossip-bench-") as folder:
         told_task = BenchTask(**{**asdict(task), "folder": folder})
@@ -173,8 +174,8 @@ def measure(task: BenchTask, contest: Contest) -> dict[str, Any]:
 
 
 def missing(run: Path, peers: int) -> dict[str, int]:
-    """Return the number of rounds in a run's folder, and of those that lack the update of some
-    peer."""
+    """Return the number of rounds in a run's folder, and the number of rounds that lack a peer's
+    update."""
     from gossip.run import read_lines
 
     commits = {
@@ -188,7 +189,7 @@ def missing(run: Path, peers: int) -> dict[str, int]:
 
 
 def _followed(command: Sequence[str], title: str, turns: int) -> str:
-    """Run the command, with a line of progress. Return its last output."""
+    """Run the command and show its progress in one line. Return the last lines of its output."""
     last: list[str] = []
     with subprocess.Popen(
         command,
@@ -218,7 +219,8 @@ def _followed(command: Sequence[str], title: str, turns: int) -> str:
 
 @contextlib.contextmanager
 def ended_by_signals() -> Iterator[None]:
-    """Make Ctrl-C and SIGTERM end the started processes, and this command with the usual code."""
+    """Make Ctrl-C and SIGTERM end the started processes, and then this command with the exit code
+    128 + signal number."""
 
     def ended(number: int, frame: FrameType | None) -> None:
         raise SystemExit(128 + number)
@@ -287,8 +289,8 @@ def _show_steps(row: dict[str, Any], title: str, quiet: bool) -> None:
 def _show(
     row: dict[str, Any], title: str, unit: str, sides: list[tuple[str, str]], quiet: bool
 ) -> None:
-    """Print both sides, the processor time, which other work disturbs less than
-    the time of a step, and the limits of the machine."""
+    """Print the times of both sides, their processor time, and the limits of the machine. Other
+    load on the machine affects processor time less than the time of a step."""
     spent, best = row["processor_s"], row["limits"]
     drawn = [
         *sides,

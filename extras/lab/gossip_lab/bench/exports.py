@@ -1,4 +1,4 @@
-"""The tables of ``gossip bench robustness`` for other programs: rows of a CSV file, and LaTeX."""
+"""The tables of ``gossip bench robustness`` for other programs, as CSV, Parquet and LaTeX."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ OUTCOMES = (
     *("accuracy", "worst_class", "validation", "skipped", "honest_quarantined"),
     *("liars_quarantined", "refused", "trouble", "arithmetic"),
 )
-"""Fields of a result that follow the settings of a trial in a row."""
+"""Fields of a trial's result. In a row they follow the settings of the trial."""
 FRACTIONS = ("weight", "outlyingness", "trust_score", "loss")
-"""Columns of a record that may be empty in a whole run."""
+"""Columns of a record that may be empty for all rounds of a run; Arrow then needs their type."""
 SPECIAL = {
     "\\": r"\textbackslash{}",
     "_": r"\_",
@@ -61,14 +61,14 @@ def write(path: Path, text: str) -> None:
 
 
 def csv_of(tables: Sequence[RobustnessTable], found: Found) -> str:
-    """Return a row for each finished run, after a row with the column names: its settings, its
-    result, and ``curve``, as ``round:accuracy`` separated by blanks."""
+    """Return the finished runs as CSV with a header. The row of a run has its settings, its result,
+    and its ``curve`` as ``round:accuracy`` pairs separated by blanks."""
     runs = {trial: outcome for table in tables for trial, outcome in table.runs(found)}
     text = io.StringIO()
     lines = csv.writer(text, lineterminator="\n")
     fields = dataclasses.fields(next(iter(runs)))
     settings = [field.name for field in fields if field.name != "record"]
-    # A setting already has this name.
+    # ``validation`` is already the name of a setting.
     columns = ["validation_accuracy" if name == "validation" else name for name in OUTCOMES]
     lines.writerow([*settings, *columns, "curve"])
     for trial, outcome in runs.items():
@@ -85,7 +85,7 @@ def write_records(
     """Write a row for each worker and round of all runs, with the settings of the run.
 
     Args:
-        path: Ends in ``.parquet`` or ``.csv``.
+        path: The file; its name ends in ``.parquet`` or ``.csv``.
         folder: Store of the runs.
 
     Raises: ConfigError: It cannot be written.
@@ -127,8 +127,8 @@ def write_records(
 
 
 def latex_of(tables: Sequence[RobustnessTable], found: Found, data: str) -> str:
-    """Return a ``table`` with a ``tabular`` of booktabs for each; a failing cell is bold, an
-    undecided one in italics."""
+    """Return LaTeX with one ``table`` environment for each table, in the style of booktabs. Failing
+    cells are bold, undecided cells are italic."""
     return "\n".join(
         [r"% needs \usepackage{booktabs}", *(_latex(table, found, data) for table in tables)]
     )
@@ -159,7 +159,8 @@ def _latex(table: RobustnessTable, found: Found, data: str) -> str:
 
 
 def _caption(table: RobustnessTable, found: Found, data: str) -> str:
-    """Return the caption: the measured quantity, its settings, and the criterion for a cell."""
+    """Return the caption: the measured quantity, the settings, and the limit below which a cell
+    fails."""
     several = len(table.seeds) > 1
     measured = f"mean and standard error over {len(table.seeds)} seeds" if several else "one seed"
     settings = robustness_page.settings_of([table], data)

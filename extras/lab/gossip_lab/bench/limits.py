@@ -1,5 +1,5 @@
 """Limits of this machine: copying memory, and passing bytes from one process to another over a unix
-socket and over TCP. No exchange is faster."""
+socket and over TCP. No exchange can be faster."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BLOCK_BYTES = 2**20
 
 @dataclass(frozen=True, slots=True)
 class MachineLimits:
-    """Seconds for a number of bytes, medians."""
+    """Median seconds to copy ``nbytes`` bytes, and to send them over each kind of socket."""
 
     nbytes: int
     copy_s: float
@@ -28,7 +28,7 @@ class MachineLimits:
 
 
 def measure(nbytes: int) -> MachineLimits:
-    """Measure the limits, which takes about a second for 100 MB."""
+    """Measure the limits. For 100 MB this takes about a second."""
     source, target = np.ones(nbytes, np.uint8), np.zeros(nbytes, np.uint8)
     return MachineLimits(
         nbytes,
@@ -48,8 +48,8 @@ def _median_s(call: Callable[[], object]) -> float:
 
 
 def _socket_s(source: np.ndarray, family: int) -> float:
-    """Return the median seconds from the first byte until the other process has received all
-    bytes."""
+    """Return the median time to send ``source`` to another process, in seconds, from the first byte
+    until the other process has received all bytes."""
     if family == socket.AF_UNIX:
         ours, theirs = socket.socketpair()
     else:
@@ -62,7 +62,7 @@ def _socket_s(source: np.ndarray, family: int) -> float:
     theirs.close()
     try:
         with ours:
-            ours.recv(1)  # the other process has connected
+            ours.recv(1)  # received once the other process has started
             return _median_s(lambda: _send(ours, source))
     finally:
         other.join(10)
@@ -75,7 +75,7 @@ def _send(ours: socket.socket, source: np.ndarray) -> None:
 
 
 def _drain(theirs: socket.socket, nbytes: int) -> None:
-    """Reply to each ``nbytes`` with a byte, until the other side closes."""
+    """Reply with one byte whenever ``nbytes`` bytes have arrived, until the other side closes."""
     memory, filled = memoryview(bytearray(min(nbytes, BLOCK_BYTES))), 0
     with theirs:
         theirs.sendall(b".")

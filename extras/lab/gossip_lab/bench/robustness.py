@@ -27,19 +27,19 @@ COMPOSED = (
     "bucketing:s=2+geometric_median",
     "arc+geometric_median",
 )
-"""Rules that are added to all rules with a name."""
+"""Combined rules in the table, in addition to all rules of the registry."""
 BESIDE = {"ipm": "ipm*10", "alie": "alie*1.5"}
 INSTEAD = {
     "sign_flip": "sign_flip*10",
     "every_second": "every_second*10",
     "random_direction": "random_direction*10",
 }
-"""Stronger forms of attacks than the defaults."""
+"""Attack -> the stronger form that the table has in place of it."""
 FAILS_BELOW = 0.9
 MAKES_NO_DIFFERENCE = ("jobs", "into", "show", "csv", "latex", "as_json")
-"""Options that do not affect a page."""
+"""Options that do not affect the page, and so are left out of the command on it."""
 CHOSEN = ("lr", "sender", "weight_decay")
-"""Options of which each rule gets the best value, if several are given."""
+"""Options that may have several values; each rule is then shown with its best value."""
 
 
 def robustness(
@@ -171,8 +171,8 @@ def robustness(
         bool, typer.Option("--json", help="Print the result as JSON, and nothing else, to stdout.")
     ] = False,
 ) -> None:
-    """Train under every attack with every rule: accuracies with error bars. After Ctrl-C the same
-    command continues."""
+    """Train with every rule under every attack, and print the accuracies with error bars. After
+    Ctrl-C the same command continues."""
     options = locals()
     command = _command(options)
     tables = _tables(options)
@@ -273,8 +273,8 @@ def _check_milestones(given: Mapping[str, Any]) -> None:
 
 
 def _steps(given: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return each combination of local steps and outer steps. A table of gradients, with one step
-    and no outer step, is made once."""
+    """Return each combination of local steps and outer steps. A table of gradients (one local step,
+    no outer step) occurs once."""
     from gossip.aggregators import outer
 
     after = [outer.load(each).spec for each in given["outer"] or [outer.NESTEROV]]
@@ -287,9 +287,11 @@ def _steps(given: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _choices(given: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return each combination of the options from which each rule gets the best.
+    """Return all combinations of the options of ``CHOSEN``. Each rule is shown with its best
+    combination.
 
-    Raises: ConfigError: One is invalid, or there are several but no held-out samples.
+    Raises: ConfigError: A value is invalid, or there are several combinations but no held-out
+    samples to choose by.
     """
     for lr in given["lr"]:
         if not 0 < lr < math.inf:
@@ -345,7 +347,8 @@ def _check_record(path: Path | None) -> None:
 
 
 def _check_reference(table: RobustnessTable, found: Found, into: Path) -> None:
-    """Check the reference: a table needs the accuracy of averaging the honest workers alone."""
+    """Raise ConfigError if the reference accuracy is missing: that of averaging the honest workers
+    alone."""
     alone = [found[trial] for trial in table.without_attackers(found) if trial in found]
     if why := next((result.refused for result in alone if result.refused), ""):
         raise ConfigError(f"{table.n - table.f} honest workers alone cannot train: {why}")
@@ -358,7 +361,7 @@ def _check_reference(table: RobustnessTable, found: Found, into: Path) -> None:
 
 
 def _command(given: Mapping[str, Any]) -> str:
-    """Return the command line of these arguments of ``robustness``, without those that do not
+    """Return the command line for these arguments of ``robustness``, without options that do not
     affect the page."""
     words = ["gossip", "bench", "robustness"]
     for name, parameter in inspect.signature(robustness).parameters.items():
@@ -379,8 +382,9 @@ def _command(given: Mapping[str, Any]) -> str:
 def _check_options(
     rules: Sequence[str], n: Sequence[int], f: Sequence[int], local_steps: bool
 ) -> None:
-    """Check the options. Raises: ConfigError: A rule's options do not cover the Byzantine workers,
-    or do not work with local steps. If n is too small for a rule, its cells show that."""
+    """Check the options of the rules. If n is too small for a rule, no error is raised, and its
+    cells show the reason. Raises: ConfigError: A rule's options do not cover the Byzantine workers,
+    or do not work with local steps."""
     from gossip.aggregators import registry
 
     for spec in rules:
@@ -392,7 +396,8 @@ def _check_options(
 
 
 def every_attack() -> list[str]:
-    """Return ``none`` and all attacks that a server can face."""
+    """Return ``none`` and all attacks on a server. Attacks that send each receiver a different
+    update are left out."""
     from gossip.aggregators.attacks import DATA_ATTACKS, KINDS, names
 
     plain = [name for name in names() if KINDS[name].shape != "apart"]

@@ -29,8 +29,8 @@ fill = TextWrapper(100, break_on_hyphens=False).fill
 
 
 def check_place(path: Path) -> None:
-    """Check that a page can be written, before hours of work. Raises: ConfigError: The page, or
-    files next to it, cannot be written."""
+    """Check before hours of work that the page can be written. Raises: ConfigError: The page, or a
+    file next to it, cannot be written."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with TemporaryFile(dir=path.parent):
@@ -75,7 +75,7 @@ def write(
 
 
 def head(tables: Sequence[RobustnessTable], found: Found, data: str, command: str) -> list[str]:
-    """Return the text above the tables. ``command`` is the command that makes the page."""
+    """Return the text above the tables. ``command`` is the command that writes the page."""
     table = tables[0]
     what = (
         "Which rule learns under which attack? Of n simulated workers, f are Byzantine. These "
@@ -128,8 +128,8 @@ def head(tables: Sequence[RobustnessTable], found: Found, data: str, command: st
 
 
 def settings_of(tables: Sequence[RobustnessTable], data: str) -> dict[str, str]:
-    """Return the settings of all runs of these tables, by name: the most important ones, and each
-    that differs from its default."""
+    """Return the settings of the runs of these tables, by name: the most important settings, and
+    all others that differ from their default."""
     chosen = [table.settings(choice) for table in tables for choice in table.choices]
     shown = {"data": data}
     for name, default in tables[0].defaults().items():
@@ -140,14 +140,15 @@ def settings_of(tables: Sequence[RobustnessTable], data: str) -> dict[str, str]:
 
 
 def choice_text(table: RobustnessTable, rule: str, found: Found) -> str:
-    """Return the best settings for a rule, of those that it may choose from."""
+    """Return the best settings for a rule as text, without settings that have only one value to
+    choose from."""
     choice = table.chosen(rule, found)
     varied = [name for name in choice if len({each[name] for each in table.choices}) > 1]
     return ", ".join(f"{name} = {choice[name] or 'none'}" for name in varied)
 
 
 def _calculated(tables: Sequence[RobustnessTable], found: Found) -> list[str]:
-    """Return a line with date, commit and, if a run recorded it, the processor."""
+    """Return a line with the date, the commit, and the processors that the runs recorded."""
     seen = {arithmetic for table in tables for arithmetic in table.arithmetics(found)}
     version = code_version(Path(__file__).parent)
     commit = f", commit {version['commit'][:8]}" if version is not None else ""
@@ -169,7 +170,7 @@ def title(table: RobustnessTable) -> str:
 
 
 def _steps_of(table: RobustnessTable) -> str:
-    """Return the number of local steps and the outer optimizer as text; empty without an
+    """Return the number of local steps and the outer optimizer as text, or an empty text without an
     outer optimizer."""
     settings = table.settings()
     if not settings["outer"]:
@@ -178,7 +179,8 @@ def _steps_of(table: RobustnessTable) -> str:
 
 
 def kind_of(table: RobustnessTable) -> str:
-    """Return the name that distinguishes this table and its picture from other tables."""
+    """Return a name that is unique among the tables, for the picture and the label of this
+    table."""
     told = "" if table.declared_f == table.f else f"-told-{table.declared_f}"
     split = (
         ""
@@ -190,8 +192,8 @@ def kind_of(table: RobustnessTable) -> str:
 
 
 def section(table: RobustnessTable, found: Found) -> list[str]:
-    """Return the table as Markdown: rules as rows, the most robust first, and attacks as columns;
-    then the rules that hold and those that cannot be run."""
+    """Return the table as Markdown. Rows are rules, the most robust first; columns are attacks.
+    Below the table are the rules that hold and the rules that cannot be run."""
     reference, limit, rows = table.reference(found), table.limit(found), table.rows(found)
     last = ["settings"] if len(table.choices) > 1 else []
     low, high = (100 * end for end in limit.interval)
@@ -222,7 +224,8 @@ def section(table: RobustnessTable, found: Found) -> list[str]:
 
 
 def _idle(table: RobustnessTable) -> list[str]:
-    """Return a line about attacks that send the honest mean with so few workers."""
+    """Return a line with the attacks that send only the honest mean because there are too few
+    workers."""
     idle = [
         f"`{attack}`"
         for attack in table.attacks
@@ -237,7 +240,7 @@ def _idle(table: RobustnessTable) -> list[str]:
 
 def _quarantined(table: RobustnessTable, rows: Sequence[RobustnessRow]) -> list[str]:
     """Return one Markdown line per rule: the attacks under which honest workers were in quarantine,
-    with the counts of honest and Byzantine workers in it."""
+    with the counts of honest and Byzantine workers in quarantine."""
     lines = []
     for row in rows:
         told = []
@@ -259,7 +262,7 @@ def _quarantined(table: RobustnessTable, rows: Sequence[RobustnessRow]) -> list[
 
 def _worst_classes(table: RobustnessTable, rows: Sequence[RobustnessRow]) -> list[str]:
     """Return a table of the accuracy on the worst class, by rule and attack. A mean over all
-    classes hides a class that only quarantined workers have."""
+    classes would hide a class whose samples only quarantined workers have."""
     texts = []
     for row in rows:
         words = []
@@ -277,8 +280,8 @@ def _worst_classes(table: RobustnessTable, rows: Sequence[RobustnessRow]) -> lis
 
 
 def _lost(table: RobustnessTable, rows: Sequence[RobustnessRow]) -> list[str]:
-    """Return one line for each rule and reason, with the number of rounds without a step and the
-    attacks."""
+    """Return one line for each rule and reason why rounds made no step. The line has the attacks
+    and the number of lost rounds under each."""
     lines = []
     for row in rows:
         under: dict[str, list[str]] = {}
@@ -311,7 +314,8 @@ def percent(estimate: Estimate) -> str:
 
 
 def _verdict(table: RobustnessTable, rows: Sequence[RobustnessRow]) -> list[str]:
-    """Return lines with the rules that hold under all attacks, and the number of missing cells."""
+    """Return a line with the rules that hold under all attacks, and a line with the number of cells
+    that were not run yet."""
     cells = [cell for row in rows for cell in row.cells.values()]
     waiting = sum(text_of(cell) == NOT_RUN for cell in cells)
     holding = [
@@ -384,7 +388,8 @@ def draw_curves(table: RobustnessTable, found: Found, path: Path) -> None:
 def curve_of(
     table: RobustnessTable, rule: str, attack: str, found: Found
 ) -> list[tuple[int, Estimate]]:
-    """Return the rounds, and the accuracies after them over the seeds tested at that round."""
+    """Return each tested round with the accuracy after it, estimated over the seeds that tested at
+    that round."""
     values: dict[int, list[float]] = {}
     for outcome in table.results(rule, attack, found):
         for made, accuracy in outcome.curve:
@@ -394,7 +399,7 @@ def curve_of(
 
 def draw(table: RobustnessTable, found: Found, path: Path) -> None:
     """Draw the accuracy for each rule (a row) and attack (a column). Red is a low accuracy; grey is
-    a trial without one."""
+    a cell without an accuracy."""
     import matplotlib as mpl
 
     mpl.use("Agg")

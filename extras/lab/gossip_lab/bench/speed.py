@@ -135,12 +135,13 @@ def aggregators(
 
 @dataclass(frozen=True, slots=True)
 class TimingCell:
-    """Timing of one rule on one size. Milliseconds are medians. ``note`` is the reason if there is
-    no timing.
+    """Timing of one rule for one n, d and f. Milliseconds are medians. ``note`` is the reason if
+    the rule has no timing.
 
     Attributes:
-        passes: The rule's time over that of a pass timed right before it; median of these ratios.
-        byzfl_ms: Milliseconds of byzfl for the same rule, if byzfl has it.
+        passes: Median, over the repetitions, of the rule's time divided by the time of the pass
+            right before it.
+        byzfl_ms: Milliseconds of byzfl's version of the rule, if byzfl has one.
     """
 
     rule: str
@@ -157,7 +158,7 @@ class TimingCell:
 
 @dataclass(frozen=True, slots=True)
 class TimingTable:
-    """All rules on n updates of d coordinates."""
+    """Timings of all rules on n updates of d coordinates."""
 
     n: int
     d: int
@@ -168,8 +169,8 @@ class TimingTable:
 
 @dataclass(slots=True)
 class _Timed:
-    """One function to time. ``took``: times, in seconds; ``passes``: times of the preceding
-    passes."""
+    """A function to time. ``took`` has the times of its calls, and ``passes`` the times of the
+    passes right before them, in seconds."""
 
     name: str
     call: Callable[[], Any] | None
@@ -182,13 +183,13 @@ class _Timed:
         return 1e3 * statistics.median(self.took) if self.took else None
 
     def is_due(self, turn: int) -> bool:
-        """Whether it is called in this turn: rules that raised an exception are not called again,
-        and slow ones less often."""
+        """Whether the function is called in this turn. Functions that raised an exception are not
+        called again, and slow functions are called less often."""
         slow = bool(self.took) and min(self.took) > SLOW_S and turn >= SLOW_REPETITIONS
         return not (self.call is None or self.failed or slow)
 
     def run_once(self, pass_s: float, is_counted: bool) -> None:
-        """Time one call. The note of a rule that cannot be called has the reason."""
+        """Time one call. If the call raises, record the reason in ``failed``."""
         assert self.call is not None
         try:
             began = time.perf_counter()
@@ -207,8 +208,8 @@ class _Timed:
 def measure(
     n: int, d: int, f: int, specs: Sequence[str], repetitions: int, byzfl: bool, explain: bool
 ) -> TimingTable:
-    """Time every rule on the same updates. The first call of each is not counted: it may
-    compile."""
+    """Time every rule on the same updates. The first call of each rule is not part of the timing,
+    because it may compile."""
     import torch
 
     from gossip.aggregators import load

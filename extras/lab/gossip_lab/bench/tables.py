@@ -17,20 +17,20 @@ Choice = Mapping[str, Any]
 """Settings of a trial among which the best is chosen: lr, sender, weight_decay."""
 
 OF_A_CELL = frozenset({"rule", "attack", "n", "f", "seed", "declared_f", "record"})
-"""Fields of a trial that its table sets. All trials of a table share the other settings, unless a
-choice overrides them."""
+"""Fields of a trial that may differ between the trials of a table. All other settings are shared,
+unless a choice overrides them."""
 
 NOTHING: Choice = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
 class RobustnessCell:
-    """One rule under one attack.
+    """Results of one rule under one attack.
 
     Attributes:
         outcomes: Results of the seeds that were run.
-        verdict: Whether the rule significantly reached the required accuracy; empty if it was not
-            run, or cannot be.
+        verdict: ``holds`` or ``fails`` if the accuracy is significantly above or below the limit,
+            else ``undecided``. Empty if the rule was not run, or cannot be run.
     """
 
     outcomes: tuple[TrialResult, ...]
@@ -38,12 +38,12 @@ class RobustnessCell:
 
     @property
     def why(self) -> str:
-        """Reason why the rule cannot be run; empty if it can, or was not run yet."""
+        """Reason why the rule cannot be run; empty if the rule can be run, or was not run yet."""
         return next((outcome.refused for outcome in self.outcomes if outcome.refused), "")
 
     @property
     def accuracies(self) -> tuple[float, ...]:
-        """Accuracies of the seeds; none if a trial cannot be run."""
+        """Accuracies of the seeds; empty if the trial of any seed cannot be run."""
         known = [each.accuracy for each in self.outcomes if each.accuracy is not None]
         return tuple(known) if len(known) == len(self.outcomes) else ()
 
@@ -74,8 +74,7 @@ class RobustnessRow:
 
     @property
     def worst(self) -> RobustnessCell:
-        """The cell of the attack that hurts the rule most; a cell without accuracies if the rule
-        ran under no attack."""
+        """Cell with the lowest mean accuracy. If no cell has accuracies, the first cell."""
         first, *_ = cells = list(self.cells.values())
         return min((cell for cell in cells if cell.accuracies), key=_mean, default=first)
 
@@ -87,9 +86,9 @@ class RobustnessTable:
     Attributes:
         f: Byzantine workers.
         declared_f: The f of the rules.
-        shared: Settings of all its trials.
-        choices: Settings from which each rule gets those with the best accuracy under the worst
-            attack, on the held-out samples. One if there is no choice.
+        shared: Settings of all trials of the table.
+        choices: Settings to choose from. Each rule is shown with those of the best accuracy under
+            the worst attack, on the held-out samples. One element if there is no choice.
     """
 
     n: int
@@ -107,11 +106,12 @@ class RobustnessTable:
         return {each.name: each.default for each in fields(Trial) if each.name not in OF_A_CELL}
 
     def settings(self, choice: Choice = NOTHING) -> dict[str, Any]:
-        """Return the settings of the table's trials, including those left at their defaults."""
+        """Return the settings of the table's trials, including settings that keep their default."""
         return {**self.defaults(), **self.shared, **choice}
 
     def trials(self) -> list[Trial]:
-        """Return all runs of the table, and the runs without attack for comparison."""
+        """Return the trials of the honest workers alone, as the reference, and then the trials of
+        all cells."""
         cells = [
             trial
             for choice in self.choices
@@ -123,7 +123,7 @@ class RobustnessTable:
         return [*alone, *cells]
 
     def _of(self, rule: str, attack: str, choice: Choice) -> list[Trial]:
-        # A trial with the true f is the same whether f was declared or not.
+        # None if the declared f is the true f: otherwise equal trials would be run twice.
         told = None if self.declared_f == self.f else self.declared_f
         settings = self.settings(choice)
         return [
@@ -138,7 +138,7 @@ class RobustnessTable:
         ]
 
     def results(self, rule: str, attack: str, found: Found) -> list[TrialResult]:
-        """Return the results of the seeds that were run, with the rule's best settings."""
+        """Return the results of the finished seeds, with the rule's best settings."""
         trials = self._of(rule, attack, self.chosen(rule, found))
         return [found[trial] for trial in trials if trial in found]
 
@@ -147,8 +147,8 @@ class RobustnessTable:
         return [(trial, found[trial]) for trial in self.trials() if trial in found]
 
     def chosen(self, rule: str, found: Found) -> Choice:
-        """Return the settings with which a rule has the best mean under its worst attack, on the
-        held-out samples; among equally good ones the first."""
+        """Return the settings with which the rule has the best mean accuracy under its worst
+        attack, on the held-out samples. Of equally good settings, return the first."""
         if len(self.choices) == 1:
             return self.choices[0]
 
@@ -159,8 +159,8 @@ class RobustnessTable:
         return max(self.choices, key=worst)
 
     def without_attackers(self, found: Found = MappingProxyType({})) -> list[Trial]:
-        """Return the trials of averaging only the honest workers, with the best settings
-        for that. No worker is suspected there."""
+        """Return the trials in which only the honest workers are averaged, with the settings that
+        are best for averaging. No trust table judges these workers."""
         best = max(self.choices, key=lambda choice: _validated(self._alone(choice), found))
         return self._alone(best)
 
@@ -175,13 +175,13 @@ class RobustnessTable:
         )
 
     def limit(self, found: Found) -> Estimate:
-        """Return the accuracy below which a rule fails: a share of the reference, and as uncertain
-        as the reference."""
+        """Return the accuracy below which a rule fails: a share of the reference accuracy, with the
+        relative uncertainty of the reference."""
         return self.reference(found).times(self.fails_below)
 
     def cells(self, found: Found) -> dict[tuple[str, str], RobustnessCell]:
-        """Return all cells, by rule and attack. On average 5 % of the decided verdicts are
-        wrong."""
+        """Return all cells; the key is (rule, attack). On average 5 % of the ``holds`` and
+        ``fails`` are wrong."""
         margins = {
             (rule, attack): self._margins(rule, attack, found)
             for rule in self.rules
@@ -197,8 +197,8 @@ class RobustnessTable:
         }
 
     def _margins(self, rule: str, attack: str, found: Found) -> Estimate:
-        """Return the margins of accuracies above the limit, seed by seed; none if one is
-        missing."""
+        """Return how far the accuracies are above the limit, seed by seed; no values if a run has
+        no accuracy."""
         trials = self._of(rule, attack, self.chosen(rule, found))
         runs = [
             (found[trial].accuracy, found[alone].accuracy or 0.0)
@@ -211,7 +211,7 @@ class RobustnessTable:
         return Estimate(tuple(it - self.fails_below * alone for it, alone in known))
 
     def rows(self, found: Found) -> list[RobustnessRow]:
-        """Return a row for each rule, the hardest to break first."""
+        """Return a row for each rule, the most robust rule first."""
         cells = self.cells(found)
         rows = [
             RobustnessRow(rule, {attack: cells[rule, attack] for attack in self.attacks})
@@ -220,7 +220,7 @@ class RobustnessTable:
         return sorted(rows, key=_weakness)
 
     def arithmetics(self, found: Found) -> list[str]:
-        """Return the arithmetics of the table's runs. There is more than one if the runs were made
+        """Return the different arithmetics of the table's runs: more than one if the runs were made
         on different machines."""
         return sorted({found[trial].arithmetic for trial in self.trials() if trial in found})
 
@@ -274,7 +274,8 @@ def _weakness(row: RobustnessRow) -> tuple[float, str]:
 
 
 def _validated(trials: list[Trial], found: Found) -> float:
-    """Return the mean accuracy on the held-out samples; -1 if there are none, or no runs."""
+    """Return the mean accuracy on the held-out samples; -1 if no samples are held out or no trial
+    was run."""
     known = [found[trial].validation for trial in trials if trial in found]
     values = [value for value in known if value is not None]
     return fmean(values) if values else -1.0

@@ -1,4 +1,5 @@
-"""Trials as cells of a table: the facts that distinguish them, and their execution."""
+"""Trials as cells of a table: the facts that distinguish two trials, and the execution of
+trials."""
 
 from __future__ import annotations
 
@@ -20,16 +21,16 @@ if TYPE_CHECKING:
 
 
 def check_model(model: str, data: TrainingData) -> None:
-    """Check the model of trials. Raises: UnknownName, ConfigError: There is no such model, or it
-    does not fit these data."""
+    """Check the model of trials. Raises: UnknownName: There is no such model. ConfigError: The
+    model does not fit these data."""
     from gossip_lab.playground import networks
 
     networks.make_model(model, data.images.shape[1], data.classes, seed=0)
 
 
 def store_of(folder: Path, data: str) -> CellStore[Trial, TrialResult]:
-    """Return the results of trials on these data in a folder. The data and the sources of rules are
-    read once: later changes belong to another store."""
+    """Return the store in this folder for trials on these data. The data and the sources of rules
+    are read once, here; a new store is needed after they change."""
     digest = functools.cache(rule_sources.digest)
     contents = [rule_sources.content(path) for path in data_sets.files(data)]
 
@@ -47,25 +48,25 @@ def run_all(
 ) -> dict[Trial, TrialResult]:
     """Run the trials that the folder lacks, as ``run_cells``, and return all results.
 
-    Raises: ConfigError: The data cannot be read, or the folder not be written to.
+    Raises: ConfigError: The data cannot be read, or the folder cannot be written to.
     """
     if data != data_sets.DIGITS:
-        data_sets.load(data)  # Report its errors before a worker starts.
+        data_sets.load(data)  # Errors in the data are then raised before a worker starts.
     return run_cells(
         trials, functools.partial(_play, data), store_of(folder, data), jobs, quiet=quiet
     )
 
 
 def recall_records(store: CellStore[Trial, TrialResult], trial: Trial) -> dict[str, list[Any]]:
-    """Return the records of a trial that was run before, by column; empty if it has none."""
+    """Return the records of a finished trial, by column; empty if it has no records."""
     row = store.read_row(trial) or {}  # no row if its rule raised
     records: dict[str, list[Any]] = row.get("records", {})
     return records
 
 
 def _result_of(trial: Trial, row: Row) -> TrialResult | None:
-    """Return the result without its records, which are large and read where they are written; None
-    if the row lacks the records that the trial requests."""
+    """Return the result that the row stores, without its records, because they are large;
+    ``recall_records`` reads them. Return None if the row lacks records that the trial requests."""
     if trial.record and not row.get("records") and not row.get("refused"):
         return None
     kept = {key: value for key, value in row.items() if key not in ("records", "curve", ERROR)}
@@ -87,7 +88,7 @@ def _play(data: str, trial: Trial) -> Row:
     except GossipError as wrong:
         error, result = wrong, TrialResult(None, str(wrong))
     except Exception as wrong:  # noqa: BLE001
-        # An exception of a rule is recorded in the table, and the other cells continue.
+        # The table shows the exception of the rule, and the other cells are still run.
         error, result = wrong, TrialResult(0.0, f"raised {type(wrong).__name__}: {wrong}")
     row = dataclasses.asdict(dataclasses.replace(result, arithmetic=arithmetic()))
     return row if error is None else {**row, ERROR: repr(error)}

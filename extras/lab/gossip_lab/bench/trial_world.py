@@ -1,5 +1,5 @@
-"""A trial as a world of the playground: the rolling rounds of the fast engine, without a clock. All
-updates are in time, and Byzantine workers know the honest updates."""
+"""A trial as a world of the playground, in rolling rounds of the fast engine without a clock. All
+updates arrive in time, and Byzantine workers know the honest updates."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ from .encoded import EncodedLink
 from .trials import NO_ATTACK, RECORD, Trial, TrialResult, read_attack
 
 EVALUATIONS = 5
-"""Number of tests at the end of a run; the accuracy is their mean. There is one every fiftieth of
-the run."""
+"""Number of tests at the end of a run; the accuracy is their mean. The tests are a fiftieth of the
+rounds apart."""
 
 
 def train(trial: Trial, data: TrainingData) -> TrialResult:
-    """Run a trial. The same trial gives the same outcome, and all trials of a seed draw the same
+    """Run a trial. Equal trials have equal results. All trials with the same seed draw the same
     samples for a worker.
 
-    A rule that needs more updates or lacks an input is an outcome. An exception of
-    the rule under attack is also a result: the round makes no step.
+    If the rule needs more updates or an input that is missing, the result has the reason. If the
+    rule raises an exception under attack, the round makes no step.
 
-    Raises: ConfigError: Rule, attack or sender is unknown, or the numbers are invalid. Other
+    Raises: ConfigError: The rule, attack or sender is unknown, or a size is invalid. Other
     exceptions of the rule without attack are raised unchanged.
     """
     f = trial.tolerated
@@ -70,9 +70,9 @@ def train(trial: Trial, data: TrainingData) -> TrialResult:
 
 
 class TrialWorld(fast_rolling.RollingWorld):
-    """World of a trial. In addition to the parts of every world, it has senders, encodings and
-    weight decay, its server has samples for rules with a judge, and attackers have all data of that
-    server."""
+    """World of a trial. In addition to other worlds, it has senders, encodings and weight decay.
+    The server has samples for rules with a judge. Attackers know everything that the server
+    knows."""
 
     def __init__(self, trial: Trial, data: TrainingData) -> None:
         data = data_sets.choose_tests(data, trial.test_samples)
@@ -105,8 +105,8 @@ class TrialWorld(fast_rolling.RollingWorld):
         self._records: dict[str, list[Any]] = {name: [] for name in RECORD} if trial.record else {}
 
     def try_rule(self) -> None:
-        """Call the rule once with honest updates, before any attack: an error then comes from the
-        rule or its options."""
+        """Call the rule once with honest updates. An error before any attack comes from the rule or
+        its options."""
         everybody = np.arange(self._trial.n)
         updates = self._task.compute_updates(self._here.expand(len(everybody), -1), everybody, 0)
         self._parts.rule.explain(updates, **self._inputs_of("first", self._settings.f))
@@ -177,7 +177,7 @@ class TrialWorld(fast_rolling.RollingWorld):
         return updates if self._link is None else self._link.pass_updates(updates, self._round_id)
 
     def _honest_loss(self) -> float:
-        """Return the mean loss of the samples of this round that honest workers have drawn."""
+        """Return the mean loss of the samples that the honest workers use in this round."""
         chosen = self._task.draw_batches(np.flatnonzero(self._honest), self._round_id).flatten()
         data = self._task.data
         logits = self._task.cohort.logits(self._here, data.images[chosen])
@@ -187,8 +187,8 @@ class TrialWorld(fast_rolling.RollingWorld):
         return self._inputs_of("judge", f)
 
     def _inputs_of(self, reader: str, f: int) -> dict[str, Any]:
-        """Return the inputs of the rule. For a rule that needs the loss, each reader has a new
-        batch of training samples in each round."""
+        """Return the inputs of the rule. For a rule that needs the loss, each ``reader`` draws its
+        own batch of training samples in each round."""
         task, here = self._task, self._here
         inputs = super()._rule_inputs(f)
         inputs["learning_rate"] = task.lr if task.outer is None else task.outer.lr
@@ -233,7 +233,7 @@ class TrialWorld(fast_rolling.RollingWorld):
     def _record(
         self, verdict: Verdict | None, workers: list[int], rejected: Iterable[Rejection]
     ) -> None:
-        """Add a record for each worker."""
+        """Append this round's values of each worker to the records."""
         weights = {}
         far = {each.peer: each.outlyingness for each in rejected if each.reason == "quarantined"}
         if verdict is not None:

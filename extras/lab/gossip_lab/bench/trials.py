@@ -1,4 +1,5 @@
-"""Trials: one rule under one attack, as cells of a table. ``trial_world.train`` runs one."""
+"""Trials: runs of one rule under one attack, as cells of a table. ``trial_world.train`` runs a
+trial."""
 
 from __future__ import annotations
 
@@ -17,38 +18,39 @@ REFERENCE = 256
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One run. All workers but the last f are honest.
+    """Settings of one run. All workers but the last f are honest.
 
     Attributes:
-        rule: Spec for ``registry.load``.
-        attack: ``name``, ``name*strength``, ``label_flip`` or ``none``: with ``none`` the last f
-            are honest too. An attack of the user is ``file.py:name``.
+        rule: The rule, as ``registry.load`` accepts it.
+        attack: ``name``, ``name*strength``, ``label_flip`` or ``none``. With ``none`` all workers
+            are honest. The name of a user's attack is ``file.py:name``.
         n: Workers, Byzantine ones included.
         f: Byzantine workers.
-        batch: Samples of a worker in a round.
-        sender: Transformation of each worker's update, as ``senders.load`` takes it. Attacks use
+        batch: Samples per worker and local step.
+        sender: Transformation of each worker's update, as ``senders.load`` accepts it. Attacks use
             the transformed updates.
-        split: Division of the samples among the honest workers, as ``splits.split`` takes it;
-            Byzantine workers draw from all of them.
-        declared_f: The f of the rule and the trust table; None means the true one.
-        trust: Whether the trust table of a run judges the workers by the rule's verdicts: the rule
-            does not receive the updates of those in quarantine.
-        model: As ``World.model``.
-        weight_decay: Weight decay of plain SGD: this multiple of the parameters is added to each
-            gradient.
-        reference: Number of samples by which a rule with a judge rates updates in a round.
-        validation: Share of the training samples that is held out, for a choice among settings.
-        test_samples: Samples of a test, drawn once and the same in all runs; 0 means all.
-        every: Rounds between the tests of a curve; 0 if none is made.
+        split: Division of the samples among the honest workers, as ``splits.split`` accepts it;
+            Byzantine workers draw from all samples.
+        declared_f: The f of the rule and the trust table; None means the true f.
+        trust: Whether a trust table judges the workers by the rule's verdicts, as in a run. The
+            rule does not receive the updates of workers in quarantine.
+        model: The model, as in ``World.model``.
+        weight_decay: Coefficient of weight decay in plain SGD.
+        reference: Number of samples per round on which a rule with a judge rates updates.
+        validation: Share of the training samples that are held out to choose among settings.
+        test_samples: Number of test samples. They are drawn once, and are the same in all runs; 0
+            means all.
+        every: Rounds between two points of the accuracy curve; 0 for no curve.
         local_steps: Steps of plain SGD of each worker in a round; with more than one, updates are
             model differences.
-        outer: The outer step after them, as ``outer.load`` takes it; empty if updates are
+        outer: The outer step on the aggregate, as ``outer.load`` accepts it; empty if updates are
             gradients.
-        milestones: Rounds, separated by blanks, from which the learning rate is multiplied by
-            ``lr_decay`` (again at each).
-        split_seed: Seed of the split; None means that of the run.
-        encoding: Encoding of updates and results, as ``load_encoding`` takes it; empty means none.
-        record: Whether the result has a record of each worker in each round.
+        milestones: Rounds, separated by blanks. At each of these rounds the learning rate is
+            multiplied by ``lr_decay``.
+        split_seed: Seed of the split; None means the seed of the run.
+        encoding: Encoding of updates and results, as ``load_encoding`` accepts it; empty means no
+            encoding.
+        record: Whether the result has the ``RECORD`` columns, with a row for each worker and round.
     """
 
     rule: str
@@ -84,7 +86,7 @@ class Trial:
 
     @property
     def has_local_steps(self) -> bool:
-        """Whether updates are model differences, as in a run."""
+        """Whether updates are model differences instead of gradients."""
         return self.local_steps > 1 or bool(self.outer)
 
     @property
@@ -98,22 +100,22 @@ class TrialResult:
     """Result of a trial.
 
     Attributes:
-        accuracy: On the test samples, 0 to 1: the mean of the last tests. The accuracy of a model
-            that is not finite is 0.
+        accuracy: Accuracy on the test samples, 0 to 1: the mean of the last tests. If the model is
+            not finite, the accuracy is 0.
         refused: Reason why the rule cannot be run, even without attack; then the accuracy is None.
-        skipped: Rounds without a step: too few finite updates were left, or the rule raised, or its
-            aggregate was not finite.
-        trouble: Reason why the first of these rounds made no step.
+        skipped: Number of rounds without a step, because too few updates were finite, the rule
+            raised an exception, or the aggregate was not finite.
+        trouble: Reason why the first of the ``skipped`` rounds made no step.
         arithmetic: Software and processor that decide how sums are rounded, see
             ``trial_store.arithmetic``; empty if they were not recorded.
         worst_class: The lowest accuracy on the test samples of one class; the mean of the last
             tests, as in ``accuracy``.
-        honest_quarantined: Honest workers that were ever in quarantine.
-        liars_quarantined: Byzantine workers that were ever in quarantine.
+        honest_quarantined: Number of honest workers that were ever in quarantine.
+        liars_quarantined: Number of Byzantine workers that were ever in quarantine.
         validation: The accuracy on the held-out samples, as in ``accuracy``; None if no samples are
             held out.
-        curve: Numbers of rounds, and the accuracy on the test samples after them.
-        records: Columns of the records, if they were requested: names as in ``RECORD`` -> values.
+        curve: Pairs of a number of rounds and the accuracy on the test samples after them.
+        records: Name of a column of ``RECORD`` -> its values; empty if no records were requested.
     """
 
     accuracy: float | None
@@ -130,9 +132,10 @@ class TrialResult:
 
 
 RECORD = ("round", "worker", "byzantine", "weight", "outlyingness", "trust_score", "loss")
-"""Columns of a record: weight of the update in the aggregate, its outlyingness (multiples of the
-typical one; none if the rule did not receive it), trust score after the round (0 to 1; none without
-a trust table), and mean loss of the honest samples at the parameters before the step."""
+"""Columns of a record. ``weight`` is the weight of the worker's update in the aggregate.
+``outlyingness`` is a multiple of the typical outlyingness, or None if the rule did not receive the
+update. ``trust_score`` is the score after the round, 0 to 1, or None without a trust table.
+``loss`` is the mean loss of the honest samples before the step."""
 
 
 def spelt(attack: str) -> str:
@@ -144,7 +147,7 @@ def spelt(attack: str) -> str:
 
 def read_attack(text: str) -> tuple[str, float | None]:
     """Return name and strength of ``name*strength``. Raises: ConfigError: There is no such attack,
-    or it is for gossip rounds only."""
+    or the attack needs gossip rounds."""
     name, star, strength = spelt(text).partition("*")
     if name in (NO_ATTACK, *attacks.DATA_ATTACKS):
         if star:

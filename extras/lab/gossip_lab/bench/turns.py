@@ -1,5 +1,5 @@
-"""Measurements in turns. Each turn runs every side, in reverse order in every other turn, so that
-other load on the machine affects all sides."""
+"""Measurements in turns. Every turn runs all sides, and every other turn runs them in reverse
+order, so that other load on the machine affects all sides alike."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from gossip.launch.report import counted
 
 Side = TypeVar("Side")
 REPETITIONS = 15
-# width of a table for a file or a pipe, where no line is cut or wrapped
+# Width of a table that is written to a file or a pipe: wide enough that no line is wrapped.
 FILE_COLUMNS = 500
 
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Median, least and most of some figures."""
+    """Median, minimum and maximum of a measurement's values."""
 
     median: float
     least: float
@@ -33,18 +33,18 @@ class Spread:
 
 
 def ratios(over: Sequence[float], under: Sequence[float]) -> Spread:
-    """Return the spread of the ratios within each turn. A ratio stays stable when the machine's
-    speed does not."""
+    """Return the spread of the ratios of two sides, turn by turn. Within a turn the speed of the
+    machine hardly changes, so the ratio is more stable than the times."""
     return Spread.of([a / b for a, b in zip(over, under, strict=True)])
 
 
 def in_order(sides: Sequence[Side], turn: int) -> Sequence[Side]:
-    """Return the sides in their order in a turn."""
+    """Return the sides in the order in which this turn runs them."""
     return sides if turn % 2 == 0 else sides[::-1]
 
 
 def draw(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], out: TextIO) -> None:
-    """Draw a table; the first column is text."""
+    """Draw a table. The first column is text, the others are right-aligned."""
     from rich.console import Console
     from rich.table import Table
 
@@ -95,6 +95,7 @@ def as_json(kind: str, found: Mapping[str, Any]) -> str:
 
 
 def progress(text: str) -> None:
-    """Show a line on stderr instead of the previous one; do nothing if stderr is not a terminal."""
+    """Show a line on stderr in place of the previous line. Do nothing if stderr is not a
+    terminal."""
     if sys.stderr.isatty():
         print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)

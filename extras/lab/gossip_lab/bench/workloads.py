@@ -1,4 +1,4 @@
-"""Workloads for the comparison of exchanges: models of several sizes, on randomly drawn data."""
+"""Workloads for the comparison of exchanges: models of several sizes, on random data."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ VECTOR = "vector"
 
 
 class FlatVector(nn.Module):
-    """A model with one parameter of this many numbers, which computes nothing."""
+    """A model with one parameter of ``numbers`` elements and no computation."""
 
     def __init__(self, numbers: int) -> None:
         super().__init__()
@@ -22,7 +22,7 @@ class FlatVector(nn.Module):
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """A model, and a batch of samples to compute its gradients on."""
+    """A model, and the function that generates a batch of samples for it."""
 
     model: Callable[[], nn.Module]
     batch: Callable[[int, torch.Generator], tuple[Tensor, Tensor]]
@@ -30,7 +30,8 @@ class Workload:
 
 
 class CharacterModel(nn.Module):
-    """A transformer over characters: 4 layers, 128 wide, contexts of 64."""
+    """A character-level transformer with 4 layers, embeddings of size 128 and contexts of 64
+    characters."""
 
     def __init__(self, characters: int = 65, width: int = 128, context: int = 64) -> None:
         super().__init__()
@@ -96,4 +97,4 @@ WORKLOADS: Mapping[str, Workload] = {
     ),
     "char-gpt": Workload(CharacterModel, _texts, "0.8 million parameters, contexts of 64"),
 }
-"""Workloads by the name that ``gossip bench step --model`` takes."""
+"""Name for ``gossip bench step --model`` -> the workload."""
