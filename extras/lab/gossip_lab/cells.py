@@ -1,10 +1,10 @@
-"""Cells of a table, run side by side. Each is stored in its own file: after an interrupt, the
-same command resumes.
+"""Cells of a table, run in parallel. The result of each cell is stored in its own file, so the same
+command resumes after an interrupt.
 
     store = CellStore(Path("runs/mine"))
     rows = run_cells([MyCell(seed) for seed in range(5)], play, store, jobs=2)
 
-A cell is a frozen dataclass, and ``play(cell)`` returns its row, a dictionary as JSON has it.
+A cell is a frozen dataclass, and ``play(cell)`` returns its row, a dictionary of JSON values.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ PROGRESS_S = 10.0
 LABEL_CHARS = 80
 WRITABLE = "--into must name a writable folder"
 ERROR = "error"
-"""Key of a row that is returned but not stored: the cause of the error may be removed."""
+"""Key for an error in a row. A row with an error is returned but not stored, so the cell is run
+again after the cause is removed."""
 
 Row = dict[str, Any]
 Cell = TypeVar("Cell", bound=Hashable)
@@ -42,12 +43,12 @@ Result = TypeVar("Result")
 
 
 def facts_of(cell: Any) -> dict[str, Any]:
-    """Return the fields of a cell and of the dataclasses in it."""
+    """Return the fields of a cell as a dictionary, with nested dataclasses as dictionaries."""
     return asdict(cell)
 
 
 def row_itself(cell: Any, row: Row) -> Row:
-    """Return the row: the result of cells that need no other."""
+    """Return the row itself as the result of the cell."""
     return row
 
 
@@ -55,10 +56,11 @@ class CellStore(Generic[Cell, Result]):
     """Folder with the rows of cells, one file each.
 
     Attributes:
-        folder: Created at the first write.
-        facts_of: All facts that affect the row of a cell, as JSON values. Cells with equal facts
-            are the same run.
-        result_of: Result of a cell in its row; None if the row lacks a value that the cell needs.
+        folder: Folder of the rows; ``make_folder`` creates it.
+        facts_of: Returns all facts that affect the row of a cell, as JSON values. Cells with equal
+            facts share a row.
+        result_of: Converts the row of a cell to its result, or to None if the row lacks a value
+            that the cell needs.
     """
 
     def __init__(
@@ -70,7 +72,8 @@ class CellStore(Generic[Cell, Result]):
         self.folder, self.facts_of, self.result_of = folder, facts_of, result_of
 
     def path(self, cell: Cell) -> Path:
-        """Return the file of a cell: readable, and different for different facts."""
+        """Return the file of a cell. Its name begins with the readable facts and ends with a hash
+        of them."""
         facts = self.facts_of(cell)
         label = "-".join(str(fact) for fact in facts.values())[:LABEL_CHARS]
         plain = "".join(char if char.isalnum() or char in "-_." else "_" for char in label)
@@ -78,7 +81,7 @@ class CellStore(Generic[Cell, Result]):
         return self.folder / f"{plain}-{blake2b(text.encode(), digest_size=6).hexdigest()}.json"
 
     def read_row(self, cell: Cell) -> Row | None:
-        """Return the stored row; None if there is none, or its file is damaged."""
+        """Return the stored row. Return None if no row is stored or the file is damaged."""
         return _row_in(self.path(cell))
 
     def read(self, cell: Cell) -> Result | None:
@@ -93,7 +96,7 @@ class CellStore(Generic[Cell, Result]):
         }
 
     def rows(self) -> Iterator[Row]:
-        """Yield all rows in the folder, of any cells."""
+        """Yield all rows in the folder, whatever their cells."""
         for path in sorted(self.folder.glob("*.json")):
             if (row := _row_in(path)) is not None:
                 yield row
@@ -110,7 +113,8 @@ class CellStore(Generic[Cell, Result]):
             raise ConfigError(f"cannot write {path}: {error.strerror}", WRITABLE) from error
 
     def keep(self, cell: Cell, row: Row) -> Result:
-        """Write the row of a cell that was run, unless it has an error, and return its result."""
+        """Write the row of a finished cell, unless the row has an error, and return the cell's
+        result."""
         if not row.get(ERROR):
             self.write(cell, row)
         result = self.result_of(cell, row)
@@ -118,11 +122,10 @@ class CellStore(Generic[Cell, Result]):
         return result
 
     def make_folder(self) -> None:
-        """Create the folder. Raises: ConfigError: The folder cannot be made, or not be written
-        to."""
+        """Create the folder. Raises: ConfigError: The folder cannot be created or written to."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            # Otherwise the error would appear only after the first run.
+            # Without this test an unwritable folder would be noticed only after the first run.
             with TemporaryFile(dir=self.folder):
                 pass
         except OSError as error:
@@ -148,16 +151,16 @@ def run_cells(
     *,
     quiet: bool = False,
 ) -> dict[Cell, Result]:
-    """Run the cells that the store does not have yet, and return the results of all cells.
+    """Run the cells that are not in the store yet, and return the results of all cells.
 
     Args:
-        play: Runs one cell in a worker process, which has one thread of torch.
-        jobs: Worker processes.
+        play: Runs one cell in a worker process with one torch thread.
+        jobs: Number of worker processes.
 
     Raises:
-        ConfigError: The folder cannot be made or written to.
+        ConfigError: The folder cannot be created or written to.
         LocalError: A process was killed; finished cells are stored.
-        KeyboardInterrupt: At once; finished cells are stored.
+        KeyboardInterrupt: Ctrl-C was pressed; finished cells are stored.
     """
     wanted = list(dict.fromkeys(cells))
     found = store.read_all(wanted)
@@ -192,13 +195,14 @@ def run_cells(
 
 
 def _begin() -> None:
-    """Prepare a new worker. Ctrl-C is for the parent, which ends its workers."""
+    """Prepare a new worker. It ignores Ctrl-C, because the parent ends its workers."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     end_with_parent()
 
 
 class ProgressLines:
-    """A progress line on stderr at intervals, with the remaining time."""
+    """Progress lines on stderr, each with the estimated remaining time, at most one every
+    ``PROGRESS_S``."""
 
     def __init__(self, total: int, known: int, quiet: bool) -> None:
         self.total, self.done, self.quiet = total, 0, quiet

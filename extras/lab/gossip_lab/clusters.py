@@ -8,11 +8,12 @@ from torch import Tensor
 
 STEPS_MAX = 50
 FITTED_MAX = 10_000
-"""Samples that the centers are fitted to; all samples are then assigned."""
+"""Maximum number of samples used to find the centers. All samples are then assigned to the
+centers."""
 
 
 def cluster(features: Tensor, k: int, seed: int) -> Tensor:
-    """Return the cluster of each sample, ``(n,)`` int64 from 0 to below ``k``.
+    """Return the cluster of each sample, ``(n,)`` int64, from 0 to ``k - 1``.
 
     Args:
         features: ``(n, d)``, at least ``k`` samples.
@@ -25,7 +26,7 @@ def cluster(features: Tensor, k: int, seed: int) -> Tensor:
     while len(centers) < k:
         apart = _squares(some, centers).min(axis=1)
         total = apart.sum()
-        # With fewer different points than clusters, some clusters stay empty.
+        # If there are fewer distinct points than clusters, some clusters stay empty.
         chances = apart / total if total > 0 else None
         centers = np.concatenate([centers, some[[chance.choice(len(some), p=chances)]]])
     for _ in range(STEPS_MAX):
@@ -41,6 +42,7 @@ def cluster(features: Tensor, k: int, seed: int) -> Tensor:
 
 
 def _squares(points: np.ndarray, centers: np.ndarray) -> np.ndarray:
-    """Return ``(n, k)`` squared distances, none below 0."""
+    """Return the squared distances of points and centers, ``(n, k)``. Rounding errors below 0
+    become 0."""
     squares = (points**2).sum(axis=1)[:, None] - 2 * points @ centers.T + (centers**2).sum(axis=1)
     return np.asarray(np.maximum(squares, 0.0))

@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 
 DIGITS = "digits"
 FOLDER = Path("data")
-"""Folder of the named data sets."""
+"""Folder of the data sets in ``NAMED``."""
 NAMED = {
     "mnist": ("mnist.npz", "MNIST/raw"),
     "fashion_mnist": ("fashion_mnist.npz", "FashionMNIST/raw"),
 }
-"""Positions of the test samples in the data set."""
+"""Name of a data set -> places to look for it in ``FOLDER``."""
 IDX_FILES = {
     "x_train": "train-images-idx3-ubyte",
     "y_train": "train-labels-idx1-ubyte",
@@ -59,10 +59,10 @@ class TrainingData:
 
 
 def load(name: str) -> TrainingData:
-    """Return a data set. Pixels from 0 to 255, as ``_range_of`` detects them, are scaled to 0 to 1;
-    standardised or scaled data stay as they are.
+    """Return a data set. Pixels from 0 to 255, see ``_range_of``, are scaled to the range 0 to 1.
+    Data that are already scaled or standardised are not changed.
 
-    Raises: ConfigError: It is not available; the hint names the missing files.
+    Raises: ConfigError: The data set is not available; the hint names the missing files.
     """
     if name == DIGITS:
         from gossip.launch.demo import load_digits
@@ -88,8 +88,8 @@ def load(name: str) -> TrainingData:
 
 
 def choose_tests(data: TrainingData, count: int) -> TrainingData:
-    """Return the data with this number of test samples, drawn once and the same in all runs; 0
-    means all."""
+    """Return the data with only ``count`` test samples, or with all if ``count`` is 0. The choice
+    is random, but the same in all runs."""
     if not 0 < count < len(data.test_labels):
         return data
     chosen = torch.randperm(len(data.test_labels), generator=_generator_of("tests"))[:count]
@@ -97,8 +97,8 @@ def choose_tests(data: TrainingData, count: int) -> TrainingData:
 
 
 def hold_out(data: TrainingData, share: float, seed: int) -> tuple[TrainingData, TrainingData]:
-    """Return the data without a share of the training samples, and with that share as the test
-    samples."""
+    """Hold out a random share of the training samples. Return the data without them, and then the
+    data with the held-out samples as test samples."""
     order = torch.randperm(len(data.labels), generator=_generator_of(f"validation/{seed}"))
     count = int(share * len(order))
     out, left = order[:count], order[count:]
@@ -112,9 +112,9 @@ def _generator_of(name: str) -> torch.Generator:
 
 
 def _range_of(images: NDArray[Any]) -> int:
-    """Return the divisor of all images, determined from the training images. It is 255 if none is
-    negative and the largest is above 1 in an integer type, or above 2 in floats, which may be
-    slightly above 1."""
+    """Return the divisor that scales images to the range 0 to 1: 255 or 1. It is 255 if no training
+    pixel is negative and the largest is above 1 (integers) or above 2 (floats, because scaled
+    floats may be slightly above 1)."""
     most = 1 if images.dtype.kind in "biu" else 2
     return 255 if images.min() >= 0 and images.max() > most else 1
 
@@ -137,7 +137,8 @@ def find(name: str) -> Path:
 
 
 def files(name: str) -> list[Path]:
-    """Return the files of a set; none if it is in a package, or is absent."""
+    """Return the files of a data set. The list is empty for ``digits``, which is in a package, and
+    for a missing data set."""
     if name == DIGITS:
         return []
     try:
@@ -148,7 +149,7 @@ def files(name: str) -> list[Path]:
 
 
 def _read_npz(path: Path) -> dict[str, NDArray[Any]]:
-    """Return ``ARRAYS`` of an ``.npz`` file, without unpickling anything."""
+    """Return the arrays named in ``ARRAYS`` of an ``.npz`` file. Pickled arrays are refused."""
     try:
         with ZipFile(path) as archive:
             arrays = {}
@@ -164,7 +165,7 @@ def _read_npz(path: Path) -> dict[str, NDArray[Any]]:
 
 
 def _read_folder(folder: Path) -> dict[str, NDArray[Any]]:
-    """Return ``ARRAYS`` from files in the IDX format, in which MNIST is distributed."""
+    """Return the arrays named in ``ARRAYS`` from files in the IDX format, the format of MNIST."""
     arrays = {}
     for name, file in IDX_FILES.items():
         path = next((p for p in (folder / file, folder / f"{file}.gz") if p.is_file()), None)
@@ -178,8 +179,8 @@ def _read_folder(folder: Path) -> dict[str, NDArray[Any]]:
 
 
 def _read_idx(path: Path) -> NDArray[Any]:
-    """Read an IDX file: two zero bytes, the type (8: unsigned bytes), the number of dimensions,
-    each dimension in four bytes, the numbers.
+    """Read an IDX file: two zero bytes, the type (8: unsigned bytes), the number of dimensions, the
+    size of each dimension in four bytes, and then the elements.
 
     Source: LeCun, Cortes, Burges, "The MNIST database of handwritten digits".
     """
@@ -200,7 +201,8 @@ def _read_idx(path: Path) -> NDArray[Any]:
 
 
 def _wrong_with(arrays: Mapping[str, NDArray[Any]]) -> str:
-    """Return why a model cannot be trained on these arrays; empty if it can."""
+    """Return the reason why no model can be trained on these arrays, or an empty text if a model
+    can."""
     for name, array in arrays.items():
         if (
             array.ndim == 0

@@ -11,13 +11,14 @@ from typing import Any, Literal, TypeAlias
 Comparison: TypeAlias = Literal["holds", "fails", "undecided", ""]
 
 CONFIDENCE = 0.95
-"""Probability that an interval contains the true mean, if the values of the seeds are normally
-distributed."""
+"""Probability that a confidence interval contains the true mean, if the values over the seeds are
+normally distributed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A mean over seeds, and its uncertainty. There is at least one value."""
+    """A mean over seeds, and its uncertainty. ``values`` has one value for each seed, and is not
+    empty."""
 
     values: tuple[float, ...]
 
@@ -27,14 +28,13 @@ class Estimate:
 
     @property
     def error(self) -> float:
-        """The standard error of the mean; infinite for one value, from which it cannot be
-        estimated."""
+        """Standard error of the mean; infinity if there is only one value."""
         count = len(self.values)
         return statistics.stdev(self.values) / math.sqrt(count) if count > 1 else math.inf
 
     @property
     def interval(self) -> tuple[float, float]:
-        """The interval of Student's t around the mean."""
+        """Confidence interval of the mean (Student's t); infinite if there is only one value."""
         if len(self.values) < 2:
             return -math.inf, math.inf
         wide = t_quantile(len(self.values) - 1) * self.error
@@ -42,7 +42,7 @@ class Estimate:
 
     @property
     def p_value(self) -> float:
-        """Return the probability that a mean is as far from 0 by chance (Student's t,
+        """Probability that chance alone brings the mean this far from 0 (Student's t,
         two-sided)."""
         if len(self.values) < 2:
             return 1.0
@@ -53,8 +53,8 @@ class Estimate:
         return Estimate(tuple(factor * value for value in self.values))
 
     def as_data(self) -> dict[str, Any]:
-        """Return the estimate for JSON, which has no infinity: one value has neither error nor
-        interval."""
+        """Return the estimate as JSON values. Error and interval of a single value are None,
+        because JSON has no infinity."""
         known = len(self.values) > 1
         return {
             "mean": self.mean,
@@ -64,12 +64,12 @@ class Estimate:
 
 
 def compare(differences: Estimate, level: float = 1 - CONFIDENCE) -> Comparison:
-    """Return ``holds`` if the differences are above 0, ``fails`` if they are below, and
-    ``undecided`` if they may be due to chance: a few more seeds could reverse it.
+    """Return ``holds`` if the mean difference is significantly above 0, ``fails`` if it is
+    significantly below 0, and ``undecided`` if it may be due to chance.
 
     Args:
-        differences: One for each seed, of two runs with the same draws.
-        level: The largest p-value that is not due to chance.
+        differences: For each seed, the difference of two runs with the same random numbers.
+        level: Largest p-value that counts as significant.
     """
     if differences.p_value > level:
         return "undecided"
@@ -77,8 +77,8 @@ def compare(differences: Estimate, level: float = 1 - CONFIDENCE) -> Comparison:
 
 
 def false_discovery_level(p_values: Iterable[float], rate: float = 1 - CONFIDENCE) -> float:
-    """Return the largest p-value that is not due to chance: on average, the share ``rate`` of the
-    values up to it is wrong.
+    """Return the largest p-value that counts as significant, so that on average at most the share
+    ``rate`` of the significant results is wrong.
 
     Source: Benjamini, Hochberg 1995, "Controlling the False Discovery Rate".
     """
@@ -89,7 +89,8 @@ def false_discovery_level(p_values: Iterable[float], rate: float = 1 - CONFIDENC
 
 
 def t_quantile(freedom: int, confidence: float = CONFIDENCE) -> float:
-    """Return t with ``P(|T| < t) = confidence`` for Student's T with these degrees of freedom."""
+    """Return the t with ``P(|T| < t) = confidence``. T has Student's distribution with ``freedom``
+    degrees of freedom."""
     low, high = 0.0, 1.0
     while within(high, freedom) < confidence:
         low, high = high, 2 * high
@@ -100,7 +101,8 @@ def t_quantile(freedom: int, confidence: float = CONFIDENCE) -> float:
 
 
 def within(t: float, freedom: int) -> float:
-    """Return P(|T| < t), by the finite series for whole degrees of freedom.
+    """Return ``P(|T| < t)`` for T as in ``t_quantile``, by the finite series for integer degrees of
+    freedom.
 
     Source: Abramowitz, Stegun 1964, "Handbook of Mathematical Functions", 26.7.3 and 26.7.4.
     """

@@ -1,4 +1,4 @@
-"""Tables in Markdown, and the pages that they are written to."""
+"""Markdown tables, and writing them to a page."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def markdown_row(cells: Iterable[str]) -> str:
 
 
 def markdown_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    """Return the lines of a table."""
+    """Return the lines of a Markdown table."""
     return [markdown_row(columns), "|---" * len(columns) + "|", *map(markdown_row, rows)]
 
 
@@ -32,7 +32,7 @@ def split_at(page: Path, mark: str) -> tuple[str, str]:
 
 
 def replace_between(page: Path, mark: str, lines: Sequence[str]) -> None:
-    """Write lines between ``<!-- MARK -->`` and ``<!-- end of MARK -->``.
+    """Replace the text between ``<!-- MARK -->`` and ``<!-- end of MARK -->`` with these lines.
 
     Raises: ConfigError: The page lacks one of them.
     """

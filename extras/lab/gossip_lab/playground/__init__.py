@@ -1,4 +1,5 @@
-"""The playground: up to ten thousand peers that learn, on one machine, in virtual time.
+"""The playground: training with up to ten thousand simulated peers, on one machine, in virtual
+time.
 
     from gossip_lab.playground import World
 
@@ -6,9 +7,10 @@
     run = world.play(rounds=100, every=10)
     print(run.curve("worst"))
 
-A world is a description: data, model, topology, rule, faults, links. Two engines play it. The exact
-one runs the real protocol core of each peer in the simulator; the fast one works on all peers at
-once. ``World.check`` plays a world in both, and names the first round in which they differ.
+A world is a description: data, model, topology, rule, faults, links. Two engines play a world. The
+exact engine runs the real protocol core of each peer in the simulator. The fast engine computes all
+peers at once, without messages. ``World.check`` plays a world in both engines, and returns the
+first round after which their parameters differ.
 """
 
 from __future__ import annotations

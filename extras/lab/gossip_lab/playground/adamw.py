@@ -1,4 +1,4 @@
-"""AdamW of many peers, each on the aggregates of its gossip rounds."""
+"""AdamW for many peers at once. The gradient of a peer is the aggregate of its gossip round."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class AdamW:
     """AdamW of n peers (Loshchilov, Hutter 2019, arXiv:1711.05101).
 
     Attributes:
-        first, second: ``(n, d)``: the moments of each peer.
+        first, second: ``(n, d)``: first and second moment of each peer.
     """
 
     def __init__(self, n: int, d: int, lr: float) -> None:
@@ -26,7 +26,13 @@ class AdamW:
         self._steps, self._lr = torch.zeros(n, 1), lr
 
     def step(self, here: Tensor, at: slice | NDArray[np.int64], results: Tensor) -> None:
-        """Step some peers of ``here``, ``(n, d)``, with their aggregates ``(m, d)``."""
+        """Make an optimizer step for m of the n peers, in place.
+
+        Args:
+            here: ``(n, d)``, the parameters of all peers.
+            at: The m peers.
+            results: ``(m, d)``, their aggregates.
+        """
         self._steps[at] += 1
         means = []
         for power, moments in enumerate((self.first, self.second)):
@@ -37,6 +43,6 @@ class AdamW:
         here[at] -= self._lr * (WEIGHT_DECAY * here[at] + moved)
 
     def restore(self, peer: int, donor: int | None) -> None:
-        """Let a peer adopt the moments of another; zeros without one."""
+        """Copy the moments of ``donor`` to ``peer``. Without a donor, set them to zero."""
         for moments in (self.first, self.second, self._steps):
             moments[peer] = 0.0 if donor is None else moments[donor]

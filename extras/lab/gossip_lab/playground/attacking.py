@@ -18,13 +18,13 @@ from gossip.faults import ByzantineFault
 from .parts import Parts
 
 Kind: TypeAlias = Literal["gradient", "parameters", "first", "second"]
-"""Vectors that peers push; the last two are moments of AdamW."""
+"""Kinds of vectors that peers push; ``first`` and ``second`` are the moments of AdamW."""
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Knowledge:
-    """Knowledge of colluding attackers beyond the honest vectors.
+    """What colluding attackers know besides the honest vectors.
 
     Attributes:
         rule: The rule as the server of the round runs it, ``(m, d) -> (d,)``.
@@ -38,15 +38,15 @@ class Knowledge:
 class Attackers:
     """Byzantine peers of a world.
 
-    Raises: ConfigError: In rolling rounds, an attack sends each receiver a different update.
+    Raises: ConfigError: An attack that sends each receiver a different update is used in rolling
+    rounds.
 
     Attributes:
         flipped: ``(n,)`` bool: peers that train on wrong labels.
         false: ``(n,)`` bool: peers that do not send their true update.
-        apart: ``(n,)`` bool: those of ``false`` that send each receiver a different update, in
-            gossip rounds.
-        colluding: ``(n,)`` bool: those of ``false`` with an attack that needs vectors of honest
-            peers.
+        apart: ``(n,)`` bool: peers of ``false`` that send each receiver a different update. This
+            occurs only in gossip rounds.
+        colluding: ``(n,)`` bool: peers of ``false`` whose attack needs vectors of honest peers.
     """
 
     def __init__(self, parts: Parts) -> None:
@@ -55,7 +55,7 @@ class Attackers:
         self._byzantine = np.zeros(n, bool)
         self._byzantine[sorted(parts.mishaps.byzantine)] = True
         self._known = Knowledge(partial(parts.rule, f=parts.settings.f), np.zeros(n, bool))
-        # one instance for each kind of vectors, because an attack may have a memory
+        # An attack has an instance for each kind of vectors, because an attack may have a memory.
         self._attacks: list[tuple[ByzantineFault, dict[Kind, attacks.Attack]]] = []
         self._alone: dict[tuple[Kind, int], attacks.Attack] = {}
         honest = n - len(parts.mishaps.byzantine)
@@ -78,20 +78,20 @@ class Attackers:
             self.colluding[peers] = attack.guesses
             self._attacks.append((fault, of_kind))
             for kind in KINDS:
-                for peer in peers:  # with the seed of a run
+                for peer in peers:  # same seed as in a real run
                     self._alone[kind, peer] = make(seed + peer)
 
     def alike(self, peer: int) -> frozenset[int]:
-        """Return the peers with the same attack on updates as ``peer``; none if it has no
-        attack."""
+        """Return the peers with the same attack on updates as ``peer``, itself included; empty if
+        ``peer`` has no attack."""
         return next(
             (frozenset(fault.peers) for fault, _ in self._attacks if peer in fault.peers),
             frozenset(),
         )
 
     def inform(self, known: Knowledge) -> None:
-        """Set the knowledge of the attackers in this round. By default they know the rule, but
-        no quarantine."""
+        """Set the knowledge of the attackers for this round. By default attackers know the rule,
+        and assume that no peer is in quarantine."""
         self._known = known
 
     def falsify(
@@ -102,11 +102,12 @@ class Attackers:
         round_id: int,
         kind: Kind = "gradient",
     ) -> None:
-        """Replace the vectors of the attackers among ``peers``, in place. Those of ``apart`` stay.
+        """Replace the vectors of the attackers among ``peers``, in place. Vectors of attackers in
+        ``apart`` do not change.
 
         Args:
             vectors: ``(v, d)``.
-            rows: ``(m,)``: the rows with the true updates, or parameters, of ``peers``.
+            rows: ``(m,)``: row of ``vectors`` with the true vector of each of ``peers``.
             peers: ``(m,)``, ascending.
         """
         known, is_honest = self._known, ~self._byzantine[peers]
@@ -142,8 +143,9 @@ class Attackers:
         """Return the update ``(d,)`` that a peer of ``apart`` sends to one receiver.
 
         Args:
-            update: Its true update.
-            others: Updates of the receiver and then of its honest neighbours in the round.
+            update: True update of ``sender``.
+            others: Updates of the receiver and, after it, of the receiver's honest neighbours in
+                the round.
         """
         theirs, *rest = others
         attack = next(kinds["gradient"] for fault, kinds in self._attacks if sender in fault.peers)
@@ -151,7 +153,8 @@ class Attackers:
 
 
 def _try_rule(rule: attacks.Aggregator, free: NDArray[np.bool_], updates: Tensor) -> Tensor:
-    """Return the step that the rule would make; zeros if it fails, because the round is then lost.
+    """Return the aggregate of the rule. Return zeros if the rule fails, because a lost round makes
+    no step.
 
     Args:
         free: ``(m,)``: updates of peers that are not in quarantine.

@@ -4,9 +4,9 @@
     availability.present(3, now_s=60.0)
 
 At the end of its presence a peer is killed without notice: its update of this round, its state and
-its optimizer are lost. A returning peer joins like a restarted one, and copies the state
-from the others. A peer that is absent at time 0 joins at its first arrival. Faults of the world
-apply in addition: a peer takes part if it is present and no fault keeps it away.
+its optimizer are lost. A returning peer joins like a restarted peer, and copies the state of
+another peer. A peer that is absent at time 0 joins at its first arrival. Faults of the world apply
+in addition: a peer takes part if it is present and no fault keeps it away.
 """
 
 from __future__ import annotations
@@ -27,18 +27,19 @@ from .counters import draw_uniform
 from .timing import read_duration
 
 CHURN_AWAY_S = 10.0
-"""Absence after a departure of ``churn``."""
+"""Duration of an absence in ``churn``, in seconds."""
 
 _HINT = "spot:2h:10m, campus, campus:10m, churn:0.05, or a file trace.csv"
 _COLUMNS = ["peer", "from_s", "to_s"]
 
 
 class Availability:
-    """Presence of the peers of a world, without end, independent of earlier calls.
+    """Presence of the peers of a world at any time. The times may be requested in any order.
 
     Args:
-        changes: For a peer, the times at which it arrives, leaves, arrives, ..., in seconds,
-            ascending; it is absent before the first one. By default every peer is always present.
+        changes: Yields the times at which a peer arrives, leaves, arrives, and so on, in seconds,
+            ascending. Before the first time the peer is absent. By default every peer is always
+            present.
     """
 
     def __init__(self, changes: Callable[[int], Iterator[float]] | None = None) -> None:
@@ -46,7 +47,8 @@ class Availability:
         self._known: dict[int, tuple[list[float], Iterator[float]]] = {}
 
     def present(self, peer: int, now_s: float) -> bool:
-        """Whether the peer is present. At the time of a change the new state holds."""
+        """Whether the peer is present. At the exact time of a change, the state after the change is
+        returned."""
         return bisect_right(self._until(peer, now_s), now_s) % 2 == 1
 
     def next_change(self, peer: int, now_s: float) -> float:
@@ -57,11 +59,11 @@ class Availability:
         return known[at] if at < len(known) else math.inf
 
     def present_peers(self, peers: int, now_s: float) -> NDArray[np.bool_]:
-        """Return ``(peers,)``: whether each of the first peers is present."""
+        """Return whether each of the peers 0 to ``peers - 1`` is present, ``(peers,)``."""
         return np.array([self.present(peer, now_s) for peer in range(peers)], bool)
 
     def _until(self, peer: int, now_s: float) -> list[float]:
-        """Return the changes up to the first one after ``now_s``."""
+        """Return the times of the peer's changes, up to the first change after ``now_s``."""
         if peer not in self._known:
             self._known[peer] = [], self._changes(peer)
         known, more = self._known[peer]
@@ -74,17 +76,18 @@ class Availability:
 
 
 def read_availability(spec: str, peers: int, seed: int) -> Availability:
-    """Read the availability of the peers of a world. Durations are seconds, or as 500ms, 10m, 2h.
+    """Read the availability of the peers of a world. Durations are numbers of seconds, or texts
+    such as 500ms, 10m and 2h.
 
-    - empty if every peer is always present.
+    - An empty text: every peer is always present.
     - ``FILE.csv``: a trace, see ``read_trace``.
-    - ``spot:MEAN_UP:MEAN_DOWN``: presence and absence take exponential times. All peers are present
-      at time 0, like the hosts of a run at its start.
+    - ``spot:MEAN_UP:MEAN_DOWN``: durations of presence and absence are exponentially distributed.
+      All peers are present at time 0, like the hosts of a run at its start.
     - ``campus:DAY``: desktops that their users need in the daytime. Time 0 is 18:00. Each day
       three of four leave at about 9:00 and return at about 18:00, each up to 90 minutes earlier or
       later. DAY is the length of a day, 24h by default.
-    - ``churn:RATE``: the share of the present peers that leaves within a minute, at any time with
-      the same probability. Each returns after 10 s, as a replacement does.
+    - ``churn:RATE``: RATE is the share of the present peers that leave within a minute, at random
+      times. Each returns after 10 s, as if a new peer replaced it.
 
     Raises: ConfigError: There is no such availability, or the file is not valid.
     """
@@ -110,12 +113,12 @@ def read_availability(spec: str, peers: int, seed: int) -> Availability:
 
 
 def read_trace(path: Path, peers: int) -> Availability:
-    """Read a CSV file with the columns ``peer,from_s,to_s``: a line for each time in which a peer
-    is present.
+    """Read a CSV file with the columns ``peer,from_s,to_s``: each line is a time span in which a
+    peer is present.
 
-    An empty ``to_s`` is a presence without end. The times of a peer may have any order and may
-    touch, but not overlap. Lines of peers beyond the world are ignored, so a smaller world can use
-    the same file.
+    If ``to_s`` is empty, the presence has no end. The spans of a peer may have any order and may
+    touch, but must not overlap. Lines of peers that the world does not have are ignored, so a
+    smaller world can use the same file.
 
     Raises: ConfigError: There is no such file, or a line is not valid, or a peer has no line. The
         message has the number of the line.
@@ -158,7 +161,7 @@ def _read_line(words: list[str], where: str) -> tuple[float, float, float]:
 
 
 def _join(spans: list[tuple[float, float, int]], path: Path) -> list[float]:
-    """Return the changes of a peer. Spans that touch are one presence."""
+    """Return the times of a peer's changes. Touching spans are joined."""
     changes: list[float] = []
     last_line = 0
     for begin, end, line in sorted(spans):
@@ -181,7 +184,8 @@ def _always(peer: int) -> Iterator[float]:
 
 
 def _spot(peer: int, seed: int, up_s: float, down_s: float | None) -> Iterator[float]:
-    """Yield changes with exponential times; absences of ``CHURN_AWAY_S`` if ``down_s`` is None."""
+    """Yield the times of a peer's changes, with exponentially distributed durations. If ``down_s``
+    is None, each absence lasts ``CHURN_AWAY_S``."""
     now_s = 0.0
     for change in count():
         yield now_s
@@ -190,7 +194,7 @@ def _spot(peer: int, seed: int, up_s: float, down_s: float | None) -> Iterator[f
             now_s += CHURN_AWAY_S
         else:
             drawn = float(draw_uniform("availability", seed, peer, change))
-            # Never 0, so that each change is after the previous one.
+            # At least a little above 0, so that no two changes have the same time.
             now_s += mean_s * max(-math.log1p(-drawn), 1e-9)
 
 

@@ -36,13 +36,13 @@ Parquet = Annotated[Path | None, optional("Write tidy rows here, as Parquet.")]
 TABLE_ROWS = 20
 REPORT = "report.html"
 _FILE = re.compile(r"([^\s:,+]+\.py):")
-"""Pattern of a user's file in a field, as in ``attack:mine.py:name:3``."""
+"""Matches a user's file in the value of a field, such as mine.py in ``attack:mine.py:name:3``."""
 HEAD = ("round", "time", "sent", "worst", "p10", "mean", "distance", "present", "quarantined")
 
 
 class WorldCommand(TyperCommand):
-    """Command with an option for each field of a world. They are made when the command is used:
-    worlds need torch, and the list of commands does not."""
+    """Command with an option for each field of a world. The options are made when the command is
+    used, because a world imports torch and the list of commands should not."""
 
     has_fields = False
 
@@ -56,7 +56,8 @@ class WorldCommand(TyperCommand):
 
 
 def _with_fields(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command an option for each field of a world instead of its parameter ``fields``."""
+    """Return the command with an option for each field of a world in place of its parameter
+    ``fields``."""
     from .fields import fields_of
     from .world import World
 
@@ -77,7 +78,7 @@ def _with_fields(command: Callable[..., None]) -> Callable[..., None]:
         values = {each.name: typed.pop(each.name) for each in fields}
         command(**typed, fields={name: v for name, v in values.items() if v is not None})
 
-    # typer reads it, but its type does not show that.
+    # typer reads ``__signature__``, but the type of a function does not declare it.
     setattr(called, "__signature__", inspect.Signature([*parameters.values()]))  # noqa: B010
     called.__annotations__ = {name: each.annotation for name, each in parameters.items()}
     return called
@@ -104,8 +105,8 @@ def play(
     ] = False,
     fields: Annotated[Any, "options of their own"] = None,
 ) -> None:
-    """Play a world of many peers that learn, on one machine in virtual time: gossip play
-    world.toml --peers 100"""
+    """Simulate the training of many peers on one machine, in virtual time: gossip play world.toml
+    --peers 100"""
     from .compare import PEERS_MAX as CHECKED_MAX
     from .played import Row
     from .tables import write_rows
@@ -143,8 +144,8 @@ def play(
 
 
 def _files(csv: Path | None, parquet: Path | None, into: Path | None) -> list[Path]:
-    """Create the folder, and return the files of the rows, after a check that they can be
-    written."""
+    """Create the folder, check that the files of the rows can be written, and return these
+    files."""
     from gossip.errors import ConfigError
 
     from .tables import check_file
@@ -164,7 +165,7 @@ def _files(csv: Path | None, parquet: Path | None, into: Path | None) -> list[Pa
 
 
 def _has_template_engine() -> bool:
-    """Whether reports can be made; if not, the reason is printed."""
+    """Whether jinja2 is installed, which reports need. If it is not, print a note."""
     if find_spec("jinja2") is None:
         print_note("no report: it needs jinja2 (pip install 'gossip-train[report]')")
         return False
@@ -176,7 +177,7 @@ def print_note(text: str) -> None:
 
 
 def _print_written(files: Sequence[Path]) -> None:
-    """Print the paths of the files to stderr, and how a report is opened."""
+    """Print the paths of the written files to stderr, and the URL of a report."""
     if files:
         print_note(f"written: {', '.join(map(str, files))}")
     for file in files:
@@ -185,7 +186,7 @@ def _print_written(files: Sequence[Path]) -> None:
 
 
 def _play(world: World, rounds: int, every: int) -> tuple[PlayedRun, bool]:
-    """Return the rows, and whether Ctrl-C ended the world before its last round."""
+    """Play the world. Return its rows, and whether Ctrl-C ended it before the last round."""
     from .played import PlayedRun
 
     rows: list[Row] = []
@@ -216,9 +217,10 @@ def _play(world: World, rounds: int, every: int) -> tuple[PlayedRun, bool]:
 
 @contextmanager
 def _errors_of_files(world: World) -> Iterator[None]:
-    """Turn an exception in a file that the world names into an error with its line.
+    """Turn an exception that a user's file raised into a ConfigError with file and line.
 
-    Raises: ConfigError: A topology, attack or model of the user raised, or cannot be read.
+    Raises: ConfigError: A user's topology, attack or model raised an exception, or its file cannot
+    be read.
     """
     from gossip.errors import ConfigError, GossipError
 
@@ -240,7 +242,7 @@ def _errors_of_files(world: World) -> Iterator[None]:
 
 
 def _evaluations(run: PlayedRun) -> list[dict[str, Any]]:
-    """Return one mapping per evaluation: its round, time and bytes, and all metrics."""
+    """Return one mapping per evaluation, with its round, time, bytes and metrics."""
     found: dict[int, dict[str, Any]] = {}
     for row in run.rows:
         at = {"round": row.round, "virtual_s": row.virtual_s, "bytes": row.bytes}
@@ -249,8 +251,8 @@ def _evaluations(run: PlayedRun) -> list[dict[str, Any]]:
 
 
 def _table(run: PlayedRun) -> list[str]:
-    """Return the lines of the table; for a long run, equally spaced evaluations and the last
-    one."""
+    """Return the lines of the table. A long run is shortened to equally spaced evaluations and the
+    last evaluation."""
     from .tables import align
 
     found = _evaluations(run)
@@ -282,7 +284,7 @@ def _as_data(world: World, rounds: int, run: PlayedRun, stopped: bool) -> dict[s
 
 
 def _finite(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values as JSON has them: None for a number that is not finite."""
+    """Return the values for JSON: numbers that are not finite become None."""
     return {
         name: v if not isinstance(v, float) or math.isfinite(v) else None
         for name, v in values.items()

@@ -1,4 +1,4 @@
-"""Comparison of the two engines on one world, round by round and bit by bit."""
+"""Bitwise comparison of the two engines on one world, round by round."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ from .parts import Parts
 from .played import measure
 
 PEERS_MAX = 16
-"""Maximum number of peers for a comparison: the exact engine plays these in seconds."""
+"""Maximum number of peers for a comparison: the exact engine plays this many peers within
+seconds."""
 
 
 class EngineState(NamedTuple):
-    """State of a world after the last round that was compared, in one engine.
+    """State of a world in one engine, after the last compared round.
 
     Attributes:
-        accuracy: Mean of the present honest replicas, 0 to 1.
+        accuracy: Mean accuracy of the present honest replicas, 0 to 1.
         virtual_s: Virtual time in seconds.
-        bytes_sent: Bytes of payloads that were sent so far.
+        bytes_sent: Total bytes of all payloads sent so far.
     """
 
     accuracy: float
@@ -33,10 +34,10 @@ class Comparison:
     """Result of a comparison.
 
     Attributes:
-        rounds: Rounds that both engines have played.
+        rounds: Number of rounds that both engines have played.
         first_difference: First round (the rounds count from 0) after which the parameters of the
             present peers differ in any bit; None if they are equal after all rounds.
-        exact, fast: State after the last round.
+        exact, fast: State of the world in this engine after the last round.
     """
 
     rounds: int
@@ -58,13 +59,13 @@ class Comparison:
 
 
 def compare(exact: Engine, fast: Engine, parts: Parts, rounds: int) -> Comparison:
-    """Play a world in both engines.
+    """Play a world in both engines, and compare the parameters after each round.
 
     Args:
-        parts: Parts of the world, for the accuracy.
+        parts: Parts of the world, needed to measure the accuracy.
         rounds: Number of rounds, at least 1.
     """
-    pairs = zip(exact.moments(), fast.moments(), strict=False)  # both are without end
+    pairs = zip(exact.moments(), fast.moments(), strict=False)  # both iterators are infinite
     first_difference = None
     for one, other in itertools.islice(pairs, rounds):
         if first_difference is None and one.digest() != other.digest():

@@ -1,4 +1,5 @@
-"""Consensus distances that many peers estimate at once, as ``MixingController`` does for one."""
+"""Consensus distances of many peers, estimated at once. ``MixingController`` does this for one
+peer."""
 
 from __future__ import annotations
 
@@ -16,11 +17,12 @@ from .pushing import PUSH, Pushes
 
 Floats = NDArray[np.float64]
 CHUNK = 2**10
-"""Number of peers that are estimated in one call."""
+"""Maximum number of peers whose consensus distance is estimated in one call."""
 
 
 class MixingStrength:
-    """Strength of mixing of n peers, from the sketches that each of them has received.
+    """Mixing strength of n peers. Each peer's strength follows from the sketches that it has
+    received.
 
     Attributes:
         raised: ``(n,)`` bool: peers that mix more, because the replicas are too far apart.
@@ -30,18 +32,19 @@ class MixingStrength:
         n = len(settings.peers)
         self.raised = np.zeros(n, bool)
         self._settings, self._judges = settings, judges
-        self._sketches = np.zeros((0, 0))  # of the stored pushes and of each peer's own parameters
-        self._pushes = np.empty(0, PUSH)  # a peer pushes to itself
+        self._sketches = np.zeros((0, 0))  # one row per sketch; ``row`` in ``_pushes``
+        self._pushes = np.empty(0, PUSH)  # a peer's own sketch is a push to itself
 
     def forget(self, peer: int) -> None:
-        """Drop the received sketches of a peer that has restarted."""
+        """Reset a restarted peer: drop its received sketches, and lower its mixing."""
         self.raised[peer] = False
         self._pushes = self._pushes[self._pushes["receiver"] != peer]
 
     def learn(
         self, round_id: int, peers: Peers, vectors: Tensor, rows: Peers, sent: Pushes
     ) -> None:
-        """Record the parameters of some peers, ``rows`` of ``vectors``, and the pushes of these."""
+        """Record the sketches of the parameters in these ``rows`` of ``vectors``, one row for each
+        of ``peers``, and the pushes that carry them."""
         packed = b"".join(sketch(vectors[row].numpy(), self._settings.seed) for row in rows)
         sketches = np.frombuffer(packed, np.float32).reshape(len(peers), -1).astype(np.float64)
         places = np.full(len(self.raised), -1)
@@ -56,12 +59,12 @@ class MixingStrength:
         self._pushes = np.concatenate([self._pushes, pushes[pushes["row"] >= 0]])
 
     def measure(self, round_id: int, peers: Peers, close_s: Times) -> None:
-        """Update ``raised`` of peers that close a round with an exchange. As in the core, the
-        newest sketch of each sender counts, of this exchange and the one before, or of a later
-        one, whether its parameters were used or not.
+        """Update ``raised`` for peers that close a round with an exchange of parameters. As in the
+        core, the newest sketch of each sender is used, unless it is older than the previous
+        exchange. It does not matter whether the sender's parameters were used.
 
         Args:
-            close_s: ``(n,)``: when each peer closes the round.
+            close_s: ``(n,)``: time at which each peer closes the round.
         """
         settings, n = self._settings, len(self.raised)
         oldest = round_id - 2 * settings.gossip.mix_every
@@ -98,8 +101,7 @@ class MixingStrength:
         self._prune(peers, round_id)
 
     def _prune(self, peers: Peers, round_id: int) -> None:
-        """Drop sketches that these peers no longer need: those older than the last two
-        exchanges."""
+        """Drop the sketches of these peers that are older than the last two exchanges."""
         known = self._pushes
         oldest = round_id - 2 * self._settings.gossip.mix_every
         known = known[~np.isin(known["receiver"], peers) | (known["round"] > oldest)]
@@ -107,20 +109,22 @@ class MixingStrength:
         self._sketches, self._pushes = self._sketches[rows], known
 
     def scales(self, others: Peers, peers: Peers) -> Tensor:
-        """Return the factor on the mixed difference of each peer, ``(m,)`` float32, as
-        ``MixingController.scale``."""
+        """Return the factor by which each peer moves towards the mixed parameters, ``(m,)``
+        float32, as ``MixingController.scale`` does."""
         most = others / (others + 1)
         calm = np.minimum(self._settings.gossip.mixing, most)
         return torch.from_numpy(np.where(self.raised[peers], most, calm)).float()
 
 
 def estimate_ratios(sketches: Floats, there: NDArray[np.bool_], f: Peers | int) -> Floats:
-    """Return the consensus distance divided by the norm, ``(m,)``; NaN with too few sketches.
+    """Return the estimated consensus distance of each peer, divided by the norm of the parameters,
+    ``(m,)``; NaN if there are too few sketches.
 
     Args:
-        sketches: ``(m, k, s)``, those that each of m peers has.
-        there: ``(m, k)`` bool: the sketches that count.
-        f: Sketches of Byzantine peers to leave out, for all or for each of the m peers.
+        sketches: ``(m, k, s)``: up to k sketches of each of m peers.
+        there: ``(m, k)`` bool: the valid sketches; the others are padding.
+        f: Number of sketches to leave out as possibly Byzantine, either for all peers or for each
+            of the m peers.
     """
     counts = there.sum(axis=1)
     left_out = np.minimum(f, (counts - 1) // 2)

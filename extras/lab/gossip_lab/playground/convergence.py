@@ -1,13 +1,14 @@
-"""Scenarios of "eventually converges", each with a twin that lacks one of its conditions.
+"""Scenarios in which a disturbed world eventually converges. Each scenario has a twin world that
+lacks a condition for convergence, and must not converge.
 
-All faults of a scenario end within its rounds. A world converges if two bounds hold after them:
+All faults of a scenario end within its rounds. A world converges if two bounds hold at the end:
 
 1. The consensus distance of every seed is at most ``CONSENSUS_MAX`` of the norm of the mean
-   parameters.
-2. The loss exceeds that of the undisturbed world at equal used samples by at most
-   ``WITHIN_ERRORS`` standard errors of the difference, on average over the seeds.
+   parameters. 2. On average over the seeds, the loss is at most ``WITHIN_ERRORS`` standard errors
+   above the loss of the undisturbed world after the same number of used samples.
 
-A twin misses 1 on average, or misses 2 by more than ``TWIN_ERRORS`` standard errors.
+A twin exceeds bound 1 on average over the seeds, or its loss is more than ``TWIN_ERRORS`` standard
+errors above.
 
     verdict = judge(SCENARIOS["partition"], range(50), store_of(Path("runs/convergence")), jobs=2)
 """
@@ -31,16 +32,17 @@ from .played import PlayedRun
 from .world import World
 
 CONSENSUS_MAX = 0.1
-"""Critical distance of replicas, over the norm of their mean (Kong et al. 2021, "Consensus Control
-for Decentralized Deep Learning", arXiv:2102.04828)."""
+"""Critical consensus distance, divided by the norm of the mean parameters (Kong et al. 2021,
+"Consensus Control for Decentralized Deep Learning", arXiv:2102.04828)."""
 WITHIN_ERRORS, TWIN_ERRORS = 2.0, 5.0
 _RANDOM_K = load("random-k")
 
 
 @topology
 def parted(roster: Roster, round_id: int, seed: int, *, until: int = 0, k: int = 3) -> Plan:
-    """Peers of even and of odd number form two groups without a link, each with random-k, until the
-    round ``until``; then random-k among all. ``until=0``: forever."""
+    """Split the peers with even and with odd id into two groups, and apply random-k within each
+    group. From the round ``until`` on, apply random-k to all peers. With ``until=0`` the split
+    never ends."""
     if until and round_id >= until:
         return _RANDOM_K(roster, round_id, seed, k=k)
     groups = [Roster(roster.peers[part::2], roster.lineage) for part in (0, 1)]
@@ -50,10 +52,10 @@ def parted(roster: Roster, round_id: int, seed: int, *, until: int = 0, k: int =
 
 @topology
 def by_turns(roster: Roster, round_id: int, seed: int, *, gap: bool = False) -> Plan:
-    """Four groups on a ring. The first meets the second and the third the fourth in even rounds.
-    The second meets the third and the fourth the first in odd ones. No graph of a round is
-    connected, but the union of two rounds is. With ``gap`` all rounds are even, so the union is not
-    connected either."""
+    """Connect four groups of a ring in pairs: in even rounds the groups 0 and 1, and 2 and 3; in
+    odd rounds the groups 1 and 2, and 3 and 0. The graph of a single round is not connected, but
+    the union of two rounds is. With ``gap`` all rounds have the pairs of even rounds, so that the
+    union is not connected either."""
     shift = 0 if gap else round_id % 2
     pushes: dict[int, tuple[int, ...]] = {}
     for pair in (0, 2):
@@ -73,8 +75,8 @@ class Scenario:
         condition: Condition that the twin lacks.
         source: Source of the condition.
         calm: The world without the disturbance.
-        world: The world with it.
-        twin: That world without the condition.
+        world: The world with the disturbance.
+        twin: The world with the disturbance, but without the condition.
         rounds: Number of rounds within which the world has to converge.
     """
 
@@ -149,8 +151,9 @@ SCENARIOS = {
         "updates are at most staleness_max rounds old",
         "Assran et al. 2019, arXiv:1811.10792",
         _MIXED,
-        _MIXED.replace(links="delay:1ms,bytes:2420"),  # 4 s for a push
-        _MIXED.replace(links="delay:1ms,bytes:161"),  # 60 s, and peers wait 10 s at most
+        _MIXED.replace(links="delay:1ms,bytes:2420"),  # a push takes 4 s
+        # A push takes 60 s, but peers wait at most 10 s.
+        _MIXED.replace(links="delay:1ms,bytes:161"),
     ),
     "joiners": Scenario(
         "peers with a class of their own join",
@@ -171,11 +174,12 @@ EVERY = 5
 
 
 class Behind(NamedTuple):
-    """Distance of a world from convergence.
+    """How far a world is from convergence, with one value per seed.
 
     Attributes:
         distance: Consensus distance at the end.
-        excess: Loss at the end above that of the undisturbed world at equal used samples.
+        excess: Difference of the loss at the end and the loss of the undisturbed world after the
+            same number of used samples.
     """
 
     distance: estimates.Estimate
@@ -183,14 +187,14 @@ class Behind(NamedTuple):
 
     @property
     def errors(self) -> float:
-        """Mean excess in standard errors; infinity if a loss is not finite."""
+        """Mean ``excess`` divided by its standard error; infinity if a loss is not finite."""
         excess = self.excess
         return excess.mean / excess.error if np.isfinite(excess.mean) else np.inf
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Judgement of a scenario over some seeds."""
+    """Result of a scenario over some seeds."""
 
     world: Behind
     twin: Behind
@@ -238,8 +242,9 @@ def _honest_share(world: World) -> float:
 
 
 def _behind(runs: Sequence[PlayedRun], calm: Sequence[PlayedRun], honest: float) -> Behind:
-    """Return the distances of runs from undisturbed ones. Updates of Byzantine peers are useless,
-    so the honest share of the samples counts as used."""
+    """Return how far these runs are from convergence, compared with the undisturbed runs ``calm``.
+    Only the share ``honest`` of the samples is used, because samples of Byzantine peers are
+    useless."""
     distances = tuple(run.curve("consensus_distance")[-1][1] for run in runs)
     excess = []
     for run, undisturbed in zip(runs, calm, strict=True):

@@ -1,4 +1,4 @@
-"""Faults of a world and the availability of its peers, carried out in the simulator."""
+"""Carries out the faults of a world and the availability of its peers in the simulator."""
 
 from __future__ import annotations
 
@@ -14,16 +14,17 @@ from .parts import Parts
 
 
 class Disruptions(Observer):
-    """Faults at a round or a time, and peers that arrive and leave."""
+    """Observer that injects faults at a round or a time, and lets peers arrive and leave."""
 
     def __init__(self, parts: Parts) -> None:
         mishaps, self._availability, self._n = parts.mishaps, parts.availability, parts.peers
         self._slow = mishaps.slow
         self._pending: list[Blow] = [*mishaps.crashes, *mishaps.restarts, *mishaps.hangs]
-        self._kept_away: set[PeerId] = set()  # peers that faults keep away
+        self._kept_away: set[PeerId] = set()  # peers that a fault has stopped
 
     def begin(self, swarm: Swarm[Peer]) -> None:
-        """Schedule everything with a time, before the first event of the swarm."""
+        """Schedule the faults that have a time, and the first arrival or departure of each peer.
+        Call this before the first event of the swarm."""
         swarm.hooks.append(self)
         for fault in self._pending:
             if fault.at_s is not None:
@@ -32,7 +33,7 @@ class Disruptions(Observer):
             self._await_change(swarm, peer, 0.0)
 
     def slowness(self, peer: PeerId, now_s: float) -> float:
-        """Return the factor on the time of the peer's computations."""
+        """Return the factor by which the peer's computations are slower at ``now_s``."""
         return prod([each.factor for each in self._slow if each.peer == peer and each.is_on(now_s)])
 
     def watchers(self, moment: str, kind: type) -> tuple[Watcher, ...]:
@@ -51,7 +52,7 @@ class Disruptions(Observer):
         assert peer != "server", "read_mishaps refuses it"
         if peer not in swarm.up:
             return
-        if isinstance(fault, Hang):  # It begins after the start of the round.
+        if isinstance(fault, Hang):  # A hang begins after the start of the round.
             swarm.at(swarm.now, partial(self._pause, swarm, peer, fault.for_s))
         else:
             swarm.crash(peer)
@@ -65,7 +66,7 @@ class Disruptions(Observer):
             self._start(swarm, peer)
 
     def _start(self, swarm: Swarm[Peer], peer: PeerId) -> None:
-        """Start a peer that is available, unless a fault keeps it away."""
+        """Start an available peer, unless a fault keeps it away."""
         if peer in self._kept_away:
             return
         if peer not in swarm.hosts:
@@ -75,11 +76,11 @@ class Disruptions(Observer):
 
     def _await_change(self, swarm: Swarm[Peer], peer: PeerId, now_s: float) -> None:
         at_s = self._availability.next_change(peer, now_s)
-        if at_s < inf:  # The clock of the swarm rounds it to nanoseconds.
+        if at_s < inf:  # ``at_s`` is passed on, because the swarm's clock rounds it to nanoseconds.
             swarm.at(at_s, partial(self._change, swarm, peer, at_s))
 
     def _change(self, swarm: Swarm[Peer], peer: PeerId, now_s: float) -> None:
-        """Let a peer arrive or leave."""
+        """Start or crash the peer, as its availability requires, and schedule its next change."""
         if self._availability.present(peer, now_s):
             self._start(swarm, peer)
         elif peer in swarm.up:

@@ -31,17 +31,17 @@ from .recorder import Recorder
 from .states import StateTable
 
 ROUND_S_MAX = 300.0
-"""Virtual time without the end of a round after which the world no longer changes, in seconds:
-longer than all timeouts of the core."""
+"""Maximum virtual time of a round, in seconds. It is longer than all timeouts of the core, so a
+longer round never ends."""
 EVENTS_MAX = 50_000_000
-"""Events within a round after which a core causes its own events forever."""
+"""Maximum number of events in a round. With more, the cores are assumed to cause events forever."""
 
 
 class ExactEngine:
     """Plays a world with the real cores on the simulator's virtual clock.
 
-    Raises: ConfigError: There are too many peers, or an attack, swaps of samples or a shared
-        uplink are not played.
+    Raises: ConfigError: There are too many peers, or the world has an attack or a setting that only
+        the fast engine plays.
     """
 
     def __init__(self, parts: Parts) -> None:
@@ -57,14 +57,14 @@ class ExactEngine:
                 "engine = fast; or leave out assign = moves, uplink of the links, and optimizer",
             )
         self._parts = parts
-        UpdateBook(parts)  # This checks the attacks.
+        UpdateBook(parts)  # raises ConfigError for attacks that this engine cannot play
 
     def moments(self) -> Iterator[Moment]:
         """Play the world round by round, without end.
 
         Raises:
-            ReplicasDiverged: Two peers have applied a round with different results.
-            ConfigError: Rounds no longer end, as after the crash of all peers.
+            ReplicasDiverged: Two peers have applied different results of the same round.
+            ConfigError: A round does not end, for example because all peers have crashed.
         """
         recorder = Recorder(self._parts)
         swarm = _make_swarm(self._parts, recorder)
@@ -79,15 +79,16 @@ class ExactEngine:
                         "let fewer peers crash, or add peers",
                     )
             yield recorder.moments.popleft()
-            for host in swarm.hosts.values():  # A long run would fill the memory with them.
+            # Reports and commits would fill the memory in a long run.
+            for host in swarm.hosts.values():
                 host.reports.clear()
                 host.commits.clear()
             swarm.past.clear()
 
 
 def _make_swarm(parts: Parts, recorder: Recorder) -> Swarm[Peer]:
-    """Return the swarm of a world before its first event: the peers that are available at its start
-    are connected, and start together. The others join later, as newcomers of a run do."""
+    """Return the swarm of a world before its first event. The peers that are available at time 0
+    are connected and start together. The others join later, like newcomers in a run."""
     disruptions = Disruptions(parts)
     topology = play.CachedTopology(parts.topology)
     everybody = np.arange(parts.peers)
@@ -145,6 +146,6 @@ def _make_swarm(parts: Parts, recorder: Recorder) -> Swarm[Peer]:
 
 
 def _halt_reason(swarm: Swarm[Peer]) -> str:
-    """Return the reason of the first halted peer; empty if none has halted."""
+    """Return the reason why the first halted peer has halted; empty if no peer has."""
     halts = [host.halt.reason for host in swarm.hosts.values() if host.halt is not None]
     return f" ({halts[0]})" if halts else ""

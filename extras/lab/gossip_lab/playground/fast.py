@@ -1,7 +1,7 @@
 """The fast engine: all peers at once, without messages.
 
-It uses the product's own topology, rule, trust table and grace periods. Only
-the choice of peers that are in time is its own: compute times, link times and faults decide it.
+It uses the product's own topology, rule, trust table and grace periods. Only the decision which
+peers are in time is its own. This decision depends on compute times, link times and faults.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ class FastEngine:
         self._world = RollingWorld(parts) if parts.topology.rolling else GossipWorld(parts)
 
     def moments(self) -> Iterator[Moment]:
-        """Play the world round by round, without end. In gossip rounds, the parameters of a moment
-        change with the next one.
+        """Play the world round by round, without end. In gossip rounds, the parameters of a yielded
+        moment are overwritten by the next round.
 
         Raises: ConfigError: Too few peers are left for a round.
         """

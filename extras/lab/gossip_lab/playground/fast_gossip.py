@@ -1,4 +1,4 @@
-"""Gossip rounds of the fast engine: a model, a trust table and a clock of each peer."""
+"""Gossip rounds of the fast engine: each peer has its own model, trust table and clock."""
 
 from __future__ import annotations
 
@@ -24,18 +24,19 @@ from .schedule import Schedule, Wave, by_round
 class GossipWorld:
     """State of a world in gossip rounds.
 
-    Peers are in different rounds at one time. So the world is played in waves: some peers begin
-    rounds, some close theirs.
+    At one time, different peers are in different rounds. So the world is played in waves: in each
+    wave some peers begin a round and some peers close a round.
     """
 
     def __init__(self, parts: Parts) -> None:
         self._parts, self._task, self._settings = parts, parts.task, parts.settings
         n, d, settings = parts.peers, parts.task.cohort.d, parts.settings
-        self._here = parts.task.cohort.initial.repeat(n, 1)  # parameters of each peer now
-        self._shown = self._here.clone()  # after the present round, or the last one before
+        self._here = parts.task.cohort.initial.repeat(n, 1)  # current parameters of each peer
+        self._shown = self._here.clone()  # parameters after the present round
         self._ahead: defaultdict[int, list[tuple[Peers, Tensor]]] = defaultdict(list)
         self._vectors = VectorRows(d)
-        # rows of the last vectors of each peer, and of the vectors sent in their place; -1: none
+        # For each kind and peer: the row of its last true vector, and of the vector that it sent.
+        # -1 if there is no vector.
         self._own_rows = {kind: np.full(n, -1) for kind in KINDS}
         self._sent_rows = {kind: np.full(n, -1) for kind in KINDS}
         self._memory = None if parts.task.outer is None else torch.zeros(n, d)
@@ -44,9 +45,9 @@ class GossipWorld:
         self._exchanged: dict[Kind, Tensor] = {}
         if self._adamw is not None and task.vectors_mixed > 1:
             self._exchanged |= {"first": self._adamw.first, "second": self._adamw.second}
-        self._exchanged["parameters"] = self._here  # the last one
-        self._moves: Tensor | None = None  # reused, because new memory for each exchange is slow
-        # last aggregate of each peer; NaN before the first
+        self._exchanged["parameters"] = self._here  # must be the last key, see _send
+        self._moves: Tensor | None = None  # reused, because allocating it for each exchange is slow
+        # Last aggregate of each peer; NaN before its first aggregate.
         remembers = "previous" in parts.rule.needs
         self._previous = torch.full((n, d), torch.nan) if remembers else None
         self._attackers = Attackers(parts)
@@ -56,7 +57,7 @@ class GossipWorld:
         most = settings.gossip.staleness_max
         self._stores = {kind: PushStore(n, most) for kind in KINDS}
         self._round_id = self._bytes = self._samples = 0
-        self._lost: set[int] = set()  # rounds without a step on some peer
+        self._lost: set[int] = set()  # rounds in which some peer made no step
         self._honest = np.ones(n, bool)
         self._honest[sorted(parts.mishaps.byzantine)] = False
 
@@ -96,7 +97,7 @@ class GossipWorld:
         )
 
     def _restore(self, lost: Peers) -> None:
-        """Let restarted peers adopt the state of another peer."""
+        """Copy the state of another peer to the peers that have lost their own."""
         donors = np.setdiff1d(np.flatnonzero(self._schedule.presence.runs), lost)
         for peer in lost.tolist():
             own, memory = self._here, self._memory
@@ -115,7 +116,7 @@ class GossipWorld:
     def _send(self, wave: Wave) -> None:
         """Compute and send the updates of the peers that begin a round."""
         begun, presence = wave.begun, self._schedule.presence
-        expected = wave.expected  # numbers of the pairs of receiver and sender of open rounds
+        expected = wave.expected  # encoded pairs of receiver and sender
         self._expected = expected["receiver"] * self._parts.peers + expected["sender"]
         if not len(begun):
             return
@@ -139,13 +140,13 @@ class GossipWorld:
                     rows = self._vectors.add(len(peers))
                     self._vectors.vectors[slice_of(rows)] = state[slice_of(peers)]
                     sent = self._push(kind, round_id, peers, rows, wave)
-                self._mixing.learn(  # of the parameters, which are the last
+                self._mixing.learn(  # here ``sent`` has the rows of the parameters
                     round_id, peers, self._vectors.vectors, sent, wave.pushes_of(round_id)
                 )
 
     def _push(self, kind: Kind, round_id: int, peers: Peers, rows: Peers, wave: Wave) -> Peers:
-        """Push the vectors in these rows, or false ones of attackers. Return the rows of the
-        sent vectors, ``(m,)``."""
+        """Push the vectors in these rows. Attackers push false vectors instead. Return the rows of
+        the sent vectors, ``(m,)``."""
         attackers, sent = self._attackers, rows.copy()
         false = attackers.false[peers]
         if false.any():
@@ -169,7 +170,8 @@ class GossipWorld:
         return sent
 
     def _falsify_for(self, kind: Kind, pushes: Pushes, at: int) -> None:
-        """Write the vector that an attacker sends to one receiver."""
+        """Write the vector of the push ``pushes[at]``, in which an attacker sends it to only this
+        receiver."""
         receiver, sender = int(pushes["receiver"][at]), int(pushes["sender"][at])
         near = pushes["sender"][pushes["receiver"] == receiver]
         rows = self._own_rows[kind][[receiver, *near[self._honest[near]]]]
@@ -179,8 +181,8 @@ class GossipWorld:
         vectors[int(pushes["row"][at])] = lie
 
     def _collect(self, kind: Kind, round_id: int, peers: Peers, close_s: Times) -> Neighbourhoods:
-        """Return the vectors that each peer uses in this round: its own one, and one of each
-        sender."""
+        """Return the vectors that each peer uses in this round: its own vector, and one vector of
+        each sender."""
         used = self._stores[kind].pop_pushes(peers, round_id, close_s, self._expected)
         n = self._parts.peers
         receivers = np.concatenate([peers, used["receiver"]])
@@ -194,8 +196,8 @@ class GossipWorld:
         return near if degrees is None else self._pull(near, degrees)
 
     def _pull(self, near: Neighbourhoods, degrees: Peers) -> Neighbourhoods:
-        """Return the neighbourhoods with the vectors that Metropolis weights make of those of
-        neighbours with a higher degree, as ``Reducer`` does."""
+        """Apply Metropolis weights: pull the vectors of neighbours with a higher degree towards the
+        peer's own vector, as ``Reducer`` does."""
         factors = (1 + degrees[near.peers[near.owners]]) / (1 + degrees[near.members])
         far = np.flatnonzero(factors < 1)
         rows, vectors = near.rows.copy(), self._vectors
@@ -209,7 +211,7 @@ class GossipWorld:
     # --- results ----------------------------------------------------------------------------------
 
     def _close(self, round_id: int, peers: Peers, close_s: Times) -> None:
-        """Apply a round on some peers."""
+        """Close a round on these peers: aggregate, and apply the results."""
         judges = self._judges
         judges.begin(round_id, self._schedule.roster(round_id))
         moves = None
@@ -219,7 +221,7 @@ class GossipWorld:
                 moves = self._mix(kind, round_id, peers, close_s)
                 if state is not self._here:
                     moved = state[peers] + moves
-                    # only false moments make a second one negative
+                    # A second moment becomes negative only if an attacker sent a false moment.
                     is_false = (moved < 0) & (kind == "second")
                     state[peers] = torch.where(is_false, state[peers], moved)
         near = self._collect("gradient", round_id, peers, close_s)
@@ -248,7 +250,8 @@ class GossipWorld:
     def _step(
         self, at: slice | Peers, results: Tensor, near: Neighbourhoods, vectors: Tensor
     ) -> None:
-        """Step with the aggregates ``(m, d)`` of some peers, which this changes."""
+        """Make an optimizer step on the peers ``at`` with their aggregates ``results``, ``(m, d)``.
+        ``results`` is overwritten."""
         here, outer = self._here, self._task.outer
         if outer is not None:
             shares = (near.counts > 1) * self._settings.gossip.kept_share
@@ -267,7 +270,8 @@ class GossipWorld:
         here[at] -= move
 
     def _mix(self, kind: Kind, round_id: int, peers: Peers, close_s: Times) -> Tensor:
-        """Return the move of each peer towards the vectors of the others, ``(m, d)``."""
+        """Return the difference by which each peer moves towards the vectors of its neighbours,
+        ``(m, d)``."""
         near = self._collect(kind, round_id, peers, close_s)
         vectors = self._vectors.vectors
         near = near.choose(self._vectors.are_finite[near.rows] | near.are_own)

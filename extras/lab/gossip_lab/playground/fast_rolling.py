@@ -1,4 +1,5 @@
-"""Rolling rounds of the fast engine: one model, one trust table, a server for each round."""
+"""Rolling rounds of the fast engine: all peers share one model and one trust table, and each round
+has one server."""
 
 from __future__ import annotations
 
@@ -25,9 +26,10 @@ from .presence import Peers, Presence, Times
 
 log = logging.getLogger(__name__)
 RULE_S, APPLY_S = 0.0001, 0.0002
-"""Virtual time to aggregate and to apply a round, in seconds, as with the simulator's trainers."""
+"""Virtual time to aggregate and to apply a round, in seconds, the same as for the simulator's
+trainers."""
 CHUNK = 2**10
-"""Learners that are computed in one call: ten thousand at once would need too much memory."""
+"""Maximum number of learners in one call: ten thousand at once would need too much memory."""
 
 
 class RollingWorld:
@@ -44,14 +46,15 @@ class RollingWorld:
             settings.trust, settings.f, settings.updates_for, judged=settings.judged
         )
         self._here: Tensor = parts.task.cohort.initial
-        self._buffer = torch.empty(n, parts.task.cohort.d)  # reused: new memory each round is slow
+        # Reused, because allocating it each round is slow.
+        self._buffer = torch.empty(n, parts.task.cohort.d)
         self._memory: Tensor | None = None
         self._previous: Tensor | None = None
         self._lengths: deque[float] = deque(maxlen=TRUST_ROUNDS)
         self._roster = np.flatnonzero(self._presence.runs)
         self._round_id = self._bytes = self._samples = 0
         self._now_s = 0.0
-        self._ready_s = np.zeros(n)  # when each peer can begin the next round
+        self._ready_s = np.zeros(n)  # time at which each peer can begin the next round
         self._honest = np.ones(n, bool)
         self._honest[sorted(parts.mishaps.byzantine)] = False
 
@@ -98,13 +101,15 @@ class RollingWorld:
         return RoundTimes(server, begin_s, finish_s, arrives_s, skipped_s, member & ~locked)
 
     def _draw_delays(self, way: str) -> Times:
-        """Return the delay of a message of or to each peer, ``(n,)``."""
+        """Return the random delay of this round's message from or to each peer, in seconds,
+        ``(n,)``. ``way`` is ``up`` or ``down``."""
         peers, (least_s, most_s) = np.arange(self._parts.peers), self._parts.links.delay_s
         drawn = draw_uniform(way, self._settings.seed, peers, self._round_id)
         return np.asarray(least_s + (most_s - least_s) * drawn)
 
     def _await_return(self) -> None:
-        """Let time pass until an absent peer returns, because too few are left for the round."""
+        """Advance the time until an absent peer returns, because too few peers are left for the
+        round."""
         back_s, running = self._presence.next_return_s(), self._presence.runs.copy()
         if back_s == np.inf:
             raise ConfigError(
@@ -116,7 +121,7 @@ class RollingWorld:
         self._ready_s[self._presence.runs & ~running] = back_s
 
     def _required(self) -> int:
-        """Return the updates that a round needs, as ``Quorum.required`` does."""
+        """Return the number of updates that the round needs, as ``Quorum.required`` does."""
         members, settings = len(self._roster), self._settings
         return max(quorum.quorum_of(settings, members), quorum.needed_by_rule(settings, 0))
 
@@ -128,8 +133,9 @@ class RollingWorld:
         return plan.servers[0]
 
     def _find_server(self, order: tuple[int, ...]) -> tuple[int, float]:
-        """Return the server, and the time at which the others begin to send to it: after they have
-        detected that those before it are absent."""
+        """Return the first running peer in the order, which is the server, and the time from which
+        peers send to it. Before, peers have to detect that the peers ahead of it in the order are
+        absent."""
         serves_s = -np.inf
         for peer in order:
             if self._presence.runs[peer]:
@@ -140,7 +146,8 @@ class RollingWorld:
     # --- the result -------------------------------------------------------------------------------
 
     def _learn(self, answered: Peers, locked: NDArray[np.bool_]) -> tuple[Verdict | None, Peers]:
-        """Make the step of a round from the updates of these peers. Return as in ``_aggregate``."""
+        """Aggregate the updates of these peers and make the step of the round. The return value is
+        that of ``_aggregate``."""
         updates = self._updates_of(answered, locked)
         verdict, taken = self._aggregate(updates, answered, locked)
         if (policy := self._parts.moves) is not None and policy.is_due(self._round_id):
@@ -152,19 +159,20 @@ class RollingWorld:
         return verdict, taken
 
     def _locked_peers(self) -> NDArray[np.bool_]:
-        """Return the peers in quarantine, ``(n,)``."""
+        """Return which peers are in quarantine, ``(n,)`` bool."""
         locked = np.zeros(self._parts.peers, bool)
         locked[list(self._trust.quarantined())] = True
         return locked
 
     def _updates_of(self, peers: Peers, locked: NDArray[np.bool_]) -> Tensor:
-        """Return the vectors that these peers send, ``(m, d)``."""
+        """Return the updates that these peers send, true or false, ``(m, d)``."""
         updates = self._compute_updates(peers)
         self._attackers.falsify(updates, np.arange(len(peers)), peers, self._round_id)
         return updates
 
     def _compute_updates(self, peers: Peers) -> Tensor:
-        """Return the updates that these peers compute, ``(m, d)``."""
+        """Return the true updates of these peers, ``(m, d)``, in memory that the next call
+        overwrites."""
         flipped = self._attackers.flipped[peers]
         updates = self._buffer[: len(peers)]
         for begin in range(0, len(peers), CHUNK):
@@ -186,17 +194,16 @@ class RollingWorld:
     def _aggregate(
         self, updates: Tensor, answered: Peers, locked: NDArray[np.bool_]
     ) -> tuple[Verdict | None, Peers]:
-        """Run the rule as the server of the round does, and feed the trust table as its commit
-        does.
+        """Run the rule as a real server would, and update the trust table as its commit would.
 
         Args:
-            updates: ``(m, d)``, those of the peers ``answered``.
-        Returns: The verdict, None if the round is lost, and the peers with a used update.
+            updates: ``(m, d)``: updates of the peers ``answered``.
+        Returns: The verdict, or None if the round is lost; and the peers whose update was used.
         """
         settings, finite = self._settings, are_finite(updates)
         broken = answered[~finite]
         f = settings.f
-        if len(broken):  # as ``Server.f_of``
+        if len(broken):  # the same f as ``Server.f_of`` in the core
             f = max(f - len(broken), settings.tolerable(f, int(finite.sum())))
         is_taken = finite & ~locked[answered]
         if is_taken.sum() < settings.updates_needed(f):
@@ -206,7 +213,7 @@ class RollingWorld:
         rows = updates if is_taken.all() else updates[torch.from_numpy(is_taken)]
         verdict = self._explain(rows, inputs)
         rejected: list[Rejection] = []
-        if settings.f:  # Otherwise no peer is ever in quarantine.
+        if settings.f:  # with f = 0 no peer is ever in quarantine
             rejected = [Rejection(peer, "non_finite") for peer in broken.tolist()]
             is_due = self._round_id % settings.trust.measured_every == 0
             if verdict is not None and is_due and outside.any():
@@ -217,14 +224,14 @@ class RollingWorld:
         self._observe(verdict, taken, rejected)
         if verdict is None:
             return None, taken[:0]
-        self._previous = verdict.aggregate.clone()  # it may be a row of the buffer
+        self._previous = verdict.aggregate.clone()  # the aggregate may be a view of ``_buffer``
         if verdict.length:
             self._lengths.append(verdict.length)
         return verdict, taken
 
     def _explain(self, rows: Tensor, inputs: dict[str, Any]) -> Verdict | None:
-        """Return the rule's verdict; None if it has no finite result. As in a run, an exception of
-        the rule loses the round, because an attack may cause it."""
+        """Return the rule's verdict, or None if the rule has no finite result. As in a run, an
+        exception of the rule loses the round, because an attack may cause it."""
         needed = self._settings.updates_needed(inputs["f"])
         if len(rows) < max(1, needed):
             self._lose_round(f"{len(rows)} finite updates were left, it needs {needed}")
@@ -242,11 +249,11 @@ class RollingWorld:
         return verdict
 
     def _lose_round(self, reason: str) -> None:
-        """Record the reason why the rule makes no step in this round."""
+        """Log the reason why this round makes no step."""
         log.info("round lost: round=%s reason=%s", self._round_id, reason)
 
     def _observe(self, verdict: Verdict | None, taken: Peers, rejected: list[Rejection]) -> None:
-        """Feed the trust table."""
+        """Update the trust table with the verdict of the round."""
         if not self._settings.f:
             return
         contributors: list[Contribution] = []
@@ -280,8 +287,8 @@ class RollingWorld:
         transfer_s = self._parts.links.transfer_s(self._nbytes, count)
         result_s = made_s + self._draw_delays("down") + transfer_s
         result_s[server] = made_s
-        # A peer that computes when the result arrives applies it afterwards. The others no longer
-        # begin the round.
+        # A peer that is computing when the result arrives applies the result afterwards. A peer
+        # that has not begun to compute skips its own update.
         begins = presence.runs & (times.begin_s < result_s)
         applied_s = np.maximum(result_s, np.where(begins, times.finish_s, self._ready_s))
         sent = begins & (times.finish_s < result_s)
@@ -300,13 +307,14 @@ class RollingWorld:
         found = np.zeros(self._parts.peers, np.int64)
         observers = self._honest & self._presence.present
         locked = list(self._trust.quarantined())
-        found[locked] = observers.sum() - observers[locked]  # the others
+        found[locked] = observers.sum() - observers[locked]  # a peer does not observe itself
         return found
 
 
 def are_finite(updates: Tensor) -> NDArray[np.bool_]:
-    """Return whether all numbers of each row are finite."""
-    # A sum takes one pass, and is not finite if a number is not. A large sum may also overflow.
+    """Return for each row whether all its elements are finite, ``(n,)`` bool."""
+    # A sum takes one pass, and is not finite if any element is not. It may also overflow, so rows
+    # with such a sum are checked again.
     found: NDArray[np.bool_] = updates.sum(dim=1).isfinite().numpy()
     for row in np.flatnonzero(~found).tolist():
         found[row] = bool(updates[row].isfinite().all())

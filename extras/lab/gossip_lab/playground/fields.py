@@ -1,7 +1,7 @@
 """Fields of a world in TOML files, on command lines and on pages.
 
-The dataclass itself defines all of them: the types are from its annotations, the help is from the
-``Attributes`` of its docstring.
+They are derived from the dataclass: the types from its annotations, the help texts from the
+``Attributes`` in its docstring.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ Described = TypeVar("Described")
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """Field of a description.
+    """Field of a dataclass that describes a world.
 
     Attributes:
-        kind: Type of its value, or of each of its values.
-        choices: All values that are allowed; empty if not listed.
-        is_list: Whether it has several values.
-        default: Its default.
-        help: Text of the docstring.
+        kind: Type of the value, or of each element if ``is_list``.
+        choices: All allowed values; empty if every value of the type is allowed.
+        is_list: Whether the value is a list.
+        default: Default value.
+        help: Text about the field in the docstring.
     """
 
     name: str
@@ -42,9 +42,9 @@ class Field:
     help: str
 
     def read(self, value: Any) -> Any:
-        """Return a value in the form of the dataclass: numbers unchanged, a list as a tuple.
+        """Convert a value of a TOML file to the type of the field; a list becomes a tuple.
 
-        Raises: ConfigError: The value has another type, or is not among the choices.
+        Raises: ConfigError: The value has a wrong type, or is not among the choices.
         """
         if self.is_list:
             if not isinstance(value, list | tuple):
@@ -75,7 +75,8 @@ _NOUNS = {int: "a whole number", float: "a number", bool: "true or false", str: 
 
 
 def fields_of(description: type) -> list[Field]:
-    """Return the fields of a dataclass of plain values."""
+    """Return the fields of a dataclass whose values are numbers, texts, booleans, or tuples of
+    them."""
     hints = get_type_hints(description)
     helps = {
         name: " ".join(text.split())
@@ -88,7 +89,7 @@ def fields_of(description: type) -> list[Field]:
         is_list = get_origin(hint) is tuple
         plain = get_args(hint)[0] if is_list else hint
         choices = get_args(plain) if get_origin(plain) is Literal else ()
-        if get_origin(plain) in (Union, UnionType):  # a text in files, or None
+        if get_origin(plain) in (Union, UnionType):  # such as ``str | None``: files have a text
             plain = next(kind for kind in get_args(plain) if kind in _NOUNS)
         kind = str if choices else plain
         help_text = helps.get(each.name, "")
@@ -97,9 +98,9 @@ def fields_of(description: type) -> list[Field]:
 
 
 def read_fields(description: type[Described], values: Mapping[str, Any]) -> Described:
-    """Return the dataclass with these values.
+    """Return an instance of the dataclass ``description`` with these values.
 
-    Raises: ConfigError: A field does not exist, or a value does not fit it.
+    Raises: ConfigError: There is no such field, or a value does not fit its field.
     """
     known = {each.name: each for each in fields_of(description)}
     for name in values:
@@ -111,7 +112,7 @@ def read_fields(description: type[Described], values: Mapping[str, Any]) -> Desc
 def read_toml(path: str | Path) -> dict[str, Any]:
     """Return the values of a TOML file.
 
-    Raises: ConfigError: It cannot be read, or is not TOML.
+    Raises: ConfigError: The file cannot be read, or is not TOML.
     """
     try:
         return tomllib.loads(Path(path).read_text("utf-8"))
@@ -122,5 +123,5 @@ def read_toml(path: str | Path) -> dict[str, Any]:
 
 
 def write_toml(values: Mapping[str, Any]) -> str:
-    """Return plain values as TOML."""
+    """Return the values as the text of a TOML file."""
     return "".join(f"{name} = {toml_of(value)}\n" for name, value in values.items())

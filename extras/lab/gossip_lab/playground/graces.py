@@ -1,4 +1,5 @@
-"""Grace periods of many peers at once, as the core's ``Deadline`` computes that of one."""
+"""Grace periods of many peers at once. The core's ``Deadline`` computes the grace period of one
+peer."""
 
 from __future__ import annotations
 
@@ -9,17 +10,18 @@ from gossip.core import ESTIMATE_MIN, CoreSettings, timeouts
 from .presence import Peers, Times
 
 WINDOW = 64
-"""Number of latest lags of a peer that count."""
+"""Number of a peer's latest lags from which its grace is computed."""
 
 
 class Graces:
-    """Lags of the pushes that each of n peers has received, and the grace that follows."""
+    """Lags of the pushes that each of n peers has received. The grace of a peer follows from its
+    lags."""
 
     def __init__(self, settings: CoreSettings) -> None:
         n = len(settings.peers)
         self._rounds = settings.rounds
         self._lags = np.full((n, WINDOW), np.inf)
-        self._next = np.zeros(n, np.int64)  # place of the next lag
+        self._next = np.zeros(n, np.int64)  # column in which the next lag is stored
         self._counts = np.zeros(n, np.int64)
 
     def observe(self, peers: Peers, lags_s: Times) -> None:
@@ -27,7 +29,8 @@ class Graces:
 
         Args:
             peers: ``(e,)``, ascending: the receiver of each push.
-            lags_s: ``(e,)``: time from its own update to the push; below 0 counts as 0.
+            lags_s: ``(e,)``: time from the receiver's own update to the arrival of the push, in
+                seconds; negative lags become 0.
         """
         firsts = np.searchsorted(peers, peers)
         at = (self._next[peers] + np.arange(len(peers)) - firsts) % WINDOW
@@ -45,7 +48,7 @@ class Graces:
         rounds, each = self._rounds, np.arange(len(self._counts))
         middle = np.minimum(self._counts // 2, WINDOW - 1)
         median = np.sort(self._lags, axis=1)[each, middle]
-        with np.errstate(invalid="ignore"):  # for peers without any lag
+        with np.errstate(invalid="ignore"):  # inf - inf for a peer without lags
             apart = np.abs(self._lags - median[:, None])
         deviation = np.sort(apart, axis=1)[each, middle]
         adaptive = median + rounds.grace_mads * timeouts.MAD_SCALE * deviation

@@ -1,6 +1,6 @@
 """Topologies of published experiments that are not useful in real runs.
 
-They are found by name (``dumbbell``, ``pull:k=4``), as those of ``gossip.topologies``.
+A world names them (``dumbbell``, ``pull:k=4``) like those of ``gossip.topologies``.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from gossip.topologies import Plan, Roster, draw, topology
 
 
 class Histograms(tuple[tuple[int, ...], ...]):
-    """Number of samples of each label, for each peer by its number."""
+    """Number of samples per label, for each peer. The index is the peer's id."""
 
     __slots__ = ()
 
@@ -29,17 +29,17 @@ class Histograms(tuple[tuple[int, ...], ...]):
 
 
 SWAPS = 10
-"""Attempts to swap peers between two cliques, for each clique of D-Cliques. The paper has 1,000 for
-100 cliques."""
+"""Number of attempted swaps per clique in ``make_cliques``. The paper makes 1,000 attempts for 100
+cliques."""
 
 
 @topology
 def dumbbell(roster: Roster, round_id: int, seed: int, *, metropolis: bool = False) -> Plan:
-    """Return two halves in which each peer pushes to every other, and one edge between them: a
-    graph that averages slowly, for tests of consensus.
+    """Return a graph of two complete halves that are joined by one edge. It averages slowly, and is
+    used to test consensus.
 
     Args:
-        metropolis: Whether it has Metropolis weights.
+        metropolis: Whether the plan has Metropolis weights.
     """
     order = sorted(roster.peers)
     middle = len(order) // 2
@@ -51,11 +51,11 @@ def dumbbell(roster: Roster, round_id: int, seed: int, *, metropolis: bool = Fal
 
 @topology
 def pull(roster: Roster, round_id: int, seed: int, *, k: int) -> Plan:
-    """Return a plan in which each peer receives from k others that it draws by itself each round,
-    so some send to many (RPEL, arXiv:2510.08311).
+    """Return a plan in which each peer receives from k random peers. Peers draw independently each
+    round, so some peers send to many (RPEL, arXiv:2510.08311).
 
     Args:
-        k: Number of peers that each receives from, at most n - 1.
+        k: Number of peers from which each peer receives, at most n - 1.
     """
     pushes: dict[int, list[int]] = {peer: [] for peer in sorted(roster.peers)}
     for receiver, sources in _draw_others(roster, round_id, seed, "pull", k):
@@ -66,12 +66,12 @@ def pull(roster: Roster, round_id: int, seed: int, *, k: int) -> Plan:
 
 @topology
 def push(roster: Roster, round_id: int, seed: int, *, k: int) -> Plan:
-    """Return a plan in which each peer sends to k others that it draws by itself each round, so
-    some receive from many (EL-Local, de Vos et al. 2023, arXiv:2310.01972). ``random_k`` is the
-    balanced draw, EL-Oracle.
+    """Return a plan in which each peer sends to k random peers. Peers draw independently each
+    round, so some peers receive from many (EL-Local, de Vos et al. 2023, arXiv:2310.01972). In
+    ``random_k`` all peers receive equally many pushes (EL-Oracle).
 
     Args:
-        k: Number of peers that each sends to, at most n - 1.
+        k: Number of peers to which each peer sends, at most n - 1.
     """
     return Plan(
         pushes={
@@ -92,20 +92,22 @@ def d_cliques(  # noqa: PLR0913 - three arguments are those of every topology
     metropolis: bool = False,
     histograms: Histograms | None = None,
 ) -> Plan:
-    """Return cliques of peers whose labels together resemble those of all peers, with few edges
-    between the cliques. The graph is the same in all rounds.
+    """Return a graph of cliques with few edges between them. The label distribution of each clique
+    is close to that of all peers. The graph is the same in all rounds.
 
-    Peers are put into cliques at random. Then pairs of cliques swap two peers if that lowers the
-    sum of their skews: the L1 distance of the clique's mean label distribution from that of all
-    peers.
+    Peers are put into cliques at random. Then two random cliques swap a pair of peers if this
+    lowers the sum of their skews, and so on. The skew of a clique is the L1 distance between its
+    mean label distribution and that of all peers.
 
     Args:
-        size: Maximum number of peers in a clique. Cliques differ by one peer at most.
-        between: Edges between cliques: each to the next; all pairs in groups of ``size`` cliques,
-            then all pairs in groups of groups, and so on; or all pairs.
-        metropolis: Whether it has Metropolis weights, as in the paper.
-        histograms: Labels of the peers, which ``World`` binds. A Byzantine peer's are only a claim.
-    Raises: ConfigError: There are no histograms, or not of all peers.
+        size: Maximum number of peers in a clique. The sizes of cliques differ by one peer at most.
+        between: Edges between cliques. ``ring``: from each clique to the next. ``fractal``: between
+            all pairs in groups of ``size`` cliques, then between all pairs in groups of these
+            groups, and so on. ``full``: between all pairs.
+        metropolis: Whether the plan has Metropolis weights, as in the paper.
+        histograms: Label counts of the peers; ``World`` binds this argument. The histogram of a
+            Byzantine peer is only a claim.
+    Raises: ConfigError: A peer has no histogram, or an option is invalid.
     Source: Bellet, Kermarrec, Lavoie 2022, "D-Cliques: Compensating for Data Heterogeneity with
         Topology in Decentralized Federated Learning", arXiv:2104.07365, algorithms 1 and 2.
     """
@@ -150,10 +152,10 @@ def _d_cliques(  # noqa: PLR0913
 
 
 def make_cliques(histograms: Sequence[Sequence[int]], size: int, seed: int) -> list[list[int]]:
-    """Return the rows of each clique of D-Cliques, by greedy swaps."""
+    """Return the rows of ``histograms`` that form each clique, found by greedy swaps."""
     counts = np.asarray(histograms, float)
     shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
-    shares -= shares.mean(axis=0)  # a skew is then the L1 norm of a mean
+    shares -= shares.mean(axis=0)  # then the skew of a clique is the L1 norm of its mean
     random, n = Random(seed), len(shares)
     number = -(-n // size)
     order = random.sample(range(n), n)
@@ -179,7 +181,7 @@ def _skew(means: NDArray[np.float64]) -> NDArray[np.float64]:
 def _pairs(
     cliques: Sequence[list[int]], between: str, size: int
 ) -> Iterator[tuple[list[int], list[int]]]:
-    """Yield the groups of peers that an edge connects."""
+    """Yield the pairs of groups of peers between which an edge is added."""
     if between == "ring":
         following = [*cliques[1:], cliques[0]] if len(cliques) > 2 else cliques[1:]
         yield from zip(cliques, following, strict=False)
@@ -193,11 +195,11 @@ def _pairs(
 
 
 def count_labels(labels: Tensor, shares: Sequence[NDArray[np.int64]], classes: int) -> Histograms:
-    """Return the histogram of each share of the samples.
+    """Return the label histogram of each peer's share of the samples.
 
     Args:
         labels: ``(samples,)`` int64, below ``classes``.
-        shares: Indices of the samples of each peer.
+        shares: Indices of the samples, for each peer.
     """
     counts = [np.bincount(labels.numpy()[share], minlength=classes) for share in shares]
     return Histograms([tuple(count.tolist()) for count in counts])
@@ -215,13 +217,13 @@ def _undirected(peers: Iterable[int], edges: Iterable[tuple[int, int]], metropol
 def _draw_others(
     roster: Roster, round_id: int, seed: int, name: str, k: int
 ) -> Iterator[tuple[int, list[int]]]:
-    """Yield each peer with k others, drawn independently."""
+    """Yield each peer with k random other peers. The draws of the peers are independent."""
     if not isinstance(k, int) or k < 1:
         raise ConfigError(f"{name}: k must be a whole number of at least 1, not {k!r}")
     order = sorted(roster.peers)
     random = Random(draw(seed, roster.lineage, round_id, name))
     fan = min(k, len(order) - 1)
     for at, peer in enumerate(order):
-        # Numbers from ``at`` on mean the next peer, so that no peer draws itself.
+        # Drawn indices from ``at`` on are shifted by one, so that no peer draws itself.
         drawn = random.sample(range(len(order) - 1), fan)
         yield peer, [order[place + (place >= at)] for place in drawn]

@@ -1,4 +1,4 @@
-"""Grids of worlds: their cells, and the playing and storing of a cell."""
+"""Grids of worlds: the cells of a grid, and how a cell is played and stored."""
 
 from __future__ import annotations
 
@@ -22,13 +22,14 @@ from .run_commands import RunCommand
 from .world import World
 
 Report: TypeAlias = Callable[[list[Row]], None]
-"""Receives the rows of a cell after each evaluation."""
+"""Function that receives the new rows of a cell after each evaluation."""
 ROUNDS, EVERY = 100, 10
 
 
 @dataclass(frozen=True, slots=True)
 class WorldCell:
-    """A world of a grid with its number of rounds, or a real run, which its script ends.
+    """A world of a grid with its number of rounds, or a real run. The script of a real run decides
+    when it ends, so ``rounds`` is 0.
 
     Attributes:
         every: Rounds between two evaluations.
@@ -44,9 +45,9 @@ class CellResult:
     """Result of a cell.
 
     Attributes:
-        run: Its rows, until the stop or the error if there was one.
-        stopped: Whether early stopping ended it.
-        error: Its error, or empty.
+        run: Rows of the cell, up to its end, early stop or error.
+        stopped: Whether early stopping ended the cell.
+        error: Error of the cell, or empty.
         warning: The warning of ``World.evaluations``, or empty.
     """
 
@@ -61,7 +62,7 @@ class Grid:
     """Cells of a grid.
 
     Attributes:
-        cells: Cells in the order of the listed fields; the last field varies fastest.
+        cells: Cells of all combinations. The last listed field varies fastest.
         varied: Names of the fields that vary.
     """
 
@@ -78,7 +79,8 @@ class Grid:
     ) -> Grid:
         """Return the cells of all combinations of the values.
 
-        Raises: ConfigError: A field does not exist, has no values, or a value does not fit it.
+        Raises: ConfigError: A field does not exist or has no values, or a value does not fit its
+        field.
         """
         if min(rounds, every) < 1:
             raise ConfigError(f"rounds {rounds}, every {every}", "each is at least 1")
@@ -113,7 +115,7 @@ class Grid:
         """Return the grid of a TOML file: ``rounds`` and ``every``, fields of the world in
         ``[world]`` or a ``command`` in ``[run]``, and lists of values in ``[grid]``.
 
-        Raises: ConfigError: As ``make``, or the file cannot be read.
+        Raises: ConfigError: For the same reasons as ``make``, or the file cannot be read.
         """
         values = read_toml(path)
         for name in values:
@@ -145,20 +147,20 @@ def _is_listed(value: Any) -> bool:
 
 
 def toml_of_cell(cell: WorldCell) -> str:
-    """Return a grid of this cell alone, as ``Grid.from_toml`` reads it."""
+    """Return the TOML text of a grid that has only this cell, for ``Grid.from_toml``."""
     is_run = isinstance(cell.world, RunCommand)
     numbers = write_toml({**({} if is_run else {"rounds": cell.rounds}), "every": cell.every})
     return f"{numbers}\n[{'run' if is_run else 'world'}]\n{cell.world.to_toml()}"
 
 
 def facts_of(world: World | RunCommand) -> dict[str, Any]:
-    """Return all fields of a world, or of a real run."""
+    """Return the facts that affect the result of a world or a real run."""
     return dataclasses.asdict(world) if isinstance(world, World) else world.facts()
 
 
 def play_cell(cell: WorldCell, report: Report | None = None) -> StoredRow:
-    """Play a cell, and return its row for the store. An exception of the cell is part of the row;
-    the other cells continue.
+    """Play a cell, and return its row for the store. If the cell raises an exception, the row has
+    the error, and the other cells continue.
 
     Args:
         report: Called after each evaluation.
@@ -184,9 +186,9 @@ def play_cell(cell: WorldCell, report: Report | None = None) -> StoredRow:
 
 
 def store_of(folder: Path) -> CellStore[WorldCell, CellResult]:
-    """Return the results of cells in a folder. A change of the data, of a rule's file, of the code
-    that plays worlds, or of a file in the command of a run makes other cells of them. Files are
-    read once."""
+    """Return the store of cells in a folder. A stored result no longer applies after a change of
+    the data, of the code that plays worlds, or of a file that the world, its rule or the command of
+    a run names. Files are read once."""
     digest = functools.cache(rule_sources.digest)
     contents = functools.cache(
         lambda data: [rule_sources.content(path) for path in data_sets.files(data)]
@@ -212,8 +214,8 @@ def store_of(folder: Path) -> CellStore[WorldCell, CellResult]:
 
 
 def _files_in(world: World) -> list[str]:
-    """Return the digests of files that other fields name: ``file.py:name``, ``measured:file.toml``
-    or a list of paths."""
+    """Return the digests of all files that a world names in fields other than ``data``: as
+    ``file.py:name``, as ``measured:file.toml`` or as a list of paths."""
     texts: list[str] = list(world.faults)
     for field in fields_of(World):
         if field.kind is str and not field.is_list and field.name != "data":

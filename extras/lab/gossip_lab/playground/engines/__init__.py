@@ -1,5 +1,5 @@
-"""Engines that run the cells of a sweep. All store finished cells alike, so that one engine can
-continue the sweep of another."""
+"""Engines that run the cells of a sweep. All engines use the same store for finished cells, so one
+engine can continue the sweep of another."""
 
 from __future__ import annotations
 

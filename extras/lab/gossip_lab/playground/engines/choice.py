@@ -19,7 +19,7 @@ ENGINES = {
     "dask": ("dask_client", "distributed"),
     "condor": ("condor_dag", ""),
 }
-"""Engine -> its module, and the required package."""
+"""Name of an engine -> its module, and the package that it needs."""
 
 
 def load(name: str, settings: SweepSettings) -> CellEngine:

@@ -1,7 +1,7 @@
 """Cells as nodes of a DAG of HTCondor: the files for ``condor_submit_dag``, and the job of a node.
 
-All machines share the folder of the sweep and the working directory. A node is a plain command, so
-the DAG also runs without HTCondor.
+All machines share the folder of the sweep and the working directory. A node of the DAG is an
+ordinary command, so it also runs without HTCondor.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from .settings import SweepSettings
 DAG, SUBMIT = "sweep.dag", "cell.sub"
 RETRIES = 3
 CELL_ERROR = 2
-"""Exit code for an error of the cell itself, which a retry would not fix."""
+"""Exit code for an error in the cell itself. HTCondor does not retry the node after it."""
 
 
 def run(cells: Sequence[WorldCell], settings: SweepSettings) -> dict[WorldCell, CellResult]:
@@ -51,7 +51,7 @@ def run(cells: Sequence[WorldCell], settings: SweepSettings) -> dict[WorldCell, 
     except OSError as error:
         raise ConfigError(f"cannot write {folder}: {error.strerror}") from error
     if rows and not settings.quiet:
-        # -f: the nodes of an earlier rescue DAG are different cells
+        # -f ignores an earlier rescue DAG, whose nodes are other cells.
         print(
             f"condor_submit_dag -f {folder / DAG} runs {len(rows) // 3} cells; then the same "
             f"command {'goes on' if settings.asha else 'with --show makes the tables'}",
@@ -85,7 +85,8 @@ def _quoted(word: str) -> str:
 
 
 def main(cells: str, place: str) -> int:
-    """Play the cell of a file, and keep its result. Return the exit code."""
+    """Play the cell in the file ``place``, and store its result in the folder ``cells``. Return the
+    exit code."""
     (cell,) = Grid.from_toml(place).cells
     result = store_of(Path(cells)).keep(cell, play_cell(cell))
     if result.error:

@@ -1,5 +1,5 @@
-"""Cells as tasks of a Dask cluster: the one that Dask's own configuration names, such as
-``DASK_SCHEDULER_ADDRESS``, else processes of this machine."""
+"""Cells as tasks of a Dask cluster: the cluster in Dask's own configuration (such as
+``DASK_SCHEDULER_ADDRESS``), else processes on this machine."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .settings import SweepSettings
 
 
 def run(cells: Sequence[WorldCell], settings: SweepSettings) -> dict[WorldCell, CellResult]:
-    """Run the cells on the cluster, and keep each result as it arrives."""
+    """Run the cells on the cluster, and store each result when it arrives."""
     import dask
     from distributed import Client, as_completed
 

@@ -1,8 +1,9 @@
-"""Successive halving (Jamieson, Talwalkar 2016, arXiv:1502.07943): all cells reach a rung, and one
-in ``REDUCTION`` continues.
+"""Successive halving (Jamieson, Talwalkar 2016, arXiv:1502.07943): all cells run up to a rung, and
+the best of every ``REDUCTION`` cells continue.
 
-The pruners of Optuna and Ray (ASHA, Li et al. 2020, arXiv:1810.05934) compare a cell with those
-that have reported before. If the cells come worst first, each is the best so far and goes on.
+The pruners of Optuna and Ray (ASHA, Li et al. 2020, arXiv:1810.05934) compare a cell only with
+cells that have reported before. If the worst cells run first, each cell is the best so far, and
+none is stopped.
 """
 
 from __future__ import annotations
@@ -23,16 +24,16 @@ REDUCTION = 3
 def halve(
     run: CellEngine, cells: Sequence[WorldCell], settings: SweepSettings
 ) -> dict[WorldCell, CellResult]:
-    """Run all cells to the first rung, the best of them to the next one, and so on. A cell starts
-    anew for each rung, so that no engine has to keep its state. Cells that continue but have no
-    result yet are omitted."""
+    """Run all cells up to the first rung, then the best cells up to the second rung, and so on. A
+    cell starts from round 0 for each rung, so that no engine has to store its state. Cells that
+    continue but have no result yet are left out of the returned results."""
     metric = settings.asha
     found: dict[WorldCell, CellResult] = {}
     left, rounds = list(cells), find_first_rung(cells)
     while rounds < cells[0].rounds:
         results = run([replace(cell, rounds=rounds) for cell in left], settings)
         if len(results) < len(left):
-            return found  # HTCondor returns the others later.
+            return found  # With HTCondor, the results of the other cells appear later.
         scores = {}
         for cell in left:
             result = results[replace(cell, rounds=rounds)]
@@ -46,8 +47,9 @@ def halve(
 
 
 def find_first_rung(cells: Sequence[WorldCell]) -> int:
-    """Return the rounds before the first rung. n cells can be reduced log(n) times: an earlier rung
-    only compares noisier values (Li et al. 2018, "Hyperband", arXiv:1603.06560)."""
+    """Return the number of rounds before the first rung. There are about log(n) rungs for n cells.
+    More rungs would only compare noisier values of earlier rounds (Li et al. 2018, "Hyperband",
+    arXiv:1603.06560)."""
     cell, left = cells[0], len(cells)
     rounds = cell.rounds
     while left >= REDUCTION:
@@ -56,9 +58,9 @@ def find_first_rung(cells: Sequence[WorldCell]) -> int:
 
 
 def compute_score(rows: Sequence[Row], metric: str) -> float:
-    """Return the score of a cell: the mean of the metric since the previous rung. One
-    evaluation has more noise than the differences of cells in their first rounds. Minus infinity
-    for NaN, and without a value: the script of a real run may log none."""
+    """Return the score of a cell: the mean of the metric since the previous rung. A single
+    evaluation is too noisy to compare cells in their first rounds. The score is minus infinity if
+    the mean is NaN or there is no value, as when the script of a real run logs none."""
     since = rows[-1].round / REDUCTION
     values = [row.value for row in rows if row.metric == metric and row.round > since]
     mean = fmean(values) if values else math.nan

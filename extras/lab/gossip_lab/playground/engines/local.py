@@ -1,4 +1,4 @@
-"""Cells in processes of this machine."""
+"""Cells in processes on this machine."""
 
 from __future__ import annotations
 

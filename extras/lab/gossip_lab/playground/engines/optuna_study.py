@@ -1,7 +1,7 @@
 """Cells as trials of an Optuna study, which is stored in a file of the sweep's folder.
 
-``optuna-dashboard FOLDER/optuna.journal`` shows the study. Optuna records the cells; the processes
-are those of ``run_cells``.
+``optuna-dashboard FOLDER/optuna.journal`` shows the study. Optuna only records the cells;
+``run_cells`` starts the processes.
 """
 
 from __future__ import annotations
@@ -57,7 +57,8 @@ def _play(place: Path, metric: str, cell: WorldCell) -> StoredRow:
 
 
 def _score(rows: list[Row], metric: str) -> float:
-    """Return the last accuracy, or minus the loss of a real run whose script logs none."""
+    """Return the last accuracy. If the script of a real run logs no accuracy, return minus the last
+    loss."""
     last = {row.metric: row.value for row in rows}
     return last.get(metric, -last.get("loss", math.nan))
 

@@ -18,14 +18,14 @@ from .settings import SweepSettings
 
 
 def run(cells: Sequence[WorldCell], settings: SweepSettings) -> dict[WorldCell, CellResult]:
-    """Run the cells as trials, and keep each result as it arrives."""
+    """Run the cells as trials, and store each result when it arrives."""
     store = store_of(settings.cells)
     found = store.read_all(cells)
     missing = [cell for cell in cells if cell not in found]
     if not missing:
         return found
     store.make_folder()
-    # The files of a cell are relative to the working directory.
+    # Keep the working directory, because the paths of a cell's files are relative to it.
     os.environ["RAY_CHDIR_TO_TRIAL_DIR"] = "0"
     import ray
     from ray import tune
@@ -70,7 +70,7 @@ def _play(config: dict[str, Any], cells: Sequence[WorldCell]) -> None:
 
 
 def _keeper(keep: Callable[[int, StoredRow], None]) -> Any:
-    """Return the callback that keeps the last report of each trial."""
+    """Return a callback that passes the last report of each trial to ``keep``."""
     from ray import tune
 
     class Keeper(tune.Callback):  # type: ignore[misc]
@@ -81,6 +81,7 @@ def _keeper(keep: Callable[[int, StoredRow], None]) -> Any:
             self.keep(trial.config["cell"], json.loads(trial.last_result["row"]))
 
         def __getstate__(self) -> dict[str, Any]:
-            return {}  # Ray pickles it to restore the experiment; cells are restored from the store
+            # Ray pickles callbacks to restore an experiment; here the store restores cells.
+            return {}
 
     return Keeper(keep)

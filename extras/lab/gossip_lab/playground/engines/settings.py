@@ -1,4 +1,4 @@
-"""Settings of a sweep, which all engines have in common."""
+"""Settings of a sweep, the same for all engines."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gossip.errors import UnknownName
 from gossip_lab.playground.grids import CellResult, WorldCell
 
 RISING = ("worst", "mean", "p10")
-"""Metrics by which cells may be stopped early; higher values are better."""
+"""Metrics for early stopping; higher values are better."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,8 +20,8 @@ class SweepSettings:
 
     Attributes:
         folder: Folder of the sweep.
-        jobs: Cells to run at once on this machine.
-        asha: Metric by which cells are stopped early; empty if none is.
+        jobs: Number of cells to run at once on this machine.
+        asha: Metric for early stopping; empty for no early stopping.
         quiet: Whether to hide the progress.
 
     Raises: ConfigError: There is no such metric.
