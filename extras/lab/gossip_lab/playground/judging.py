@@ -1,5 +1,5 @@
-"""Aggregation in gossip rounds: each peer runs the rule on its neighbourhood, and keeps its own
-trust table."""
+"""Aggregation in gossip rounds: each peer runs the rule on its neighbourhood, and has its own trust
+table."""
 
 from __future__ import annotations
 
@@ -18,29 +18,31 @@ from .parts import Parts
 from .presence import Peers
 
 CHUNK = 2**10
-"""Number of neighbourhoods that are aggregated in one call."""
+"""Maximum number of neighbourhoods that are aggregated in one call."""
 DIFFERENCES = 2**20
-"""Largest number of elements of differences that are aggregated in one call."""
+"""Maximum number of elements of the parameter differences that are aggregated in one call."""
 EXACT_MAX = 256
-"""Number of peers up to which results have the bits of a run: the maximum of the exact engine.
-With more peers, a rule may round differently, and a rule that commutes with shifts receives
-parameters instead of their differences."""
+"""Maximum number of peers with results that are bitwise equal to those of a run; also the maximum
+of the exact engine. With more peers, faster code may round differently: a rule that commutes with
+translation receives the parameters instead of their differences."""
 SPARSE_FROM = 2_000
-"""Number of peers from which tables drop the entries of peers with full trust: all entries would
-not fit in memory."""
+"""From this number of peers on, trust tables drop the entries of fully trusted peers, because all
+entries would not fit in memory."""
 SPARSE_EVERY = 8
-"""Rounds between two removals of these entries."""
+"""Number of rounds between two removals of the entries of fully trusted peers."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Neighbourhoods:
-    """Input vectors of the rule of each of m peers.
+    """Neighbourhoods of m peers: the vectors that the rule of each peer receives.
 
     Attributes:
-        peers: ``(m,)``, ascending.
-        starts: ``(m + 1,)``: begin and end of each neighbourhood in ``members`` and ``rows``.
-        members: ``(e,)``: the senders, ascending in each neighbourhood.
-        rows: ``(e,)``: the rows of their vectors.
+        peers: ``(m,)``: ids of the peers, ascending.
+        starts: ``(m + 1,)``: neighbourhood i has the entries from ``starts[i]`` to below ``starts[i
+            + 1]`` of ``members`` and ``rows``.
+        members: ``(e,)``: ids of the senders, ascending in each neighbourhood; the peer itself is
+            one of them.
+        rows: ``(e,)``: row of the vector of each member in a matrix of vectors.
     """
 
     peers: Peers
@@ -50,30 +52,31 @@ class Neighbourhoods:
 
     @property
     def counts(self) -> Peers:
-        """``(m,)``: the members of each."""
+        """Number of members of each neighbourhood, ``(m,)``."""
         counts: Peers = np.diff(self.starts)
         return counts
 
     @property
     def owners(self) -> Peers:
-        """``(e,)``: for each member, the number of its neighbourhood."""
+        """Index of the neighbourhood of each member, ``(e,)``."""
         return np.repeat(np.arange(len(self.peers)), self.counts)
 
     @property
     def are_own(self) -> NDArray[np.bool_]:
-        """``(e,)``: whether the member is the peer itself."""
+        """Whether each member is the peer of its neighbourhood, ``(e,)``."""
         found: NDArray[np.bool_] = self.members == self.peers[self.owners]
         return found
 
     def choose(self, chosen: NDArray[np.bool_]) -> Neighbourhoods:
-        """Return the neighbourhoods with only some of the members, ``(e,)``."""
+        """Return the neighbourhoods with only the members where ``chosen``, ``(e,)`` bool, is
+        true."""
         counts = np.bincount(self.owners[chosen], minlength=len(self.peers))
         starts = np.concatenate([[0], counts.cumsum()])
         return replace(self, starts=starts, members=self.members[chosen], rows=self.rows[chosen])
 
     @property
     def own_rows(self) -> Peers:
-        """``(m,)``: the row of each peer's own vector."""
+        """Row of each peer's own vector, ``(m,)``."""
         return self.rows[self.are_own]
 
     def members_of(self, at: int) -> Peers:
@@ -81,7 +84,7 @@ class Neighbourhoods:
         return self.members[self.starts[at] : self.starts[at + 1]]
 
     def between(self, begin: int, end: int) -> Neighbourhoods:
-        """Return some of the neighbourhoods."""
+        """Return the neighbourhoods from ``begin`` to below ``end``."""
         starts = self.starts[begin : end + 1]
         part = slice(starts[0], starts[-1])
         return Neighbourhoods(
@@ -91,12 +94,13 @@ class Neighbourhoods:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Aggregates:
-    """Results of the rule.
+    """Results of the rule on m neighbourhoods with e members.
 
     Attributes:
-        vectors: ``(m, d)``; the peer's own vector where the rule failed or had no other vector.
-        outlyingness: ``(e,)``.
-        failed: ``(m,)`` bool.
+        vectors: ``(m, d)``: the aggregates, or the peer's own vector where the rule failed or there
+            was no other vector.
+        outlyingness: ``(e,)``: outlyingness of each member's vector.
+        failed: ``(m,)`` bool: neighbourhoods on which the rule failed.
     """
 
     vectors: Tensor
@@ -110,20 +114,20 @@ class Judges:
     def __init__(self, parts: Parts) -> None:
         self._settings, self._rule, self._n = parts.settings, parts.rule, parts.peers
         self._samples = parts.task.batch * parts.task.local_steps
-        self._judged = parts.settings.f > 0  # Otherwise no peer is ever in quarantine.
+        self._judged = parts.settings.f > 0  # with f = 0 no peer is ever in quarantine
         self._tables = [new_table(parts.settings) for _ in range(self._n if self._judged else 0)]
-        self._out = torch.empty(0, parts.task.cohort.d)  # reused: new memory for each call is slow
+        self._out = torch.empty(0, parts.task.cohort.d)  # reused, because allocating is slow
         self._locked: dict[int, frozenset[int]] = {}
         self._sparse = self._n >= SPARSE_FROM
-        self._remarkable = np.zeros(self._n, bool)  # tables that are not empty, if they are sparse
+        self._remarkable = np.zeros(self._n, bool)  # for sparse tables: whether it has entries
         self._round_id, self._roster = 0, tuple(range(self._n))
 
     def begin(self, round_id: int, roster: tuple[int, ...]) -> None:
-        """Begin a round. ``roster``: peers that are not known dead."""
+        """Begin a round. ``roster`` has the peers that are not known to be dead."""
         self._round_id, self._roster = round_id, roster
 
     def forget(self, peer: int) -> None:
-        """Drop the table of a restarted peer."""
+        """Replace the trust table of a restarted peer by an empty table."""
         if self._tables:
             self._tables[peer] = new_table(self._settings)
             self._locked.pop(peer, None)
@@ -132,27 +136,28 @@ class Judges:
     # --- quarantine -------------------------------------------------------------------------------
 
     def are_locked(self, receivers: Peers, senders: Peers) -> NDArray[np.bool_]:
-        """Return for each pair whether the first has the second in quarantine, ``(e,)``."""
+        """Return for each pair whether the receiver has the sender in quarantine, ``(e,)`` bool."""
         pairs = [peer * self._n + each for peer, locked in self._locked.items() for each in locked]
         return np.isin(receivers * self._n + senders, np.array(pairs, np.int64))
 
     def count_locked(self) -> Peers:
-        """Return the number of other peers that each peer has in quarantine, ``(n,)``."""
+        """Return the number of peers that each peer has put into quarantine, ``(n,)``."""
         found = np.zeros(self._n, np.int64)
         for peer, locked in self._locked.items():
             found[peer] = len(locked)
         return found
 
     def count_quarantined(self, observers: NDArray[np.bool_]) -> Peers:
-        """Return for each peer the number of observers that have it in quarantine, ``(n,)``."""
+        """Return for each peer the number of observers that have put this peer into quarantine,
+        ``(n,)``."""
         found = np.zeros(self._n, np.int64)
         for peer, locked in self._locked.items():
             found[list(locked)] += bool(observers[peer])
         return found
 
     def find_outside(self, near: Neighbourhoods) -> NDArray[np.bool_]:
-        """Return the members that are left out, ``(e,)`` bool: those in quarantine, unless the rule
-        tolerates f only with them."""
+        """Return which members are left out of the aggregation, ``(e,)`` bool. These are the
+        members in quarantine, unless the rule would have too few updates without them."""
         locked = self.are_locked(near.peers[near.owners], near.members)
         left = near.counts - np.bincount(near.owners[locked], minlength=len(near.peers))
         needed = self._settings.updates_needed(self._settings.f)
@@ -164,11 +169,11 @@ class Judges:
     def aggregate(
         self, vectors: Tensor, near: Neighbourhoods, previous: Tensor | None = None
     ) -> Aggregates:
-        """Run the rule on each neighbourhood. The results are in memory of the next call.
+        """Run the rule on each neighbourhood. The next call overwrites the results.
 
         Args:
             vectors: ``(v, d)``, all finite.
-            previous: ``(m, d)``: the last aggregates; NaN where there is none.
+            previous: ``(m, d)``: last aggregate of each peer; NaN before its first aggregate.
         """
         options: dict[str, Any] = {}
         if "center" in self._rule.needs:
@@ -184,8 +189,9 @@ class Judges:
         return found
 
     def mix(self, vectors: Tensor, near: Neighbourhoods, out: Tensor) -> None:
-        """Write the aggregate of each neighbourhood's differences from the own vector to ``out``,
-        ``(m, d)``; zeros where the rule failed or had no other vector."""
+        """Aggregate, for each neighbourhood, the differences of the members' vectors and the peer's
+        own vector. Write the aggregates to ``out``, ``(m, d)``; zeros where the rule failed or
+        there was no other vector."""
         d, largest = vectors.shape[1], int(near.counts.max(initial=1))
         shifts = self._n > EXACT_MAX and self._rule.rule.translation
         step = CHUNK if shifts else max(1, DIFFERENCES // (largest * d))
@@ -206,7 +212,7 @@ class Judges:
     def _run(
         self, vectors: Tensor, near: Neighbourhoods, judged: bool, options: dict[str, Any]
     ) -> Aggregates:
-        """Run the rule on the neighbourhoods of more than one member."""
+        """Run the rule on the neighbourhoods with more than one member."""
         several = near.counts > 1
         chosen = np.flatnonzero(several)
         rows = np.split(near.rows, near.starts[1:-1])
@@ -234,8 +240,8 @@ class Judges:
         return Aggregates(out, outlyingness, failed)
 
     def _tolerated(self, counts: Peers) -> list[int]:
-        """Return the f of neighbourhoods of these sizes; lower if a neighbourhood has too few
-        members."""
+        """Return the f for neighbourhoods of these sizes. It is smaller than the f of the settings
+        if a neighbourhood has too few members."""
         settings = self._settings
         sizes = range(int(counts.max(initial=0)) + 1)
         by_count = [settings.tolerable(settings.f, size) for size in sizes]
@@ -251,12 +257,12 @@ class Judges:
         outside: Neighbourhoods,
         faulty: Neighbourhoods,
     ) -> None:
-        """Feed the tables as ``GossipRounds`` does.
+        """Update the trust tables as ``GossipRounds`` does.
 
         Args:
-            near, results: Inputs of the rule, and its verdicts.
-            outside: Peers in quarantine; their updates are only measured.
-            faulty: Peers with updates that are not finite.
+            near, results: Inputs and results of the rule.
+            outside: Members in quarantine; only the outlyingness of their updates is used.
+            faulty: Members whose updates are not finite.
         """
         if not self._judged:
             return
@@ -280,7 +286,8 @@ class Judges:
     def _measure(
         self, vectors: Tensor, near: Neighbourhoods, outside: Neighbourhoods, at: int, f: int
     ) -> list[Rejection]:
-        """Return the outlyingness of the updates of one peer's neighbours in quarantine."""
+        """Return the outlyingness of the updates of those neighbours that the peer of neighbourhood
+        ``at`` has in quarantine."""
         part = slice(near.starts[at], near.starts[at + 1])
         beside = slice(outside.starts[at], outside.starts[at + 1])
         given = vectors[np.concatenate([near.rows[part], outside.rows[beside]])]
@@ -310,7 +317,7 @@ class Judges:
 
 
 def forget_ordinary(table: TrustTable) -> bool:
-    """Drop the peers that have full trust. Return whether any others are left."""
+    """Drop the entries of fully trusted peers. Return whether the table still has entries."""
     rows, *counts = table.pack()
     kept = tuple([row for row in rows if (row[1], row[3], row[6]) != (1.0, "normal", 1.0)])
     table.unpack((kept, *counts))

@@ -1,4 +1,5 @@
-"""Lateness in rolling rounds: the time at which a server closes, by the product's own rules."""
+"""Lateness in rolling rounds: computes when a server closes a round, with the deadlines of the
+core."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ from gossip.core import (
 from .presence import Peers, Times
 
 LAGS_COUNTED = 64
-"""Number of lags that a ``Deadline`` uses: only the last ones are passed to it."""
+"""Number of latest lags that a ``Deadline`` uses; older lags are not passed to it."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -30,10 +31,12 @@ class RoundTimes:
     """Times of a rolling round.
 
     Attributes:
-        server: The peer that makes the result.
-        begin_s, finish_s: ``(n,)``: times at which each peer begins the round, and has its update.
-        arrives_s: ``(n,)``: time at which its update reaches the server; infinity means never.
-        skipped_s: ``(n,)``: time after which the server does not wait for a peer.
+        server: Peer that computes the result.
+        begin_s, finish_s: ``(n,)``: time at which each peer begins the round, and time at which its
+            update is ready.
+        arrives_s: ``(n,)``: time at which each peer's update reaches the server; infinity means
+            never.
+        skipped_s: ``(n,)``: time after which the server no longer waits for a peer.
         expected: ``(n,)`` bool: peers that the server waits for.
     """
 
@@ -46,10 +49,10 @@ class RoundTimes:
 
 
 class RollingPatience:
-    """Patience of the servers of a world with late updates.
+    """Decides how long the servers of a world wait for late updates.
 
-    Each server has the lags of its own rounds, as in a run. The durations of rounds and the
-    missed peers are the same for all.
+    As in a run, each server knows the lags only of the rounds that it has served. The durations of
+    rounds and the missed peers are the same for all servers.
     """
 
     def __init__(self, settings: CoreSettings) -> None:
@@ -57,9 +60,9 @@ class RollingPatience:
         self._pace = self._new_deadline()
         self._missed = punctuality.LatenessTracker(self._pace)
         self._deadlines: dict[int, timeouts.Deadline] = {}
-        self._observed = np.zeros(len(settings.peers), bool)  # updates with a recorded lag
-        # lags of the last rounds that each server has served, ``(n,)``; NaN if an update did not
-        # arrive
+        self._observed = np.zeros(len(settings.peers), bool)  # updates whose lag is recorded
+        # Server -> lags in the last rounds that it has served, ``(n,)`` each; NaN if an update did
+        # not arrive.
         self._lags: dict[int, deque[Times]] = {}
 
     def close_s(self, times: RoundTimes, quorum: int) -> float:
@@ -77,7 +80,8 @@ class RollingPatience:
         deadline = self._deadlines[times.server]
         usual = times.expected & ~self._find_slow(times.server, deadline)
         usual_last = float(over[usual].max(initial=first))
-        # The lags of these updates count before the grace of the others is computed.
+        # As in the core, the lags of punctual updates are recorded before the grace for late
+        # updates is computed.
         self._observed = usual & (times.arrives_s <= usual_last)
         self._observed[times.server] = False
         _observe(deadline, times.arrives_s[self._observed] - first)
@@ -87,18 +91,18 @@ class RollingPatience:
         patience_s = min(max(grace_s, patience_s), timeout_s)
         only_slow = usual_last <= first + patience_s
         close = max(usual_last, first + grace_s) if only_slow else first + patience_s
-        # With too few updates for the rule the server waits longer.
+        # The server waits longer if the rule needs more updates.
         usable = np.sort(times.arrives_s[times.expected & np.isfinite(times.arrives_s)])
         enough = min(self._settings.updates_min, len(usable))
         rule = min(float(usable[enough - 1]), first + timeout_s) if enough else first
         return max(float(came[quorum - 1]), min(last, max(close, rule)))
 
     def record_round(self, times: RoundTimes, lags_s: Times, duration_s: float) -> None:
-        """Record the lags and the duration of a round that is over.
+        """Record the lags and the duration of a finished round.
 
         Args:
-            lags_s: ``(n,)``: time from the first update to each other one; NaN if it never
-                came to this server.
+            lags_s: ``(n,)``: time from the arrival of the first update to that of each peer's
+                update, in seconds; NaN if an update never reached the server.
         """
         late = ~self._observed & np.isfinite(lags_s)
         _observe(self._deadlines[times.server], lags_s[late])
@@ -108,8 +112,8 @@ class RollingPatience:
     def record_contributors(
         self, roster: Peers, expected: NDArray[np.bool_], contributors: Peers
     ) -> None:
-        """Record the peers with a used update in a round. ``expected``: ``(n,)`` bool, those
-        that could send one."""
+        """Record the peers whose update was used in a round. ``expected``, ``(n,)`` bool: peers
+        that could send an update."""
         waited_for = set(np.flatnonzero(expected).tolist())
         self._missed.committed(roster.tolist(), waited_for, set(contributors.tolist()))
 
@@ -119,14 +123,14 @@ class RollingPatience:
         return timeouts.Deadline(rounds.grace_mads, rounds.grace_floor_s, most_s, LAGS_COUNTED)
 
     def _find_slow(self, server: int, deadline: timeouts.Deadline) -> NDArray[np.bool_]:
-        """Return the peers that the server has recorded as slow, ``(n,)``, as
-        ``LatenessTracker``."""
+        """Return which peers the server considers slow, ``(n,)`` bool, as ``LatenessTracker``
+        does."""
         n = len(self._settings.peers)
         missed = np.fromiter(map(self._missed.is_missed, range(n)), bool, n)
         known = self._lags.get(server, ())
         if len(known) < PEER_TIMES_MIN:
             return missed
-        lags = np.sort(np.stack(list(known)), axis=0)  # NaN last
+        lags = np.sort(np.stack(list(known)), axis=0)  # sorts NaN to the end
         counts = np.isfinite(lags).sum(axis=0)
         middle = np.minimum(counts // 2, len(lags) - 1)
         medians = lags[middle, np.arange(n)]

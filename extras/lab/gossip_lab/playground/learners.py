@@ -3,9 +3,10 @@
     cohort = Cohort(make_model("mlp:32", features=64, classes=10, seed=0), features=64)
     gradients = cohort.gradients(parameters, Batches(images, chosen, labels))  # (n, d)
 
-There are three ways, which agree to the rounding of float32. ``products``: batched matrix products,
-for networks of linear layers and rectified units. ``vmap``: ``torch.func.vmap`` over the learners,
-for most modules. ``loop``: autograd for one learner after the other, for all modules.
+There are three ways to compute the learners, with the same results up to rounding in float32.
+``products``: batched matrix products, for networks of linear layers and ReLUs. ``vmap``:
+``torch.func.vmap`` over the learners, for most modules. ``loop``: autograd for one learner after
+the other, for all modules.
 """
 
 from __future__ import annotations
@@ -28,13 +29,14 @@ from gossip.errors import ConfigError
 
 WayName = Literal["auto", "products", "vmap", "loop"]
 IMAGES_AT_ONCE = 256
-"""Images in a forward pass of one learner: larger passes do not fit the cache, and take twice as
-long per image."""
+"""Maximum number of images in a forward pass of one learner. Larger passes do not fit into the
+cache, and take twice as long per image."""
 AT_ONCE = 64
-"""Number of learners in one call: their parameters, if small, fit a processor's cache. Chunks are
-cut in the same way for any number of threads, so they do not affect the results."""
+"""Maximum number of learners in one call, so that the parameters of small models fit into the CPU
+cache. The chunks do not depend on the number of threads, so the results do not depend on it
+either."""
 EVALUATED_AT_ONCE = 16
-"""Learners that are evaluated in one call, on all test samples."""
+"""Maximum number of learners that are evaluated in one call, on all test samples."""
 
 
 class Batches(NamedTuple):
@@ -42,8 +44,8 @@ class Batches(NamedTuple):
 
     Attributes:
         images: ``(samples, features)``, all samples of the data set.
-        chosen: ``(n, batch)`` int64, the samples of each learner.
-        labels: ``(n, batch)`` int64, their labels.
+        chosen: ``(n, batch)`` int64, indices of each learner's samples in ``images``.
+        labels: ``(n, batch)`` int64, labels of the chosen samples.
     """
 
     images: Tensor
@@ -55,8 +57,8 @@ class Evaluation(NamedTuple):
     """Evaluation of n learners.
 
     Attributes:
-        accuracy: ``(n,)``, 0 to 1; 0 for parameters that are not finite.
-        loss: ``(n,)``, the mean cross-entropy; infinity for such parameters.
+        accuracy: ``(n,)``, 0 to 1; 0 if the parameters are not finite.
+        loss: ``(n,)``, mean cross-entropy; infinity if the parameters are not finite.
     """
 
     accuracy: NDArray[np.float64]
@@ -75,11 +77,12 @@ class _Way(Protocol):
     def descend(
         self, parameters: Tensor, images: Tensor, labels: Tensor, lr: float, kept: float
     ) -> None:
-        """Take a step of plain SGD from ``kept`` times the parameters, in place. The gradient is
-        that at the parameters themselves."""
+        """Make a step of plain SGD in place: parameters = ``kept`` * parameters - ``lr`` *
+        gradient. The gradient is taken at the parameters before the step."""
 
     def logits(self, parameters: Tensor, images: Tensor) -> Tensor:
-        """Return ``(n, samples, classes)`` for the same images ``(samples, features)``."""
+        """Return the logits of all learners on the same images, ``(n, samples, classes)``.
+        ``images``: ``(samples, features)``."""
 
 
 class Cohort:
@@ -87,19 +90,20 @@ class Cohort:
 
     Args:
         model: Module ``(samples, features) -> (samples, classes)`` without buffers and without
-            dropout. Its parameters are the initial ones.
-        features: Numbers of a sample.
-        way: ``auto`` is the fastest that the model allows.
-        threads: Threads that compute; None means one for each processor of this process.
+            dropout. Its parameters become the initial parameters.
+        features: Number of features of a sample.
+        way: Way to compute; ``auto`` is the fastest way that the model allows.
+        threads: Number of threads; None means one thread for each processor that this process may
+            use.
 
     Attributes:
         initial: ``(d,)`` float32, the initial parameters.
         d: Number of parameters.
-        shapes: Shapes of the model's tensors, in the order of the parameters.
+        shapes: Shapes of the model's parameter tensors, in their order in ``initial``.
         way: The way in use.
-        why: Reason why a faster way is not in use; empty if the fastest one is.
+        why: Reason why a faster way is not in use; empty if the fastest way is in use.
 
-    Raises: ConfigError: The model has buffers, or does not allow the way.
+    Raises: ConfigError: The model has buffers or dropout, or cannot be computed in this way.
     """
 
     def __init__(
@@ -138,8 +142,7 @@ class Cohort:
         return found
 
     def logits(self, parameters: Tensor, images: Tensor) -> Tensor:
-        """Return the scores of one learner, ``(d,)``, for each image and class: ``(samples,
-        classes)``."""
+        """Return the logits of one learner, ``(samples, classes)``. ``parameters``: ``(d,)``."""
         parts = torch.split(images, IMAGES_AT_ONCE)
         found = [self._way.logits(parameters[None], some)[0] for some in parts]
         return torch.cat(found) if len(found) > 1 else found[0]
@@ -147,11 +150,12 @@ class Cohort:
     def descend(
         self, parameters: Tensor, batches: Batches, lr: float, steps: int = 1, decay: float = 0.0
     ) -> None:
-        """Take consecutive steps of plain SGD on equal parts of each learner's batch.
+        """Make ``steps`` consecutive steps of plain SGD, each on an equal part of each learner's
+        batch.
 
         Args:
             parameters: ``(n, d)``, contiguous; changed in place.
-            decay: Weight decay: this multiple of the parameters is added to each gradient.
+            decay: Coefficient of weight decay.
         """
         size = batches.labels.shape[1] // steps
 
@@ -165,7 +169,8 @@ class Cohort:
         self._in_chunks(work, len(batches.labels), AT_ONCE)
 
     def evaluate(self, parameters: Tensor, images: Tensor, labels: Tensor) -> Evaluation:
-        """Return accuracy and loss of each learner, ``(n, d)``, on the same samples."""
+        """Return accuracy and loss of each learner on the same samples. ``parameters``: ``(n,
+        d)``."""
         n = len(parameters)
         accuracy, loss = torch.zeros(n, dtype=torch.float64), torch.full((n,), torch.inf)
 
@@ -188,7 +193,7 @@ class Cohort:
                 work(chunk)
             return
         within = torch.get_num_threads()
-        torch.set_num_threads(1)  # the threads are ours: one for each chunk
+        torch.set_num_threads(1)  # parallel over chunks, not within an operation
         try:
             with ThreadPoolExecutor(min(self._threads, len(chunks))) as pool:
                 list(pool.map(work, chunks))
@@ -225,12 +230,11 @@ class Cohort:
 
 
 class _Forward:
-    """Forward pass and loss of a module as functions of flat parameters ``(d,)``."""
+    """Forward pass and loss of a module, as functions of a flat parameter vector ``(d,)``."""
 
     def __init__(self, model: nn.Module) -> None:
         self._original = deepcopy(model)
-        # A call writes parameters into a module, so two calls must not use the same module at a
-        # time.
+        # A call writes parameters into a module, so concurrent calls must not use the same module.
         self._spare = [model]
         self._shapes = {name: each.shape for name, each in model.named_parameters()}
         self._sizes = [math.prod(shape) for shape in self._shapes.values()]
@@ -302,14 +306,15 @@ class _Products:
     """Linear layers with ReLUs between them, as batched matrix products.
 
     Args:
-        layers: Inputs and outputs of each layer. Each has a bias.
+        layers: ``(in_features, out_features)`` of each layer. Each layer has a bias.
     """
 
     def __init__(self, layers: Sequence[tuple[int, int]]) -> None:
         self._layers = layers
 
     def _cut(self, parameters: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield views of each layer's weights ``(n, outputs, inputs)`` and biases."""
+        """Yield views of the weights ``(n, outputs, inputs)`` and biases ``(n, outputs)`` of each
+        layer."""
         begin = 0
         for inputs, outputs in self._layers:
             middle, end = begin + inputs * outputs, begin + (inputs + 1) * outputs
@@ -330,8 +335,8 @@ class _Products:
     def _errors(
         self, parameters: Tensor, images: Tensor, labels: Tensor
     ) -> Iterator[tuple[int, Tensor, Tensor]]:
-        """Yield number, errors and inputs of each layer, from the last to the first. The weights of
-        a layer may be changed once it was yielded."""
+        """Yield the index, the backpropagated errors and the inputs of each layer, from the last
+        layer to the first. After a layer was yielded, its weights may be changed."""
         parts = list(self._cut(parameters))
         *inputs, logits = self._forward(parts, images)
         error = logits.softmax(dim=2)
@@ -380,6 +385,6 @@ def _linear_layers(model: nn.Module) -> list[tuple[int, int]] | None:
 
 
 def _is_random(model: nn.Module) -> bool:
-    """Whether a forward pass in training draws numbers."""
+    """Whether a forward pass in training mode is random, as with dropout."""
     kinds = nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.RReLU
     return any(isinstance(each, kinds) and getattr(each, "p", 1.0) for each in model.modules())

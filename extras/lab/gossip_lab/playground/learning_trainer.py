@@ -1,4 +1,4 @@
-"""Trainer of a simulated peer that learns: the protocol of the simulator, with a real model."""
+"""Trainer of a simulated peer that trains a real model."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from .states import ModelState, StateTable
 
 RULE_S, APPLY_S, SNAPSHOT_S = 0.0001, 0.0002, 0.0005
 """Virtual time to aggregate, to apply a round, and to copy or restore a state, in seconds. The
-simulator's other trainer takes the same."""
+simulator's toy trainer takes the same time."""
 
 
 class RuleRunner:
-    """The aggregation of a node, at once. The shortcut of rules like the mean, which adds up
-    separate rows, is disabled, because its order of rounding differs from that of the rule itself.
+    """Aggregation of a node, computed synchronously. Rules like the mean have a shortcut that adds
+    up separate rows. The shortcut is disabled, because it rounds differently from the rule itself.
 
     Args:
-        centered: Whether the rule may receive the local row as its center, as in gossip rounds.
+        centered: Whether the rule may receive the local update as its center, as in gossip rounds.
     """
 
     def __init__(self, rule: BoundRule, *, centered: bool) -> None:
@@ -41,7 +41,7 @@ class RuleRunner:
         self._reducer = Reducer(bound, _AtOnce(), self._answers.append, centered=centered)
 
     def run(self, work: Aggregate) -> Aggregated:
-        """Return the answer to a request of the core."""
+        """Return the result of an aggregation that the core requested."""
         if not work.rows:
             return Aggregated(work.ticket, None, reason=events.NO_ROWS)
         self._reducer.reduce(work)
@@ -49,7 +49,7 @@ class RuleRunner:
 
 
 class _AtOnce(Worker):
-    """Also runs large jobs at once, because virtual time does not pass."""
+    """Worker that runs all jobs synchronously, because no virtual time passes while a job runs."""
 
     def __init__(self) -> None:
         pass
@@ -60,13 +60,14 @@ class _AtOnce(Worker):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SharedParts:
-    """Shared parts of the trainers of all peers.
+    """Parts that the trainers of all peers share.
 
     Attributes:
-        samples: Samples of an update.
-        seed: Seed of sketches.
-        seconds: Returns the virtual time of an update, ``(peer, round) -> seconds``.
-        record_state: Called when a peer has a new state, with the effect that led to it.
+        samples: Number of samples in an update.
+        seed: Seed of the sketches.
+        seconds: Function ``(peer, round) -> seconds``: virtual time to compute an update.
+        record_state: Function that is called when a peer has a new state, with the effect that
+            caused the new state.
     """
 
     states: StateTable
@@ -79,7 +80,7 @@ class SharedParts:
 
 
 class LearningTrainer:
-    """Trainer of one incarnation of a peer. While it computes, it does no other work."""
+    """Trainer of one incarnation of a peer. While it computes an update, other effects wait."""
 
     def __init__(self, peer: PeerId, shared: SharedParts) -> None:
         self.peer, self.shared = peer, shared
@@ -90,22 +91,24 @@ class LearningTrainer:
         self._changed_at = 0.0
 
     def on_start(self, now: float) -> list[tuple[float, Said]]:
-        """Return the event that the model is ready."""
+        """Return the event with which the trainer reports that its model is ready."""
         self._changed_at = now
         d = len(self.state.parameters)
         layout = struct.pack("<Q", d)
         return [(0.0, events.Prepared(layout, self.state.digest, (bytes_for(d),)))]
 
     def progress(self, now: float) -> events.TrainerProgress:
-        """Return the next round, and the time since it became the next one."""
+        """Return the next round, and the time since the last round was applied or a state was
+        restored, in seconds."""
         return events.TrainerProgress(self.next_round, max(0.0, now - self._changed_at))
 
     def is_still_valid(self, event: Said) -> bool:
-        """Whether the event was not replaced by a newer one."""
+        """Whether the event is still valid: an update is no longer valid if a newer update has
+        replaced it."""
         return not isinstance(event, events.Contributed) or event is self._computing
 
     def put_off(self, said: Said) -> Sequence[Effect]:
-        """Return the effects that have waited for the end of the computation."""
+        """Return the effects that have waited for the end of this computation."""
         if said is not self._computing:
             return ()
         self._computing = None
@@ -113,8 +116,9 @@ class LearningTrainer:
         return waiting
 
     def on_effect(self, effect: Effect, now: float) -> list[tuple[float, Said]]:
-        """Carry out a command of the core, and return the answers with their delays."""
-        if isinstance(effect, events.Aggregate):  # work of the node
+        """Carry out an effect of the core. Return the replies with their delays in seconds."""
+        # Done by the node, also while the trainer computes.
+        if isinstance(effect, events.Aggregate):
             return [(RULE_S, self.shared.rule.run(effect))]
         if self._computing is not None and not isinstance(effect, events.StartRound):
             self._waiting.append(effect)
@@ -153,7 +157,7 @@ class LearningTrainer:
         return self.shared.seconds(self.peer, go.round_id), self._computing
 
     def _snapshot(self) -> events.SnapshotTaken:
-        # state that is equal on all peers, settings of the script, local state
+        # replicated state, settings of the script, local state
         parts = (self.state.pack(), struct.pack("<i", 0), struct.pack("<i", self.peer))
         content, sizes = np.frombuffer(b"".join(parts), np.uint8), tuple(map(len, parts))
         payload = Payload(content, content.nbytes, True, *described(content, sizes))

@@ -1,7 +1,7 @@
-"""Faults of a world: the faults of fault plans that the playground supports, for many peers at
-once.
+"""Faults of a world. The playground supports some faults of fault plans, and lets a fault name many
+peers.
 
-A world's faults are written as those of a run (``crash:3@50``, ``restart:3@50+2s``,
+The faults of a world are written like those of a run (``crash:3@50``, ``restart:3@50+2s``,
 ``hang:3@50+2s``, ``slow:2*4``, ``sign_flip:5,6*10``, ``label_flip:5``), and crash, restart, hang
 and slow may name a range of peers, as in ``crash:0-49@50``.
 """
@@ -23,8 +23,8 @@ class Mishaps:
     """Faults of a world.
 
     Attributes:
-        crashes, restarts, hangs, slow: Faults of one peer each.
-        attacks: Attacks on updates and on data, each with its peers.
+        crashes, restarts, hangs, slow: Faults; each has a single peer.
+        attacks: Attacks on updates and on data; each has one or more peers.
         byzantine: All peers of ``attacks``.
     """
 
@@ -43,8 +43,8 @@ class Mishaps:
 def read_mishaps(words: Iterable[str], peers: int) -> Mishaps:
     """Read the faults of a world with this number of peers.
 
-    Raises: BadFault: A word is not a fault, a fault is not played here, or a peer is not of the
-        world.
+    Raises: BadFault: A text is not a fault, the playground does not support the fault, or there is
+        no such peer.
     """
     faults = [fault for word in words for each in _one_by_one(word) for fault in parse(each)]
     by_kind: dict[type[Fault], list[Fault]] = {
@@ -72,7 +72,8 @@ def read_mishaps(words: Iterable[str], peers: int) -> Mishaps:
 
 
 def _one_by_one(word: str) -> list[str]:
-    """Return a word for each peer, if a fault of a single peer names several."""
+    """Split a fault that names several peers into one text for each peer. Return other texts
+    unchanged."""
     match = _RANGE.fullmatch(word.strip())
     if match is None or not {",", "-"}.intersection(match["peers"]):
         return [word]

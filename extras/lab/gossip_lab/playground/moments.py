@@ -1,4 +1,4 @@
-"""State of a world after a round, as both engines return it."""
+"""State of a world after a round, in the form that both engines yield."""
 
 from __future__ import annotations
 
@@ -21,14 +21,15 @@ class Moment:
         virtual_s: Virtual time at which half of the present peers had applied the round, in
             seconds since the start.
         bytes_sent: Total bytes of the payloads of all peers so far.
-        samples: Samples in all updates used so far.
+        samples: Total number of samples in all updates that were used so far.
         parameters: ``(n, d)`` float32, the parameters of each peer after the round. In rolling
-            rounds all present replicas are equal, and this may be one expanded row. The row of an
-            absent peer is its last one.
+            rounds all present replicas are equal, so the tensor may be one expanded row. An absent
+            peer has its last parameters.
         present: ``(n,)`` bool: peers that take part at the end of the round.
-        quarantined: ``(n,)`` int: for each peer, the present honest peers that have it in
-            quarantine.
-        lost: Whether the round made no step: in gossip rounds, on any present peer.
+        quarantined: ``(n,)`` int: for each peer, the number of present honest peers that have put
+            this peer into quarantine.
+        lost: Whether the round made no step. In gossip rounds: whether any present peer made no
+            step.
     """
 
     rounds: int
@@ -42,11 +43,12 @@ class Moment:
 
     @property
     def is_replicated(self) -> bool:
-        """Whether all rows of ``parameters`` are one row in memory."""
+        """Whether ``parameters`` is one expanded row."""
         return self.parameters.stride(0) == 0
 
     def digest(self) -> bytes:
-        """Return blake2b-16 of the parameters of the present peers, by number."""
+        """Return the BLAKE2b digest (16 bytes) of the parameters of the present peers, in the order
+        of their ids."""
         digest = blake2b(digest_size=16)
         for peer in np.flatnonzero(self.present).tolist():
             digest.update(self.parameters[peer].contiguous().numpy().tobytes())
@@ -57,5 +59,5 @@ class Engine(Protocol):
     """Engine that plays a world."""
 
     def moments(self) -> Iterator[Moment]:
-        """Play the world round by round, without end. The caller stops when it has enough."""
+        """Play the world round by round, without end. The caller stops the iteration."""
         ...

@@ -3,9 +3,9 @@
     found = aggregate_neighbourhoods(load("trimmed_mean"), models, neighbours, f=1, judged=False)
     models = found.aggregates
 
-A rule that works coordinate by coordinate runs once for several neighbourhoods of one size. Their
-updates lie side by side, as columns of one wide matrix that fits into the cache. Any other rule
-runs once for each neighbourhood.
+A coordinate-wise rule runs once for several neighbourhoods of the same size. The updates of these
+neighbourhoods are concatenated as columns of one wide matrix that fits into the cache. Any other
+rule runs once for each neighbourhood.
 """
 
 from __future__ import annotations
@@ -28,11 +28,12 @@ from gossip.errors import ConfigError, UnknownName
 
 log = logging.getLogger(__name__)
 PER_PEER = frozenset({"center", "evaluate", "gradient", "previous", "usual"})
-"""Options with a value for each neighbourhood; f may be one number for all."""
+"""Options with one value for each neighbourhood. ``f`` is not listed, because it may also be one
+number for all."""
 SHARED = frozenset({"learning_rate", "round_id"})
-"""Options with one value for all."""
+"""Options with one value for all neighbourhoods."""
 WIDE = 2**19
-"""Largest number of elements of a wide matrix, 2 MiB in float32."""
+"""Maximum number of elements of a wide matrix: 2 MiB in float32."""
 Neighbours: TypeAlias = Sequence[Sequence[int]] | Tensor
 
 
@@ -42,12 +43,12 @@ class NeighbourhoodVerdicts:
 
     Attributes:
         aggregates: ``(m, d)``, dtype and device of the updates; NaN where the rule failed.
-        reasons: Reason why the rule failed, for each neighbourhood; None if it did not.
-        lengths: ``(m,)`` float64: ``Verdict.length``, for a rule that names ``usual``.
-        mask: ``(m, k)``: True for the updates of an aggregate, including those with weight 0; False
-            beyond the end of a neighbourhood, and where the rule failed.
-        weights, outlyingness: ``(m, k)`` float64 as in ``Verdict``, in the order of the
-            neighbourhood; 0 where ``mask`` is False. All 0 if the neighbourhoods are not judged.
+        reasons: Reason why the rule failed, or None, for each neighbourhood.
+        lengths: ``(m,)`` float64: ``Verdict.length``, used by rules with the argument ``usual``.
+        mask: ``(m, k)``: True for the updates that the rule received, also if their weight is 0.
+            False for padding, and where the rule failed.
+        weights, outlyingness: ``(m, k)`` float64: as in ``Verdict``, in the order of the
+            neighbourhood; 0 where ``mask`` is False, and all 0 if not ``judged``.
     """
 
     aggregates: Tensor
@@ -69,30 +70,31 @@ def aggregate_neighbourhoods(
 ) -> NeighbourhoodVerdicts:
     """Aggregate every neighbourhood with the rule.
 
-    The rule may refuse a neighbourhood, raise, or return an aggregate that is not finite. This
-    does not affect the other neighbourhoods.
+    If the rule raises an exception or returns an aggregate that is not finite, only this
+    neighbourhood fails.
 
     Args:
         updates: ``(n, d)``, one row per peer, all finite.
-        neighbours: Rows of each of m neighbourhoods, the peer's own row among them. An ``(m, k)``
-            tensor if all have k.
-        judged: Whether to return weights and outlyingness. True if results are those of
-            ``rule.explain``, bit for bit. False if aggregates are those of ``rule``, which differ
-            from those by rounding for some rules.
-        out: ``(m, d)``, memory for the aggregates, which shares nothing with ``updates``. New
-            memory takes a quarter of the time of a mean.
-        options: Arguments that the rule may name. ``f``, the Byzantine peers to tolerate, is one
-            number or m. ``center``, ``gradient`` and ``previous`` are ``(m, d)``, or m vectors;
-            ``usual`` has m numbers and ``evaluate`` m functions. None instead of a vector means
-            that this neighbourhood has none. ``learning_rate`` and ``round_id`` are numbers.
-    Raises: ConfigError: The arguments do not fit each other, or the rule needs an argument that is
-        missing.
+        neighbours: Rows of ``updates`` in each of m neighbourhoods, including the peer's own row.
+            An ``(m, k)`` tensor if all neighbourhoods have k rows.
+        judged: Whether to return weights and outlyingness. If True, results are bitwise equal to
+            those of ``rule.explain``; if False, aggregates are bitwise equal to those of ``rule``.
+            For some rules these two round differently.
+        out: ``(m, d)``, memory for the aggregates. It must not overlap with ``updates``. Allocating
+            new memory takes a quarter of the time of a mean.
+        options: Arguments for the rule; only those that the rule has are passed. ``f``, the number
+            of Byzantine peers to tolerate, is one number or m numbers. ``center``, ``gradient`` and
+            ``previous`` are ``(m, d)``, or m vectors; None in place of a vector means that the
+            neighbourhood has no such vector. ``usual`` has m numbers, and ``evaluate`` m functions.
+            ``learning_rate`` and ``round_id`` are numbers.
+    Raises: ConfigError: The shapes of the arguments do not fit each other, or an argument that the
+        rule needs is missing.
     """
     n, d = (rows := Rows.of(updates)).n, rows.d
     members, sizes = _read_rows(neighbours, n)
     m, k = len(sizes), int(sizes.max(initial=0))
     options = {name: values for name, values in options.items() if values is not None}
-    rule.chosen(options)  # It rejects the call if the rule needs more.
+    rule.chosen(options)  # Raises if an argument that the rule needs is missing.
     f = options.pop("f", 0)
     tolerated = [f] * m if isinstance(f, int) else [int(each) for each in f]
     for name, values in [("f", tolerated), *options.items()]:
@@ -139,8 +141,8 @@ def aggregate_neighbourhoods(
 
 
 def _read_rows(neighbours: Neighbours, n: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the concatenated rows of all neighbourhoods, and the size of each. Raises
-    ConfigError: There is no such row."""
+    """Return the concatenated rows of all neighbourhoods, and the size of each. Raises:
+    ConfigError: A neighbourhood has a row that ``updates`` lacks."""
     if isinstance(neighbours, Tensor):
         members = neighbours.to("cpu", torch.int64).reshape(-1).numpy()
         sizes = np.full(len(neighbours), neighbours.shape[1], np.int64)
@@ -158,7 +160,7 @@ def _read_rows(neighbours: Neighbours, n: int) -> tuple[NDArray[np.int64], NDArr
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """A rule with its arguments, and its results so far."""
+    """A rule with its arguments and the results so far."""
 
     rule: BoundRule
     updates: Tensor
@@ -167,23 +169,25 @@ class _Run:
     found: NeighbourhoodVerdicts
 
     def aggregate(self, peers: Sequence[int], members: Tensor, f: int) -> None:
-        """Aggregate neighbourhoods of one size. ``members``: ``(peers, size)``, their rows."""
+        """Aggregate neighbourhoods of one size. ``members``, ``(peers, size)``: rows of each
+        neighbourhood."""
         if not self._aggregate_together(peers, members, f):
             for peer, rows in zip(peers, members, strict=True):
                 self._aggregate_one(peer, rows, f)
 
     def _aggregate_together(self, peers: Sequence[int], members: Tensor, f: int) -> bool:
-        """Aggregate all of them in one run of the rule. Returns: False if that is not possible."""
+        """Aggregate all neighbourhoods in one call of the rule. Return False if this is not
+        possible."""
         rule, (count, size) = self.rule.rule, members.shape
         if (
             not isinstance(rule, CoordinateRule)
             or self.rule.needs & PER_PEER
-            # The function may then return its own verdict.
+            # Such a function may return its own verdict.
             or (self.judged and not rule.takes_columns)
         ):
             return False
         rows = self.updates.index_select(0, members.T.reshape(-1))
-        wide = rows.view(size, count * rows.shape[1])  # row i: the i-th update of each of them
+        wide = rows.view(size, count * rows.shape[1])  # row i: i-th update of each neighbourhood
         try:
             options = self.rule.chosen({**self.options, "f": f})
             if self.judged:
@@ -191,7 +195,8 @@ class _Run:
             else:
                 aggregates = rule(wide, **options).view(count, -1)
         except Exception as error:  # noqa: BLE001
-            # Each neighbourhood then has its own result, or its own reason.
+            # The neighbourhoods are then aggregated one by one, so that each has its own result or
+            # reason.
             log.debug("neighbourhoods run one by one: rule=%s reason=%s", self.rule.name, error)
             return False
         if self.judged:
@@ -219,7 +224,7 @@ class _Run:
         except ConfigError as error:
             self.found.reasons[peer] = str(error)
         except Exception as error:  # noqa: BLE001
-            # An update of a Byzantine peer may break the rule, but must not end the round.
+            # The update of a Byzantine peer may make the rule fail, but must not end the round.
             reason = f"{self.rule.name} failed: {type(error).__name__}: {error}"
             self.found.reasons[peer] = reason[:200]
 

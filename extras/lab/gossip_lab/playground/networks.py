@@ -15,19 +15,20 @@ from torch import Tensor, nn
 from gossip.errors import ConfigError, UnknownName
 
 MEAN, DEVIATION = 0.1307, 0.3081
-"""Mean and standard deviation of the pixels of MNIST's training images, from 0 to 1."""
+"""Mean and standard deviation of the pixels of MNIST's training images, scaled to the range 0 to
+1."""
 SIDE = 28
 
 
 def make_model(spec: str, features: int, classes: int, seed: int) -> nn.Module:
-    """Return a model of ``(samples, features) -> (samples, classes)``, its parameters drawn from
-    ``seed``.
+    """Return a model ``(samples, features) -> (samples, classes)``. Its initial parameters depend
+    on ``seed``.
 
     Args:
-        spec: ``linear``; ``mlp:128`` or ``mlp:128-64``, the units of its hidden layers;
-            ``logreg_mnist``, ``fc_mnist`` and ``cnn_mnist`` of ByzFL's benchmark, or ``small_cnn``
-            with 6,000 parameters, for images of 28 by 28; or ``file.py:name``, a function
-            ``(features, classes) -> torch.nn.Module``.
+        spec: ``linear``; ``mlp:128`` or ``mlp:128-64``, with the number of units of each hidden
+            layer; for images of 28 by 28 pixels ``logreg_mnist``, ``fc_mnist`` and ``cnn_mnist`` of
+            ByzFL's benchmark, or ``small_cnn`` with 6,000 parameters; or ``file.py:name``, a
+            function ``(features, classes) -> torch.nn.Module``.
     Raises: ConfigError: There is no such model, or it does not fit these data.
     """
     make = _from_file(spec) if ".py:" in spec else _built_in(spec)
@@ -90,7 +91,7 @@ def _built_in(spec: str) -> Callable[[int, int], nn.Module]:
 
 
 class _Standardised(nn.Module):
-    """Pixels of images from 0 to 1, normalised with the mean and deviation of MNIST."""
+    """Layer that normalises pixels from 0 to 1 with the mean and standard deviation of MNIST."""
 
     def forward(self, images: Tensor) -> Tensor:
         return ((images - MEAN) / DEVIATION).view(-1, 1, SIDE, SIDE)
@@ -103,7 +104,7 @@ def _cnn() -> list[nn.Module]:
 
 
 def _small_cnn() -> list[nn.Module]:
-    """Return convolutions with a stride of 2 instead of max pooling, which takes longer."""
+    """Return convolutions with a stride of 2, because max pooling takes longer."""
     first = [nn.Conv2d(1, 8, 5, stride=2), nn.ReLU()]
     return [*first, nn.Conv2d(8, 16, 5, stride=2), nn.ReLU(), nn.Flatten()]
 
@@ -114,7 +115,8 @@ _OF_IMAGES: dict[str, tuple[int, Callable[[], list[nn.Module]]]] = {
     "cnn_mnist": (500, _cnn),
     "small_cnn": (256, _small_cnn),
 }
-"""Models of images: inputs of the last layer, and the layers before it."""
+"""Name of an image model -> number of inputs of its last layer, and a function that makes the
+layers before the last."""
 NAMES = ("linear", "mlp", *_OF_IMAGES)
 
 

@@ -30,9 +30,9 @@ CURVES = {
     "falsely_quarantined": "Honest peers in quarantine",
     "present": "Present peers",
 }
-"""Metrics that are drawn, and their titles."""
+"""Metric -> title of its chart."""
 AXES: Mapping[html.Axis, str] = {"time": "virtual_s", "round": "round", "bytes": "bytes"}
-"""Axes of the curves, and the columns of a row that they show."""
+"""Horizontal axis of a chart -> column of a row that it shows."""
 POINTS = 120
 PEERS_SHOWN, CLASSES_SHOWN = 100, 40
 FOOTER = "Made from the rows of the playground alone: time is virtual, bytes are those of payloads."
@@ -55,7 +55,7 @@ def page_of_run(world: World, run: PlayedRun, task: Task) -> str:
 
 
 def page_of_sweep(sweep: Sweep) -> str:
-    """Return the page of a sweep: means over the seeds, with intervals of 95 %.
+    """Return the page of a sweep, with means over the seeds and 95 % confidence intervals.
 
     Raises: ConfigError: jinja2 is not installed.
     """
@@ -101,7 +101,7 @@ def _facts(run: PlayedRun) -> list[html.Fact]:
 
 
 def _curves(runs: Mapping[str, Sequence[PlayedRun]]) -> html.Section:
-    """Draw each metric over each axis, with a curve for each setting."""
+    """Draw a chart for each metric and axis, with a curve for each setting."""
     found = html.Section("curves", "Curves")
     if any(len(each) > 1 for each in runs.values()):
         found.text.append("Means over the seeds; the bands are intervals of 95 %.")
@@ -119,7 +119,8 @@ def _chart(
     x = np.unique([at for curve in every for at, _ in curve])
     if not len(x):
         return None
-    if len(x) > POINTS or axis != "round":  # Settings differ in time and bytes.
+    # Settings differ in the times and bytes of their evaluations, so the points are interpolated.
+    if len(x) > POINTS or axis != "round":
         x = np.linspace(x[0], x[-1], POINTS)
     lines = []
     for style, (name, several) in enumerate(runs.items()):
@@ -140,17 +141,17 @@ def _interpolated(curve: Sequence[tuple[float, float]], x: _Floats) -> _Floats:
 
 
 def _band(values: _Floats) -> tuple[_Floats, _Floats, _Floats]:
-    """Return the mean of the rows and the ends of its interval of 95 %; NaN where a row has no
-    value."""
+    """Return the mean over the rows, and the lower and upper end of its 95 % confidence interval.
+    All are NaN where a row has no value."""
     known = np.isfinite(values).all(axis=0)
     ends = np.full((values.shape[1], 2), np.nan)
-    for at in np.flatnonzero(known):  # none if a setting was evaluated once
+    for at in np.flatnonzero(known):  # empty if a setting was evaluated only once
         ends[at] = estimates.Estimate(tuple(values[:, at].tolist())).interval
     return values.mean(axis=0), ends[:, 0], ends[:, 1]
 
 
 def _placement(task: Task) -> html.Section:
-    """Draw the samples of each class that each peer holds."""
+    """Draw the number of samples of each class, for each peer."""
     labels = task.data.labels.numpy()
     shown = range(0, len(task.shares), -(-len(task.shares) // PEERS_SHOWN))
     classes = min(task.data.classes, CLASSES_SHOWN)

@@ -1,4 +1,5 @@
-"""Parts of a world that both engines play with: the product's own topology, rule and settings."""
+"""Parts of a world for both engines, such as the topology, the rule and the settings of the
+core."""
 
 from __future__ import annotations
 
@@ -21,9 +22,9 @@ class Parts:
 
     Attributes:
         settings: Settings of the core, the same in both engines and in a real run.
-        availability: Presence of each peer. Its end is a crash without notice, and
-            its next begin is a restart.
-        moves: Swaps of samples between peers; None if each keeps its share.
+        availability: Presence of each peer. When it ends, the peer crashes without notice. When it
+            begins again, the peer restarts.
+        moves: Policy of swaps of samples between peers; None if peers do not swap.
     """
 
     settings: CoreSettings

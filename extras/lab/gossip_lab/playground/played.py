@@ -1,4 +1,4 @@
-"""Result of a played world: tidy rows, and the curves in them."""
+"""Result of a played world as tidy rows, and curves from these rows."""
 
 from __future__ import annotations
 
@@ -29,14 +29,16 @@ METRICS = (
 )
 """Metrics of the rows.
 
-- ``worst``, ``mean``, ``p10``: accuracy (0 to 1) on the test samples, of the worst, the mean and
-  the tenth percentile of present honest replicas; ``loss``: their mean loss.
-- ``consensus_distance``: root mean square distance of their parameters from the mean, over its
-  norm.
-- ``quarantined``: share of pairs of a present honest peer and a Byzantine one in which the first
-  has the second in quarantine.
-- ``falsely_quarantined``: the same share for pairs of a present honest peer and another honest one.
-- ``present``: present peers; ``samples``: samples in all updates that were used so far.
+- ``worst``, ``mean``, ``p10``: worst, mean and tenth percentile of the accuracy (0 to 1) of the
+  present honest replicas on the test samples; ``loss``: mean loss of these replicas.
+- ``consensus_distance``: root mean square distance of the parameters of these replicas from their
+  mean, divided by the norm of the mean.
+- ``quarantined``: among the pairs of a present honest peer and a Byzantine peer, the share in which
+  the honest peer has put the Byzantine peer into quarantine.
+- ``falsely_quarantined``: the same share for pairs of a present honest peer and another honest
+  peer.
+- ``present``: number of present peers; ``samples``: total number of samples in all updates that
+  were used so far.
 """
 
 
@@ -51,9 +53,9 @@ class Row(NamedTuple):
         seed: Seed of the world.
         round: Number of rounds so far.
         virtual_s: Virtual time in seconds.
-        bytes: Bytes of payloads that were sent so far.
+        bytes: Total bytes of all payloads sent so far.
         metric: One of ``METRICS``.
-        value: Its value.
+        value: Value of the metric.
     """
 
     seed: int
@@ -75,19 +77,20 @@ class PlayedRun:
     rows: tuple[Row, ...]
 
     def curve(self, metric: str, by: str = "round") -> list[tuple[float, float]]:
-        """Return the points of a metric over ``round``, ``virtual_s`` or ``bytes``."""
+        """Return the points of a metric's curve. ``by`` is the horizontal axis: ``round``,
+        ``virtual_s`` or ``bytes``."""
         return [(getattr(row, by), row.value) for row in self.rows if row.metric == metric]
 
     def reach(self, target: float, metric: str = "mean", by: str = "virtual_s") -> float:
-        """Return the first value on the axis ``by`` at which the metric is at least the target, or
-        at most the target for metrics in ``FALLING``; infinity if there is none."""
+        """Return where the metric first reaches the target, on the axis ``by``; infinity if it does
+        not. Metrics in ``FALLING`` reach the target from above."""
         sign = -1 if metric in FALLING else 1
         reached = (at for at, value in self.curve(metric, by) if sign * value >= sign * target)
         return next(reached, math.inf)
 
     @property
     def bytes(self) -> int:
-        """Bytes of payloads that were sent in the run."""
+        """Total bytes of all payloads sent in the run."""
         return self.rows[-1].bytes if self.rows else 0
 
 
@@ -117,12 +120,10 @@ def measure(moment: Moment, task: Task, mishaps: Mishaps, seed: int) -> list[Row
 
 
 def consensus_distance(parameters: Tensor) -> float:
-    """Return the root mean square distance of the rows ``(m, d)`` from their mean, over the norm of
-    that mean."""
+    """Return the root mean square distance of the rows from their mean, divided by the norm of the
+    mean. ``parameters``: ``(m, d)``."""
     center = parameters.mean(dim=0)
-    parts = torch.split(
-        parameters, CHUNK
-    )  # copying all replicas would need as much memory as these
+    parts = torch.split(parameters, CHUNK)  # a copy of all replicas at once would double the memory
     squares = torch.cat([(some - center).square().sum(dim=1) for some in parts])
     apart = squares.mean().sqrt()
     return float(apart / center.norm().clamp_min(1e-12))

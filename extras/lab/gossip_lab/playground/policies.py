@@ -1,5 +1,5 @@
-"""Policies of data: which samples peers read, and which they exchange. Each is a pure function, the
-same on every peer."""
+"""Data policies: which samples the peers read, and which samples they exchange. A policy is a pure
+function with the same result on every peer."""
 
 from __future__ import annotations
 
@@ -33,18 +33,19 @@ _HINT = (
 
 @dataclass(frozen=True, eq=False)
 class SharedOrder:
-    """One data set that all peers read together, each sample once an epoch, in the orders of
-    ``peer.shard(order=...)``.
+    """One data set that all peers read together, in the orders of ``peer.shard(order=...)``. Each
+    sample is read once per epoch.
 
-    A round reads the next ``peers * samples`` positions of the epochs' permutations, a slice for
-    each peer; slices rotate by one each round, as in a run. Slices of absent peers are not read
-    again, unlike in a run.
+    A round reads the next ``peers * samples`` positions of the epochs' permutations, one slice for
+    each peer. As in a run, the assignment of slices to peers rotates by one each round. Unlike in a
+    run, slices of absent peers are not read again.
 
     Attributes:
         keys: Label or cluster of each sample.
-        kind: ``stratified``: each slice is like the whole. ``similar``: a slice has few keys, and a
-            round is like the whole.
-        samples: Samples of a peer in a round.
+        kind: ``stratified``: each slice has the key proportions of the whole data set. ``similar``:
+            a slice has few keys, and all slices of a round together have the proportions of the
+            whole data set.
+        samples: Number of samples per peer and round.
     """
 
     keys: Whole
@@ -54,7 +55,7 @@ class SharedOrder:
     seed: int
 
     def draw_batches(self, peers: Whole, round_ids: Whole | int) -> Whole:
-        """Return the indices of the samples of these peers in a round, ``(n, samples)``."""
+        """Return the indices of the samples that these peers read in a round, ``(n, samples)``."""
         rounds = np.broadcast_to(np.asarray(round_ids, np.int64), peers.shape)
         slots = rounds * self.peers + (peers - rounds) % self.peers
         positions = slots[:, None] * self.samples + np.arange(self.samples)
@@ -81,29 +82,29 @@ def _order_of(shared: SharedOrder, epoch: int) -> Whole:
 
 @dataclass(frozen=True, slots=True)
 class MovePolicy:
-    """Policy by which pairs of peers with opposed updates swap samples every ``every`` rounds.
+    """Policy of swaps: pairs of peers with opposed updates swap samples every ``every`` rounds.
 
     Attributes:
-        every: Rounds between two exchanges.
-        samples: Maximum number of samples that each peer of a pair gives.
+        every: Number of rounds between two swaps.
+        samples: Maximum number of samples that each peer of a pair sends.
     """
 
     every: int
     samples: int
 
     def is_due(self, round_id: int) -> bool:
-        """Whether peers swap after this round: the last of every ``every``."""
+        """Whether peers swap samples after this round."""
         return round_id % self.every == self.every - 1
 
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """Swap of samples between two peers: equal numbers of two labels.
+    """Swap between two peers: some samples of one label for equally many samples of another label.
 
     Attributes:
         first, second: Rows of the peers.
-        first_label, second_label: Labels of the samples that each peer of a pair gives.
-        samples: Samples that each gives.
+        first_label, second_label: Label of the samples that the first, and the second, peer sends.
+        samples: Number of samples that each peer sends.
     """
 
     first: int
@@ -116,16 +117,17 @@ class Move:
 def plan_moves(
     histograms: NDArray[np.float64], gram: NDArray[np.float64], samples: int
 ) -> tuple[Move, ...]:
-    """Return the swaps of a round. A peer takes part in at most one.
+    """Return the swaps of a round. A peer takes part in at most one swap.
 
-    Pairs are formed by the most negative cosine of their updates. A pair swaps the two labels that
-    bring both histograms nearest to the common one, measured by the sum of their L1 distances as
-    shares. If no swap helps, it swaps no samples. A histogram of a Byzantine peer is only a claim.
+    Peers are paired greedily, in the order of the most negative cosine of two updates. A pair swaps
+    the two labels that most reduce the L1 distances of its label distributions from the
+    distribution of all samples. If no swap reduces them, the pair does not swap. The histogram of a
+    Byzantine peer is only a claim.
 
     Args:
-        histograms: ``(n, labels)``: samples of each peer.
+        histograms: ``(n, labels)``: number of samples of each peer and label.
         gram: ``(n, n)``: inner products of the peers' updates.
-        samples: Maximum number of samples that each peer of a pair gives.
+        samples: Maximum number of samples that each peer of a pair sends.
     """
     norms = np.sqrt(np.maximum(gram.diagonal(), 1e-300))
     cosines = gram / norms[:, None] / norms[None, :]
@@ -137,7 +139,7 @@ def plan_moves(
     moves = []
     for at in np.argsort(opposed, kind="stable").tolist():
         i, j = int(first[at]), int(second[at])
-        # This is also false for NaN, from an update that is not finite.
+        # The comparison is also false for NaN, the cosine of an update that is not finite.
         if opposed[at] < 0 and free[i] and free[j]:
             free[[i, j]] = False
             pair = histograms[[i, j]]
@@ -150,14 +152,15 @@ def plan_moves(
 def _best_swap(
     pair: NDArray[np.float64], held: NDArray[np.float64], common: NDArray[np.float64], samples: int
 ) -> tuple[int, int, int] | None:
-    """Return the label that each of the two gives, and the number of samples; None if no swap
-    helps."""
+    """Return the label that the first peer sends, the label that the second peer sends, and the
+    number of samples. Return None if no swap reduces the distances."""
     labels = len(common)
     given = np.minimum(np.minimum(pair[0][:, None], pair[1][None, :]), samples)
     excess = pair - held[:, None] * common
     gains = np.zeros((labels, labels))
     for row, sign in ((0, 1.0), (1, -1.0)):
-        # The row gives one label (first axis for row 0) and receives the other.
+        # The first axis of ``gains`` is the label that row 0 sends and row 1 receives; the second
+        # axis is the other label.
         before = np.abs(excess[row])
         less = before[:, None] - np.abs(excess[row][:, None] - sign * given)
         more = before[None, :] - np.abs(excess[row][None, :] + sign * given)
@@ -171,10 +174,10 @@ def _best_swap(
 def carry_out(
     moves: Sequence[Move], shares: Sequence[Whole], labels: Whole, seed: int, round_id: int
 ) -> list[Whole]:
-    """Return the shares after the swaps: the same samples in total, and equally many for each peer.
+    """Return the shares after the swaps. The number of samples of each peer does not change.
 
     Args:
-        shares: For each row, the indices of its samples.
+        shares: For each peer, the indices of its samples.
         labels: ``(samples,)``: label of each sample of the data set.
     """
     new = [np.array(share) for share in shares]
@@ -190,7 +193,7 @@ def carry_out(
 
 
 def count_bytes(moves: Sequence[Move], sample_bytes: int) -> int:
-    """Return the bytes of the samples that travel, both ways."""
+    """Return the total bytes of the samples that are sent, in both directions."""
     return sum(2 * move.samples for move in moves) * sample_bytes
 
 
@@ -200,10 +203,10 @@ def count_bytes(moves: Sequence[Move], sample_bytes: int) -> int:
 def read_assign(
     text: str, data: data_sets.TrainingData, peers: int, samples: int, seed: int
 ) -> SharedOrder | MovePolicy | None:
-    """Read a policy; None for no text.
+    """Read a policy. Return None if the text is empty.
 
     Args:
-        samples: Samples of a peer in a round.
+        samples: Number of samples per peer and round.
     Raises: ConfigError: There is no such policy.
     """
     if not text:

@@ -1,5 +1,5 @@
-"""Presence of peers in a world without messages: peers that have crashed, hang or are slow, and the
-times at which the others notice."""
+"""Presence of peers in a world without messages: which peers have crashed, hang or are slow, and
+when the other peers detect it."""
 
 from __future__ import annotations
 
@@ -17,27 +17,28 @@ Times: TypeAlias = NDArray[np.float64]
 Peers: TypeAlias = NDArray[np.int64]
 
 ENDED_S = 0.002
-"""Time until the others detect that a process has ended: its connections close. All times here are
-measured in the exact world with 8 peers."""
+"""Time until the other peers detect that a process has ended, because its connections close. All
+times here are in seconds, and were measured in the exact engine with 8 peers."""
 SILENT_S = 0.35
-"""Time until the others no longer wait for a peer that hangs: its links time out."""
+"""Time until the other peers no longer wait for a peer that hangs, because its links time out."""
 ACCUSED_S = 0.08
-"""Time from that moment until a probe of the peer fails."""
+"""Time from the timeout of the links (``SILENT_S``) until a probe of the peer fails."""
 RESTORED_S = 0.02
-"""Time until a started process has the state of another peer."""
+"""Time until a started process has restored the state of another peer."""
 RESUMED_S, REFUTED_S = 0.06, 1.25
-"""Time until a peer that hung takes part again; the second value applies if it has to rejoin the
-roster, because the others have declared it dead."""
+"""Time from the end of a hang until the peer takes part again. The second value applies if the peer
+has to rejoin the roster, because it was declared dead."""
 
 
 class Presence:
-    """Presence of each peer, at the virtual times that the caller names.
+    """Presence of each peer. The caller passes the virtual time to each call.
 
     Attributes:
         runs: ``(n,)`` bool: peers that take part.
-        noticed_s: ``(n,)``: time after which no peer waits for an absent one; infinity for the
-            others.
-        dead_s: ``(n,)``: time after which an absent peer counts as dead.
+        noticed_s: ``(n,)``: time after which no peer waits for an absent peer; infinity for a peer
+            that takes part.
+        dead_s: ``(n,)``: time at which an absent peer is declared dead; infinity for a peer that
+            takes part.
     """
 
     def __init__(self, parts: Parts) -> None:
@@ -54,7 +55,7 @@ class Presence:
         self._refute_s = shortest_s(n, parts.settings.membership)
 
     def slowness(self, now_s: float) -> Times:
-        """Return the factor on the compute time of each peer, ``(n,)``."""
+        """Return the factor by which each peer computes more slowly, ``(n,)``."""
         factors = np.ones(len(self.runs))
         for fault in self._slow:
             if fault.is_on(now_s):
@@ -63,12 +64,13 @@ class Presence:
 
     @property
     def present(self) -> NDArray[np.bool_]:
-        """``(n,)``: peers with a running process, including peers that hang."""
+        """Whether each peer has a running process with its state, ``(n,)``. Peers that hang are
+        included."""
         return self.runs | ((self._back_s < np.inf) & ~self._lost_state)
 
     def return_peers(self, now_s: float) -> Peers:
-        """Let the peers that have returned take part again. Return the ones among them that have
-        lost their state."""
+        """Let the peers that have returned by ``now_s`` take part again. Return those returned
+        peers that have lost their state."""
         back = ~self.runs & (self._back_s <= now_s)
         lost = np.flatnonzero(back & self._lost_state)
         for peer in np.flatnonzero(back).tolist():
@@ -80,17 +82,19 @@ class Presence:
         return lost
 
     def next_return_s(self) -> float:
-        """Return the time at which the next absent peer returns; infinity if no peer does."""
+        """Return the time at which the next absent peer returns, or infinity if no peer returns."""
         return float(self._back_s.min(initial=np.inf))
 
     def strike(self, rounds: Peers, begin_s: Times, finish_s: Times) -> None:
-        """Carry out the faults that are due. A peer that they stop no longer runs; a short hang
-        delays its update instead.
+        """Inject the faults and departures that are due. They set ``runs`` to False, but a short
+        hang only delays the peer's update.
 
         Args:
-            rounds: ``(n,)``: the round of each peer.
-            begin_s: ``(n,)``: time at which each peer begins the round; infinity if it does not.
-            finish_s: ``(n,)``: time at which it would have its update; changed by a short hang.
+            rounds: ``(n,)``: round of each peer.
+            begin_s: ``(n,)``: time at which each peer begins the round; infinity if the peer does
+                not begin it.
+            finish_s: ``(n,)``: time at which each peer's update is ready. A short hang changes it
+                in place.
         """
         for fault in tuple(self._pending):
             peer = fault.peer
@@ -115,8 +119,8 @@ class Presence:
             self._end(peer, at_s, self._availability.next_change(peer, at_s))
 
     def _end(self, peer: int, at_s: float, starts_s: float) -> None:
-        """End the process of a peer. It restarts at ``starts_s``, or when the peer is present
-        again."""
+        """End the process of a peer. The peer restarts at ``starts_s``, or later when its
+        availability allows it."""
         if starts_s < np.inf and not self._availability.present(peer, starts_s):
             starts_s = self._availability.next_change(peer, starts_s)
         noticed_s = at_s + ENDED_S
@@ -139,7 +143,8 @@ class Presence:
 
 
 def slice_of(peers: Peers) -> slice | Peers:
-    """Return an index of ascending rows; a slice, which copies nothing, if they are consecutive."""
+    """Return an index for these ascending rows: a slice if the rows are consecutive, because
+    indexing with a slice copies nothing."""
     if len(peers) and int(peers[-1]) - int(peers[0]) == len(peers) - 1:
         return slice(int(peers[0]), int(peers[-1]) + 1)
     return peers

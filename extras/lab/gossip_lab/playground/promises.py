@@ -1,5 +1,5 @@
-"""Updates of the exact engine, computed when they are first read: all open ones in one
-call, so that many small models are as fast as one large model."""
+"""Lazy updates of the exact engine. When one is read, all open updates are computed in one call, so
+that many small models are as fast as one large model."""
 
 from __future__ import annotations
 
@@ -21,16 +21,18 @@ from .parts import Parts
 from .states import ModelState
 
 ROUNDS_KEPT = 16
-"""Rounds with available updates: for peers that are behind, and for colluding ones."""
+"""Number of rounds whose updates are stored, for peers that are behind and for colluding
+attackers."""
 
 
 @dataclass(slots=True, eq=False)
 class Promise:
-    """Update of one peer in one round, which follows from its state.
+    """Update of one peer in one round. It is a function of the peer's state, and is computed later.
 
     Attributes:
-        honest: ``(d,)``, the true update; None until it is computed.
-        sent: ``(d,)``, the update that the peer sends: a false one if it is Byzantine.
+        honest: ``(d,)``: true update; None until it is computed.
+        sent: ``(d,)``: update that the peer sends; false if the peer is Byzantine. None until it is
+            computed.
     """
 
     peer: PeerId
@@ -41,7 +43,7 @@ class Promise:
 
 
 class PromisedPayload(Payload):
-    """Payload of ``d`` numbers, which are computed when they are read."""
+    """Payload of ``d`` elements that are computed when they are first read."""
 
     __slots__ = ("_found", "_read")
     _found: Payload | None
@@ -50,7 +52,7 @@ class PromisedPayload(Payload):
     def __init__(self, d: int, read: Callable[[], Tensor]) -> None:
         known = {"nbytes": bytes_for(d), "digest": b"", "parts": (), "encoded": None}
         for name, value in {**known, "_read": read, "_found": None}.items():
-            object.__setattr__(self, name, value)  # The base class is frozen.
+            object.__setattr__(self, name, value)  # the base class is frozen
 
     @property
     def data(self) -> NDArray[np.float32]:
@@ -70,7 +72,7 @@ class PromisedPayload(Payload):
 
 
 def payload_of(vector: Tensor) -> Payload:
-    """Return the payload of ``(d,)`` float32."""
+    """Return the payload for a vector ``(d,)`` float32."""
     data = vector.numpy()
     return Payload(data, bytes_for(len(data)), is_finite(data))
 
@@ -79,7 +81,7 @@ class UpdateBook:
     """Updates of all peers of a world, and the attacks on them.
 
     Raises: ConfigError: An attack sends each receiver a different update, or attackers collude in
-        gossip rounds, where they need the parameters of all peers at once.
+        gossip rounds. Such colluders would need the parameters of all peers at once.
     """
 
     def __init__(self, parts: Parts) -> None:
@@ -100,7 +102,7 @@ class UpdateBook:
             )
 
     def promise(self, peer: PeerId, round_id: int, state: ModelState) -> Promise:
-        """Return the update of a peer that starts a round in this state, to be computed later."""
+        """Return the promise of the update that a peer computes in a round from this state."""
         promises = self._promises_of(round_id, state)
         found = promises.get(peer)
         if found is None or found.state is not state:
@@ -108,18 +110,19 @@ class UpdateBook:
         return found
 
     def payload(self, promise: Promise) -> PromisedPayload:
-        """Return the payload that the peer sends."""
+        """Return the payload that the peer sends, true or false."""
         return PromisedPayload(self._task.cohort.d, lambda: self._sent(promise))
 
     def own_payload(self, promise: Promise) -> PromisedPayload | None:
-        """Return the payload of the true update of a Byzantine peer; None for an honest one."""
+        """Return the payload of a Byzantine peer's true update. Return None for a peer that sends
+        its true update."""
         if not self._attackers.false[promise.peer]:
             return None
         return PromisedPayload(self._task.cohort.d, lambda: self._honest(promise))
 
     def falsify_parameters(self, peer: PeerId, round_id: int, truth: Tensor) -> Tensor | None:
-        """Return the parameters ``(d,)`` that a Byzantine peer sends instead of its own; None for
-        an honest one."""
+        """Return the parameters ``(d,)`` that a Byzantine peer sends instead of its own, or None
+        for a peer that sends its own."""
         if not self._attackers.false[peer]:
             return None
         sent, only = truth[None].clone(), np.array([peer])
@@ -127,7 +130,8 @@ class UpdateBook:
         return sent[0]
 
     def _promises_of(self, round_id: int, state: ModelState) -> dict[PeerId, Promise]:
-        # In rolling rounds replicas are equal, so all peers share the round and one state.
+        # In rolling rounds, peers of the same round normally have the same state. The digest
+        # separates peers whose states differ.
         key = (round_id, state.digest if self._rolling else b"")
         promises = self._rounds.setdefault(key, {})
         while len(self._rounds) > ROUNDS_KEPT:
@@ -151,11 +155,11 @@ class UpdateBook:
         return promise.sent
 
     def _compute(self, wanted: Promise) -> None:
-        """Compute all open updates in one call."""
+        """Compute ``wanted`` and all other open updates in one call."""
         known = [each for promises in self._rounds.values() for each in promises.values()]
         open_ones = [each for each in known if each.honest is None]
         if all(each is not wanted for each in open_ones):
-            open_ones.append(wanted)  # Its round is no longer stored.
+            open_ones.append(wanted)  # its round is no longer stored
         open_ones.sort(key=lambda each: (each.round_id, each.peer))
         states = [each.state for each in open_ones]
         if all(state is states[0] for state in states):
@@ -173,7 +177,7 @@ class UpdateBook:
             each.honest = update
 
     def _falsify(self, promise: Promise) -> None:
-        """Set the vectors that the peers of one attack send in the round of ``promise``."""
+        """Set ``sent`` for all peers with the same attack, in the round of ``promise``."""
         beside = {**self._promises_of(promise.round_id, promise.state), promise.peer: promise}
         alike = {peer for peer in self._attackers.alike(promise.peer) if peer in beside}
         alike = {peer for peer in alike if beside[peer].sent is None}

@@ -1,4 +1,4 @@
-"""Pushes of gossip rounds, and the vectors in them."""
+"""Pushes of gossip rounds, and their vectors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from .presence import Peers, Times
 
 Pushes: TypeAlias = NDArray[Any]
-"""``(e,)`` of ``PUSH``."""
+"""Structured array ``(e,)`` with the dtype ``PUSH``."""
 PUSH = np.dtype(
     [
         ("receiver", np.int64),
@@ -22,15 +22,16 @@ PUSH = np.dtype(
         ("row", np.int64),
     ]
 )
-"""Push: ``row`` is that of its vector in ``VectorRows``."""
+"""Dtype of a push. ``row`` is the row of the pushed vector in ``VectorRows``."""
 
 
 class VectorRows:
-    """Matrix of vectors that are still needed.
+    """Matrix of vectors, with free rows for new vectors.
 
     Attributes:
-        vectors: ``(v, d)``. Only rows that ``add`` has returned are meaningful.
-        are_finite: ``(v,)`` bool, set by the owner of the rows.
+        vectors: ``(v, d)``. Only rows that ``add`` has returned are valid.
+        are_finite: ``(v,)`` bool: whether the vector of each row is finite. The caller of ``add``
+            sets it.
     """
 
     def __init__(self, d: int) -> None:
@@ -39,7 +40,7 @@ class VectorRows:
         self._is_free = np.zeros(0, bool)
 
     def add(self, count: int) -> Peers:
-        """Return ``count`` free rows, ascending."""
+        """Allocate ``count`` rows, and return their indices, ascending."""
         lacking = count - int(self._is_free.sum())
         if lacking > 0:
             room, d = self.vectors.shape
@@ -54,19 +55,19 @@ class VectorRows:
         return rows
 
     def keep(self, *rows: Peers) -> None:
-        """Free all other rows; -1 means no row."""
+        """Free all rows but these; -1 means no row."""
         self._is_free[:] = True
         for each in rows:
             self._is_free[each[each >= 0]] = False
 
 
 class PushStore:
-    """Pushes of one kind that no round has used yet, in transit or received, as the core's
-    ``PushStore`` keeps those that one peer has received.
+    """Unused pushes of one kind, in transit or received, for all receivers. The core's
+    ``PushStore`` has the received pushes of one peer.
 
     Args:
         n: Number of peers.
-        staleness_max: Rounds for which a push can be used.
+        staleness_max: Maximum age at which a push can be used, in rounds.
     """
 
     def __init__(self, n: int, staleness_max: int) -> None:
@@ -74,7 +75,7 @@ class PushStore:
         self.pushes = np.empty(0, PUSH)
 
     def add(self, pushes: Pushes) -> None:
-        """Add pushes that arrive."""
+        """Add pushes."""
         self.pushes = np.concatenate([self.pushes, pushes])
 
     def drop(self, peers: Peers) -> None:
@@ -82,13 +83,13 @@ class PushStore:
         self.pushes = self.pushes[~np.isin(self.pushes["receiver"], peers)]
 
     def pop_pushes(self, peers: Peers, round_id: int, close_s: Times, expected: Peers) -> Pushes:
-        """Remove and return the pushes that some peers use as they close a round, one of each
-        sender: the newest up to this round. If an expected sender has only later ones, it is the
-        oldest of these.
+        """Remove and return the pushes that these peers use as they close a round, one push of each
+        sender. It is the sender's newest push up to this round. If an expected sender has pushed
+        only for later rounds, it is the oldest of these pushes.
 
         Args:
-            close_s: ``(n,)``: when each of the peers closes.
-            expected: Numbers of the pairs of receiver and sender that the plan of the round has.
+            close_s: Time at which each of ``peers`` closes the round.
+            expected: Encoded pairs (receiver * n + sender) of the round's plan.
         """
         closes_s = np.full(self._n, -np.inf)
         closes_s[peers] = close_s[peers]

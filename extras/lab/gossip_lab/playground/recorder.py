@@ -1,4 +1,4 @@
-"""Moments of a world that the exact engine plays, derived from the trainers and cores."""
+"""Creates the moments of the exact engine from the states of trainers and cores."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from .parts import Parts
 from .states import ModelState
 
 ROUNDS_CHECKED = 64
-"""Number of rounds in which replicas are compared, including late ones."""
+"""Number of rounds for which a replica is stored, to compare the replicas of late peers with it."""
 
 
 @dataclass(slots=True)
 class RoundRecord:
-    """Record of one round: for each peer its state after the round, the time of that state, and the
-    peers that it had in quarantine."""
+    """Record of one round. The keys are peers. ``states`` has the state after the round,
+    ``reached_s`` the time at which a peer reached it, and ``locked`` the peers in quarantine."""
 
     states: dict[PeerId, ModelState] = field(default_factory=dict)
     reached_s: dict[PeerId, float] = field(default_factory=dict)
     locked: dict[PeerId, frozenset[PeerId]] = field(default_factory=dict)
-    used: dict[PeerId, int] = field(default_factory=dict)  # updates in its applied results
+    used: dict[PeerId, int] = field(default_factory=dict)  # number of updates in the applied result
     nbytes: int = 0
     lost: bool = False
 
@@ -40,8 +40,8 @@ class Recorder(Observer):
     """Records the state of a world after each round.
 
     Attributes:
-        moments: Moments that were not yielded yet.
-        round_id: The round of the next moment.
+        moments: Moments that the engine has not yielded yet.
+        round_id: Round of the next moment.
     """
 
     def __init__(self, parts: Parts) -> None:
@@ -50,14 +50,14 @@ class Recorder(Observer):
         self.round_id = 0
         self._swarm: Swarm[Peer] | None = None
         self._records: defaultdict[int, RoundRecord] = defaultdict(RoundRecord)
-        self._next: dict[PeerId, int] = {}  # next round of each peer that takes part
+        self._next: dict[PeerId, int] = {}  # next round of each participating peer
         self._last: list[ModelState] = []
         self._latest: dict[PeerId, ModelState] = {}
         self._nbytes = self._updates = 0
         self._replicas: dict[int, ModelState] = {}
 
     def begin(self, swarm: Swarm[Peer], initial: ModelState) -> None:
-        """Observe a swarm before its first event."""
+        """Observe a swarm. Call this before its first event."""
         self._swarm, self._last = swarm, [initial] * self._parts.peers
         self._next = dict.fromkeys(swarm.hosts, 0)
         swarm.hooks.append(self)
@@ -88,8 +88,8 @@ class Recorder(Observer):
         if self._rolling:
             self._compare(peer, state, stop - 1)
         locked = self._locked_by(peer)
-        # A peer that skips rounds counts as taking part in them; a returning peer does not take
-        # part in earlier ones. In gossip rounds its state stays as it was.
+        # If a peer skips rounds, it still takes part in them. In gossip rounds its state does not
+        # change in them. A returning peer takes no part in rounds before its return.
         before = state if self._rolling else self._latest.get(peer, state)
         for round_id in range(max(self.round_id, self._next.get(peer, stop - 1)), stop):
             record = self._records[round_id]
@@ -103,7 +103,8 @@ class Recorder(Observer):
         self._close_rounds()
 
     def _on_report(self, swarm: Any, peer: PeerId, effect: events.Report) -> None:
-        # In gossip rounds the peer steps with only its own update.
+        # The round is lost, although in gossip rounds the peer still makes a step with its own
+        # update.
         if effect.event == "lost_round" and effect.fields["round"] >= self.round_id:
             self._records[effect.fields["round"]].lost = True
 
@@ -123,7 +124,7 @@ class Recorder(Observer):
         return rounds.trust.quarantined()
 
     def _compare(self, peer: PeerId, state: ModelState, round_id: int) -> None:
-        """Compare a replica with the first one of the same round."""
+        """Compare a replica with the first recorded replica of the same round."""
         if self._replicas.setdefault(round_id, state) is not state:
             raise ReplicasDiverged(
                 f"peer {peer} does not have the state of others after {round_id}"
@@ -131,9 +132,9 @@ class Recorder(Observer):
         self._replicas.pop(round_id - ROUNDS_CHECKED, None)
 
     def _close_rounds(self) -> None:
-        """Create the moments of all finished rounds."""
+        """Create the moments of the finished rounds."""
         while self.round_id in self._records:
-            # A peer that crashes at the start of the next round has taken part in this one.
+            # A peer that has crashed since it applied this round still took part in it.
             beyond = self._records[self.round_id].states
             behind = [peer for peer in self.swarm.up if self._next.get(peer, inf) <= self.round_id]
             if not beyond or len(behind) > (len(beyond) if self._rolling else 0):
@@ -171,9 +172,9 @@ class Recorder(Observer):
     def _count_locked(self, record: RoundRecord, present: list[PeerId]) -> NDArray[np.int64]:
         honest = [peer for peer in present if peer not in self._parts.mishaps.byzantine]
         found = np.zeros(self._parts.peers, np.int64)
-        if self._rolling:  # The table is a part of the replica.
+        if self._rolling:  # all replicas have the same trust table
             for peer in next(iter(record.locked.values())):
-                found[peer] = len(honest) - (peer in honest)  # the others
+                found[peer] = len(honest) - (peer in honest)  # a peer does not observe itself
             return found
         for peer in honest:
             found[sorted(record.locked.get(peer, ()))] += 1
