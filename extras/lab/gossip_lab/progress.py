@@ -11,11 +11,11 @@ LINES_S = 10.0
 
 
 class ProgressBar:
-    """A bar on a terminal, a line every ten seconds elsewhere.
+    """Progress bar on a terminal. If stderr is not a terminal, a line every ten seconds.
 
     Args:
         total: Number of items; None if unknown.
-        print_line: Prints a line where stderr is not a terminal.
+        print_line: Function that prints a line if stderr is not a terminal.
     """
 
     def __init__(self, total: int | None, print_line: Callable[[str], None]) -> None:

@@ -1,5 +1,5 @@
-"""Digest of all sources that a trial's outcome depends on: its rule, an attack of the user, and the
-training itself."""
+"""Digest of all source files that affect the result of a trial: its rule, a user's attack, and the
+training code."""
 
 from __future__ import annotations
 
@@ -17,29 +17,30 @@ TRAINING = (
     *("aggregators", "core", "faults", "node", "topologies", "vectors"),
     *("training/feedback.py", "launch/demo/digits.py"),
 )
-"""Packages and modules of gossip that affect an outcome."""
+"""Packages and modules of gossip that affect the result of a trial."""
 LAB = (
     *("playground", "simulation/campaign", "simulation/world"),
     *("clusters.py", "data_sets.py", "splits.py"),
     *("bench/encoded.py", "bench/trials.py", "bench/trial_world.py"),
 )
-"""Packages and modules of this distribution that affect an outcome."""
+"""Packages and modules of this distribution that affect the result of a trial."""
 NOT_PLAYED = ("engines", "command.py", "page.py", "sweeps.py", "tables.py")
 """Parts of the playground that affect no trial."""
 
 
 def digest(rule: str, attack: str = "") -> str:
-    """Return a digest of the training, of all files of a rule, as ``registry.load`` takes it, and
-    of those of a user's attack. It changes when one of the files changes.
+    """Return a digest of the training code, the files of a rule, and the files of a user's attack.
+    ``rule`` is as for ``registry.load``. The digest changes when one of the files changes.
 
-    A package counts if the rule comes from it, but not if the rule only uses it.
+    If the rule is part of a package, all files of the package are included. Packages that the rule
+    only imports are not included.
     """
     files = {file for place in _places(rule, attack) for file in _files_of(place)}
     return _digest_of([_training(), *sorted(map(content, files))])
 
 
 def content(path: Path) -> str:
-    """Return the digest of one file of any type; empty if there is no file."""
+    """Return the digest of one file of any type, or an empty text if there is no such file."""
     if not path.is_file():
         return ""
     with path.open("rb") as file:
@@ -51,8 +52,8 @@ def _digest_of(contents: Iterable[str]) -> str:
 
 
 def _places(rule: str, attack: str) -> Iterator[str]:
-    """Yield the modules and files, none of them gossip's own, that a rule and an attack come
-    from."""
+    """Yield the modules and files in which a rule and an attack are defined, without gossip's
+    own."""
     from gossip.aggregators import attacks, registry
 
     own = attacks.place_of(attack.partition("*")[0])
@@ -63,7 +64,8 @@ def _places(rule: str, attack: str) -> Iterator[str]:
 
 @functools.cache
 def _training() -> str:
-    """Return the digest of the sources that all trials share, read once in a process."""
+    """Return the digest of the training code, which is the same for all trials. The files are read
+    once in a process."""
     return _digest_of(map(content, training_files()))
 
 
@@ -80,8 +82,8 @@ def training_files() -> list[Path]:
 
 
 def _files_of(place: str) -> list[Path]:
-    """Return the files of the package that a rule comes from, or its own file and its imports
-    from the same folder."""
+    """Return the files of the package in which a rule is defined. For a rule in a single file,
+    return this file and the files that it imports from its folder."""
     path = Path(place).expanduser().resolve()
     if not place.endswith(".py") and "/" not in place:
         spec = importlib.util.find_spec(place.partition(".")[0])
@@ -97,6 +99,6 @@ def _files_of(place: str) -> list[Path]:
     try:
         finder.run_script(str(path))
     except (OSError, SyntaxError, ValueError):
-        return [path]  # It is not Python, or absent: loading it shows the error.
+        return [path]  # missing or not Python: loading the rule shows the error
     found = [getattr(module, "__file__", None) for module in finder.modules.values()]
     return [Path(file) for file in found if file]

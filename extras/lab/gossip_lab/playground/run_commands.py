@@ -29,10 +29,10 @@ from .fields import write_toml
 from .played import Row
 
 LAST_LINES = 8
-"""Number of last output lines in the error of a failed run."""
+"""Number of output lines in the error message of a failed run."""
 TIMEOUT_S = 86400.0
 END_S = 60.0
-"""Seconds for a launcher to end its peers before it is killed: it may hang itself."""
+"""Time for a launcher to end its peers, in seconds. A launcher that hangs is then killed."""
 PR_SET_PDEATHSIG = 1
 _PLACEHOLDER = re.compile(r"{(\w+)}")
 _Logged = dict[int, dict[str, dict[int, list[float]]]]
@@ -40,13 +40,13 @@ _Logged = dict[int, dict[str, dict[int, list[float]]]]
 
 @dataclass(frozen=True)
 class RunCommand:
-    """Command line of a real run, instead of a world.
+    """Command line of a real run. It takes the place of a world in a cell.
 
     Attributes:
-        command: Options, script and arguments of ``gossip run``; a value of the grid replaces
-            ``{name}``.
-        values: Names and the values that replace them.
-        timeout_s: Seconds after which a run is ended, as an error.
+        command: Options, script and arguments of ``gossip run``. A placeholder ``{name}`` is
+            replaced by a value of the grid.
+        values: Pairs of a placeholder's name and its value.
+        timeout_s: Seconds after which a run is ended, which is an error of the cell.
     """
 
     command: str
@@ -54,14 +54,16 @@ class RunCommand:
     timeout_s: float = TIMEOUT_S
 
     def __getattr__(self, name: str) -> Any:
-        known = dict(self.__dict__.get("values", ()))  # none yet where pickle makes the object
+        # Still missing while pickle creates the object.
+        known = dict(self.__dict__.get("values", ()))
         if name not in known:
             raise AttributeError(name)
         return known[name]
 
     @classmethod
     def make(cls, values: Mapping[str, Any]) -> RunCommand:
-        """Return the command of the table ``[run]``. Raises: ConfigError: It has no command."""
+        """Return the command in the table ``[run]`` of a TOML file. Raises: ConfigError: The table
+        has no command."""
         others = dict(values)
         command, timeout_s = others.pop("command", None), others.pop("timeout_s", TIMEOUT_S)
         if not isinstance(command, str):
@@ -70,11 +72,12 @@ class RunCommand:
 
     @property
     def names(self) -> list[str]:
-        """Names in the command."""
+        """Names of the placeholders in the command."""
         return list(dict.fromkeys(_PLACEHOLDER.findall(self.command)))
 
     def replace(self, **changes: Any) -> RunCommand:
-        """Return the command with other values. Raises: ConfigError: It has no such name."""
+        """Return the command with other values. Raises: ConfigError: The command has no such
+        placeholder, or a value is neither a number nor a text."""
         for name, value in changes.items():
             if name not in self.names:
                 raise UnknownName("name in the command", name, self.names)
@@ -83,7 +86,7 @@ class RunCommand:
         return replace(self, values=tuple(sorted({**dict(self.values), **changes}.items())))
 
     def facts(self) -> dict[str, Any]:
-        """Return what affects the rows, as JSON has it."""
+        """Return everything that affects the rows, as JSON values."""
         return {**dict(self.values), "command": self.command}
 
     def to_toml(self) -> str:
@@ -91,8 +94,8 @@ class RunCommand:
         return write_toml({**self.facts(), "timeout_s": self.timeout_s})
 
     def check(self) -> None:
-        """Raise ConfigError if a quotation does not end, a name has no value or is already used for
-        something else, or the timeout is not a number above 0."""
+        """Raise ConfigError if a quotation in the command is not closed, a placeholder has no value
+        or a reserved name, or the timeout is not a number above 0."""
         if not isinstance(self.timeout_s, int | float) or not self.timeout_s > 0:
             raise ConfigError(f"timeout_s = {self.timeout_s!r}", "seconds, such as 3600")
         try:
@@ -109,7 +112,7 @@ class RunCommand:
 
     @property
     def words(self) -> list[str]:
-        """Words of the command line."""
+        """Words of the command line, with values in place of the placeholders."""
         known = {name: str(value) for name, value in self.values}
         return [
             _PLACEHOLDER.sub(lambda found: known[found[1]], word)
@@ -117,10 +120,11 @@ class RunCommand:
         ]
 
     def evaluations(self, rounds: int, every: int) -> Iterator[list[Row]]:
-        """Run the command to its end, and yield the rows of each ``every`` rounds. The script ends
-        the run, not ``rounds``.
+        """Run the command to its end, and yield the rows of each interval of ``every`` rounds.
+        ``rounds`` is not used, because the script decides when the run ends.
 
-        Raises: ConfigError: The run failed, or its script has logged nothing. Its folder is kept.
+        Raises: ConfigError: The run failed, or its script has logged nothing. The folder of the run
+        is not deleted.
         """
         folder = Path(tempfile.mkdtemp(prefix="gossip-sweep-"))
         began, log, run = time.time(), folder / "output", folder / "run"
@@ -152,7 +156,8 @@ class RunCommand:
 
 
 def _end(launcher: subprocess.Popen[bytes]) -> None:
-    """End the launcher if it still runs, with its peers and without waiting for their round."""
+    """End the launcher and its peers if they still run, without waiting for the end of their
+    round."""
     launcher.send_signal(AT_ONCE)
     try:
         launcher.wait(END_S)
@@ -162,8 +167,8 @@ def _end(launcher: subprocess.Popen[bytes]) -> None:
 
 
 def _ends_with_parent() -> Callable[[], None]:
-    """Return a function that a child calls before it starts: it gets SIGTERM when this process dies
-    in any way. A launcher then ends its peers."""
+    """Return the function that a child process calls before it starts. The child then receives
+    SIGTERM when this process dies, for whatever reason; a launcher ends its peers on SIGTERM."""
     libc, parent = ctypes.CDLL(None, use_errno=True), os.getpid()
 
     def call() -> None:
@@ -175,14 +180,15 @@ def _ends_with_parent() -> Callable[[], None]:
 
 
 def read_run(folder: Path, seed: int, every: int, began: float) -> list[list[Row]]:
-    """Return the rows of a run for each ``every`` rounds, from the values that its honest peers
-    logged.
+    """Return the rows of a run for each interval of ``every`` rounds, from the values that its
+    honest peers have logged.
 
-    A peer counts with the mean of its values in these rounds. ``worst``, ``mean`` and ``p10`` are
-    those of the logged ``accuracy`` over the peers. Other numbers are means over the peers.
+    First the values of each peer are averaged over the interval. ``worst``, ``mean`` and ``p10``
+    are then the minimum, mean and tenth percentile of ``accuracy`` over the peers. All other
+    metrics are means over the peers.
 
     Args:
-        began: Time of the start, in seconds since the epoch.
+        began: Start of the run, in seconds since the epoch.
     """
     summary = json.loads((folder / "summary.json").read_text("utf-8"))
     logged: _Logged = {}
@@ -218,8 +224,8 @@ def _metrics(by_name: Mapping[str, Mapping[int, list[float]]]) -> Iterator[tuple
 
 
 def _sent_bytes(events: Path) -> tuple[list[float], list[float]]:
-    """Return the times at which a peer reported its sent bytes, and these numbers. A
-    restarted peer counts from 0."""
+    """Return the times at which a peer reported its sent bytes, and the total sent bytes at these
+    times. A restarted peer reports from 0 again, so its earlier bytes are added."""
     lines = [line for line in read_lines(events) if line.get("event") == "usage"]
     counts, before = list[float](), 0.0
     for line in lines:

@@ -1,7 +1,8 @@
-"""Clocks of gossip rounds: the times at which each peer has its update, and closes the round.
+"""Clocks of gossip rounds: when each peer finishes its update, and when it closes the round.
 
-Peers are in different rounds at one time, and each waits as ``GossipRounds`` does. The schedule
-advances by waves: a peer closes its round once no unknown push can arrive before that.
+At one time, different peers are in different rounds. Each waits for pushes as ``GossipRounds``
+does. The schedule advances in waves: a peer closes its round once all pushes that can arrive before
+the closing time are known.
 """
 
 from __future__ import annotations
@@ -27,25 +28,26 @@ from .presence import Peers, Presence, Times
 from .pushing import PUSH, Pushes
 
 PACES_KEPT = 8
-"""Number of rounds that determine the usual duration of a round."""
+"""Number of latest rounds from which the usual duration of a round is computed."""
 ROUNDS_KEPT = 32
-"""Number of rounds for which a peer keeps the time of its update, for the lags of pushes."""
+"""Number of rounds for which the finish time of a peer's update is stored, to compute the lags of
+pushes."""
 LOOKAHEAD = 0.5
-"""Minimum duration of a peer's computation, as a share of its previous one."""
+"""Assumed minimum duration of a peer's next computation, as a share of its previous computation."""
 
 
 @dataclass(slots=True, eq=False)
 class Wave:
-    """Events of some peers. None of them depends on a later one.
+    """Events of some peers. No event depends on an event of a later wave.
 
     Attributes:
-        lost: ``(m,)``: peers that first adopt the state of another.
-        begun: ``(m,)``, ascending: peers that then begin a round.
-        rounds: ``(n,)``: the round that each peer has begun last.
-        sent: Their pushes, ascending by receiver and sender in a round.
-        expected: Pushes that the plans of all open rounds have for their peers.
-        closed: ``(m,)``, ascending: peers that then close their rounds.
-        close_s: ``(n,)``: times at which these do so.
+        lost: ``(m,)``: peers that first adopt the state of another peer.
+        begun: ``(m,)``, ascending: peers that begin a round after that.
+        rounds: ``(n,)``: current round of each peer.
+        sent: Pushes of the peers in ``begun``; within a round, ascending by receiver and sender.
+        expected: Pushes that the peers with an open round expect from the plan of this round.
+        closed: ``(m,)``, ascending: peers that finally close their rounds.
+        close_s: ``(n,)``: time at which each peer in ``closed`` closes its round.
     """
 
     lost: Peers
@@ -57,7 +59,7 @@ class Wave:
     close_s: Times
 
     def pushes_of(self, round_id: int) -> Pushes:
-        """Return the pushes in ``sent`` of a round that arrive."""
+        """Return the pushes in ``sent`` that belong to a round and will arrive."""
         arrive = self.sent["arrives_s"] < np.inf
         found: Pushes = self.sent[arrive & (self.sent["round"] == round_id)]
         return found
@@ -68,10 +70,12 @@ class GossipTimes:
     """Times of one round.
 
     Attributes:
-        roster: Peers that are not known dead.
-        close_s: ``(n,)``: time at which each peer closes it; infinity means that it takes no part.
-        degrees: ``(n,)``, for a plan with Metropolis weights; otherwise None.
-        nbytes: Bytes of the pushes.
+        roster: Peers that are not known to be dead.
+        close_s: ``(n,)``: time at which each peer closes the round; infinity for peers that take no
+            part.
+        degrees: ``(n,)``: degree of each peer in a plan with Metropolis weights; None for other
+            plans.
+        nbytes: Total bytes of the pushes.
         end_s: Time at which half of the peers have applied the round.
     """
 
@@ -88,12 +92,12 @@ class GossipTimes:
 
 
 def find_passed_s(pushes: Pushes, n: int, f: int) -> Times:
-    """Return when each of n peers has some of these pushes of more than f others, ``(n,)``, or
-    infinity."""
+    """Return the time at which each of n peers has received some of these pushes from more than f
+    senders, ``(n,)``; infinity if it never has."""
     found = np.full(n, np.inf)
     if not len(pushes):
         return found
-    # A sort of records compares them one by one, and takes many times as long.
+    # Sorting the structured array itself would take many times as long.
     pairs = pushes["receiver"] * n + pushes["sender"]
     order = np.lexsort((pushes["arrives_s"], pairs))
     pairs, arrives_s = pairs[order], pushes["arrives_s"][order]
@@ -109,10 +113,11 @@ def find_passed_s(pushes: Pushes, n: int, f: int) -> Times:
 
 
 class Schedule:
-    """Clocks of all peers.
+    """Clocks of all peers in gossip rounds.
 
     Args:
-        are_locked: Returns whether each receiver has its sender in quarantine, ``(e,)`` bool.
+        are_locked: Function of receivers ``(e,)`` and senders ``(e,)``: whether each receiver has
+            the sender in quarantine, ``(e,)`` bool.
 
     Attributes:
         presence: Presence of the peers.
@@ -127,18 +132,18 @@ class Schedule:
         self.presence = Presence(parts)
         self._graces = Graces(parts.settings)
         self._mixing = MixingController(0, parts.settings.gossip, parts.settings.f)
-        self._round_id = 0  # the first round that is not over
+        self._round_id = 0  # first round that is not over
         self._times: dict[int, GossipTimes] = {}
         self._edges: dict[tuple[int, Roster], tuple[Peers, Peers, Times]] = {}
         self._degrees: dict[tuple[int, Roster], Peers | None] = {}
-        self._rounds = np.zeros(n, np.int64)  # the round that each peer is in, or begins next
-        self._ready_s = np.zeros(n)  # time at which it can begin that round
+        self._rounds = np.zeros(n, np.int64)  # current or next round of each peer
+        self._ready_s = np.zeros(n)  # time at which each peer can begin this round
         self._compute_s = np.zeros(n)
-        self._finish_s = np.full(n, np.inf)  # infinity: it has not begun
-        self._grace_ends_s = np.full(n, np.nan)  # NaN if not known yet
+        self._finish_s = np.full(n, np.inf)  # infinity: round not begun
+        self._grace_ends_s = np.full(n, np.nan)  # NaN: not known yet
         self._finished = np.full((n, ROUNDS_KEPT), -1), np.zeros((n, ROUNDS_KEPT))
-        self._coming = self._expected = np.empty(0, PUSH)  # on their way; planned for open rounds
-        self._known_s = 0.0  # all pushes that arrive before are known
+        self._coming = self._expected = np.empty(0, PUSH)  # pushes: sent or received; planned
+        self._known_s = 0.0  # all pushes that arrive before this time are known
         self._paces: deque[float] = deque(maxlen=PACES_KEPT)
         self._now_s = 0.0
 
@@ -147,7 +152,7 @@ class Schedule:
         return self._mixing.is_due(round_id)
 
     def next_wave(self) -> Wave:
-        """Let peers begin and close rounds, and return these peers.
+        """Let as many peers as possible begin and close rounds, and return these events.
 
         Raises: ConfigError: All peers have crashed.
         """
@@ -158,20 +163,21 @@ class Schedule:
         return Wave(lost, begun, rounds, sent, expected, closed, close_s)
 
     def roster(self, round_id: int) -> tuple[int, ...]:
-        """Return the peers of a round that is not over."""
+        """Return the roster of a round that is not over."""
         return self._times_of(round_id).roster
 
     def degrees(self, round_id: int) -> Peers | None:
-        """Return the degree of each peer in a plan with Metropolis weights; None for others."""
+        """Return the degree of each peer in the plan of a round, ``(n,)``; None for a plan without
+        Metropolis weights."""
         return self._times_of(round_id).degrees
 
     def end_round(self) -> GossipTimes:
-        """Return the times of a round that is over."""
+        """End the present round, and return its times."""
         times = self._times.pop(self._round_id)
         self._round_id += 1
         for key in [key for key in self._edges if key[0] < self._round_id]:
             del self._edges[key], self._degrees[key]
-        # Peers that skip the round are added later.
+        # The count includes peers that still run but have not closed the round: they skip it.
         count = int(np.sum(np.isfinite(times.close_s) | self.presence.runs))
         closed_s = np.sort(times.close_s[times.peers])
         if len(closed_s):
@@ -183,7 +189,7 @@ class Schedule:
         return times
 
     def is_over(self) -> bool:
-        """Whether all peers have closed the present round, or skip it."""
+        """Whether each running peer has closed or skipped the present round."""
         runs = self.presence.runs
         if not runs.any():
             return bool(len(self._times_of(self._round_id).peers))
@@ -195,8 +201,8 @@ class Schedule:
         return self._times[round_id]
 
     def _return_peers(self) -> Peers:
-        """Let peers take part again. Return those that adopt the state of another, because they
-        have restarted.
+        """Let returned peers take part again. Return the restarted peers, which adopt the state of
+        another peer.
 
         Raises: ConfigError: All peers have crashed.
         """
@@ -213,8 +219,8 @@ class Schedule:
             return lost
         at = int(np.median(self._rounds[before])) if before.any() else self._round_id
         self._rounds[back] = at
-        # A returning peer is some rounds behind: as many as allowed if it hung; any other peer
-        # begins in the round of the state that it adopts.
+        # A peer that hung is behind by the maximum number of rounds. A restarted peer begins with
+        # the round after the adopted state.
         behind = np.full(len(before), STASH_ROUNDS - 1)
         behind[lost] = 1
         usual_s = float(np.median(self._paces)) if self._paces else 0.0
@@ -226,7 +232,7 @@ class Schedule:
     # --- begin ------------------------------------------------------------------------------------
 
     def _begin_rounds(self) -> tuple[Peers, Pushes]:
-        """Begin the rounds of all peers that are ready. Return them and their pushes."""
+        """Begin a round on all peers that are ready. Return these peers and their pushes."""
         presence, n = self.presence, self._parts.peers
         begun = np.flatnonzero(presence.runs & np.isinf(self._finish_s))
         sent = [np.empty(0, PUSH)]
@@ -245,7 +251,9 @@ class Schedule:
         slots = begun, self._rounds[begun] % ROUNDS_KEPT
         self._finished[0][slots], self._finished[1][slots] = self._rounds[begun], finish_s[begun]
         for round_id, some in by_round(self._rounds, begun):
-            # A peer expects pushes by the dead that it knows as it begins, and sends by later ones.
+            # The expected pushes follow from the roster at the begin of the round, the sent pushes
+            # from the roster when the update is finished: more peers may be known to be dead by
+            # then.
             for alike, roster in self._rosters(some, begin_s):
                 senders, receivers, _ = self._edges_of(round_id, roster)
                 planned = _pushes(receivers, senders, round_id, np.inf)[np.isin(receivers, alike)]
@@ -257,7 +265,8 @@ class Schedule:
         return begun, np.concatenate(sent)
 
     def _rosters(self, peers: Peers, at_s: Times) -> Iterator[tuple[Peers, Roster]]:
-        """Yield the rosters of some peers at their times ``(n,)``, each with its peers."""
+        """Yield the peers with the same roster, and this roster. Each peer's roster is that at its
+        time ``at_s``, ``(n,)``."""
         dead_s = self.presence.dead_s
         known_dead = np.searchsorted(np.sort(dead_s), at_s[peers], side="right")
         for count in np.unique(known_dead).tolist():
@@ -266,7 +275,7 @@ class Schedule:
             yield alike, Roster(tuple(members.tolist()), self._parts.settings.lineage)
 
     def _send(self, round_id: int, peers: Peers, roster: Roster) -> Pushes:
-        """Send the pushes of some peers in a round, and return them."""
+        """Send the pushes of these peers in a round, and return the pushes."""
         senders, receivers, travel_s = self._edges_of(round_id, roster)
         sends = np.isin(senders, peers)
         receivers, senders = receivers[sends], senders[sends]
@@ -289,8 +298,8 @@ class Schedule:
         return (1 + self.mixes(round_id) * task.vectors_mixed) * 4 * task.cohort.d
 
     def _edges_of(self, round_id: int, roster: Roster) -> tuple[Peers, Peers, Times]:
-        """Return the senders and receivers of a round, ascending by receiver and sender, and the
-        transfer time of each push."""
+        """Return sender, receiver and transfer time of each push in the plan of a round, ascending
+        by receiver and sender."""
         if (round_id, roster) not in self._edges:
             parts, links = self._parts, self._parts.links
             seed, n = parts.settings.seed, parts.peers
@@ -318,8 +327,8 @@ class Schedule:
     # --- close ------------------------------------------------------------------------------------
 
     def _close_rounds(self) -> tuple[Peers, Times]:
-        """Close the rounds that no unknown push can reach. Return their peers, and the times,
-        ``(n,)``, at which they close."""
+        """Close the rounds that no unknown push can reach in time. Return the peers that close a
+        round, and the closing times, ``(n,)``."""
         finish_s, is_open = self._finish_s, np.isfinite(self._finish_s)
         if not is_open.any():
             return np.zeros(0, np.int64), finish_s
@@ -339,11 +348,12 @@ class Schedule:
         return closed, close_s
 
     def _last_s(self) -> Times:
-        """Return the time from which each peer waits for no other, ``(n,)``, if known."""
+        """Return the time from which each peer no longer waits for any push, ``(n,)``; infinity if
+        it depends on pushes that are not known yet."""
         n, expected, coming = self._parts.peers, self._expected, self._coming
         over_s = self.presence.noticed_s[expected["sender"]]
         over_s[self._are_locked(expected["receiver"], expected["sender"])] = 0.0
-        # A push of a later round also ends the wait.
+        # A push of a later round also ends the wait for its sender.
         coming = coming[coming["round"] >= self._rounds[coming["receiver"]]]
         keys = coming["receiver"] * n + coming["sender"]
         known = expected["receiver"] * n + expected["sender"]
@@ -354,7 +364,7 @@ class Schedule:
         last_s = self._finish_s.copy()
         np.maximum.at(last_s, expected["receiver"], over_s)
         far = coming[coming["round"] > self._rounds[coming["receiver"]] + 1 + STASH_ROUNDS]
-        np.minimum(last_s, self._passed_s(far), out=last_s)  # They skip to the round of the others.
+        np.minimum(last_s, self._passed_s(far), out=last_s)  # skip to the others' round
         return last_s
 
     def _receive(self, until_s: Times) -> None:
@@ -368,7 +378,8 @@ class Schedule:
         slots = peers, rounds % ROUNDS_KEPT
         lags_s = np.where(self._finished[0][slots] == rounds, new["arrives_s"], 0.0)
         lags_s -= np.where(lags_s > 0, self._finished[1][slots], 0.0)
-        # A stale push counts until more than f others are in a later round.
+        # The lag of a stale push is recorded, unless pushes of later rounds have arrived from more
+        # than f senders before.
         counts = rounds >= self._oldest[peers]
         if not counts.all():
             have_stale = np.zeros(self._parts.peers, bool)
@@ -394,7 +405,8 @@ class Schedule:
         self._expected = expected[np.isfinite(self._finish_s[expected["receiver"]])]
 
     def _skip_rounds(self, peer: int) -> None:
-        """Let a peer that is far behind continue where the others are, as ``GossipRounds`` does."""
+        """Let a peer that is far behind continue in the round of the other peers, as
+        ``GossipRounds`` does."""
         settings, coming = self._parts.settings, self._coming
         received = coming[(coming["receiver"] == peer) & coming["is_received"]]
         latest = dict(np.sort(received[["sender", "round"]]).tolist())
@@ -404,10 +416,10 @@ class Schedule:
 
 
 def by_round(rounds: Peers, peers: Peers) -> Iterator[tuple[int, Peers]]:
-    """Yield each round of some peers, with the peers in it.
+    """Yield each round that some of ``peers`` are in, with these peers.
 
     Args:
-        rounds: ``(n,)``: the round of each peer.
+        rounds: ``(n,)``: round of each peer.
     """
     for round_id in np.unique(rounds[peers]).tolist():
         yield round_id, peers[rounds[peers] == round_id]

@@ -1,4 +1,4 @@
-"""States of replicas in the exact engine: immutable, and shared by all peers with equal ones."""
+"""States of replicas in the exact engine: immutable, and shared by all peers with equal states."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class ModelState:
 
     Attributes:
         parameters: ``(d,)`` float32.
-        memory: ``(d,)`` float32, memory of the outer step; None before the first.
-        digest: Digest of both.
+        memory: ``(d,)`` float32, memory of the outer step; None before the first outer step.
+        digest: Digest of parameters and memory.
     """
 
     parameters: Tensor
@@ -31,22 +31,22 @@ class ModelState:
     digest: bytes
 
     def pack(self) -> bytes:
-        """Return the bytes of both."""
+        """Return parameters and memory as bytes."""
         return _packed(self.parameters, self.memory)
 
 
 class StateTable:
-    """All present states of replicas."""
+    """All states that replicas have at present."""
 
     def __init__(self, task: Task) -> None:
         self._lr, self._outer = task.lr, task.outer
         self._states: WeakValueDictionary[bytes, ModelState] = WeakValueDictionary()
         self.initial = self._find(task.cohort.initial, None)
-        # last step: in rolling rounds all peers make the same step, in sequence
+        # Last step, for reuse: in rolling rounds all peers make the same step one after the other.
         self._last: tuple[ModelState, Payload | None, ModelState] | None = None
 
     def apply(self, state: ModelState, round_: Apply) -> ModelState:
-        """Return the state after a round."""
+        """Return the state after applying a round."""
         payload = round_.payloads[0] if round_.payloads else None
         if round_.mix is None and self._last is not None:
             before, made_by, after = self._last
@@ -68,9 +68,9 @@ class StateTable:
         return after
 
     def unpack(self, packed: bytes) -> ModelState:
-        """Return the state with these bytes (``ModelState.pack``).
+        """Return the state that ``ModelState.pack`` has packed.
 
-        Raises: ConfigError: They are of another length.
+        Raises: ConfigError: The bytes have a wrong length.
         """
         d = len(self.initial.parameters)
         if len(packed) not in (bytes_for(d), bytes_for(2 * d)):

@@ -1,4 +1,4 @@
-"""Sweeps: the cells of a grid, run and collected in tidy rows and tables.
+"""Sweeps: run the cells of a grid, and collect the results in tidy rows and tables.
 
 sweep = grid(World(peers=100), rounds=100, topology=["rolling", "ring"], seed=range(5))
 sweep.write_rows("rows.csv")
@@ -27,7 +27,7 @@ from .world import World
 FOLDER = Path("runs/sweep")
 SEED = "seed"
 SHOWN = ("worst", "mean", "p10", "consensus_distance")
-"""Metrics of the table of worlds."""
+"""Metrics in the table of a sweep over worlds."""
 NOT_PLAYED = CellResult(PlayedRun(()), error="not played")
 
 
@@ -36,7 +36,7 @@ class Sweep:
     """Results of a grid.
 
     Attributes:
-        results: Result of each cell that was run, those with errors included.
+        results: Result of each cell that was run, including cells with errors.
     """
 
     grid: Grid
@@ -44,7 +44,7 @@ class Sweep:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Names of the columns of ``rows``: the fields that vary, and those of a row."""
+        """Names of the columns of ``rows``: ``settings``, and then the fields of ``Row``."""
         return (*self.settings, *Row._fields)
 
     @property
@@ -58,7 +58,7 @@ class Sweep:
 
     @property
     def rows(self) -> list[tuple[Any, ...]]:
-        """Tidy rows of all cells: one per cell, evaluated round and metric."""
+        """Tidy rows of all cells, with one row per cell, evaluated round and metric."""
         return [
             (*self.setting_of(cell), *row)
             for cell in self.grid.cells
@@ -73,12 +73,12 @@ class Sweep:
 
     @property
     def errors(self) -> list[str]:
-        """Errors of cells, each with the settings of its cell."""
+        """Errors of cells as texts that begin with the settings of the cell."""
         return self._named({cell: result.error for cell, result in self.results.items()})
 
     @property
     def warnings(self) -> list[str]:
-        """Warnings of cells, each with the settings of its cell."""
+        """Warnings of cells as texts that begin with the settings of the cell."""
         return self._named({cell: result.warning for cell, result in self.results.items()})
 
     def _named(self, texts: Mapping[WorldCell, str]) -> list[str]:
@@ -89,8 +89,8 @@ class Sweep:
         ]
 
     def means(self, metric: str) -> dict[tuple[Any, ...], dict[int, estimates.Estimate]]:
-        """Return the estimate over the seeds after each evaluated round, for each setting. Cells
-        that were stopped, have an error, or have the value NaN are omitted."""
+        """Return, for each setting and evaluated round, the estimate of a metric over the seeds.
+        Cells that were stopped or have an error, and values that are NaN, are left out."""
         found: dict[tuple[Any, ...], dict[int, list[float]]] = {}
         for cell in self.grid.cells:
             rounds = found.setdefault(self.setting_of(cell), {})
@@ -106,7 +106,7 @@ class Sweep:
 
     @property
     def shown(self) -> tuple[str, ...]:
-        """Metrics of the table; for real runs all available ones."""
+        """Metrics in the table. For real runs, these are all logged metrics."""
         runs = [
             result.run
             for cell, result in self.results.items()
@@ -115,8 +115,8 @@ class Sweep:
         return tuple(dict.fromkeys(row.metric for run in runs for row in run.rows)) or SHOWN
 
     def table(self) -> list[str]:
-        """Return the lines of a table: for each setting, the mean over the seeds after the last
-        round, with the half width of its interval of 95 %."""
+        """Return the lines of a table. For each setting, it has the mean over the seeds after the
+        last round, and the half-width of its 95 % confidence interval."""
         return align(*self.table_cells(), names=len(self.settings))
 
     def table_cells(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
@@ -137,7 +137,7 @@ class Sweep:
         return head, rows
 
     def write_rows(self, path: str | Path) -> None:
-        """Write the rows as Parquet if the name of the file ends so, and as CSV otherwise.
+        """Write the rows as Parquet if the file's name ends in ``.parquet``, and as CSV otherwise.
 
         Raises: ConfigError: The file cannot be written, or pyarrow is missing.
         """
@@ -167,17 +167,17 @@ def grid(  # noqa: PLR0913 - the options of a sweep, by name
     quiet: bool = False,
     **values: Iterable[Any],
 ) -> Sweep:
-    """Play a world with all combinations of values of its fields, or run a command with all
-    combinations of values of its names. Cells that the folder has are not played again.
+    """Play a world with all combinations of the values of its fields, or run a command with all
+    combinations of the values of its placeholders. Cells whose results are in the folder are not
+    played again.
 
     Args:
         into: Folder of the results.
-        jobs: Cells to run at once on this machine, in their own processes: a script needs
-            ``if __name__ == "__main__":``.
+        jobs: Number of cells to run at once on this machine. They run in processes of their own, so
+            a script needs ``if __name__ == "__main__":``.
         engine: ``local``, ``optuna``, ``ray``, ``dask`` or ``condor``.
-        asha: Metric by which cells that fall behind are stopped; empty: all cells are played to
-            their end.
-        values: For each field that varies, its values.
+        asha: Metric for early stopping of bad cells; empty to play all cells to their end.
+        values: Values of each field that varies.
 
     Raises: ConfigError: A field does not exist or a value does not fit it, or an engine or a metric
         does not exist.
@@ -187,9 +187,10 @@ def grid(  # noqa: PLR0913 - the options of a sweep, by name
 
 
 def run_grid(grid: Grid, settings: SweepSettings, engine: str) -> Sweep:
-    """Run the cells of a grid that the folder lacks, and return all results.
+    """Run the cells of a grid that have no result in the folder, and return all results.
 
-    Raises: ConfigError: Real runs are to be stopped early, or as in ``grid``.
+    Raises: ConfigError: For the same reasons as ``grid``, or early stopping is requested for real
+    runs.
     """
     if settings.asha and any(isinstance(cell.world, RunCommand) for cell in grid.cells):
         raise ConfigError("a real run is not stopped early", "leave out --asha")
@@ -197,8 +198,8 @@ def run_grid(grid: Grid, settings: SweepSettings, engine: str) -> Sweep:
 
 
 def read_sweep(grid: Grid, settings: SweepSettings) -> Sweep:
-    """Return the results that the folder has. With a metric to stop by, cells that halving has
-    stopped are among them."""
+    """Return the results in the folder, without running cells. With early stopping, the results
+    include the cells that halving has stopped."""
     store = store_of(settings.cells)
 
     def read(cells: Sequence[WorldCell], settings: SweepSettings) -> dict[WorldCell, CellResult]:

@@ -14,9 +14,9 @@ PARQUET = ".parquet"
 
 
 def check_file(path: Path) -> None:
-    """Check that rows can be written to the file, before anything is computed.
+    """Check, before anything is computed, that rows can be written to the file.
 
-    Raises: ConfigError: Its folder does not exist, or the package for its format is missing.
+    Raises: ConfigError: The file's folder does not exist, or the package for its format is missing.
     """
     if not path.parent.is_dir():
         raise ConfigError(f"cannot write {path}: there is no folder {path.parent}")
@@ -28,10 +28,11 @@ def check_file(path: Path) -> None:
 
 
 def write_rows(path: Path, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    """Write rows as Parquet if the name of the file ends so, and as CSV otherwise.
+    """Write rows as Parquet if the file's name ends in ``.parquet``, and as CSV otherwise.
 
     Args:
-        rows: In each column, values of one type; a tuple is written as its parts with blanks.
+        rows: The rows. All values of a column have the same type. The parts of a tuple are written
+            with blanks between them.
 
     Raises: ConfigError: The file cannot be written, or pyarrow is missing.
     """
@@ -57,7 +58,8 @@ def align(head: Sequence[str], rows: Iterable[Sequence[str]], names: int = 0) ->
     """Return the lines of a table for a terminal.
 
     Args:
-        names: First columns that are aligned to the left; numbers are aligned to the right.
+        names: Number of leading columns that are aligned to the left; the others are aligned to the
+            right.
     """
     lines = [list(head), *map(list, rows)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]

@@ -29,15 +29,16 @@ class Task:
         cohort: The learners' model.
         data: Training and test data.
         shares: For each peer, the indices of the training samples that it draws from.
-        batch: Samples of a local step.
-        local_steps: Local steps of a round.
+        batch: Number of samples per local step.
+        local_steps: Number of local steps per round.
         lr: Learning rate of the local steps, or of the step on the aggregate.
         outer: Step on the aggregate if updates are model differences; None if updates are
             gradients.
         seed: Seed of the batches.
-        order: Order in which all peers read one data set; None if each draws from its share.
-        weight_decay: Multiple of the parameters that is added to each gradient of local steps.
-        optimizer: Step on the aggregate if updates are gradients.
+        order: Order in which all peers read one shared data set; None if each peer draws from its
+            own share.
+        weight_decay: Coefficient of weight decay in local steps.
+        optimizer: Optimizer that steps with the aggregate if updates are gradients.
     """
 
     cohort: Cohort
@@ -60,12 +61,12 @@ class Task:
 
     @property
     def vectors_mixed(self) -> int:
-        """Number of vectors in an exchange of parameters."""
+        """Number of vectors that a peer pushes in an exchange of parameters."""
         return 3 if self.optimizer == "adamw-mixed" else 1
 
     def draw_batches(self, peers: NDArray[np.int64], round_ids: NDArray[np.int64] | int) -> Tensor:
-        """Return the indices of the samples of these peers in a round, ``(n, local_steps *
-        batch)``. They depend on seed, peer and round alone."""
+        """Return the indices of the samples that these peers use in a round, ``(n, local_steps *
+        batch)``. The samples depend only on seed, peer and round."""
         if self.order is not None:
             return torch.from_numpy(self.order.draw_batches(peers, round_ids))
         flat, begins, lengths = self._flat
@@ -82,12 +83,12 @@ class Task:
         round_ids: NDArray[np.int64] | int,
         flipped: NDArray[np.bool_] | None = None,
     ) -> Tensor:
-        """Return the honest updates of these peers, ``(n, d)``: gradients, or model differences
-        after local steps of plain SGD.
+        """Return the true updates of these peers, ``(n, d)``: gradients, or model differences after
+        local steps of plain SGD.
 
         Args:
             parameters: ``(n, d)``, one row per peer of ``peers``; may be one expanded row.
-            flipped: ``(n,)``: peers that train on wrong labels (``label_flip``).
+            flipped: ``(n,)`` bool: whether each peer trains on wrong labels (``label_flip``).
         """
         chosen = self.draw_batches(peers, round_ids)
         labels = self.data.labels[chosen]
@@ -104,11 +105,11 @@ class Task:
     def swap_samples(
         self, policy: MovePolicy, peers: NDArray[np.int64], updates: Tensor, round_id: int
     ) -> tuple[Task, int]:
-        """Return the task after the swaps of a round, and the bytes of the samples that travel.
-        Histograms and cosines count as known: they add no bytes.
+        """Return the task after the swaps of a round, and the total bytes of the swapped samples.
+        Sending histograms and computing cosines is assumed to cost no bytes.
 
         Args:
-            updates: ``(n, d)``: the vectors of the peers, one row per peer of ``peers``.
+            updates: ``(n, d)``: updates, one row per peer of ``peers``.
         """
         data, shares = self.data, list(self.shares)
         held = [shares[peer] for peer in peers.tolist()]
@@ -120,5 +121,6 @@ class Task:
         return replace(self, shares=shares), count_bytes(moves, data.images[0].nbytes)
 
     def evaluate(self, parameters: Tensor) -> Evaluation:
-        """Return accuracy and loss of each row of ``(m, d)`` on the test samples."""
+        """Return accuracy and loss of each learner on the test samples. ``parameters``: ``(m,
+        d)``."""
         return self.cohort.evaluate(parameters, self.data.test_images, self.data.test_labels)

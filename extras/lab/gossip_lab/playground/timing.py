@@ -1,4 +1,4 @@
-"""Times of a world: the computing times of peers, and the transfer times of payloads."""
+"""Times of a world: how long peers compute, and how long payloads are in transit."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ UNITS_BYTES = {
 """Units of bandwidths, in bytes per second."""
 
 JITTER = 0.05
-"""Standard deviation of the logarithm of a peer's times from round to round (``lognormal``)."""
+"""Standard deviation, over the rounds, of the logarithm of a peer's compute times in
+``lognormal``."""
 
 _COMPUTE_HINT = (
     "constant:50ms, uniform:40ms:60ms, lognormal:0.3, lognormal:0.3:50ms, or measured:FILE"
@@ -42,16 +43,16 @@ _LINKS_HINT = "delay:20ms-50ms,bytes:12.5MB,uplink:5MB, each per second; or meas
 
 
 class ComputeTimes(Protocol):
-    """Times of the computation of an update."""
+    """Compute times of updates."""
 
     def seconds(self, peers: NDArray[np.int64], round_id: int) -> NDArray[np.float64]:
-        """Return the time in which each peer computes its update of the round, in seconds."""
+        """Return the compute time of each peer's update in the round, in seconds."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class UniformCompute:
-    """Each update takes a time that is drawn between two bounds, in seconds."""
+    """The compute time of each update is uniformly distributed between two bounds, in seconds."""
 
     least_s: float
     most_s: float
@@ -64,10 +65,11 @@ class UniformCompute:
 
 @dataclass(frozen=True, slots=True)
 class LognormalCompute:
-    """Each peer has a constant factor, and each update has a small random factor (``JITTER``).
+    """The compute time is the median, times a constant random factor for each peer, times a small
+    random factor for each update (``JITTER``).
 
     Attributes:
-        median_s: Time of the median peer, in seconds.
+        median_s: Compute time of the median peer, in seconds.
         sigma: Standard deviation of the logarithm of the peers' factors. With 0.3 the slowest of
             20 peers takes about 1.75 times as long as the median.
     """
@@ -84,11 +86,11 @@ class LognormalCompute:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MeasuredCompute:
-    """Times are drawn from those of measured peers. Peer p computes as measured peer p modulo their
-    number.
+    """Compute times are drawn from the times of measured peers. Peer p has the times of measured
+    peer p modulo the number of measured peers.
 
     Attributes:
-        times_s: For each measured peer, its times of an update in seconds, at least one.
+        times_s: For each measured peer, one or more compute times of an update, in seconds.
     """
 
     times_s: Sequence[NDArray[np.float64]]
@@ -107,7 +109,8 @@ class MeasuredCompute:
 
 
 def read_duration(text: str) -> float:
-    """Read seconds, such as ``0.5``, ``500ms``, ``10m`` or ``2h``. Raises: ValueError."""
+    """Convert a duration such as ``0.5``, ``500ms``, ``10m`` or ``2h`` to seconds. Raises:
+    ValueError."""
     return _read_amount(text, UNITS_S)
 
 
@@ -119,17 +122,17 @@ def _read_amount(text: str, units: dict[str, float]) -> float:
 
 
 def read_compute(spec: str, seed: int, batch: int = 1, local_steps: int = 1) -> ComputeTimes:
-    """Read times of an update. Durations are seconds, or as 500ms.
+    """Read the compute times of updates. Durations are numbers of seconds, or texts such as 500ms.
 
-    - ``constant:T``: the same for all.
-    - ``uniform:LEAST:MOST``: drawn for each peer and round.
+    - ``constant:T``: T for all peers and rounds.
+    - ``uniform:LEAST:MOST``: uniformly distributed, drawn for each peer and round.
     - ``lognormal:SIGMA[:MEDIAN]``: see ``LognormalCompute``; the median is 50 ms by default.
-    - ``measured:FILE.csv``: a file with the columns ``peer,seconds``, a line for each measured
+    - ``measured:FILE.csv``: a file with the columns ``peer,seconds`` and one line for each measured
       update; see ``MeasuredCompute``.
-    - ``measured:FILE.toml,FILE.toml``: profiles of ``gossip plan profile``. An update takes the
-      forward and backward passes of all layers on a batch, for each local step.
+    - ``measured:FILE.toml,FILE.toml``: profiles of ``gossip plan profile``. A local step takes the
+      time of the forward and backward passes of all layers on a batch.
 
-    Raises: ConfigError: There are no such times, or a file is not valid.
+    Raises: ConfigError: ``spec`` is not one of these forms, or a file is not valid.
     """
     name, _, rest = spec.partition(":")
     if name == "measured" and rest:
@@ -187,13 +190,14 @@ def _step_s(profile: PeerProfile, batch: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class LinkTimes:
-    """Links between peers, all alike.
+    """Properties of the links between peers, the same for all links.
 
     Attributes:
-        delay_s: Bounds of the delay of a message, in seconds, uniform between them.
-        bytes_per_s: Bandwidth of each link; None if payloads take no longer than other messages.
-        uplink_bytes_per_s: Bandwidth that all payloads from one peer share; None if they share
-            none.
+        delay_s: Bounds of the delay of a message, in seconds. The delay is uniformly distributed
+            between them.
+        bytes_per_s: Bandwidth of each link; None if the bandwidth of links is unlimited.
+        uplink_bytes_per_s: Bandwidth that all payloads from one peer share; None if it is
+            unlimited.
     """
 
     delay_s: tuple[float, float]
@@ -201,9 +205,8 @@ class LinkTimes:
     uplink_bytes_per_s: float | None = None
 
     def transfer_s(self, payload_bytes: float, receivers: int = 1) -> float:
-        """Return the seconds from the start of the transfer of a payload to this number of peers at
-        once until the last of them has it, without the delay. The payloads share the uplink fairly,
-        so all of them end together."""
+        """Return the time to send a payload to this number of receivers at once, in seconds,
+        without the delay. The receivers share the uplink equally, so all transfers end together."""
         link = 0.0 if self.bytes_per_s is None else payload_bytes / self.bytes_per_s
         if self.uplink_bytes_per_s is None:
             return link
@@ -218,30 +221,32 @@ PRESETS = {
     "cable": LinkTimes((0.014, 0.014), 1e6 / 8),
     "mobile": LinkTimes((0.035, 0.035), 12e6 / 8),
 }
-"""Links by name. Each link has this bandwidth, independent of other traffic at its ends; ``uplink``
-limits that.
+"""Name of a preset -> its links. The bandwidth of a link does not depend on other traffic of its
+two peers, unless ``uplink`` is added.
 
-- ``loopback``, ``lan``: delays of processes of one host and of one switch; 1 Gbit/s of Ethernet.
+- ``loopback``, ``lan``: delays between processes on one host, and between hosts on one switch with
+  1 Gbit/s.
 - ``wifi``: half of the measured median (3 ms) and 90th percentile (20 ms) of round trips on a
   campus (Sui et al. 2016, MobiSys, doi:10.1145/2906388.2906393); 200 Mbit/s is an assumption.
 - ``wan``: an assumption: hosts of one continent, 100 Mbit/s.
-- ``cable``, ``mobile``: the profiles Cable (1 Mbit/s up, 28 ms round trip) and LTE (12 Mbit/s,
-  70 ms) of WebPageTest. Payloads between two such hosts use the uplink of one and the downlink of
-  the other.
+- ``cable``, ``mobile``: the profiles Cable (1 Mbit/s uplink, 28 ms round trip) and LTE (12 Mbit/s,
+  70 ms round trip) of WebPageTest. A payload uses the uplink of its sender and the downlink of its
+  receiver.
 """
 
 
 def read_links(spec: str) -> LinkTimes:
-    """Read links.
+    """Read the properties of links.
 
-    - the name of a preset, such as ``wan``; further words change it: ``wan,uplink:100Mbit``.
+    - The name of a preset, such as ``wan``. Further properties after it override the preset:
+      ``wan,uplink:100Mbit``.
     - ``delay:20ms-50ms,bytes:12.5MB,uplink:5MB``: bounds of the delay, bandwidth of a link, and
       bandwidth that all payloads from one peer share. Bandwidths are bytes per second.
     - ``measured:FILE.toml,FILE.toml``: profiles of ``gossip plan`` with measured links. All links
-      are then equal: delays between the least and the largest fixed time, and the median
-      bandwidth.
+      then have the median bandwidth, and delays between the smallest and the largest measured fixed
+      time.
 
-    Raises: ConfigError: There are no such links, or a file is not valid.
+    Raises: ConfigError: ``spec`` is not one of these forms, or a file is not valid.
     """
     if spec.startswith("measured:"):
         return _fit_links(spec.removeprefix("measured:"))

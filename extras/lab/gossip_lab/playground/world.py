@@ -1,4 +1,4 @@
-"""Worlds: descriptions of a swarm that learns, and functions that play them."""
+"""Worlds: descriptions of a training swarm, and functions that play a world."""
 
 from __future__ import annotations
 
@@ -41,37 +41,38 @@ EngineName = Literal["fast", "exact"]
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """Description of a swarm that learns. All fields are plain values, so a world is a line of a
-    table, a TOML file or a command.
+    """Description of a training swarm. All fields are numbers or texts, so a world can be written
+    as a TOML file, as a command line or as a row of a table.
 
     Attributes:
         peers: Number of peers, Byzantine ones included.
-        data: Data set: ``digits``, ``mnist`` or a path, as ``gossip bench robustness`` takes it.
+        data: Data set: ``digits``, ``mnist`` or a path, as for ``gossip bench robustness``.
         split: Split of the samples among the peers, such as ``iid``, ``dirichlet:0.1`` or
             ``sorted@clusters:10``.
         model: ``linear``, ``mlp:128-64``, ``small_cnn``, ``cnn_mnist`` or ``file.py:name``.
         topology: ``rolling``, ``full``, ``ring``, ``random-k:k=7``, ``static-regular``,
             ``exponential``, ``dumbbell``, ``d-cliques``, ``push:k=3``, ``pull:k=3`` or
-            ``file.py:name``. A topology with an option ``histograms`` receives the label counts of
-            the peers.
-        aggregator: Value of ``gossip run --aggregator``.
-        f: Byzantine peers to tolerate.
-        batch: Samples of a local step of a peer.
+            ``file.py:name``. The label counts of the peers are passed to a topology with the option
+            ``histograms``.
+        aggregator: Rule, as for ``gossip run --aggregator``.
+        f: Number of Byzantine peers that the rule tolerates.
+        batch: Number of samples per peer and local step.
         lr: Learning rate.
-        local_steps: Local steps of a round.
-        outer: Outer step after them; empty means that of a run if there are local steps.
-        optimizer: ``sgd``; or in gossip rounds ``adamw``, or ``adamw-mixed``, which mixes both
-            moments as it mixes parameters.
-        mix_every: In gossip rounds, rounds between two exchanges of parameters.
-        mixing: In gossip rounds, share of the way to the others' parameters; above 0.5 with
-            ``mix_every = 1`` also to their model differences.
+        local_steps: Number of local steps per round.
+        outer: Outer step after the local steps. If empty, the default of a run is used when there
+            is more than one local step.
+        optimizer: ``sgd``; in gossip rounds also ``adamw`` and ``adamw-mixed``. With
+            ``adamw-mixed``, peers mix both moments like parameters.
+        mix_every: In gossip rounds, number of rounds between two exchanges of parameters.
+        mixing: In gossip rounds, share by which a peer moves to the mean of the others' parameters.
+            If it is above 0.5 and ``mix_every = 1``, it also applies to model differences.
         faults: Faults as in a fault plan, such as ``crash:0-49@50`` or ``sign_flip:90-99*10``.
         links: Links between peers, such as ``wan`` or ``delay:20ms-50ms,bytes:12.5MB``.
-        compute: Times of an update, such as ``uniform:0.04:0.06`` or ``lognormal:0.3``.
+        compute: Compute times of updates, such as ``uniform:0.04:0.06`` or ``lognormal:0.3``.
         availability: Presence of each peer, such as ``spot:2h:10m`` or ``trace.csv``.
-        assign: Policy of data, such as ``stratified:labels`` or ``moves:10:5``.
+        assign: Data policy, such as ``stratified:labels`` or ``moves:10:5``.
         engine: ``fast`` or ``exact``.
-        seed: Seed of everything that is drawn.
+        seed: Seed of all random numbers.
     """
 
     peers: int = 16
@@ -98,7 +99,7 @@ class World:
 
     @classmethod
     def from_toml(cls, path: str | Path) -> World:
-        """Return the world of a TOML file; a missing field has its default.
+        """Return the world in a TOML file. Missing fields have their defaults.
 
         Raises: ConfigError: The file cannot be read, or a field does not exist or has another type.
         """
@@ -109,12 +110,13 @@ class World:
         return write_toml(dataclasses.asdict(self))
 
     def replace(self, **changes: Any) -> World:
-        """Return the world with other values in these fields."""
+        """Return a copy of the world with other values of these fields."""
         return read_fields(World, dataclasses.asdict(self) | changes)
 
     def check_mixing(self) -> None:
-        """Raise ConfigError if fields of gossip rounds are set for rolling ones. The cells of a
-        grid with several topologies share them."""
+        """Raise ConfigError if fields for gossip rounds are set in a world with rolling rounds.
+        ``build`` does not check this, because the cells of a grid with several topologies share
+        these fields."""
         if topologies.load(self.topology).rolling:
             for name in ("mix_every", "mixing"):
                 if getattr(self, name) != getattr(_GOSSIP, name):
@@ -132,13 +134,13 @@ class World:
         """Return the parts of the world.
 
         Args:
-            data: Data set instead of the one that ``data`` names.
-            mishaps: Faults instead of ``faults``.
-            split_seed: Seed of the split; by default that of the world.
+            data: Data set, in place of the data set that the field ``data`` names.
+            mishaps: Faults, in place of the field ``faults``.
+            split_seed: Seed of the split; by default the seed of the world.
 
-        Raises: ConfigError: A field has an unknown name, or the fields contradict each other.
+        Raises: ConfigError: A field names something unknown, or the fields contradict each other.
         """
-        read_fields(World, dataclasses.asdict(self))  # Python checks no types
+        read_fields(World, dataclasses.asdict(self))  # checks the types
         if not 1 <= self.peers <= PEERS_MAX:
             raise ConfigError(f"{self.peers} peers", f"a world has 1 to {PEERS_MAX}")
         if min(self.batch, self.local_steps, self.mix_every) < 1 or not 0 < self.lr < math.inf:
@@ -199,12 +201,12 @@ class World:
     def play(
         self, rounds: int, every: int = 10, watch: Callable[[Moment], None] | None = None
     ) -> PlayedRun:
-        """Play the world, and evaluate it at intervals of this number of rounds and at the end.
+        """Play the world, and evaluate it every ``every`` rounds and at the end.
 
         Args:
-            watch: Called after each round.
+            watch: Function that is called after each round.
 
-        Raises: ConfigError: As in ``evaluations`` and ``check_mixing``.
+        Raises: ConfigError: For the same reasons as ``evaluations`` and ``check_mixing``.
         """
         self.check_mixing()
         found = self.evaluations(rounds, every, watch)
@@ -216,7 +218,8 @@ class World:
         """Play the world as ``play`` does, and yield the rows of each evaluation. Warn if there
         were rounds without a step.
 
-        Raises: ConfigError: ``rounds`` or ``every`` is below 1, or as in ``build``.
+        Raises: ConfigError: ``rounds`` or ``every`` is below 1, or for the same reasons as
+        ``build``.
         """
         if min(rounds, every) < 1:
             raise ConfigError(f"rounds {rounds}, every {every}", "each is at least 1")
@@ -247,10 +250,10 @@ class World:
         """Play the world in both engines, and compare all parameters after each round.
 
         Args:
-            peers: Number of peers to cut the world to, at most 16; None if the world is not cut.
+            peers: Reduce the world to this number of peers, at most 16; None to play all peers.
 
-        Raises: ConfigError: There is no round to play, or the world has a fault of a peer that was
-            cut off.
+        Raises: ConfigError: ``rounds`` is below 1, or a fault names a peer that the reduced world
+            lacks.
         """
         if rounds < 1:
             raise ConfigError(f"{rounds} rounds", "a comparison takes at least 1")
@@ -288,7 +291,8 @@ class World:
         honest = [peer for peer in range(self.peers) if peer not in mishaps.byzantine]
         samples = data.labels, data.images
         parts = iter(splits.split(self.split, samples, len(honest), self.batch, split_seed))
-        # Byzantine peers draw from all samples: their samples must not reduce the honest shares.
+        # Byzantine peers draw from all samples, so that they do not reduce the shares of honest
+        # peers.
         everything = torch.arange(len(data.labels))
         shares = [
             everything if peer in mishaps.byzantine else next(parts) for peer in range(self.peers)
@@ -307,7 +311,8 @@ class World:
 
 
 def engine_of(name: EngineName, parts: Parts) -> Engine:
-    """Return an engine by name. Raises: ConfigError: It does not play a part of the world."""
+    """Return an engine by name. Raises: ConfigError: The engine does not support a part of the
+    world."""
     if parts.rule.needs_trainer:
         raise ConfigError(
             f"{parts.rule.name} requests the loss from the trainer, but the playground has none",

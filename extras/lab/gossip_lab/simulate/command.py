@@ -1,5 +1,5 @@
-"""``gossip simulate``: thousands of fault schedules on a virtual clock. Failing ones are shrunk and
-can be replayed."""
+"""``gossip simulate``: thousands of fault schedules on a virtual clock. Failing schedules are
+shrunk, and can be replayed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from gossip_lab.simulation import CampaignTally, Chart, SearchQuery, Shrunk, SimulationResult
 
 SEEDS = 200
-SHRUNK_MAX = 3  # number of violated invariants with a shrunk example
+SHRUNK_MAX = 3  # maximum number of violated invariants for which an example is shrunk
 SHOWN_MAX = 10
 SEEDS_SHOWN = 50
 
@@ -119,7 +119,7 @@ def simulate(
 
 @dataclass(slots=True)
 class _Console:
-    """Output of the command: to stdout, or to stderr if stdout is for JSON."""
+    """Text output of the command: on stdout, or on stderr if stdout is used for JSON."""
 
     as_json: bool
     began: float = field(default_factory=time.monotonic)
@@ -142,7 +142,7 @@ def _search(
 
     tally, stopped = CampaignTally(), False
     outcomes = search(question, jobs)
-    # This ends its processes, as Ctrl-C does.
+    # SIGTERM then ends the processes of the search, as Ctrl-C does.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     try:
         with ProgressBar(question.count, console.print_line) as bar:
@@ -154,7 +154,7 @@ def _search(
                 if minutes is not None and console.wall_s > 60 * minutes:
                     break
     except KeyboardInterrupt:
-        stopped = True  # The findings so far are printed.
+        stopped = True  # the results so far are printed below
         print(
             "interrupted: results so far (Ctrl-C again: none)",
             file=sys.stderr,
@@ -182,7 +182,7 @@ def _search(
 
 
 def _examples(violations: list[SimulationResult]) -> Iterator[tuple[SimulationResult, Shrunk]]:
-    """Yield an example of each violated invariant: the run of the lowest seed, unshrunk."""
+    """Yield an example for each violated invariant: the run with the lowest seed, not shrunk."""
     from gossip_lab.simulation import Shrunk
 
     examples: dict[str, SimulationResult] = {}
@@ -196,7 +196,8 @@ def _examples(violations: list[SimulationResult]) -> Iterator[tuple[SimulationRe
 def _shrink(
     violations: list[SimulationResult], console: _Console
 ) -> Iterator[tuple[SimulationResult, Shrunk]]:
-    """Yield the examples of ``_examples``, shrunk."""
+    """Shrink the examples of ``_examples``, and yield the original and the shrunk result of
+    each."""
     from gossip_lab.simulation import play, shrink
 
     for outcome, whole in _examples(violations):

@@ -1,5 +1,5 @@
-"""Log of a run, line by line: messages with sender, receiver and arrival or loss, deaths of peers,
-and commits."""
+"""Event log of a simulated run: messages that were sent, arrived or got lost, deaths of peers,
+commits and faults."""
 
 from __future__ import annotations
 
@@ -41,18 +41,20 @@ LOST = (
     *("no_link", "lost", "cut", "reset", "queue_full", "lost_by_reset", "gone"),
     *("malformed", "foreign_run", "own_name", "unwanted_payload", "withheld"),
 )
-"""Reasons why a message never arrives, as the swarm counts them."""
+"""Keys under which the swarm counts messages that never arrive."""
 ALTERED = ("corrupted", "spoiled", "duplicated", "reordered", "spiked", "queued")
-"""Other effects on a message. A delay needs no line: the times show it."""
+"""Keys under which the swarm counts other effects on a message. A delay has no line of its own,
+because the times show it."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChartLine:
-    """One event at one peer, or (-1, a fault) in the network.
+    """One event at one peer. A fault of the network has the peer -1.
 
-    ``sent`` and ``arrived`` have the message and the other peer. So do ``lied`` (the message that
-    was sent instead), ``lost`` and ``altered``, with a ``text`` that begins with the effect on the
-    message. For the other kinds, ``text`` describes the event.
+    Events of the kinds ``sent``, ``arrived``, ``lied``, ``lost`` and ``altered`` have the message
+    and the other peer. For ``lied``, it is the false message that was sent. For ``lost`` and
+    ``altered``, ``text`` begins with the effect on the message. For all other kinds, ``text``
+    describes the event.
     """
 
     t: float
@@ -84,7 +86,7 @@ class ChartLine:
 
 
 class Chart(Observer):
-    """Keeps the last ``lines_max`` lines of a run (None: all)."""
+    """Records the last ``lines_max`` events of a run, or all if it is None."""
 
     def __init__(self, lines_max: int | None = 20_000) -> None:
         self.lines: deque[ChartLine] = deque(maxlen=lines_max)
@@ -193,7 +195,8 @@ _DETAILS: dict[type, Callable[[Any], str]] = {
     messages.StageDone: lambda done: f"{done.committed} committed",
     messages.ActivationRefused: lambda refused: f"knows attempt {refused.known}",
 }
-"""Details of messages beyond their name, round, shard, stage, micro-batches and attempt."""
+"""Type of message -> text with its details, apart from name, round, shard, stage, micro-batches and
+attempt."""
 
 
 def describe_message(message: Message) -> str:
@@ -205,11 +208,12 @@ def describe_message(message: Message) -> str:
 
 
 def _place(message: Any) -> Iterator[str]:
-    """Yield the message's round, shard, stage, micro-batches, attempt and peer, if it has them."""
+    """Yield texts for the round, shard, stage, micro-batches, attempt and peer that a message
+    has."""
     found = {name: getattr(message, name) for name in _PLACE if hasattr(message, name)}
     if "round_id" in found:
         yield f"r{found['round_id']}{_shard(found.get('shard', 0))}"
-    if "stage" in found:  # the number of a stage, or the progress of a peer
+    if "stage" in found:  # index of a pipeline stage, or name of a phase
         yield f"stage {found['stage']}" if isinstance(found["stage"], int) else found["stage"]
     if "micro_batch" in found:
         yield f"b{found['micro_batch']}"

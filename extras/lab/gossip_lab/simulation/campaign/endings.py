@@ -1,13 +1,13 @@
-"""The end of a simulated training: all scripts reach their last round.
+"""The end of a simulated training, in which all scripts reach their last round.
 
-In rolling rounds the server of that round attacks: in any other round the hashes of the next one
-would reveal the attack. The false result is 1 % longer than the true one, so no peer rejects it. In
-some runs one peer is killed shortly before the last round, and returns when the others have
-finished, or are about to.
+In rolling rounds the server of the last round attacks, because the hashes of a next round would
+reveal the attack. Its false result is 1 % longer than the true result, so no peer rejects it. In
+some runs a peer is killed shortly before the last round, and returns about when the other peers
+finish.
 
-In gossip rounds each peer reaches the last round in its own time. In most ends some peers are slow
-for a while, pause, hang or are killed and restarted. They are present again when the others are
-about to leave, or have left.
+In gossip rounds the peers reach the last round at different times. In most runs some peers are slow
+for a while, hang, or are killed and restarted. They take part again about when the other peers
+leave, or after that.
 """
 
 from __future__ import annotations
@@ -45,18 +45,20 @@ def toys_of(swarm: Swarm[Peer]) -> dict[PeerId, ToyTrainer]:
 
 
 def running_cores(swarm: Swarm[Peer], kind: type) -> dict[PeerId, Peer]:
-    """Return the cores of the running peers; none unless all have this kind of rounds."""
+    """Return the cores of the running peers, or an empty dictionary if some have another kind of
+    rounds."""
     cores = {peer: host.core for peer, host in swarm.hosts.items() if host.running}
     return cores if all(isinstance(core.rounds, kind) for core in cores.values()) else {}
 
 
 def slow_copies(trainer: ToyTrainer, copy_s: float) -> None:
-    """Let copying or restoring a state take at least this long."""
+    """Make copying or restoring a state take at least ``copy_s`` seconds."""
     trainer.pace.snapshot_s = max(copy_s, trainer.pace.snapshot_s)
 
 
 def restart(swarm: Swarm[Peer], peer: PeerId, after_s: float, last: int) -> float:
-    """Restart a peer with a script of ``last`` rounds. Return the seconds until it has a model."""
+    """Restart a peer after ``after_s``, with a script of ``last`` rounds. Return the seconds until
+    its model is prepared."""
     swarm.restart(peer, after_s)
     if (trainer := toys_of(swarm).get(peer)) is None:
         return after_s
@@ -70,29 +72,30 @@ ROUNDS = 3  # minimum number of rounds from the present round to the last one
 LOOKED_AT = 12
 LONGER = np.float32(1.01)
 SLICE_S = 0.25
-LATE_SHARE = 0.6  # share of the ends with a late peer, if enough other peers are present
+LATE_SHARE = 0.6  # share of the runs with a late peer, if enough others are present
 LATE_S = (0.05, 3.0)
 COPY_SHARES = (0.0, 0.1, 0.2, 0.3)
-"""Shares of a round timeout that copying or restoring a state may take. A peer that waits longer
-requests the state from another peer."""
-# consecutive messages about states between the late peer and another
+"""Possible durations of copying or restoring a state, as shares of a round timeout. A peer that
+waits too long requests the state from another peer."""
+# Maximum number of consecutive lost state requests, or replies, between the late peer and another
+# peer.
 LOST_MOST = 3
 
 
 @dataclass(slots=True)
 class FinalRoundAttack:
-    """The first server that sends its result of ``round_id`` sends some peers a different one. It
-    replaces ``Swarm.outgoing``.
+    """Attack by the first server that sends its result of ``round_id``: it sends a different result
+    to some peers. The object is used as ``Swarm.outgoing``.
 
     Attributes:
-        victims: Peers that get the different result. If the attacker is the only one, another peer
-            gets it.
-        able: Peers that may be that server; None means any.
-        then: Handles all other messages.
-        beside: Changes the attacker's other messages after the attack, and drops those for which it
-            returns None; None if they stay.
-        attacker: That server; -1 if there is none yet.
-        told: Number of different results.
+        victims: Peers that receive the different result. If the attacker is the only victim,
+            another peer receives it.
+        able: Peers that may be the attacking server; None means any peer.
+        then: Function that handles all other messages.
+        beside: Function that changes the attacker's other messages after the attack, and returns
+            None for a message to drop. If ``beside`` is None, these messages do not change.
+        attacker: The attacking server; -1 before the attack.
+        told: Number of different results that were sent.
     """
 
     round_id: int
@@ -130,8 +133,8 @@ class FinalRoundAttack:
 
 
 class LateRejoin:
-    """A peer that is killed in its last rounds, and returns. Its first messages about states, to it
-    and from it, may be lost. Sets ``Swarm.outgoing``."""
+    """Kill and restart of a peer in its last rounds. The first state requests and replies to it and
+    from it may be lost. The object is used as ``Swarm.outgoing``."""
 
     def __init__(self, swarm: Swarm[Peer], peer: PeerId, last: int, rng: Random) -> None:
         self.peer, self._then = peer, swarm.outgoing or send_unchanged
@@ -156,7 +159,7 @@ class LateRejoin:
         asks = isinstance(envelope.message, StateRequest)
         if self.peer in (sender, to) and (asks or isinstance(envelope.message, StateAttestation)):
             words = to if sender == self.peer else sender, asks
-            # No message of a peer that joins at the end is lost.
+            # A peer that joins at the end is not in ``_lost``; none of its messages is lost.
             if (left := self._lost.get(words, 0)) > 0:
                 self._lost[words] = left - 1
                 return []
@@ -164,10 +167,11 @@ class LateRejoin:
 
 
 def play_end(swarm: Swarm[Peer], checker: EndsAlike) -> int:
-    """Let all peers reach their last round, and judge it. Does nothing if f is 0, and in gossip
-    rounds. One of the run's attackers is the attacking server, if there are any.
+    """Run the swarm until all peers have reached their last round, and judge the end. Do nothing if
+    f is 0 or if the rounds are gossip rounds. If the run has attackers, one of them is the
+    attacking server.
 
-    Returns: Number of peers that got a false result.
+    Returns: Number of peers to which a false result was sent.
     """
     cores, attackers = running_cores(swarm, RollingRounds), checker.circumstances.attackers
     settings = next((core.settings for core in cores.values()), None)
@@ -201,8 +205,8 @@ def _latecomer(
     last: int,
     rng: Random,
 ) -> LateRejoin | None:
-    """Return a late rejoin in some ends, if the other peers are enough for the remaining rounds and
-    to attest their state to the latecomer."""
+    """Return a late rejoin in some of the runs in which the other peers are enough to complete the
+    remaining rounds, and to attest their state to the late peer."""
     lot, honest = rng.random(), [peer for peer in sorted(cores) if peer not in attackers]
     settings, roster = (
         next(iter(cores.values())).settings,
@@ -217,8 +221,8 @@ def _latecomer(
 
 
 def _last_of(core: Peer, attackers: frozenset[PeerId]) -> int:
-    """Return the number of all rounds: a few more, such that an attacker may serve the last one, if
-    there are any."""
+    """Return the total number of rounds: a few more than so far. If there are attackers, choose it
+    so that an attacker may serve the last round."""
     rounds, settings = core.rounds, core.settings
     assert isinstance(rounds, RollingRounds)
     for last in range(rounds.round_id + ROUNDS, rounds.round_id + ROUNDS + LOOKED_AT):
@@ -234,7 +238,7 @@ def _last_of(core: Peer, attackers: frozenset[PeerId]) -> int:
 
 
 def _trains(swarm: Swarm[Peer], peer: PeerId) -> bool:
-    """Whether the peer has not reached its end yet."""
+    """Whether the peer runs or is being started, and has not ended its training yet."""
     host = swarm.hosts[peer]
     comes = host.running or host.state == "starting"
     return comes and isinstance(host.trainer, ToyTrainer) and host.trainer.confirmed is None
@@ -242,8 +246,8 @@ def _trains(swarm: Swarm[Peer], peer: PeerId) -> bool:
 
 # --- gossip rounds --------------------------------------------------------------------------------
 
-GOSSIP_ROUNDS = (1, 12)  # bounds of the number of rounds that are still trained
-DISTURBED = 0.7  # share of the ends with disturbances
+GOSSIP_ROUNDS = (1, 12)  # minimum and maximum number of remaining rounds
+DISTURBED = 0.7  # share of the runs with disturbances
 KINDS = ("slow", "hang", "trainer", "restart", "crash")
 AWAY_S = (0.1, 12.0)
 TOGETHER, APART_S = 0.5, 1.5
@@ -252,14 +256,16 @@ GOSSIP_COPY_SHARES = (0.0, 0.1, 0.3)
 HANDLING_S = (0.0, 0.005)
 GOSSIP_SLICE_S = 0.5
 FETCHES = 3
-"""Number of round timeouts within which a peer that is behind gets another's state."""
+"""Number of round timeouts within which a peer that is behind restores the state of another
+peer."""
 
 
 def play_gossip_end(swarm: Swarm[Peer], checker: EverybodyEnds) -> None:
-    """Let all peers that train in gossip rounds reach their end, and judge it."""
+    """Run a swarm in gossip rounds until all peers have reached their end, and judge the end."""
     cores, began = running_cores(swarm, GossipRounds), swarm.now
     at = [core.rounds.round_id for core in cores.values()]
-    # A peer that restored an attacker's state is so far that the others would need days.
+    # A peer that has restored an attacker's state is so many rounds ahead that the other peers
+    # would need days to reach its round.
     if not at or max(at) >= FAR_ROUNDS:
         return
     checker.swarm, rng = swarm, Random(f"last gossip round/{swarm.seed}")
@@ -270,12 +276,12 @@ def play_gossip_end(swarm: Swarm[Peer], checker: EverybodyEnds) -> None:
         compute_s = max(compute_s, trainer.pace.compute_s[1] * trainer.pace.slowness)
     over_s = _disturb(swarm, sorted(cores), last, rng)
     settings = next(iter(cores.values())).settings.rounds
-    # A peer that is further behind reaches the end alone, or restores the state of a peer that has
+    # The peer that is furthest behind reaches the end alone, or restores the state of another peer.
     alone_s = (last - min(at)) * compute_s
     rounds_s = (left + FETCHES) * (settings.round_timeout_s + compute_s)
     leaves_s = settings.drain_timeout_s + settings.linger_s
-    # The others wait for the last peer to return, which then waits for others, or gives up if no
-    # other peer has a state
+    # The other peers wait for the last peer to return. This peer then waits for them, or gives up
+    # if no other peer has a state.
     until = began + over_s + alone_s + rounds_s + 2 * leaves_s + settings.quorum_timeout_s
     while swarm.now < until and checker.remaining():
         swarm.run_for(GOSSIP_SLICE_S)
@@ -283,7 +289,8 @@ def play_gossip_end(swarm: Swarm[Peer], checker: EverybodyEnds) -> None:
 
 
 def _disturb(swarm: Swarm[Peer], peers: list[PeerId], last: int, rng: Random) -> float:
-    """Disturb some of the peers for a while. Return the longest duration, in seconds."""
+    """Disturb some of the peers for a while. Return the longest duration of a disturbance, in
+    seconds."""
     if rng.random() >= DISTURBED:
         return 0.0
     timeout_s = swarm.hosts[peers[0]].core.settings.rounds.round_timeout_s
@@ -292,7 +299,8 @@ def _disturb(swarm: Swarm[Peer], peers: list[PeerId], last: int, rng: Random) ->
     together_s = rng.uniform(*AWAY_S) if rng.random() < TOGETHER else None
     most_s = 0.0
     for peer in rng.sample(peers, rng.randint(1, len(peers))):
-        # Some peers crash while others restore their states.
+        # The ends of the disturbances differ, so that some peers crash while others restore their
+        # states.
         alone_s, apart_s = rng.uniform(*AWAY_S), rng.uniform(0.0, APART_S)
         for_s = alone_s if together_s is None else together_s + apart_s
         most_s = max(most_s, _disturb_one(swarm, peer, for_s, last, rng))
@@ -300,7 +308,8 @@ def _disturb(swarm: Swarm[Peer], peers: list[PeerId], last: int, rng: Random) ->
 
 
 def _disturb_one(swarm: Swarm[Peer], peer: PeerId, for_s: float, last: int, rng: Random) -> float:
-    """Disturb one peer by a drawn kind. Return the duration, in seconds."""
+    """Disturb a peer for ``for_s`` seconds in a random way. Return the duration of the disturbance,
+    in seconds."""
     over = swarm.now + for_s
     match rng.choice(KINDS):
         case "slow":

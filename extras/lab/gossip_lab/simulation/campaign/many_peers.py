@@ -1,8 +1,8 @@
-"""Rounds of a swarm far larger than any real one so far: the traffic of a peer in a round, and the
-size of the largest message.
+"""Rounds of very large simulated swarms: the traffic of a peer in a round, and the size of the
+largest message.
 
-Everything except sockets and training is the code of a real peer. All peers have met before, so
-that the greetings of a thousand peers that start at once are not part of it.
+Everything except sockets and training is the code of a real peer. All peers are connected from the
+start, so the traffic does not include the hellos of a thousand peers that start at once.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ SAMPLES = 100_003
 
 @dataclass(frozen=True, slots=True)
 class ManyPeers:
-    """``rounds`` rounds of ``n`` peers. In between one peer is killed, one joins, and the killed
-    one returns."""
+    """Settings of a run with ``n`` peers and ``rounds`` rounds. During the run one peer is killed,
+    a new peer joins, and the killed peer returns."""
 
     n: int
     seed: int = 1
@@ -64,19 +64,19 @@ class ManyPeers:
 
 @dataclass(frozen=True, slots=True)
 class ManyPeersResult:
-    """Bytes are those of encoded messages, without the framing of ZeroMQ, TCP and IP. Payloads are
-    not counted: with one server for each of n shards a peer sends and receives twice the update,
-    less an n-th part.
+    """Traffic of a run. Bytes are those of encoded messages, without payloads and without the
+    framing of ZeroMQ, TCP and IP. (Payloads: with n shards and a server for each, a peer sends, and
+    receives, 2 (n - 1) / n times the bytes of an update.)
 
     Attributes:
         rounds: Round that all peers have reached at the end.
-        together: Whether all running peers, including the newcomer and the returned one, hold the
-            same parameters at the end. In gossip rounds, whether they are as close as required, in
-            rounds and in parameters.
-        sent_bytes: Mean bytes of a peer in a round.
-        most_sent_bytes: Bytes of the peer that sent the most in a round: the server.
-        largest: Type of message -> bytes of the largest one.
-        sent: Type of message -> number of sent ones.
+        together: Whether all running peers, including the new and the returned peer, have equal
+            parameters at the end. In gossip rounds: whether their rounds and parameters are as
+            close as required.
+        sent_bytes: Mean bytes that a peer sends in a round.
+        most_sent_bytes: Maximum bytes that a peer sends in a round; this peer is the server.
+        largest: Type of message -> bytes of the largest message.
+        sent: Type of message -> number of sent messages.
     """
 
     n: int
@@ -95,9 +95,9 @@ class SwarmSpeed:
     """Speed of a simulation without faults.
 
     Attributes:
-        peer_rounds_per_s: Rounds, times the peers, in a second of processor time.
-        events_per_peer_round: Events that the cores handled.
-        mib_per_peer: Growth of the largest resident size of this process, MiB.
+        peer_rounds_per_s: Rounds times peers, per second of processor time.
+        events_per_peer_round: Events that the cores handled, per peer and round.
+        mib_per_peer: Growth of the maximum resident memory of this process per peer, in MiB.
     """
 
     n: int
@@ -110,20 +110,20 @@ class SwarmSpeed:
 
 @dataclass(slots=True)
 class TrafficMeter:
-    """Value of ``Swarm.outgoing`` that encodes sent messages, and decodes the largest of each kind
-    as its receiver would. Bytes are those of encoded messages, without payloads, and without the
-    framing of ZeroMQ, TCP and IP.
+    """Counter of traffic that is used as ``Swarm.outgoing``. It encodes all sent messages, and
+    checks that the largest message of each type can be decoded. Bytes are those of encoded
+    messages, without payloads and without the framing of ZeroMQ, TCP and IP.
 
     Attributes:
         by_peer: Bytes that each peer has sent.
-        largest: Bytes of the largest message of each type, by its name.
-        sent: Number of messages of each type.
+        largest: Name of a message type -> bytes of the largest message.
+        sent: Name of a message type -> number of messages.
     """
 
     by_peer: Counter[PeerId] = field(default_factory=Counter)
     largest: dict[str, int] = field(default_factory=dict)
     sent: Counter[str] = field(default_factory=Counter)
-    _last: Envelope | None = None  # one object for several receivers, which is encoded once
+    _last: Envelope | None = None  # last message: encoded once for several receivers
     _length: int = 0
 
     def __call__(
@@ -143,15 +143,15 @@ class TrafficMeter:
 
 @dataclass(slots=True)
 class Acquaintance:
-    """Knowledge that all peers share: the present incarnation of each peer, and its hello at the
-    start of the run."""
+    """Knowledge that all peers share: the present incarnation of each peer, and the hello of each
+    peer at the start of the run."""
 
     lives: dict[PeerId, int]
     hellos: dict[PeerId, Hello] = field(default_factory=dict)
 
     def derive_hellos(self, own: Hello) -> dict[PeerId, Hello]:
-        """Return the hellos of all peers. All begin with the same model, so one hello yields the
-        others."""
+        """Return the hellos of all peers. All peers begin with the same model, so their hellos
+        differ from ``own`` only in the addresses."""
         if not self.hellos:
             for peer in self.lives:
                 control, bulk = address(peer)
@@ -160,8 +160,8 @@ class Acquaintance:
 
 
 class AcquaintedPeer(Peer):
-    """A peer that has met all initial peers at its start, is connected to them, and has received
-    their hellos, as after an hour in the same run. A peer that starts later has all addresses."""
+    """A peer that starts as if it had been in the run before: it is connected to all initial peers
+    and has received their hellos. A peer that starts later only has the addresses of all peers."""
 
     def __init__(self, *arguments: Any, known: Acquaintance, **addresses: Any) -> None:
         super().__init__(*arguments, **addresses)
@@ -181,8 +181,8 @@ class AcquaintedPeer(Peer):
             member.heard_at = now
             view.settle(member)
         effects = [effect for effect in effects if not isinstance(effect, events.Connect)]
-        # table exchange over the first of its links, like each peer: otherwise it would use the
-        # first later link
+        # Every peer starts a table exchange over its first link. Here the link to the next peer is
+        # the first link.
         neighbour = (self.local + 1) % len(self.settings.peers)
         return effects + self.membership.on_link(neighbour, True, "", now)
 
@@ -197,7 +197,8 @@ class AcquaintedPeer(Peer):
 def many_peers(
     world: ManyPeers, tell: Callable[[str], None] = lambda text: None
 ) -> ManyPeersResult:
-    """Play the rounds. Raises: SimulationStuck: Something does not happen."""
+    """Play the rounds. Raises: SimulationStuck: A round or a change of the roster does not happen
+    in time."""
     known = Acquaintance(dict.fromkeys(range(world.n), 0))
     swarm = _swarm(world, known)
     killed, newcomer = world.n // 2, world.n
@@ -233,8 +234,9 @@ def many_peers(
 
 
 def measure_speed(world: ManyPeers) -> SwarmSpeed:
-    """Play ``world.rounds`` rounds without a fault, after two more. Memory is that of the first
-    call in a process. Raises: SimulationStuck: A round does not happen."""
+    """Play two rounds, and then measure ``world.rounds`` rounds without a fault. The memory is
+    right only for the first call in a process. Raises: SimulationStuck: A round does not end in
+    time."""
     resident_kib = getrusage(RUSAGE_SELF).ru_maxrss
     swarm = _swarm(world, Acquaintance(dict.fromkeys(range(world.n), 0)))
     _advance(swarm, partial(_is_in, swarm, 2), "two rounds", lambda text: None)
@@ -341,8 +343,8 @@ def _are_together(swarm: Swarm[Peer]) -> bool:
 def _advance(
     swarm: Swarm[Peer], predicate: Callable[[], bool], what: str, tell: Callable[[str], None]
 ) -> None:
-    """Run until the predicate holds, and test it every ``STEP_S``: a test of a thousand tables
-    takes a second."""
+    """Run the swarm until the predicate is true. It is tested only every ``STEP_S``, because a test
+    of a thousand peers takes a second."""
     until_s = swarm.now + PATIENCE_S
     while not predicate():
         if swarm.now >= until_s:
