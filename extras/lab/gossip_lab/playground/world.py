@@ -64,8 +64,8 @@ class World:
         optimizer: ``sgd``; in gossip rounds also ``adamw`` and ``adamw-mixed``. With
             ``adamw-mixed``, peers mix both moments like parameters.
         mix_every: In gossip rounds, number of rounds between two exchanges of parameters.
-        mixing: In gossip rounds, share by which a peer moves to the mean of the others' parameters.
-            If it is above 0.5 and ``mix_every = 1``, it also applies to model differences.
+        mixing: In gossip rounds, weight of the other peers in the mixed parameters. If it is above
+            0.5 and ``mix_every = 1``, it is also their weight in model differences.
         faults: Faults as in a fault plan, such as ``crash:0-49@50`` or ``sign_flip:90-99*10``.
         links: Links between peers, such as ``wan`` or ``delay:20ms-50ms,bytes:12.5MB``.
         compute: Compute times of updates, such as ``uniform:0.04:0.06`` or ``lognormal:0.3``.

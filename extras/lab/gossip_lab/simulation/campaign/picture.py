@@ -1,7 +1,7 @@
-"""Draws the end of a run as a message-sequence chart: a line for each peer, time downwards, and an
-arrow for each message.
+"""Draws the end of a run as a message-sequence chart: a vertical line for each peer, time running
+downwards, and an arrow for each message.
 
-Every line of the chart has its own row, so that nothing overlaps; the seconds are at the left.
+Every event of the chart has its own row, so that nothing overlaps. The times are on the left.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ ROWS = 90
 ROW_PX, COLUMN_PX, LEFT_PX, RIGHT_PX, TOP_PX = 18, 170, 110, 190, 30
 CHARACTER_PX = 7
 BOLD = ' font-weight="bold"'
-STUB = 0.3  # length of the arrow of a message that never arrived; 1 if it had
+STUB = 0.3  # relative length of the arrow of a message that never arrived
 COLOURS = {"rounds": "#1f5fbf", "joining": "#8a3fbf", "membership": "#7a7a7a"}
 GREEN, RED, ORANGE, INK = "#16803c", "#c81e1e", "#b45309", "#222222"
 WRAP = 150
@@ -38,8 +38,8 @@ _WORDS = {
 
 @dataclass(slots=True)
 class _Arrow:
-    """A message in transit: the row in which it was sent and those in which it arrived; ``fate``:
-    the reason if it did not arrive."""
+    """A message: the row in which it was sent, the rows in which it arrived, and in ``fate`` the
+    reason why it did not arrive."""
 
     sent: int | None
     line: ChartLine
@@ -48,8 +48,8 @@ class _Arrow:
 
 
 def relevant(lines: Iterable[ChartLine], invariant: str, rows: int = ROWS) -> list[ChartLine]:
-    """Return the last lines that concern the invariant: without probes and rumors for an invariant
-    of rounds, and so on."""
+    """Return the last events that concern the invariant. For an invariant of rounds, for example,
+    events of the membership are left out."""
     about_members = invariant in _MEMBERSHIP
     kept = [line for line in lines if _concerns(line, about_members)]
     return kept[-rows:]
@@ -57,7 +57,7 @@ def relevant(lines: Iterable[ChartLine], invariant: str, rows: int = ROWS) -> li
 
 def _concerns(line: ChartLine, about_members: bool) -> bool:
     if line.what in ("lost", "altered"):
-        return False  # The arrows of the messages show it.
+        return False  # shown by the arrows of the messages
     if about_members:
         return line.group == "membership" or line.what in (
             "started",
@@ -73,9 +73,9 @@ def draw(outcome: SimulationResult, chart: Chart, rows: int = ROWS) -> str:
     """Return the picture of a run's end, as the text of an SVG file.
 
     Args:
-        outcome: Result of the run; a violation selects the lines, and ends the picture.
+        outcome: Result of the run. Its violation selects the events, and is described below them.
         chart: Log of the run.
-        rows: Largest number of lines.
+        rows: Maximum number of events.
     """
     found = outcome.violation
     lines = relevant(chart.lines, found.invariant if found else "", rows)
@@ -108,7 +108,8 @@ def draw(outcome: SimulationResult, chart: Chart, rows: int = ROWS) -> str:
             body += _draw_band(line, width, top, row)
         elif line.message is None and line.other < 0:
             body += _draw_note(line, x[line.peer], top, row)
-    body.sort(key=lambda shape: shape.startswith("<text"))  # text is above arrows
+    # Texts last, so that they are above arrows.
+    body.sort(key=lambda shape: shape.startswith("<text"))
     colour = RED if found else GREEN
     body.append(
         f'<rect x="8" y="{bottom + 8}" width="{width - 16}" height="{14 + 16 * len(ending)}" '
@@ -140,9 +141,9 @@ def _heading(outcome: SimulationResult) -> list[str]:
 
 
 def _arrows(lines: Sequence[ChartLine], lost: Iterable[ChartLine] = ()) -> list[_Arrow]:
-    """Return the arrows: each arrival is matched with its sending. A duplicated message arrives
-    twice, and a forged one was never sent. ``lost`` has the reasons of messages that do not
-    arrive."""
+    """Return the arrows, and match each arrival with the event in which the message was sent. A
+    duplicated message arrives twice, and a forged message was never sent. ``lost`` has the reasons
+    why messages did not arrive."""
     found: list[_Arrow] = []
     on_the_way: dict[tuple[PeerId, PeerId], list[_Arrow]] = {}
     for row, line in enumerate(lines):
@@ -181,7 +182,7 @@ def _draw_arrow(arrow: _Arrow, x: dict[PeerId, int], top: int, rows: int) -> lis
         if line.text.startswith("Commit r")
         else COLOURS[line.group]
     )
-    if arrow.sent is None:  # sent before the picture begins, or never
+    if arrow.sent is None:  # sent before the picture begins, or forged
         y, towards = _y(top, arrow.arrived[0]), 1 if x[line.other] > x[line.peer] else -1
         start = x[line.peer] + towards * 40
         return [
@@ -206,7 +207,7 @@ def _draw_arrow(arrow: _Arrow, x: dict[PeerId, int], top: int, rows: int) -> lis
 
 
 def _draw_band(line: ChartLine, width: int, top: int, row: int) -> list[str]:
-    """Return a band across the whole picture for a fault of the network."""
+    """Draw a band across the whole picture for a fault of the network."""
     y, stroke = _y(top, row), f'stroke="{RED}" stroke-opacity="0.35" stroke-width="{ROW_PX - 4}"'
     return [
         f'<path d="M{LEFT_PX},{y} L{width - 8},{y}" {stroke} fill="none"/>',
@@ -225,7 +226,7 @@ def _draw_note(line: ChartLine, x: int, top: int, row: int) -> list[str]:
 
 
 def _note(line: ChartLine) -> str:
-    """Return the text beside a peer's line."""
+    """Return the text next to an event on a peer's line."""
     word = {"reported": "", "link": "link "}.get(line.what, f"{line.what} ")
     return f"{word}{line.text}"[:64]
 
@@ -233,7 +234,7 @@ def _note(line: ChartLine) -> str:
 def _lifelines(
     lines: Sequence[ChartLine], x: dict[PeerId, int], top: int, bottom: int
 ) -> list[str]:
-    """Return the lines of the peers: full while the peer runs, dotted while it does not."""
+    """Draw the vertical lines of the peers: solid while a peer runs, dotted while it does not."""
     shapes = []
     for peer, at in x.items():
         shapes.append(_text(at - 22, top - 12, f"peer {peer}", style=BOLD))
@@ -256,7 +257,7 @@ def _lifelines(
 
 
 def _times(lines: Sequence[ChartLine], top: int) -> list[str]:
-    """Return the time labels, in the rows at which the time changes."""
+    """Draw a time label in each row whose time differs from the row above."""
     shown, shapes = "", []
     for row, line in enumerate(lines):
         if (words := f"{line.t:.4f} s") != shown:
@@ -280,7 +281,7 @@ def _path(begins: tuple[float, float], ends: tuple[float, float], colour: str, d
 
 def _label(x: float, y: float, words: str, towards: int, colour: str) -> str:
     anchor = "start" if towards > 0 else "end"
-    # A white edge keeps text readable where an arrow passes behind it.
+    # A white outline keeps the text readable where an arrow passes behind it.
     edge = 'paint-order="stroke" stroke="white" stroke-width="3"'
     place = f'x="{x + 7 * towards:.0f}" y="{y - 2:.0f}" text-anchor="{anchor}"'
     return f'<text {place} fill="{colour}" font-size="10" {edge}>{escape(words)}</text>'

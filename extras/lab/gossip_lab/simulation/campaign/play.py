@@ -1,5 +1,5 @@
-"""Plays one schedule: a swarm, its faults, its checkers; then the calm phase; and returns the
-result.
+"""Plays one schedule: runs a swarm with faults and checkers, then a calm phase without faults, and
+returns the result.
 
 outcome = run(generate(17)) assert outcome.violation is None, outcome.violation
 """
@@ -97,16 +97,16 @@ from gossip_pipelines.protocol import StagePeer
 
 from .endings import play_end, play_gossip_end, toys_of
 
-HEARTBEAT_S = 0.1  # until a link beyond its timeout is detected
-LONGER = 2.0  # maximum time to reach the rounds of a schedule, as a multiple of its duration
+HEARTBEAT_S = 0.1  # interval of tests for expired links
+LONGER = 2.0  # maximum duration of a run, as a multiple of the schedule's
 SLICE_S = 0.25
-EVENTS_LEAST = 100_000  # allowed in any run, however short it is
+EVENTS_LEAST = 100_000  # number of events that every run may have
 RATES = (1.0,)  # learning rates of every trainer
-SAMPLES = 997  # of an epoch: a prime, so that its last round is uneven
+SAMPLES = 997  # per epoch; a prime, so that the last round is incomplete
 
 TRUST = TrustSettings(quarantine_rounds=12, parole_rounds=8)
-"""Trust settings under which a peer that stands out passes through quarantine and parole, and
-returns, within the rounds of a run."""
+"""Trust settings with short periods, so that a peer passes through quarantine and parole within the
+rounds of a run."""
 
 AT_THE_END = (
     TaintedStates
@@ -116,14 +116,15 @@ AT_THE_END = (
     | SaysThatNoRoundComes
     | StaysForTakers
 )
-"""Checkers that also hold during an attack in the last round, and an onlooker that they read."""
+"""Checkers whose invariants also hold during an attack in the last round, and the observer that
+they read."""
 
 FORGETTING = Restart | CrashMidway | CrashBroadcast | HangTrainer
 
 
 @dataclass(frozen=True, slots=True)
 class ViolationRecord:
-    """A violation as plain data, which can be pickled between processes and fits a line of JSON."""
+    """A violation as plain data that can be pickled or written as JSON."""
 
     invariant: str
     peer: PeerId
@@ -139,16 +140,18 @@ class SimulationResult:
     """Result of one run.
 
     Attributes:
-        rounds: Round that half of the peers have reached at the end. Single peers do not count
-            because an attacker may send a peer to any round.
-        struck: Kind of fault -> number of times that it took place.
-        cuts: Different ways in which the network was cut.
-        counts: Messages by fate: sent, delivered, lost, cut, corrupted, malformed, ...; and the
-            number of peers that got a false result in the last round.
-        reports: Reports of the peers, by event, before the last round with its attack.
+        rounds: Round that half of the peers have reached at the end. The maximum would be wrong,
+            because an attacker may send a single peer to any round.
+        struck: Kind of fault -> number of times that the fault took place.
+        cuts: Number of different ways in which the network was cut.
+        counts: Fate of messages (``sent``, ``delivered``, ``lost``, ``cut``, ...) -> number of
+            messages. ``lied_to_at_last`` is the number of peers to which a false result was sent in
+            the last round.
+        reports: Event -> number of reports of the peers, before the attack in the last round.
         judged: Invariant -> number of judgements.
-        judged_by: Checker -> number of judgements that could have failed.
-        left: Minimum share of the way to the target that half of the peers still have to go.
+        judged_by: Name of a checker -> number of judgements that could have failed.
+        left: Median distance of the peers' parameters from the optimum at the end, as a share of
+            the distance at the start.
     """
 
     schedule: Schedule
@@ -166,16 +169,16 @@ class SimulationResult:
 
 
 Folder = dict[PeerId, tuple[int, str, str]]
-"""Incarnation, control and bulk address of each peer's present incarnation: the content of the
-run's folder of addresses."""
+"""Peer -> its present incarnation, control address and bulk address. In a real run, a folder of
+files has this content."""
 
 
 PLANS_KEPT = 256
 
 
 class CachedTopology(Topology):
-    """A topology that makes each plan once, and keeps the last ones. A topology is a pure function,
-    and most requests of a swarm's peers are the same."""
+    """A topology with a cache of the latest plans. A topology is a pure function, and most peers of
+    a swarm request the same plan."""
 
     def __init__(self, topology: Topology) -> None:
         super().__init__(topology.function, topology.name, topology.rolling, topology.bound)
@@ -192,8 +195,8 @@ class CachedTopology(Topology):
 
 
 class _SeedingPeer(Peer):
-    """Writes its address into the folder as it starts, and reads the others', as a node does. It
-    checks its state after each event."""
+    """A peer that, like a node, writes its address into the folder when it starts, and reads the
+    addresses of the other peers. It also validates its state after each event."""
 
     def __init__(self, folder: Folder, *arguments: Any, **addresses: Any) -> None:
         super().__init__(*arguments, **addresses)
@@ -217,8 +220,8 @@ class _SeedingStagePeer(_SeedingPeer, StagePeer):
 
 
 def _begotten(swarm: Swarm[Peer]) -> Violation:
-    """Return the violation (S15) of messages that cause messages forever, so that the clock never
-    advances."""
+    """Return the violation (S15) if there are too many events: messages cause further messages
+    forever."""
     event = swarm.handling
     what = type(event.message if isinstance(event, Received) else event).__name__
     text = f"{swarm.deliveries_max} events so far, this one a {what}: they cause each other forever"
@@ -242,7 +245,7 @@ def run(schedule: Schedule, observers: Iterable[Observer] = ()) -> SimulationRes
     swarm.deliveries_max = min(most, swarm.deliveries_max)
     swarm.too_many = _begotten
     violation: ViolationRecord | None = None
-    found: tuple[int, float, float, dict[str, int]] | None = None  # before the last round
+    found: tuple[int, float, float, dict[str, int]] | None = None  # state before the last round
     lied_to = 0
     try:
         nemesis.begin(swarm)
@@ -260,13 +263,13 @@ def run(schedule: Schedule, observers: Iterable[Observer] = ()) -> SimulationRes
         pace.judge(swarm)
         found = _reached(swarm, schedule.compute_s[0]), swarm.now, _left(swarm), _reports(swarm)
         if isinstance(panel, Panel):
-            swarm.hooks.remove(panel)  # the coming attack forks the history
+            swarm.hooks.remove(panel)  # the attack in the last round forks the history
             at_the_end = [each for each in panel.checkers if isinstance(each, AT_THE_END)]
             swarm.hooks.extend(at_the_end)
             lied_to = play_end(swarm, panel.find(EndsAlike))
             play_gossip_end(swarm, panel.find(EverybodyEnds))
     except Exception as error:  # noqa: BLE001
-        # An exception of a core is a finding, and must not end the search.
+        # An exception in a core is a violation, and must not end the search.
         found_by = blamed(swarm, error)
         violation = ViolationRecord(
             found_by.invariant, found_by.peer, found_by.now_s, found_by.text
@@ -290,7 +293,7 @@ def run(schedule: Schedule, observers: Iterable[Observer] = ()) -> SimulationRes
 
 
 def panel_of(schedule: Schedule) -> Panel | StagePanels:
-    """Return all checkers of a run."""
+    """Return the panel with all checkers of a run."""
     excused = circumstances(schedule)
     if schedule.stages:
         return stage_panels(schedule.members, schedule.micro_batches, excused)
@@ -308,8 +311,9 @@ def _reports(swarm: Swarm[Peer]) -> dict[str, int]:
 
 
 class _Pace:
-    """L2: once all has settled, undisturbed peers advance as fast as they compute, with an
-    allowance for each round: for the rule, some round trips, and the rest of a probe."""
+    """L2: once the swarm has settled, undisturbed peers advance as fast as they compute. In
+    addition to the compute time, a round may take the time of the rule, of some round trips, and of
+    the rest of a probe."""
 
     def __init__(self, schedule: Schedule, swarm: Swarm[Peer]) -> None:
         self._since = swarm.now
@@ -338,9 +342,9 @@ class _Pace:
 
 
 def _reached(swarm: Swarm[Peer], compute_s: float) -> int:
-    """Return the round that half of the running peers have reached; half of all, if none runs. A
-    peer that a false state has sent far ahead counts only if all are there: the others continue
-    without it."""
+    """Return the round that half of the running peers have reached, or half of all peers if no peer
+    runs. Peers that a false state has sent far ahead are left out, unless all peers are far
+    ahead."""
     most = swarm.now / compute_s + 1
     running = [host for host in swarm.hosts.values() if host.running]
     rounds = [host.core.rounds.round_id for host in running or swarm.hosts.values()]
@@ -351,7 +355,7 @@ def _reached(swarm: Swarm[Peer], compute_s: float) -> int:
 
 
 def _left(swarm: Swarm[Peer]) -> float:
-    """Return the share for ``SimulationResult.left``; nan if no peer runs."""
+    """Return the value of ``SimulationResult.left``; NaN if no peer runs."""
     trainers = [trainer for peer, trainer in toys_of(swarm).items() if swarm.hosts[peer].running]
     if not trainers:
         return nan
@@ -360,8 +364,8 @@ def _left(swarm: Swarm[Peer]) -> float:
 
 
 def _trickling(schedule: Schedule) -> tuple[PeerId, ...]:
-    """Return the peers with payloads that trickle or do not arrive, if nothing else is wrong and
-    most peers are not affected."""
+    """Return the peers whose payloads trickle or cannot be read. Return none if the schedule has
+    other faults too, or if at least half of the peers are affected."""
     trickles = [fault for fault in schedule.faults if isinstance(fault, Trickle | Unreadable)]
     peers = {peer for fault in trickles for peer in fault.peers}
     alone = len(trickles) == len(schedule.faults) and not schedule.joins_s
@@ -369,20 +373,21 @@ def _trickling(schedule: Schedule) -> tuple[PeerId, ...]:
 
 
 def _may_fork(fault: Fault) -> bool:
-    """Whether a commit may reach some peers and not others. A duplicate has arrived."""
+    """Whether the fault may prevent a commit from reaching some peers. Duplication does not."""
     return isinstance(fault, NetworkFault) and not isinstance(fault, Duplicate)
 
 
 def _may_part(schedule: Schedule) -> bool:
-    """Whether one of two peers may continue alone while a result of the other, which pauses, is in
-    transit. A link may end before it has carried a large result, and two peers need no majority."""
+    """Whether one of two peers may continue alone while a result of the other peer is in transit.
+    This may happen if the sender hangs: the link may time out before it has carried a large result,
+    and two peers need no majority."""
     stops = FaultPlan(schedule.faults).of_kind(Hang)
     return bool(stops) and schedule.bytes_per_s > 0 and schedule.peers < 3
 
 
 def circumstances(schedule: Schedule) -> RunConditions:
-    """Return the violations that the faults of a schedule excuse. Flipped bits excuse no false
-    claims: a checksum detects each of them."""
+    """Return the conditions of a schedule's run, which excuse some violations. Flipped bits excuse
+    no false claim, because a checksum detects all of them."""
     plan = FaultPlan(schedule.faults)
     attacks, answering = plan.of_kind(NodeAttack), plan.of_kind(ActivationFault)
     equivocating = [peer for fault in attacks for peer in fault.peers]
@@ -440,7 +445,7 @@ def make_swarm(schedule: Schedule, nemesis: Nemesis) -> Swarm[Peer]:
     )
     kind = _SeedingStagePeer if schedule.stages else _SeedingPeer
     folder: Folder = {}
-    saved: dict[int, tuple[int, bytes]] = {}  # checkpoints of stages
+    saved: dict[int, tuple[int, bytes]] = {}  # stage -> checkpoint
     made: list[Swarm[Peer]] = []
 
     def make_core(peer: PeerId, incarnation: int) -> Peer:
@@ -502,7 +507,7 @@ def make_swarm(schedule: Schedule, nemesis: Nemesis) -> Swarm[Peer]:
         schedule.seed,
         network,
         make_trainer=make_trainer,
-        progress_s=schedule.probe_interval_s,  # as a node does
+        progress_s=schedule.probe_interval_s,  # the interval of a real node
         stable_addresses=schedule.stable_addresses,
         absent=schedule.absent,
     )
@@ -513,8 +518,8 @@ def make_swarm(schedule: Schedule, nemesis: Nemesis) -> Swarm[Peer]:
 
 
 def had_round(swarm: Swarm[Peer]) -> int:
-    """Return the furthest round of an honest peer, as far as peers record it in their run's
-    folder."""
+    """Return the furthest round that a peer has reported. In a real run, peers record it in the
+    run's folder."""
     lives = (*swarm.past, *swarm.hosts.values())
     rounds = [
         report.fields["round"]
@@ -526,8 +531,9 @@ def had_round(swarm: Swarm[Peer]) -> int:
 
 
 def tolerated(schedule: Schedule) -> int:
-    """Return the f of a schedule: at least one, with or without attackers, except for the mean.
-    Attackers of updates and of states are counted apart: each rule has to tolerate either."""
+    """Return the f of a schedule. With the mean it is ``schedule.f``. With any other rule it is at
+    least 1, at least the number of attackers on updates, and at least the number of attackers on
+    states."""
     plan = FaultPlan(schedule.faults)
     lies = [fault for fault in plan.of_kind(NodeAttack) if fault.lie in STATE_ATTACKS]
     donors = {peer for fault in lies for peer in fault.peers}
@@ -537,14 +543,14 @@ def tolerated(schedule: Schedule) -> int:
 
 
 def reducer_of(aggregator: str, f: int) -> tuple[Reducer, tuple[int, ...]]:
-    """Return the function that aggregates updates, and the smallest number of updates that it needs
-    with 0, 1, ... ``f`` Byzantine updates among them.
+    """Return the function that aggregates updates, and the number of updates that it needs at least
+    if 0, 1, ..., ``f`` of them are Byzantine.
 
-    The plain mean is summed here in a fixed order; every other rule is the one of real runs, which
-    needs torch.
+    The mean is computed here without torch, in a fixed order. All other rules are those of real
+    runs, and need torch.
 
     Raises: ConfigError: There is no such rule, its options cover fewer Byzantine peers, or it needs
-    the loss of a trainer.
+    an input that simulated trainers lack.
     """
     if aggregator == "mean":
         return weighted_mean, (1,)
@@ -552,8 +558,8 @@ def reducer_of(aggregator: str, f: int) -> tuple[Reducer, tuple[int, ...]]:
 
     from gossip import aggregators
 
-    # Eight numbers cannot be divided among threads, and the threads of many searches would compete
-    # for processors
+    # The vectors have only eight elements, and the threads of parallel searches would compete for
+    # processors.
     torch.set_num_threads(1)
     rule = aggregators.load(aggregator)
     if rule.needs_trainer:
@@ -591,7 +597,7 @@ def reducer_of(aggregator: str, f: int) -> tuple[Reducer, tuple[int, ...]]:
         except ConfigError as error:
             return RuleRefusal(str(error))
         except Exception as error:  # noqa: BLE001
-            # As in a node, an exception of a rule affects only its round.
+            # As in a node, an exception in a rule affects only the present round.
             return RuleRefusal(f"{rule.name} failed: {type(error).__name__}: {error}"[:200])
         return RuleResult(
             verdict.aggregate.tolist(),
@@ -604,8 +610,8 @@ def reducer_of(aggregator: str, f: int) -> tuple[Reducer, tuple[int, ...]]:
 
 
 def step_of(aggregator: str) -> Step | None:
-    """Return the function that runs the rule's steps if the shards of a vector decide together;
-    None if they do not."""
+    """Return the function that runs the steps of a rule whose shards decide together. Return None
+    for other rules."""
     if aggregator == "mean":
         return None
     import torch
@@ -633,4 +639,4 @@ def step_of(aggregator: str) -> Step | None:
 
 
 RunFunction = Callable[[Schedule], SimulationResult]
-"""Function that searches call to play a schedule: ``run``, or a replacement."""
+"""Type of ``run``, for functions that are passed in place of it."""

@@ -1,4 +1,4 @@
-"""Plays many schedules, in several processes, and sums their results."""
+"""Plays many schedules in several processes, and sums up their results."""
 
 from __future__ import annotations
 
@@ -24,29 +24,30 @@ from . import play
 from .play import SimulationResult
 
 INTERRUPTIBLE_S = 0.2
-BATCH = 2  # schedules for a worker at a time: one second of work
-ENOUGH = 8  # schedules in which a kind of fault must occur once
-CUTS_MIN = 2  # different partitions in a campaign
+BATCH = 2  # number of schedules per task of a worker: about one second
+ENOUGH = 8  # a kind of fault that this many schedules have must occur
+CUTS_MIN = 2  # minimum number of different partitions in a campaign
 EXPECTED_REPORTS = ("suspect", "dead", "alive_again", "skip")
-"""Reports that a large campaign must contain. Without one of them its faults were too gentle to
+"""Events that must be reported in a large campaign. If one is missing, the faults were too weak to
 prove anything."""
-LARGE = 200  # schedules
+LARGE = 200  # number of schedules of a large campaign
 OF_GOSSIP_ROUNDS = ("L12",)
-"""Invariants that are judged in gossip rounds alone."""
+"""Invariants that are judged only in gossip rounds."""
 OF_ONE_STAGE = ("L7", "L10", "L11", "S27")
-"""Invariants that no drawn schedule of a pipeline tests: no peer joins or is requested to leave, no
-payload trickles, and the model has no fragments."""
-EVERY_CHECKER = 1000  # schedules after which each checker must have judged
+"""Invariants that generated schedules of pipelines do not test, because no peer joins or is
+requested to leave, no payload trickles, and the model has no fragments."""
+EVERY_CHECKER = 1000  # number of schedules after which each checker must have judged
 
 
 @dataclass(frozen=True, slots=True)
 class SearchQuery:
-    """Schedules to search: the seeds from ``first``, with some of their draws replaced.
+    """Schedules to search: one for each seed from ``first`` on. The other fields replace random
+    choices of the generator.
 
     Attributes:
-        count: Number of seeds; None means no end.
-        plan: Faults and world instead of the drawn ones.
-        pipelines: Whether to draw a pipeline for each seed; then nothing else is set.
+        count: Number of seeds; None means unlimited.
+        plan: Faults and settings of the swarm, in place of generated ones.
+        pipelines: Whether to generate a pipeline for each seed. The other fields are then None.
     """
 
     first: int = 0
@@ -58,13 +59,13 @@ class SearchQuery:
     pipelines: bool = False
 
     def schedule(self, seed: int) -> Schedule:
-        """Return the schedule of one seed. Raises: ConfigError: The plan does not fit, or there are
-        no such peers or seeds."""
+        """Return the schedule of one seed. Raises: ConfigError: The plan is not valid for a
+        simulation, or the seed or the number of peers is out of range."""
         if seed < 0:
             raise ConfigError(f"seed {seed}: seeds are counted from 0")
         if self.pipelines:
             return generate_pipeline(seed)
-        # Check this before any draw for this number of peers.
+        # These checks come first, because the generator needs a valid number of peers.
         if self.plan is not None:
             Schedule(seed).with_plan(replace(self.plan, faults=()))
         if self.peers is not None:
@@ -74,7 +75,8 @@ class SearchQuery:
                 seed, peers=self.peers, topology=self.topology, aggregator=self.aggregator
             ).checked()
         world = self.plan.simulate
-        # A rule is drawn against the drawn attackers: those of the plan are irrelevant.
+        # The generator would choose a rule for generated attackers. The plan has attackers of its
+        # own, so a rule is fixed here.
         aggregator = self.aggregator or world.get("aggregator") or Schedule(seed).aggregator
         drawn = generate(
             seed,
@@ -91,7 +93,7 @@ class SearchQuery:
         return replace(drawn, faults=()).with_plan(replace(self.plan, simulate={**world, **given}))
 
     def check_rule(self, seed: int) -> None:
-        """Check the requested rule, which is the same in all schedules.
+        """Check the requested rule, if all schedules have the same rule.
 
         Raises: ConfigError: The rule cannot tolerate the attackers of this seed's schedule, or can
         never get enough updates.
@@ -101,7 +103,7 @@ class SearchQuery:
             f = play.tolerated(schedule)
             needed = play.reducer_of(schedule.aggregator, f)[1][f]
             most = self.peers or (schedule.peers if self.plan is not None else max(PEERS))
-            # A single schedule may be the result of shrinking a failure.
+            # A single schedule is not checked, because shrinking may have removed peers.
             if needed > most and self.count != 1:
                 raise TooFewUpdates(schedule.aggregator, f, needed, most)
 
@@ -118,7 +120,7 @@ def search(question: SearchQuery, jobs: int) -> Iterator[SimulationResult]:
     """Play the schedules and yield their results, in no particular order.
 
     Args:
-        jobs: Number of processes. With one, everything runs in this process.
+        jobs: Number of processes; 1 means that everything runs in this process.
         Raises: LocalError: A process was killed.
     """
     if jobs <= 1:
@@ -132,7 +134,7 @@ def search(question: SearchQuery, jobs: int) -> Iterator[SimulationResult]:
         pool = stack.enter_context(
             ProcessPoolExecutor(jobs, mp_context=context, initializer=_begin_work, initargs=(over,))
         )
-        # Futures in the order of their seeds: the order of results must not depend on addresses in
+        # A dictionary, and no set, so that the order of the results does not depend on addresses in
         # memory.
         pending: dict[Future[list[SimulationResult]], bool] = {}
         try:
@@ -143,8 +145,8 @@ def search(question: SearchQuery, jobs: int) -> Iterator[SimulationResult]:
                     pending[future] = True
                 if not pending:
                     return
-                # An interrupt must occur between these blocks: within one it could leave a lock of
-                # the pool locked, and nothing would end.
+                # Interrupts are blocked here: one could leave a lock of the pool locked, and the
+                # command would never end.
                 with _uninterrupted():
                     wait(pending, INTERRUPTIBLE_S, return_when=FIRST_COMPLETED)
                     finished = [future for future in pending if future.done()]
@@ -157,14 +159,14 @@ def search(question: SearchQuery, jobs: int) -> Iterator[SimulationResult]:
                 f"a process of the search was killed, perhaps for lack of memory ({jobs} jobs)"
             ) from error
         finally:
-            over.set()  # A process keeps the work that it has received.
+            over.set()  # workers then skip the rest of their task
             pool.shutdown(wait=True, cancel_futures=True)
 
 
 @contextmanager
 def _uninterrupted() -> Iterator[None]:
-    """Block interrupts while a process starts, which must not be cut short. It inherits the mask,
-    so Ctrl-C is for the parent alone."""
+    """Block interrupts, because the start of a process must not be interrupted. The process
+    inherits the mask, so only the parent receives Ctrl-C."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
     try:
         yield
@@ -173,7 +175,7 @@ def _uninterrupted() -> Iterator[None]:
 
 
 class _SearchWorker:
-    """One process of a search."""
+    """State of a worker process of a search."""
 
     over: Event | None = None
 
@@ -181,8 +183,8 @@ class _SearchWorker:
 def _begin_work(over: Event) -> None:
     _SearchWorker.over = over
     end_with_parent()
-    # A run creates many objects and almost no cycles; collecting them takes a twentieth of the
-    # time
+    # A run creates many objects but almost no cycles. Garbage collection would take a twentieth of
+    # the time.
     gc.freeze()
     gc.disable()
 
@@ -193,7 +195,7 @@ def _play(question: SearchQuery, seeds: list[int]) -> list[SimulationResult]:
         if _SearchWorker.over is not None and _SearchWorker.over.is_set():
             break
         played.append(play.run(question.schedule(seed)))
-    gc.collect()  # for the swarms themselves
+    gc.collect()  # swarms do contain cycles
     return played
 
 
@@ -203,23 +205,24 @@ class CampaignTally:
 
     schedules: int = 0
     simulated_s: float = 0.0
-    rounds: list[int] = field(default_factory=list)  # of each schedule that ran to its end
+    rounds: list[int] = field(default_factory=list)  # of each schedule without violation
     violations: list[SimulationResult] = field(default_factory=list)
-    # kind of fault -> schedules that include it
+    # Kind of fault -> number of schedules that include it.
     drawn: Counter[str] = field(default_factory=Counter)
-    occurred: Counter[str] = field(default_factory=Counter)  # schedules in which it took place
-    struck: Counter[str] = field(default_factory=Counter)  # total count
+    # Number of schedules in which it took place.
+    occurred: Counter[str] = field(default_factory=Counter)
+    struck: Counter[str] = field(default_factory=Counter)  # total number of times
     counts: Counter[str] = field(default_factory=Counter)
     reports: Counter[str] = field(default_factory=Counter)
     judged: Counter[str] = field(default_factory=Counter)
     judged_by: Counter[str] = field(default_factory=Counter)  # checker -> number of judgements
     topologies: Counter[str] = field(default_factory=Counter)
-    pipelines: int = 0  # schedules of pipelines
+    pipelines: int = 0  # number of schedules with a pipeline
     aggregators: Counter[str] = field(default_factory=Counter)
-    # share of the way to the optimum, of each schedule in which a peer runs
+    # ``SimulationResult.left`` of each schedule in which a peer runs at the end.
     left: list[float] = field(default_factory=list)
     cuts: int = 0
-    # kinds of fault that took place -> schedules
+    # Number of kinds of fault that took place in a schedule -> number of schedules.
     kinds: Counter[int] = field(default_factory=Counter)
 
     def add(self, outcome: SimulationResult) -> None:
@@ -244,8 +247,8 @@ class CampaignTally:
         self.cuts += outcome.cuts
 
     def idle(self, drawn_min: int) -> list[str]:
-        """Return the kinds of fault that at least ``drawn_min`` schedules had, and that never took
-        place."""
+        """Return the kinds of fault that at least ``drawn_min`` schedules include but that never
+        took place."""
         return [
             kind
             for kind in sorted(self.drawn)
@@ -254,13 +257,12 @@ class CampaignTally:
 
     @property
     def long_share(self) -> float:
-        """Share of the schedules that reached their least number of rounds, among those that ran to
-        their end."""
+        """Among the schedules without violation, the share that reached ``ROUNDS_MIN`` rounds."""
         return sum(rounds >= ROUNDS_MIN for rounds in self.rounds) / max(1, len(self.rounds))
 
     @property
     def vacuous(self) -> list[str]:
-        """Tests that this campaign should have performed but did not."""
+        """Texts about tests that this campaign should have performed but did not."""
         found = [
             f"{kind} was drawn in {self.drawn[kind]} schedules but never took place"
             for kind in self.idle(ENOUGH)

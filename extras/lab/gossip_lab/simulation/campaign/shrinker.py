@@ -17,12 +17,13 @@ from .play import RunFunction, SimulationResult, run
 
 RUNS_MAX = 150
 PEERS_MIN = 2
-AFTER_S = 0.1  # seconds of a shortened run after the violation
+AFTER_S = 0.1  # seconds that a shortened run continues after the violation
 
 
 @dataclass(slots=True)
 class Shrunk:
-    """The smallest failing schedule that was found, and the number of runs that it took."""
+    """Result of the smallest failing schedule that was found, and the number of runs that the
+    search took."""
 
     outcome: SimulationResult
     runs: int = 0
@@ -33,12 +34,14 @@ class Shrunk:
 
 
 def shrink(failed: SimulationResult, play: RunFunction = run, runs_max: int = RUNS_MAX) -> Shrunk:
-    """Try smaller schedules until none of them fails, or ``runs_max`` were played.
+    """Search for a smaller failing schedule, until no smaller candidate fails or ``runs_max``
+    candidates were played.
 
     Args:
         failed: Result of a schedule with a violation.
-        play: Plays a schedule.
-        Returns: The smallest one that violates the same invariant; at worst ``failed`` itself.
+        play: Function that plays a schedule.
+        Returns: The smallest schedule found that violates the same invariant, possibly ``failed``
+            itself.
     """
     assert failed.violation is not None, "there is nothing to shrink in a run without a violation"
     best = Shrunk(failed)
@@ -51,7 +54,8 @@ def shrink(failed: SimulationResult, play: RunFunction = run, runs_max: int = RU
 
 
 def _exhaust(best: Shrunk, step: Any, play: RunFunction, runs_max: int) -> bool:
-    """Repeat one kind of step as long as the schedule still fails."""
+    """Repeat one kind of step until no candidate of it fails. Return whether the schedule became
+    smaller."""
     before = best.outcome
     assert before.violation is not None
     invariant = before.violation.invariant
@@ -70,8 +74,8 @@ def _exhaust(best: Shrunk, step: Any, play: RunFunction, runs_max: int) -> bool:
 
 
 def _fewer_faults(outcome: SimulationResult) -> Iterator[Schedule]:
-    """Yield the schedule without half of the faults, a quarter, ..., one (Zeller and Hildebrandt's
-    delta debugging)."""
+    """Yield schedules without half of the faults, without a quarter of them, and so on, down to a
+    single fault (delta debugging, Zeller and Hildebrandt)."""
     schedule, faults = outcome.schedule, outcome.schedule.faults
     size = ceil(len(faults) / 2)
     while size >= 1:
@@ -90,8 +94,8 @@ def _fewer_peers(outcome: SimulationResult) -> Iterator[Schedule]:
 
 
 def _shorter(outcome: SimulationResult) -> Iterator[Schedule]:
-    """Yield schedules that end soon after the violation, or after the last fault; then with each
-    fault shortened."""
+    """Yield a schedule that ends soon after the violation, a schedule whose active phase ends soon
+    after the last fault, and then schedules with one shortened fault."""
     schedule = outcome.schedule
     assert outcome.violation is not None
     seen_s = round(outcome.violation.at_s + AFTER_S, 3)
@@ -118,8 +122,8 @@ def _shorter(outcome: SimulationResult) -> Iterator[Schedule]:
 
 
 def _simpler(outcome: SimulationResult) -> Iterator[Schedule]:
-    """Yield simpler schedules: one shard, equal weights, all peers present, whole tenths of
-    seconds."""
+    """Yield simpler schedules: one shard, equal weights, no minimum number of peers, times in
+    tenths of seconds."""
     schedule = outcome.schedule
     if schedule.server_weights:
         yield replace(schedule, server_weights="")
@@ -139,7 +143,8 @@ def _simpler(outcome: SimulationResult) -> Iterator[Schedule]:
 
 
 def _over_s(fault: Fault) -> float:
-    """Return the time at which the effect of the fault ends, if it has a time."""
+    """Return the time at which the fault's effect ends: infinity for a fault at a round, 0 for a
+    fault without a time."""
     at_s = getattr(fault, "at_s", None)
     if at_s is None:
         return 0.0 if getattr(fault, "round", None) is None else float("inf")

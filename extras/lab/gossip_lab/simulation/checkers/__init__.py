@@ -1,5 +1,5 @@
-"""Checkers, one per invariant (docs/design_notes.md N19, N20): observers that raise ``Violation``
-when it is broken.
+"""Checkers of the invariants in docs/design_notes.md N19 and N20. A checker is an observer that
+raises ``Violation`` when its invariant is broken.
 
     panel = Panel(every_checker(RunConditions.of(attackers=(3,))))
     swarm.hooks.append(panel)
@@ -7,8 +7,8 @@ when it is broken.
     swarm.network.heal(); ...
     panel.settle(swarm)  # calm: runs until everything required has happened, or is overdue
 
-S16 (the checkpoint on disk is always loadable) needs real processes; S18 (one seed, one
-trace) is ``Swarm.trace_hash``.
+Two invariants have no checker here: S16 (the checkpoint on disk is always loadable) needs real
+processes, and S18 (the same seed gives the same trace) is tested with ``Swarm.trace_hash``.
 """
 
 from __future__ import annotations
@@ -95,17 +95,17 @@ OF_MEMBERSHIP = (
     Converges,
     NobodyIsStuck,
 )
-"""Checkers of the membership that all stages of a pipeline share, and of whether its rounds are
-blocked."""
+"""Checkers of membership, which is common to all stages of a pipeline, and of blocked rounds."""
 NOT_OF_STAGES = (OverWhenAllIsThere,)
-"""A stage waits until every micro-batch is in an update, and until the other stages have
-committed."""
+"""Checkers that do not apply to a pipeline: after all updates have arrived, a stage still waits for
+micro-batches and for the commits of the other stages."""
 
 
 def of_membership(
     circumstances: RunConditions | None = None, onlookers: Onlookers | None = None
 ) -> list[Watching]:
-    """Return the observers and the checkers of membership. Swarms without rounds use them alone."""
+    """Return the observers and the checkers in ``OF_MEMBERSHIP``. A swarm without rounds has only
+    these."""
     every = every_checker(circumstances, onlookers)
     return [each for each in every if isinstance(each, OF_MEMBERSHIP) or _is_onlooker(each)]
 
@@ -119,8 +119,8 @@ def stage_panels(
     micro_batches: int,
     circumstances: RunConditions | None = None,
 ) -> StagePanels:
-    """Return the panels of all checkers of a pipeline: those of a swarm for each stage, those of
-    membership for all stages together, and those of micro-batches."""
+    """Return all checkers of a pipeline: a panel for each stage, and one panel for membership and
+    micro-batches of all stages."""
     onlookers = Onlookers.create(circumstances)
     unfit = (*OF_MEMBERSHIP, *NOT_OF_STAGES)
 

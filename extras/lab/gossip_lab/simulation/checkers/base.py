@@ -1,5 +1,4 @@
-"""Parts that all checkers share: the violation that they raise, and the conditions of the run that
-they judge."""
+"""Common parts of all checkers: the violation, the conditions of a run, and the base class."""
 
 from __future__ import annotations
 
@@ -20,21 +19,21 @@ from .watching import Watching, on_effect
 Record = TypeVar("Record")
 
 Life = tuple[PeerId, int]
-"""Process of a peer: the peer and its incarnation."""
+"""One process of a peer, as (peer, incarnation)."""
 
 
 class Violation(AssertionError):
-    """An invariant does not hold.
+    """An invariant is broken.
 
     Attributes:
-        invariant: Its number, ``"S1"`` .. ``"S33"``, ``"L1"`` .. ``"L12"``.
-        peer: The peer at which it is broken.
+        invariant: Number of the invariant: ``"S1"`` to ``"S33"``, or ``"L1"`` to ``"L12"``.
+        peer: Peer at which the invariant is broken.
         now_s: Virtual time, seconds.
-        text: The actual and the expected facts.
+        text: What happened, and what was expected.
     """
 
     def __init__(self, invariant: str, peer: PeerId, now_s: float, text: str) -> None:
-        # args mirror the signature: violations are pickled between processes
+        # ``args`` equals the arguments, so that a violation can be pickled.
         super().__init__(invariant, peer, now_s, text)
         self.invariant, self.peer, self.now_s, self.text = invariant, peer, now_s, text
 
@@ -45,13 +44,13 @@ class Violation(AssertionError):
 ROUNDS_KEPT = 64
 
 REFUSALS = ("refused_result", "bad_commit")
-"""Events by which a peer reports that it rejects a result."""
+"""Events with which a peer reports that it rejects a result."""
 
 FORKING_ATTACKS = frozenset({"two_results", "forged_departures"})
-"""Attacks by which honest peers apply two results of one round for a while. If a server sends
-each peer a different result, only the hashes of the next round reveal it.
-Without keys nothing prevents a peer from forging the farewells of others, which shrink the roster
-until half of it is a majority."""
+"""Attacks after which honest peers apply two results of one round for a while. If a server sends
+different results to different peers, only the hashes of the next round reveal it. Without keys, a
+peer can forge the leave messages of other peers. They shrink the roster until half of the peers are
+a majority."""
 
 SPLITTING_ATTACKS = frozenset(
     (
@@ -66,18 +65,20 @@ SPLITTING_ATTACKS = frozenset(
         *CLAIM_ATTACKS,
     )
 )
-"""Attacks in which the Byzantine peer holds another result than all others, which have rejected its
-own. Restarted peers have also lost their results: of five peers, two restarted ones and the
-Byzantine peer form a majority. A peer that returns into that round accepts the false result if the
-attacker sends it unchanged."""
+"""Attacks after which the Byzantine peer stores a result that all other peers have rejected.
+Restarted peers have lost the true result: of five peers, two restarted peers and the Byzantine peer
+form a majority. If the attacker sends its false result unchanged, a peer that returns to this round
+accepts it."""
 
 INVENTING_ATTACKS = frozenset({"forged_incarnations"})
-"""Attacks by which honest peers record incarnations that never existed: those of peers from which
-they have received nothing yet, and refutations, which the peer then outbids."""
+"""Attacks after which honest peers record incarnations that never existed. This concerns peers from
+which they have received nothing yet. It also concerns forged refutations; the true peer then has to
+raise its incarnation further."""
 
 FATAL_ATTACKS = frozenset({"false_deaths"})
-"""Attacks that make honest peers record as dead a peer from which they have received nothing. Until
-it sends something, a single claim that it died before they joined is accepted."""
+"""Attacks after which honest peers record a peer as dead from which they have received nothing yet.
+Before they receive a message from the peer, they accept a single claim that it died before they
+joined."""
 
 QUIET_ATTACKS = frozenset(
     (
@@ -96,19 +97,19 @@ QUIET_ATTACKS = frozenset(
         "strangers",
     )
 )
-"""Attacks that do not concern the health of a peer: they concern updates, results and states. All
-other attacks may make an honest peer accuse another, or close a connection to it."""
+"""Attacks on updates, results and states. All other attacks may make an honest peer accuse another
+honest peer, or close a connection to it."""
 
 TIMELY_ATTACKS = frozenset(
     ["sign_flip", "nan", "huge", "two_updates", "strangers", *STATE_ATTACKS]
 ) - {"far_states"}
-"""Attacks that do not delay a round: an update is accepted or rejected, and a state is requested
-outside of the rounds."""
+"""Attacks that do not delay a round: the server accepts or rejects a false update at once, and
+states are requested outside of rounds."""
 
 FALSE_STATES = frozenset({"wrong_states", "swapped_states", "far_states"})
-"""Attacks that send a wrong state to a peer that restores from a Byzantine donor: if f = 0, or if
-fewer than f + 1 peers have attested the state. The peer, and those that restore from it, have other
-parameters than the rest."""
+"""Attacks in which a Byzantine donor sends a wrong state to a restoring peer. They succeed if f =
+0, or if fewer than f + 1 peers have attested the state. The restoring peer, and peers that later
+restore from it, then have wrong parameters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,25 +117,25 @@ class RunConditions:
     """Conditions of a run that determine the requirements on its peers.
 
     Attributes:
-        attackers: Byzantine peers; at least their updates are false.
-        forks: A commit may reach some peers and not others (loss, cuts, resets, delays of the order
-            of a round timeout), so that two branches exist for a while. Otherwise at most one
+        attackers: Byzantine peers. Their updates are false; some also attack in other ways.
+        forks: Whether a commit may reach only some peers, because of loss, cuts, resets, or delays
+            of about a round timeout, so that two branches exist for a while. If False, at most one
             digest is ever applied for a round.
-        equivocating: Peers whose claims differ from the state of their node, so that their own
-            state is compared with no other.
-        lies: Names of these attacks (from ``gossip.inject.message_attacks``). Each attack excuses
-            exactly the facts that the sets above state.
-        forgetting: Some peers are killed and restarted, and lose their votes. Or their trainer
-            hangs: they have no update of their own to compare a result with, and are skipped while
-            they hold a result.
-        faultless: No fault at all is injected.
-        trickling: Peers with a slow or blocked path for payloads, if this is the only fault of the
-            run; else empty.
-        answering_falsely: Members of a pipeline stage with false micro-batches, or false audits of
-            others' micro-batches.
-        tampering: Some of these send wrong activations or gradients.
-        untolerated: The rule tolerates fewer attackers than the run has, so a majority may reject
-            the result of an honest server.
+        equivocating: Peers that send other claims than the state of their core implies. So their
+            own state is not compared with that of other peers.
+        lies: Names of the attacks of ``equivocating`` (from ``gossip.inject.message_attacks``). An
+            attack excuses only what the sets of attacks above describe.
+        forgetting: Whether some peers are killed and restarted, and so lose their votes, or have a
+            trainer that hangs. With such a trainer, a peer has no update to compare a result with,
+            and is skipped although it holds a result.
+        faultless: Whether no fault at all is injected.
+        trickling: Peers whose payloads are slow or blocked, if this is the only fault of the run;
+            else empty.
+        answering_falsely: Members of a pipeline stage that send false micro-batches, or false
+            audits of other peers' micro-batches.
+        tampering: Whether some of ``answering_falsely`` send wrong activations or gradients.
+        untolerated: Whether the rule tolerates fewer attackers than the run has, so that a majority
+            may reject the result of an honest server.
     """
 
     attackers: frozenset[PeerId] = frozenset()
@@ -152,8 +153,8 @@ class RunConditions:
     def of(
         attackers: Collection[PeerId] = (), **conditions: bool | Collection[PeerId | str]
     ) -> RunConditions:
-        """Create conditions. Some attacks fork the history like a network that loses commits.
-        ``conditions``: the other attributes, by name."""
+        """Create conditions. ``conditions`` has the other attributes by name. ``forks`` also
+        becomes True for attacks that fork the history."""
         values: dict[str, Any] = {
             name: value if isinstance(value, bool) else frozenset(value)
             for name, value in conditions.items()
@@ -163,8 +164,7 @@ class RunConditions:
 
     @property
     def forking_lies(self) -> bool:
-        """Whether an attack may fork the history. The fork may appear long after the attack, as may
-        a result that one peer has and all others reject."""
+        """Whether an attack may fork the history. The fork may appear long after the attack."""
         if self.untolerated:
             return True
         return not FORKING_ATTACKS.isdisjoint(self.lies) or (
@@ -173,12 +173,12 @@ class RunConditions:
 
     @property
     def splitting_lies(self) -> bool:
-        """Whether a Byzantine peer may hold a result that all others reject."""
+        """Whether a Byzantine peer may store a result that all other peers reject."""
         return not SPLITTING_ATTACKS.isdisjoint(self.lies)
 
     @property
     def defaming(self) -> bool:
-        """Whether an attack may make an honest peer accuse another."""
+        """Whether an attack may make an honest peer accuse another honest peer."""
         return not QUIET_ATTACKS.issuperset(self.lies)
 
     @property
@@ -200,11 +200,11 @@ class RunConditions:
 
 
 class TaintedStates(Watching):
-    """Peers that hold the state of a Byzantine peer: they restored it from the attacker, or from a
-    peer that had done so, and have restored no other since.
+    """Peers with a tainted state: they have restored the state of a Byzantine peer, directly or
+    from another tainted peer, and have not restored a state since.
 
-    A peer is not among them if more than f peers have attested its state, and at most f peers are
-    Byzantine or misled.
+    A restored state is not tainted if more than f peers have attested it, and at most f peers are
+    Byzantine or tainted.
     """
 
     def __init__(self, circumstances: RunConditions) -> None:
@@ -216,7 +216,7 @@ class TaintedStates(Watching):
 
     @property
     def lying(self) -> set[PeerId]:
-        """Peers with an unreliable state."""
+        """Byzantine and tainted peers, whose states are unreliable."""
         return {*self.circumstances.equivocating, *self._peers}
 
     def begin_life(self) -> None:
@@ -237,24 +237,24 @@ class TaintedStates(Watching):
 
 
 class Refusals(Watching):
-    """Results that each peer has rejected in its present incarnation, since it last restored a
-    state, by its reports."""
+    """Results that a peer has reported as rejected, in its present incarnation and since it last
+    restored a state."""
 
     def senders(
         self, peer: PeerId, place: tuple[int, int], kinds: Collection[str] = REFUSALS
     ) -> set[PeerId]:
-        """Return the peers with a result of a round and shard that ``peer`` has rejected."""
+        """Return the senders of the results of a round and shard that ``peer`` has rejected."""
         found: set[PeerId] = set()
         for _, report in reversed(self.swarm.hosts[peer].reports):
             if report.event == "recovering":
-                break  # a peer that returns to its round has no record of them
+                break  # a restoring peer has no record of earlier rejections
             if report.event in kinds and place_of(report) == place:
                 found.add(report.fields["from"])
         return found
 
 
 class Onlookers(NamedTuple):
-    """Observers that judge nothing themselves; checkers read their records."""
+    """Observers that record facts for the checkers, and judge nothing themselves."""
 
     disturbances: Disturbances
     hearing: Hearing
@@ -269,9 +269,9 @@ class Onlookers(NamedTuple):
 
 
 class PerLife(Generic[Record]):
-    """An attribute of a checker with one value for each incarnation of each peer. It reads and sets
-    the value of the present peer. ``make`` creates the value when an incarnation first needs it:
-    None by default."""
+    """Descriptor of a checker's attribute that has a separate value for each peer's present
+    incarnation. It reads and sets the value of the checker's present peer. ``make`` creates the
+    initial value of an incarnation, by default None."""
 
     def __init__(self, make: Callable[[], Record] = lambda: None) -> None:  # type: ignore[return-value, assignment]
         self.make = make
@@ -297,7 +297,7 @@ class Checker(Watching):
 
     invariant: ClassVar[str]
     kinds: ClassVar[list[type[Checker]]] = []
-    """All classes with their own invariant, in the order of their definition."""
+    """All checker classes that define ``invariant``, in the order of their definition."""
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -317,11 +317,11 @@ class Checker(Watching):
         self.make_records()
 
     def make_records(self) -> None:
-        """Create the records that the checker keeps of a run."""
+        """Create the attributes in which the checker records the run."""
 
     def per_life(self, make: Callable[[], Record] | None = None) -> dict[PeerId, Record]:
-        """Return records of each peer's present incarnation. ``make`` creates one when an
-        incarnation begins; without it an incarnation begins with none."""
+        """Return a dictionary with a record for each peer's present incarnation. When an
+        incarnation begins, its record becomes ``make()``, or is removed if ``make`` is None."""
         records: dict[PeerId, Record] = {}
         self._of_lives.append((records, make))
         return records
@@ -335,18 +335,18 @@ class Checker(Watching):
                 records[self.peer] = make()
 
     def begin_calm(self) -> None:
-        """Handle the start of the calm phase: every fault is over, and all peers that return were
-        started."""
+        """Handle the start of the calm phase: all faults have ended, and all returning peers have
+        been started."""
 
     def settled(self) -> None:
-        """Judge, in the calm phase, that everything due has happened."""
+        """Judge, in the calm phase, whether everything that is due has happened."""
 
     def finish(self) -> None:
         """Handle the end of the run."""
 
     @property
     def commits(self) -> list[Committed]:
-        """Commits of the round that the peer applies, one of each shard."""
+        """Commits of the round that the peer is applying, one for each shard."""
         shards = max(1, len(self.core.rounds.shard_bytes))
         return [committed for _, committed in self.host.commits[-shards:]]
 
@@ -359,8 +359,8 @@ class Checker(Watching):
         return Violation(self.invariant, where, self.now, text)
 
     def demand(self, holds: bool, text: str, peer: PeerId | None = None) -> None:
-        """Count a judgement. Raises: Violation: It fails, at ``peer`` or else at the present
-        one."""
+        """Count a judgement. Raises: Violation: ``holds`` is False. The violation names ``peer``,
+        by default the present peer."""
         self.judged += 1
         if not holds:
             raise self.violated(text, peer)
@@ -373,12 +373,13 @@ def keep_latest(records: dict[Any, Any], most: int) -> None:
 
 
 def place_of(report: Report) -> tuple[int, int]:
-    """Return the round and shard that a report is about."""
+    """Return the round and shard that a report names."""
     return report.fields["round"], report.fields["shard"]
 
 
 def last_report_at(host: SimProcess[Any], *events: str) -> float:
-    """Return when a process made its last report of these events, or when it started."""
+    """Return the time of a process's last report of one of these events, or else the time of its
+    start."""
     times = (at for at, report in reversed(host.reports) if report.event in events)
     return next(times, host.started_at)
 
@@ -386,13 +387,13 @@ def last_report_at(host: SimProcess[Any], *events: str) -> float:
 def updates_needed(
     settings: CoreSettings, roster: Iterable[PeerId], proven: Collection[PeerId]
 ) -> int:
-    """Return the number of updates that are enough for the rule. Each peer that is proven Byzantine
-    reduces the number that the rule has to tolerate by one."""
+    """Return the number of updates that the rule needs. Each proven Byzantine peer in the roster
+    reduces the f of the rule by one."""
     return settings.updates_needed(settings.f - sum(1 for peer in roster if peer in proven))
 
 
 def has_unattested_state(swarm: AnySwarm, peer: PeerId) -> bool:
-    """Whether the peer has reported that the state that it restores is unattested."""
+    """Whether the peer has reported that the state that it is restoring is unattested."""
     for _, report in reversed(swarm.hosts[peer].reports):
         if report.event in ("recovering", "unattested_state"):
             return report.event == "unattested_state"

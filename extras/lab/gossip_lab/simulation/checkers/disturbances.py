@@ -1,7 +1,7 @@
-"""Disturbances of a run: pauses and cuts of peers, and times at which the network was worse than a
-protocol must tolerate.
+"""Disturbances of a run: pauses and cuts of peers, and times at which the network was worse than
+the protocol must tolerate.
 
-Several invariants hold for all undisturbed peers, and only for these.
+Several invariants are required only of undisturbed peers.
 """
 
 from __future__ import annotations
@@ -12,23 +12,25 @@ from gossip_lab.simulation.world import HANDSHAKE_WAYS, NS, AnySwarm, LinkModel
 from .watching import Watching, on_event
 
 STILL_S = 0.25
-"""A pause of a process counts if it is longer than this."""
+"""Minimum duration of a pause that is a disturbance, in seconds."""
 
-# share of the messages on a link; up to it no peer may be declared dead (docs/design_notes.md N5)
+# Maximum share of lost messages on a link at which no running peer may be declared dead
+# (docs/design_notes.md N5).
 LOSS_MAX = 0.2
 AWAY_MAX_S = 0.105
-"""Delay of a message beyond the fastest one on its link, up to which no peer may be
-declared dead. If links are reset, the message waits until a new connection is up."""
+"""Maximum delay of a message, relative to the fastest message on its link, at which no running peer
+may be declared dead, in seconds. If links are reset, the delay includes the setup of a new
+connection."""
 LOOK_EVERY_S = 0.1
 LATE_S = 0.05
-"""A message with this delay may arrive after its sender was skipped: half of the time that a probe
-waits for its ack."""
+"""Delay, in seconds, from which a message may arrive after its sender was skipped: half of the
+timeout of a probe."""
 
 NEVER = float("-inf")
 
 
 class Disturbances(Watching):
-    """Records disturbances. It must precede the checkers that read it."""
+    """Records disturbances. It must come before the checkers in the list of observers."""
 
     needs = ""
 
@@ -37,16 +39,16 @@ class Disturbances(Watching):
         self.still_until: dict[PeerId, float] = {}
         """End of the last pause of each peer."""
         self.still_s: dict[PeerId, float] = {}
-        """Duration of that pause."""
+        """Duration of the last pause of each peer."""
         self.behind_until: dict[PeerId, float] = {}
-        """Last time at which the node of each peer was so busy that messages had to wait for
-        long."""
+        """Last time at which the node of each peer was so busy that messages waited longer than
+        ``LATE_S``."""
         self.bad_network_until = NEVER
         self.uneven_until = NEVER
-        """Last time at which the network treated messages unequally: it cut, lost, or delayed some
-        of them for long."""
+        """Last time at which the network treated messages unequally: it dropped some messages, or
+        delayed some longer than ``LATE_S``."""
         self.weather_until = NEVER
-        """Last time at which the network was bad in any way except cuts."""
+        """Last time at which the network had a fault other than cuts."""
         self.cuts_changed_at = NEVER
         self._cut_until: dict[PeerId, float] = {}
         self._cut: tuple[PeerId, ...] = ()
@@ -74,13 +76,13 @@ class Disturbances(Watching):
         self.crashed_at[self.peer] = self.now
 
     def slept(self, peer: PeerId) -> tuple[float, float]:
-        """Return the end and the duration of the last pause of ``peer``, which handles an event
-        now. Without a pause: -inf, 0."""
+        """Return the end and the duration of the last pause of ``peer``, which is handling an
+        event. Return (-inf, 0) if it was not paused."""
         return self.still_until.get(peer, NEVER), self.still_s.get(peer, 0.0)
 
     def undisturbed_s(self, swarm: AnySwarm, peer: PeerId) -> float:
-        """Return the seconds since the running ``peer`` was last disturbed: paused, at either end
-        of a cut, behind, or in an intolerable network."""
+        """Return the seconds since the running ``peer`` was last disturbed: paused, affected by a
+        cut, overloaded, or in a network that is too bad."""
         self._record_cuts(swarm)
         self._record_conditions(swarm)
         if peer in self._cut or (
@@ -96,7 +98,7 @@ class Disturbances(Watching):
         return swarm.now - max(ends)
 
     def all_undisturbed_since(self, swarm: AnySwarm, since_s: float, but: PeerId) -> bool:
-        """Whether no peer except ``but`` was disturbed, crashed or was started since then."""
+        """Whether no peer except ``but`` was disturbed or crashed since ``since_s``."""
         for peer, host in swarm.hosts.items():
             if peer == but:
                 continue
@@ -107,8 +109,8 @@ class Disturbances(Watching):
         return True
 
     def calm_since(self, swarm: AnySwarm) -> float:
-        """Return the time since when the network is as configured (except for cuts, which have not
-        changed) and no peer was paused or overloaded."""
+        """Return the time since when no peer was paused or overloaded, the network had no faults
+        other than cuts, and the cuts did not change."""
         self._record_cuts(swarm)
         self._record_conditions(swarm)
         return max(
@@ -141,7 +143,8 @@ class Disturbances(Watching):
         ):
             self.uneven_until = swarm.now
         for model in (network.default, *network.models.values()):
-            # A damaged message is dropped; a delayed message delays all later ones.
+            # A corrupted message is dropped like a lost message. A delayed message also delays all
+            # later messages.
             spike_s = model.spike_s if model.spike else 0.0
             least, most = model.delay_s
             away_s = most - least + spike_s + HANDSHAKE_WAYS * least * (model.reset > 0)
@@ -151,8 +154,7 @@ class Disturbances(Watching):
 
 
 def _loses(model: LinkModel) -> bool:
-    """Whether a message may be lost, or arrive so late that others have continued without it. A
-    duplicated message has arrived."""
+    """Whether a message may be lost, or arrive so late that other peers continue without it."""
     if (
         model.loss
         or model.corrupt
@@ -167,5 +169,6 @@ def _loses(model: LinkModel) -> bool:
 
 
 def stands_s(swarm: AnySwarm, peer: PeerId) -> float:
-    """Return the time for which a process that is stopped, or resumes now, has been paused."""
+    """Return how long a process that is paused, or is just resuming, has been paused, in
+    seconds."""
     return (swarm.now_ns - swarm.hosts[peer].paused_at_ns) / NS

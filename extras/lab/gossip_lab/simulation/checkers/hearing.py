@@ -1,8 +1,8 @@
-"""Evidence that each peer has received for and against another peer's being alive, derived from its
-events and effects.
+"""Evidence that each peer has received that another peer is alive or not, derived from events and
+effects.
 
-If the outcome of a probe cannot be derived, it counts as failed: a probe without a connection
-leaves no other trace.
+If the outcome of a probe cannot be derived, the probe is recorded as failed, because a probe
+without a connection has no visible outcome.
 """
 
 from __future__ import annotations
@@ -37,24 +37,24 @@ class PeerContact:
     """Evidence of one peer about another.
 
     Attributes:
-        asked_s: Start of its last probe of the other peer, in seconds of the world.
-        answered_since: Standing of the other peer as a suspect when it last acknowledged a probe
-            that began during this suspicion; -1 after a failed probe.
-        accusers: Standing -> peers with a received accusation, for the last few standings with
-            which the other peer was accused.
+        asked_s: Start of the last probe of the other peer, in virtual seconds.
+        answered_since: Standing of the suspected peer when it last acknowledged a probe that began
+            during the suspicion; -1 if there is none, or after a failed probe.
+        accusers: Standing of the other peer -> peers that accused it with this standing; only for
+            the latest standings.
     """
 
     asked_s: float = 0.0
     answered_since: int = -1
     accusers: dict[int, dict[PeerId, None]] = field(default_factory=dict)
     failed: bool = False
-    nonce: int = -1  # of the probe in progress
-    ends: float = 0.0  # by the clock of the peer that probes
+    nonce: int = -1  # nonce of the probe in progress; -1: none
+    ends: float = 0.0  # end of this probe, by the prober's clock
     nacks: dict[PeerId, None] = field(default_factory=dict)
 
 
 class Hearing(Watching):
-    """Records evidence. It must precede the checkers that read it."""
+    """Records evidence. It must come before the checkers in the list of observers."""
 
     needs = ""
 
@@ -71,15 +71,15 @@ class Hearing(Watching):
         return contact[subject]
 
     def own_evidence(self, swarm: AnySwarm, peer: PeerId, subject: PeerId) -> bool:
-        """Whether a probe of ``peer`` has failed since the last one that ``subject``
-        acknowledged."""
+        """Whether a probe by ``peer`` has failed since ``subject`` last acknowledged one of its
+        probes."""
         contact, host = self.of(peer, subject), swarm.hosts[peer]
         under_way = contact.nonce >= 0 and host.machine.clock_s(swarm.now_ns) < contact.ends
         return contact.failed or (contact.nonce >= 0 and not under_way)
 
     @on_event
     def record_link(self, event: LinkDown | LinkUp) -> None:
-        # the probe may have failed while the link was down
+        # a probe in progress may have failed because of the link
         self._fails(self.of(self.peer, event.peer))
 
     @on_event
@@ -128,7 +128,7 @@ class Hearing(Watching):
         contact.ends = probe.ends
 
     def _probe(self, nonce: int) -> Probe | None:
-        """Return the peer's own probe in progress with this nonce."""
+        """Return the present peer's probe in progress with this nonce, or None."""
         return self.membership.probes.get(nonce) if self.membership is not None else None
 
     def _fails(self, contact: PeerContact) -> None:
@@ -136,7 +136,7 @@ class Hearing(Watching):
 
 
 def rumors_of(message: Message | None) -> tuple[Rumor, ...]:
-    """Return the claims about peers that a message carries."""
+    """Return the claims about peers in a message."""
     match message:
         case Ping() | PingRequest() | Ack() | Gossip():
             return message.rumors

@@ -1,4 +1,4 @@
-"""Liveness checkers: events that must happen once the faults are over, and their deadlines."""
+"""Liveness checkers: events that must happen once the faults have ended, with deadlines."""
 
 from . import branches, crashes, fault_free, newcomers, pushing, waiting
 from .consensus import consensus_distance

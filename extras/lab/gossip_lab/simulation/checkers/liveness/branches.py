@@ -1,5 +1,4 @@
-"""L5: a peer that finds more peers on another branch of history than on its own leaves its
-branch."""
+"""L5: a peer leaves its branch of history if more peers report another branch."""
 
 from __future__ import annotations
 
@@ -7,23 +6,22 @@ from gossip.core import NotServing, Received, Report, Update
 from gossip_lab.simulation.checkers.base import Checker, PerLife, last_report_at
 from gossip_lab.simulation.checkers.watching import after_event, on_report
 
-AT_ONCE_S = 0.1  # for effects in the same moment
+AT_ONCE_S = 0.1  # for effects of the same moment
 
 
 class JoinsTheLarger(Checker):
-    """L5: if only one side of a partition can continue, the smaller side of a fork adopts the
-    larger one's state at once.
+    """L5: in a fork, the peers on the smaller branch adopt the state of the larger branch at once.
 
-    It does so as soon as more peers report a branch of the present round other than its own,
-    and more than f, as f of them may be Byzantine. It does not wait until the others have
-    continued, because they may be unable to. A peer that has just left its branch for this reason,
-    and returned to it without another state, may stay for the time of a round. It then sends others
-    the state of its branch.
+    A peer does so as soon as another branch of its present round is reported by more peers than its
+    own branch has, and by more than f peers, because f of them may be Byzantine. It does not wait
+    until the other branch continues, because that branch may be unable to continue. A peer that has
+    just left its branch, but found no other state, may stay for a round timeout. It then serves the
+    state of its branch to other peers.
     """
 
     invariant = "L5"
     needs = "rolling"
-    _left = PerLife[bytes | None]()  # the branch that it left last
+    _left = PerLife[bytes | None]()  # hash of the branch that the peer left last
 
     @on_report("recovering")
     def record_left(self, report: Report) -> None:
@@ -42,7 +40,7 @@ class JoinsTheLarger(Checker):
         theirs = message.parent if isinstance(message, Update) else message.chain
         if not message.round_id == asked == rounds.round_id or message.shard >= len(rounds.shards):
             return
-        # Messages of a peer outside of the roster do not count.
+        # Reports of peers outside of the roster are ignored.
         is_counted = seen.get(event.sender) == theirs and event.sender in rounds.roster
         if theirs == rounds.chain or not is_counted:
             return

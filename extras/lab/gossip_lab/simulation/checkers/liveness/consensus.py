@@ -1,4 +1,4 @@
-"""L5, of gossip rounds: replicas stay close to each other, although they are not identical."""
+"""L5, in gossip rounds: replicas stay close to each other, although they are not identical."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from .liveness import RoundLiveness, Shortcoming
 
 
 class ReplicasStayClose(RoundLiveness):
-    """L5, of gossip rounds: in the calm the replicas' distance from their mean falls below the
-    bound at which mixing is raised. Not judged with Byzantine peers: they can move a mean without
-    bound."""
+    """L5, in gossip rounds: in the calm phase the consensus distance falls below the bound above
+    which mixing is raised. This is not judged if there are Byzantine peers, because they can move a
+    mean arbitrarily far."""
 
     invariant = "L5"
 
@@ -34,8 +34,8 @@ class ReplicasStayClose(RoundLiveness):
 
 
 def consensus_distance(rows: Sequence[Sequence[float]]) -> float:
-    """Return the root mean square distance of replicas from their mean, as a share of its
-    length."""
+    """Return the root mean square distance of replicas from their mean, divided by the norm of the
+    mean."""
     mean = [sum(column) / len(rows) for column in zip(*rows, strict=True)]
     squares = sum(
         [(value - center) ** 2 for row in rows for value, center in zip(row, mean, strict=True)]

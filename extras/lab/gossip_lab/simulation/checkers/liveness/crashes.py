@@ -10,11 +10,11 @@ from gossip.core import Inspection, PeerId, Report
 from gossip_lab.simulation.checkers.base import Checker, updates_needed
 from gossip_lab.simulation.checkers.watching import on_report
 
-ROUND_S = 1.0  # for the round itself
+ROUND_S = 1.0  # duration of the round itself
 LOST_BY_A_BYZANTINE_SERVER = "the statistics of the decision are lost"
-"""Reason of a lost round with a later shard served by a peer that sends wrong measures, or has its
-result rejected: no other peer can have made these measurements."""
-BEFORE_S = 3.0  # a crash counts alone if nothing else has happened for this long
+"""Reason of a lost round if a shard other than the first was served by a peer that sends wrong
+measurements, or whose result was rejected. No other peer has these measurements."""
+BEFORE_S = 3.0  # minimum time without other faults before a judged crash
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,10 +22,10 @@ class _Crash:
     """A crash, and the state of the run at that time.
 
     Attributes:
-        furthest: Round of the others.
-        lost: Number of rounds that changed nothing.
-        within_s: Time within which the others must reach a further round.
-        hung: Peers without an update because their trainer hung.
+        furthest: Furthest round of the other peers.
+        lost: Number of lost rounds so far.
+        within_s: Time within which the other peers must reach a further round, in seconds.
+        hung: Peers whose trainer hangs, so that they contribute no update.
     """
 
     victim: PeerId
@@ -37,15 +37,15 @@ class _Crash:
 
 
 class CrashCostsLittle(Checker):
-    """L3: a crash, even of the server during its broadcast, costs at most one round, and
-    no more time than its detection and a round timeout. Judged only if no other fault occurs in
-    this time."""
+    """L3: a crash, even of the server during its broadcast, causes at most one lost round. It
+    delays the other peers by at most the time to detect the crash and a round timeout. This is
+    judged only if no other fault occurs in this time."""
 
     invariant = "L3"
     needs = "rolling"
 
     def make_records(self) -> None:
-        # rounds that changed nothing, although the rule had enough updates
+        # Lost rounds in which the rule had enough updates (a dictionary, for its order).
         self._lost: dict[int, None] = {}
 
     @on_report("lost_round")
@@ -68,7 +68,7 @@ class CrashCostsLittle(Checker):
         if not cores or cores[0].rolling is None:
             return
         furthest = max(core.rounds.round_id for core in cores)
-        # A closed connection is noticed at once, and a silent one with the next heartbeats.
+        # A crash is detected when its connections close, or else by missing heartbeats.
         notice_s = max(swarm.network.closing_s[1], *(swarm.network.heartbeat_s or (0.0,)))
         within_s = notice_s + cores[0].settings.rounds.round_timeout_s + ROUND_S
         hung = tuple([other for other in swarm.up if swarm.hosts[other].trainer_stopped])
@@ -83,7 +83,7 @@ class CrashCostsLittle(Checker):
         ):
             return
         if disturbances.uneven_until >= since_s:
-            return  # messages got lost, or were delayed by more than a round
+            return  # some messages were lost, or delayed for long
         cores = self._running()
         if not self._are_enough(cores, crash.hung):
             return
@@ -97,11 +97,11 @@ class CrashCostsLittle(Checker):
         self.demand(len(gone) <= 1, f"its crash cost {len(gone)} rounds: {gone}", victim)
 
     def _are_enough(self, cores: Sequence[Inspection], hung: Sequence[PeerId] = ()) -> bool:
-        """Whether rounds continue, and do not fail for lack of updates. A Byzantine peer may have
-        announced that others have left.
+        """Whether the present peers are enough for the quorum and for the rule. The largest roster
+        is used, because a Byzantine peer may have announced that others have left.
 
         Args:
-            hung: Peers without an update because their trainer hung: they are present, and skipped.
+            hung: Peers whose trainer hangs: they run, but contribute no update and are skipped.
         """
         roster = max((core.rounds.roster.peers for core in cores), key=len, default=())
         quorum = max((core.rounds.quorum() for core in cores), default=1)
@@ -110,8 +110,8 @@ class CrashCostsLittle(Checker):
         ]
         locked = max((table.quarantined() for table in tables), key=len)
         proven = max((table.proven() for table in tables), key=len)
-        # A Byzantine peer may be on its own branch after a result that no other peer accepted,
-        # and cannot form a quorum with the others.
+        # A Byzantine peer may be alone on a branch, after a result that no other peer accepted. It
+        # then does not count towards the quorum of the others.
         attackers = self.circumstances.attackers
         apart = attackers if self.circumstances.delaying else frozenset[PeerId]()
         here = set(roster).intersection(self.swarm.up).difference(apart, hung)

@@ -1,5 +1,6 @@
-"""L8, L11: without faults no round fails, for payloads of any size and links and processors of any
-speed. If only payloads of some peers trickle, no peer waits for them for long."""
+"""L8: without faults no round fails, whatever the size of payloads and the speed of links and
+processors. L11: if only the payloads of some peers trickle, no other peer waits for them for
+long."""
 
 from __future__ import annotations
 
@@ -8,22 +9,22 @@ from gossip_lab.simulation.checkers.base import Checker
 from gossip_lab.simulation.checkers.watching import on_effect, on_event, on_report
 
 WRONG = ("attempt", "late", "suspect", "dead", "recovering", "fork", "paused")
-"""Reports about other peers, or about a peer's own rounds, that only faults cause."""
+"""Events that a peer reports only if there are faults."""
 
 
 ROUND_TIMEOUTS = 3.0
-"""Round timeouts: a trickling server is skipped after one; the next may wait for updates, and be
-skipped, too."""
+"""Maximum duration of a round in L11, in round timeouts. A trickling server is skipped after one
+timeout; the next server may have to wait for updates, and be skipped, too."""
 
 
 class NothingGoesWrong(Checker):
-    """L8: without a fault every commit has the updates of all peers that had samples, and no
-    attempt is skipped. No peer is suspected, late, or in need of the state of another."""
+    """L8: without faults, every commit has the updates of all peers that had samples, no attempt is
+    skipped, no peer is suspected or late, and no peer restores another peer's state."""
 
     invariant = "L8"
 
     def make_records(self) -> None:
-        self._idle: set[tuple[int, PeerId]] = set()  # by round and peer without samples
+        self._idle: set[tuple[int, PeerId]] = set()  # (round, peer) if the peer had no samples
 
     @on_event
     def record_idle(self, event: Contributed) -> None:
@@ -32,7 +33,7 @@ class NothingGoesWrong(Checker):
 
     @on_report(*WRONG)
     def judge_report(self, report: Report) -> None:
-        # Near the optimum this happens occasionally.
+        # Near the optimum a sound result is occasionally rejected.
         refused = report.event == "attempt" and "is refused" in report.fields["reason"]
         if self.circumstances.faultless:
             text = f"reports {report.event} {report.fields}, although nothing is wrong"
@@ -54,8 +55,9 @@ class NothingGoesWrong(Checker):
 
 
 class NobodyWaitsForATrickle(Checker):
-    """L11: if the only fault is that payloads of some peers trickle, or cannot be read, all other
-    peers continue. Each round ends within three round timeouts, for payloads at any speed."""
+    """L11: if the only fault is that payloads of some peers trickle or cannot be read, all other
+    peers continue. Each of their rounds ends within three round timeouts, however slow these
+    payloads are."""
 
     invariant = "L11"
     needs = "rolling"

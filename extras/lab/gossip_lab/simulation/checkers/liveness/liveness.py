@@ -1,5 +1,5 @@
-"""L1-L7: events that must follow once the faults are over. Deadlines follow from the protocol's own
-settings."""
+"""L1-L7: events that must happen once the faults have ended. The deadlines are computed from the
+settings of the protocol."""
 
 from __future__ import annotations
 
@@ -26,25 +26,27 @@ from gossip_lab.simulation.checkers.safety import memory_s
 from gossip_lab.simulation.checkers.watching import on_effect, on_event
 from gossip_lab.simulation.world import AnySwarm, ToyTrainer
 
-LINGER_S = 0.5  # the last messages may still be in transit
-# multiple of the expected rounds per turn: the draw exceeds it for one peer in ten million
+LINGER_S = 0.5  # for messages in transit
+# Maximum number of rounds without serving, as a multiple of the expected number. The random order
+# of servers exceeds it for one peer in ten million.
 STARVED_AFTER = 16
-ROUNDS_AFTER = 3  # rounds that every peer applies in a calm phase before it counts as continuing
+ROUNDS_AFTER = 3  # number of rounds that every peer must apply in the calm phase
 
 Shortcoming = tuple[PeerId, str] | None
 
 
 def converged_after_s(settings: MembershipSettings, n: int) -> float:
-    """Return the time limit of L1: a table exchange, a suspicion that began with the last fault and
-    one that it led to, and the spread of the rumors."""
-    stretch = ceil(log2(n) - 5) + 1 if n > 32 else 1  # as ``table_interval_s``
+    """Return the time limit of L1: the time of a table exchange, of two consecutive suspicions (the
+    first begins with the last fault, the second follows from it), and of the dissemination of
+    rumors."""
+    stretch = ceil(log2(n) - 5) + 1 if n > 32 else 1  # same factor as in ``table_interval_s``
     spread_s = settings.gossip_interval_s * (ceil(log2(n)) + 1) if n > 1 else 0.0
     return settings.push_pull_interval_s * stretch + 2.0 * longest_s(n, settings) + spread_s
 
 
 class Liveness(Checker):
-    """A checker that either is content or reports a shortcoming. After its deadline it must be
-    content."""
+    """Base of the checkers with a requirement that may be unmet for some time, but must be met
+    after a deadline."""
 
     def make_records(self) -> None:
         self.calm_at: float | None = None
@@ -53,11 +55,11 @@ class Liveness(Checker):
         self.calm_at = self.now
 
     def finish(self) -> None:
-        """Judge whether the checker is content.
+        """Judge whether the requirement is met.
 
         Raises:
-            Violation: Something is lacking at the deadline.
-            ValueError: Something is lacking, and the calm phase was too short.
+            Violation: The requirement is not met after the deadline.
+            ValueError: The requirement is not met, but the calm phase ended before the deadline.
         """
         shortcoming = self.lacks()
         self.judged += 1
@@ -72,29 +74,29 @@ class Liveness(Checker):
         raise self.violated(text, peer)
 
     def deadline_at(self) -> float:
-        """Return the time at which the checker must be satisfied: counted from the beginning of the
-        calm phase, or from the last start or crash in it."""
+        """Return the deadline: ``time_limit_s`` after the start of the calm phase, or after the
+        last start or crash of a peer in it."""
         assert self.calm_at is not None, "begin_calm comes first"
         return max(self.calm_at, self.last_life_at()) + self.time_limit_s()
 
     def last_life_at(self) -> float:
-        """Return when a peer started or crashed last."""
+        """Return the time of the last start or crash of any peer."""
         started = [host.started_at for host in self.swarm.hosts.values()]
         return max(*started, *self.disturbances.crashed_at.values(), NEVER)
 
     @abstractmethod
     def time_limit_s(self) -> float:
-        """Return the allowed time, in seconds."""
+        """Return the time within which the requirement must be met, in seconds."""
 
     @abstractmethod
     def lacks(self) -> Shortcoming:
-        """Return the peer that fails the requirement, and the failure; None if the checker is
-        content."""
+        """Return a peer that does not meet the requirement, and a text about it. Return None if the
+        requirement is met."""
 
 
 class Converges(Liveness):
-    """L1: soon all running peers record each other as alive, with the right standing, and no other
-    peer."""
+    """L1: after some time all running peers record each other as alive, with the right standing,
+    and record no other peer as alive."""
 
     invariant = "L1"
 
@@ -142,7 +144,8 @@ class RoundLiveness(Liveness):
         )
 
     def participants(self) -> list[tuple[PeerId, Inspection]]:
-        """Return the running peers that continue; none unless they are a quorum of some roster."""
+        """Return the running peers that do not leave, or an empty list if they are not a quorum of
+        any roster."""
         cores = self.swarm.inspections
         here = [
             (p, cores[p])
@@ -158,8 +161,8 @@ class RoundLiveness(Liveness):
 
 
 class RoundsGoOn(RoundLiveness):
-    """L2: with a connected quorum, all peers keep applying rounds. When the swarm has settled in
-    the calm, never two round timeouts pass without a round, up to the end."""
+    """L2: if a quorum is connected, all peers apply rounds. After the swarm has settled in the calm
+    phase, no peer spends two round timeouts without applying a round."""
 
     invariant = "L2"
 
@@ -214,13 +217,14 @@ class RoundsGoOn(RoundLiveness):
 
 
 class EverybodyContributes(RoundLiveness):
-    """L4: all peers that run, returned or joined soon contribute to commits again."""
+    """L4: after some time all running peers contribute to commits, including returned and new
+    peers."""
 
     invariant = "L4"
 
     def lacks(self) -> Shortcoming:
         participants = self.participants()
-        # A peer with false replies is in quarantine most of the time.
+        # A peer with false micro-batches is in quarantine most of the time.
         excused = self.circumstances.attackers | self.circumstances.answering_falsely
         for peer, core in participants:
             rounds = core.rolling
@@ -230,8 +234,8 @@ class EverybodyContributes(RoundLiveness):
             proven = trust.proven()
             useful = sum(1 for other, _ in participants if other not in proven)
             if useful < updates_needed(core.settings, rounds.roster, proven):
-                # with this few updates the rule has no result while one of them may be an
-                # undetected attacker's
+                # So few updates are not enough for the rule, because one of them may be an
+                # undetected attacker's.
                 continue
             if not self._contributes(peer) and peer not in trust.quarantined():
                 where = f"{core.phase}, {rounds.mode} in round {rounds.round_id}"
@@ -239,7 +243,7 @@ class EverybodyContributes(RoundLiveness):
         return None
 
     def _contributes(self, peer: PeerId) -> bool:
-        """Whether a commit of the calm phase has an update of its present incarnation."""
+        """Whether a commit of the calm phase has an update of the peer's present incarnation."""
         assert self.calm_at is not None, "begin_calm comes first"
         hosts = self.swarm.hosts
         since = max(self.calm_at, hosts[peer].started_at)
@@ -253,11 +257,11 @@ class EverybodyContributes(RoundLiveness):
 
 
 class OneLineage(RoundLiveness):
-    """L5: all running peers end in the rounds, in every roster, on one history and with the same
-    parameters.
+    """L5: at the end all running peers take part in rounds, are in each other's rosters, and have
+    the same history and the same parameters.
 
-    In gossip rounds, with differing replicas: all are in the present rounds, with parameters that
-    are finite.
+    In gossip rounds replicas differ. There, no running peer is far behind, and all parameters are
+    finite.
     """
 
     invariant = "L5"
@@ -275,11 +279,11 @@ class OneLineage(RoundLiveness):
         return self._one_chain(participants)
 
     def _left_behind(self, participants: list[tuple[PeerId, Inspection]]) -> Shortcoming:
-        """Check that no peer is far behind its sources. In a ring those are two, and the far side
-        may be further.
+        """Check that no peer is far behind its sources. Only sources are compared, because in a
+        ring peers on the far side may be further ahead.
 
-        No peer has to follow a peer that an attacker has sent into a round that never happens, nor
-        claims of only f peers.
+        A peer need not follow up to f sources, nor a source that an attacker has sent into a far
+        round.
         """
         at = {peer: core.rounds.round_id for peer, core in participants}
         far = STASH_ROUNDS + 2
@@ -324,16 +328,16 @@ class OneLineage(RoundLiveness):
 
 
 class NobodyStarves(Checker):
-    """L6: every peer that may serve eventually serves. The draw is random, so the bound is not 2n
-    rounds but 16n; more in proportion to the weight of the others."""
+    """L6: every peer that may serve eventually serves. The order of servers is random, so the bound
+    is 16n rounds, and not 2n. With weights, the bound is 16 times the expected number of rounds."""
 
     invariant = "L6"
     needs = "rolling"
 
     def make_records(self) -> None:
-        # rounds without a turn, and their start
+        # Peer -> number of rounds since it last served, and the start of this count.
         self._waits: dict[PeerId, tuple[int, float]] = self.per_life()
-        # consecutive rounds in which it could have had one
+        # Peer -> number of consecutive rounds in which it could have served.
         self._able: dict[PeerId, int] = self.per_life()
         self._latest = -1
 
@@ -359,7 +363,7 @@ class NobodyStarves(Checker):
             if waited + 1 <= starved_after:
                 self._waits[candidate] = (waited + 1, since_s)
                 continue
-            # A peer that was paused or returned does not serve at first, and others skip it for a
+            # A peer that was paused or has returned does not serve at first, and is skipped for a
             # while.
             quiet_s = min(
                 self.disturbances.undisturbed_s(self.swarm, candidate),
@@ -381,8 +385,8 @@ def _is_active(swarm: AnySwarm, peer: PeerId) -> bool:
 
 
 class StopEnds(Checker):
-    """L7: a peer that was requested to stop ends within its drain timeout, regardless of the
-    others."""
+    """L7: a peer that is requested to stop ends within its drain timeout, whatever the other peers
+    do."""
 
     invariant = "L7"
 
@@ -401,7 +405,7 @@ class StopEnds(Checker):
             elif (
                 host.state == "paused" or self.disturbances.still_until.get(peer, NEVER) > asked_at
             ):
-                self._await(life, drain_s)  # It had no time to end.
+                self._await(life, drain_s)  # it could not end while it was paused
             else:
                 text = f"it was requested to stop at {asked_at:.2f} s and still runs"
                 raise self.violated(text, peer)
@@ -410,8 +414,8 @@ class StopEnds(Checker):
 
 
 def settings_of(swarm: AnySwarm) -> CoreSettings | None:
-    """Return the settings of the first whole peer; they are the same for all. None if there is
-    no such peer."""
+    """Return the settings of the cores, which are the same for all peers. Return None if no peer
+    has a full core."""
     return next(
         (core.settings for host in swarm.hosts.values() if (core := host.inspection) is not None),
         None,

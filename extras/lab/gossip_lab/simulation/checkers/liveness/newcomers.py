@@ -1,4 +1,4 @@
-"""L9, L10: a newcomer counts only when it keeps up, and the holder of a state waits for
+"""L9: a newcomer joins the roster only when it keeps up. L10: the last holder of a state waits for
 newcomers."""
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ from gossip_lab.simulation.checkers.disturbances import NEVER
 from gossip_lab.simulation.checkers.watching import on_effect, on_event, on_report
 
 SLACK = 2
-"""Rounds that may end between the newcomer's report that it is ready and the commit that names
-it."""
+"""Number of rounds that may end between a newcomer's report that it is ready and the commit that
+adds it to the roster."""
 
 
 class CountsWhenItKeepsUp(Checker):
-    """L9: a newcomer that a commit adds to the roster is behind by at most the rounds that pass
-    while its report is in transit. Otherwise the others would wait for its update, and for its turn
-    to serve, over a link that may carry less than the rounds need."""
+    """L9: when a commit adds a newcomer to the roster, the newcomer is behind by at most the rounds
+    that end while its report is in transit. Otherwise the other peers would wait for a newcomer
+    whose link may be too slow to ever catch up."""
 
     invariant = "L9"
     needs = "rolling"
-    # roster of the last commit at each peer
+    # Roster of the last commit of the peer.
     _roster = PerLife[frozenset[PeerId] | None]()
 
     @on_effect
     def judge(self, committed: Committed) -> None:
         commit = committed.commit
         if commit.shard != 0:
-            return  # the first shard's commit names the roster of the next round
+            return  # only the commit of the first shard has the next roster
         now, before = frozenset(commit.roster), self._roster
         self._roster = now
         if before is None or not committed.made or self.circumstances.lies:
@@ -57,17 +57,18 @@ class CountsWhenItKeepsUp(Checker):
 
 
 class WaitsForThoseWhoCome(Checker):
-    """L10: no peer gives up early for lack of a quorum while newcomers are present or
-    arriving that can replace the members of its roster that have ended. The peer may be the last
-    holder of the state."""
+    """L10: a peer without a quorum does not give up early while enough newcomers, present or
+    announced, can replace the ended members of its roster. The peer may be the last holder of the
+    state."""
 
     invariant = "L10"
     needs = "rolling"
 
     def make_records(self) -> None:
-        # roster of which each peer lacks a quorum
+        # Paused peer -> its roster, of which it lacks a quorum.
         self._waits_for: dict[PeerId, tuple[PeerId, ...]] = {}
-        self._coming: dict[PeerId, set[PeerId]] = {}  # newcomer -> peers that were notified of it
+        # Announced newcomer -> peers that were notified.
+        self._coming: dict[PeerId, set[PeerId]] = {}
 
     @on_event
     def record_expected(self, event: PeerExpected) -> None:
@@ -79,7 +80,8 @@ class WaitsForThoseWhoCome(Checker):
 
     @on_report("resumed")
     def record_resumed(self, report: Report) -> None:
-        """Count a judgement: a peer that has waited for newcomers might have given up."""
+        """Count a judgement: a peer that waited for newcomers until it resumed could have given
+        up."""
         waited_for = self._waits_for.pop(self.peer, ())
         self.judged += any(map(self.core.membership.has_ended, waited_for))
 
