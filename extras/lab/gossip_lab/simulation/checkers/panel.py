@@ -1,5 +1,5 @@
-"""All checkers of a run as one observer. It calls each checker only for the events and effects that
-the checker watches."""
+"""All checkers of a run as one observer. This observer calls a checker only for the events and
+effects that the checker watches."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from .transitions import TableChecker, TableWatch, watch_life
 from .watching import Watching
 
 C = TypeVar("C", bound=Checker)
-SLICE_S = 0.25  # seconds between two checks of all liveness checkers in a calm phase
+SLICE_S = 0.25  # interval of the tests whether a calm phase may end
 
 
 class Panel(Observer):
-    """Checkers of a run, with the onlookers whose records they read. A run has some ten thousand
-    events, and most of them concern one or two checkers.
+    """Checkers of a run, and the observers that they read. A run has tens of thousands of events;
+    most events concern only one or two checkers.
 
     Args:
-        has_onlookers: Whether this panel has the onlookers; otherwise another panel
-            has them.
+        has_onlookers: Whether this panel calls the observers that its checkers read; if not,
+            another panel does.
     """
 
     def __init__(self, checkers: Iterable[Watching], has_onlookers: bool = True) -> None:
@@ -43,7 +43,8 @@ class Panel(Observer):
         return next(each for each in self.checkers if isinstance(each, kind))
 
     def watchers(self, moment: str, kind: type) -> tuple[Watcher, ...]:
-        """Return the watchers of ``kind`` of all checkers. The panel itself watches the tables."""
+        """Return the functions of all checkers that watch ``kind`` at this moment. The panel itself
+        watches the membership tables."""
         tables = [self._check_table] if moment == "after_event" else []
         found = [watcher for each in self.checkers for watcher in each.watchers(moment, kind)]
         return (*tables, *found)
@@ -80,13 +81,13 @@ class Panel(Observer):
     # --- the calm phase, and the end --------------------------------------------------------------
 
     def begin_calm(self) -> None:
-        """Handle the start of the calm phase: every fault is over, and all peers that return were
-        started."""
+        """Handle the start of the calm phase: all faults have ended, and all returning peers have
+        been started."""
         for checker in self._judges:
             checker.begin_calm()
 
     def settle(self, swarm: AnySwarm) -> float:
-        """Run the calm phase, as the function ``settle``."""
+        """Run the calm phase of this panel alone, see the function ``settle``."""
         return settle([self], swarm)
 
     def finish(self) -> None:
@@ -100,13 +101,13 @@ class Panel(Observer):
             checker.finish()
 
     def settled(self) -> None:
-        """Judge, in the calm phase, that everything due has happened."""
+        """Judge, in the calm phase, whether everything that is due has happened."""
         for checker in self._judges:
             checker.settled()
 
     def close(self) -> None:
-        """Let all checkers judge again, some time after the swarm has settled. Raises: Violation,
-        also if a liveness checker lacks something again."""
+        """Let all checkers judge again, some time after the swarm has settled. Raises: Violation:
+        An invariant is broken, or a requirement of liveness is no longer met."""
         for checker in self._judges:
             if not isinstance(checker, Liveness):
                 checker.finish()
@@ -115,16 +116,16 @@ class Panel(Observer):
                 raise checker.violated(f"{text}, although the swarm had settled", peer)
 
     def judged(self) -> dict[str, int]:
-        """Return the number of judgements of each invariant. An invariant without a judgement is
-        not proven."""
+        """Return the number of judgements of each invariant. An invariant without a judgement was
+        not tested."""
         totals: dict[str, int] = {}
         for checker in self._judges:
             totals[checker.invariant] = totals.get(checker.invariant, 0) + checker.judged
         return totals
 
     def judged_by(self) -> dict[str, int]:
-        """Return the number of judgements of each checker, by its name. Several checkers may judge
-        one invariant, and one of them may never judge."""
+        """Return the number of judgements of each checker; the key is its name. Several checkers
+        may judge the same invariant, so ``judged`` does not show that one of them never judged."""
         return {type(checker).__name__: checker.judged for checker in self._judges}
 
     def _judge_transitions(self, swarm: AnySwarm, peer: PeerId, event: Event | None) -> None:
@@ -140,11 +141,11 @@ class Panel(Observer):
 
 
 def settle(panels: Sequence[Panel], swarm: AnySwarm) -> float:
-    """Run the calm phase of all panels at once until every liveness checker is content, then let
-    all judge.
+    """Run a common calm phase of all panels until the requirements of all liveness checkers are
+    met. Then let all checkers judge.
 
-    Returns: The duration of the calm phase, virtual seconds. Raises: Violation: something did not
-    happen in time.
+    Returns: The duration of the calm phase, in virtual seconds. Raises: Violation: A requirement
+    was not met before its deadline.
     """
     began = swarm.now
     for panel in panels:

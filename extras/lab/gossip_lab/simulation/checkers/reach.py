@@ -1,7 +1,7 @@
-"""Reachability between peers: the times since when each link and each process has been undisturbed.
+"""Reachability between peers: since when each link and each process has been undisturbed.
 
-This is more precise than ``Disturbances``, which treats the network as a whole: when a link breaks,
-all peers still reach each other through others.
+It records single links, while ``Disturbances`` records the network as a whole. If a link breaks,
+its two peers may still reach each other through other peers.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from gossip_lab.simulation.world import AnySwarm, Link
 
 from .watching import Watching, on_event
 
-LOOK_EVERY_S = 0.1  # disturbances of a machine last longer
-DELAY_MAX_S = 0.005  # one way; links with a longer delay count as disturbed
+LOOK_EVERY_S = 0.1  # shorter than the disturbances of machines
+DELAY_MAX_S = 0.005  # maximum one-way delay of an undisturbed link
 HARM = frozenset(
     {
         "no_link",
@@ -28,11 +28,11 @@ HARM = frozenset(
         "reordered",
     }
 )
-"""Effects on a message that may let a probe fail."""
+"""Effects on a message after which a probe may fail."""
 
 
 class Reach(Watching):
-    """Records reachability. It must precede the checkers that read it."""
+    """Records reachability. It must come before the checkers in the list of observers."""
 
     needs = ""
 
@@ -47,7 +47,7 @@ class Reach(Watching):
     def on_mishap(
         self, swarm: AnySwarm, peer: PeerId, to: PeerId, what: str, message: Message | None
     ) -> None:
-        # Where payloads fill queues, all messages are late.
+        # If links have queues, all messages may be delayed by payloads.
         if what in HARM and not (what == "delayed" and swarm.network.default.queue_s):
             self._bad_until[peer, to] = swarm.now
 
@@ -65,8 +65,8 @@ class Reach(Watching):
             self._record_machines(self.swarm)
 
     def direct(self, swarm: AnySwarm, a: PeerId, b: PeerId, since_s: float) -> bool:
-        """Whether every message between two peers has arrived promptly since then, and both were
-        able to receive it."""
+        """Whether all messages between ``a`` and ``b`` have arrived promptly since ``since_s``, and
+        both peers were able to handle them."""
         self._record_machines(swarm)
         return (
             self._well(swarm, a, since_s)
@@ -77,8 +77,8 @@ class Reach(Watching):
     def reachable_through(
         self, swarm: AnySwarm, a: PeerId, b: PeerId, since_s: float
     ) -> list[PeerId]:
-        """Return the other peers that have exchanged messages with both ``a`` and ``b`` since
-        then."""
+        """Return the other peers that had undisturbed links to both ``a`` and ``b`` since
+        ``since_s``."""
         return [
             peer
             for peer in swarm.hosts

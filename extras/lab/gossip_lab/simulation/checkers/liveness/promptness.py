@@ -1,5 +1,5 @@
-"""L2, L3 and L5 where time matters: no peer waits for a peer that it skips, or when everything is
-present, or without a request."""
+"""L2, L3 and L5, as far as they limit waits: no peer waits for a peer that it skips, nor after
+everything has arrived, nor for commits that it has not requested."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ from gossip_lab.simulation.world import AnySwarm
 
 PAUSES_KNOWN = 32
 AT_ONCE_S = 0.5  # half of the shortest round timeout
-QUIET_S = 1.0  # views settle without events for this long
-# A peer itself waits a fiftieth of this after a report that it is behind.
+QUIET_S = 1.0  # time without events after which the views of peers agree
+# Maximum time from a report that a peer is behind to its request. A peer should need a fiftieth.
 ASKED_WITHIN_S = 1.0
 LOOK_EVERY_S = 0.2
 ROUNDS_KNOWN = 64
@@ -52,16 +52,16 @@ CHANGES = (
     *("skip", "unskip", "suspect", "dead", "left", "joined", "alive_again"),
     *("recovering", "restored"),
 )
-"""Reports after which the views of peers may differ for a moment."""
+"""Events after whose report the views of peers may differ for a moment."""
 
 
 class NobodyWaitsForTheSkipped(Checker):
-    """L3: a server that a peer skips does not delay the peer. The peer turns at once to a server
-    that it does not skip, if there is one."""
+    """L3: a peer does not wait for a server that it skips. If it does not skip all other servers,
+    it moves on to the next one at once."""
 
     invariant = "L3"
     needs = "rolling"
-    # the last attempt that each peer has requested an update for
+    # (requesting peer, shard) -> round and attempt of its last request for an update.
     _asked = PerLife(dict[tuple[PeerId, int], tuple[int, int]])
 
     @on_event
@@ -76,7 +76,7 @@ class NobodyWaitsForTheSkipped(Checker):
     @on_effect
     def judge_offer(self, send: Send, update: Update) -> None:
         asked, shards = self._asked.get((send.peer, update.shard)), self.rolling.shards
-        # A peer that requests an update gets it, whatever its health in this peer's view.
+        # A requested update is sent even if the requesting peer is skipped.
         if asked == (update.round_id, update.attempt):
             return
         here = update.round_id == self.rolling.round_id and update.shard < len(shards)
@@ -89,7 +89,7 @@ class NobodyWaitsForTheSkipped(Checker):
             self._judge_shards(event.sender)
 
     def _judge_shards(self, subject: PeerId) -> None:
-        """Judge the shards served by ``subject``. The peer now skips it and has handled the
+        """Judge the shards served by ``subject``, which the peer has begun to skip in this
         event."""
         for shard in self.rolling.shards:
             if shard.server_of(shard.attempt) == subject:
@@ -121,7 +121,7 @@ class NobodyWaitsForTheSkipped(Checker):
 
 @dataclass(slots=True)
 class _Offer:
-    """The last update that a peer's trainer has contributed in time for its round."""
+    """The last update that a peer's trainer contributed to the present round."""
 
     at: float
     round_id: int
@@ -130,9 +130,9 @@ class _Offer:
 
 
 class OverWhenAllIsThere(Checker):
-    """L2: a round is over as soon as all updates have arrived, without a timeout. This
-    also holds if some links are cut, each peer reaches a quorum, and all have noticed which peers
-    are unreachable."""
+    """L2: a round ends without a timeout as soon as all updates have arrived. This also holds if
+    some links are cut, provided that each peer reaches a quorum and skips the peers that it cannot
+    reach."""
 
     invariant = "L2"
 
@@ -140,7 +140,7 @@ class OverWhenAllIsThere(Checker):
         self._offers: dict[PeerId, _Offer] = self.per_life()
         self._over: dict[tuple[int, bytes], None] = {}
         self._calm = False
-        # end and duration of each pause
+        # (end, duration) of each pause, in seconds.
         self._paused: deque[tuple[float, float]] = deque(maxlen=PAUSES_KNOWN)
 
     def resume_life(self) -> None:
@@ -150,10 +150,10 @@ class OverWhenAllIsThere(Checker):
         self._calm = True
         if not self.circumstances.delaying:
             return
-        # Until now an attacker may have sent updates other than its own.
+        # Before the calm phase, attackers may have sent other updates than those recorded here.
         self._offers.clear()
-        # Claims in a round in progress are not withdrawn: a peer that followed them to a later turn
-        # waits there.
+        # Rounds in progress are not judged: earlier claims of attackers may have moved a peer to a
+        # later attempt, in which it now waits.
         for core in self.swarm.inspections.values():
             if (rounds := core.rolling) is not None:
                 self._over[rounds.round_id, rounds.chain] = None
@@ -175,7 +175,7 @@ class OverWhenAllIsThere(Checker):
             self._judge(*key)
 
     def _judge(self, round_id: int, parent: bytes) -> None:
-        """Judge the peer that is the first for which the round is over."""
+        """Judge the duration of the round at the first peer that commits it."""
         last = self._offers.get(self.peer)
         if last is None or (last.round_id, last.parent) != (round_id, parent):
             return
@@ -187,7 +187,7 @@ class OverWhenAllIsThere(Checker):
                 parent,
                 roster,
             ):
-                return  # its update was late, or missing
+                return  # the peer's update was late or missing
             first = offer if offer.at < first.at else first
             last = offer if offer.at > last.at else last
         changed_at = max(
@@ -198,7 +198,7 @@ class OverWhenAllIsThere(Checker):
         if changed_at > first.at - QUIET_S or not self._is_settled(roster):
             return
         waited_s = self.now - last.at
-        # This pause is too short to be a disturbance.
+        # Short pauses are not recorded as disturbances, so they are added here.
         paused_s = sum(for_s for until, for_s in self._paused if until >= last.at)
         self.demand(
             waited_s <= AT_ONCE_S + paused_s + self.swarm.travel_s,
@@ -207,8 +207,8 @@ class OverWhenAllIsThere(Checker):
         )
 
     def _is_settled(self, roster: tuple[PeerId, ...]) -> bool:
-        """Whether all peers run, undisturbed, reach a quorum, and skip exactly the peers that they
-        do not reach."""
+        """Whether all peers of the roster run undisturbed, reach a quorum, and skip exactly the
+        peers that they do not reach."""
         swarm = self.swarm
         if self.circumstances.delaying and not self._calm:
             return False
@@ -227,8 +227,8 @@ class OverWhenAllIsThere(Checker):
 
 
 class NobodyIsStuck(Checker):
-    """L2: if all peers reach each other and are undisturbed, no peer stays in a round for two round
-    timeouts, regardless of earlier events."""
+    """L2: while all peers reach each other and are undisturbed, no peer stays in a round for two
+    round timeouts, whatever happened before."""
 
     invariant = "L2"
 
@@ -294,7 +294,8 @@ class NobodyIsStuck(Checker):
 
 
 def _sees_all(core: Inspection, cores: dict[PeerId, Inspection]) -> bool:
-    """Whether its roster is present, no peer is skipped, and the rule has enough updates."""
+    """Whether the core's whole roster is present, the core skips no peer, and the rule has enough
+    updates."""
     return (
         all(other in cores for other in core.rounds.roster)
         and not any(other != core.local and core.membership.skip_reason(other) for other in cores)
@@ -303,13 +304,14 @@ def _sees_all(core: Inspection, cores: dict[PeerId, Inspection]) -> bool:
 
 
 def _carried_s(swarm: AnySwarm, core: Inspection) -> float:
-    """Return the time that links need for the updates and the results of two attempts."""
+    """Return the time that slow links need to transfer the updates and results of two attempts, in
+    seconds."""
     rate, payload_bytes = swarm.network.default.bytes_per_s, max(core.rounds.shard_bytes, default=0)
     return 4.0 * payload_bytes / rate if rate else 0.0
 
 
 def _is_sent_payloads(swarm: AnySwarm, peer: PeerId) -> bool:
-    """Whether payloads are on a slow link to the peer, or were a moment ago."""
+    """Whether payloads are in transit to the peer over a slow link, or were a moment ago."""
     lanes = [host.lanes.get(peer) for host in swarm.hosts.values()]
     return any(
         lane is not None and lane.free_at_ns / 1e9 > swarm.now - BUSY_S - 1.0 for lane in lanes
@@ -317,18 +319,18 @@ def _is_sent_payloads(swarm: AnySwarm, peer: PeerId) -> bool:
 
 
 class AsksForWhatItLacks(Checker):
-    """L5: a peer that receives reports that others are ahead requests the missing commits,
-    repeatedly as long as the reports continue."""
+    """L5: a peer that receives reports of later rounds requests the missing commits, and repeats
+    the request while the reports continue."""
 
     invariant = "L5"
     needs = "rolling"
 
-    # time since which others were reported ahead without a request of this peer
+    # Time of the first report of a later round since the peer's last request or progress.
     _reported_at = PerLife[float | None]()
 
     def resume_life(self) -> None:
-        # It could send no request during the pause, and messages that are not about rounds may be
-        # handled first.
+        # The peer could not send a request while it was paused, and may handle other messages
+        # first.
         self._reported_at = None
 
     @on_event
@@ -342,7 +344,7 @@ class AsksForWhatItLacks(Checker):
         self._judge(event, message.round_id)
 
     def _judge(self, event: Received, round_id: int) -> None:
-        """Judge a message that reports its sender in the round ``round_id``."""
+        """Judge a message that reports that its sender is in the round ``round_id``."""
         core, rounds = self.core, self.rolling
         if round_id <= rounds.round_id:
             return
@@ -355,8 +357,8 @@ class AsksForWhatItLacks(Checker):
         waits = core.recover_at is not None and self.now < core.recover_at
         stood_still = self.now - core.handled_at > STILL_S
         if waits or stood_still or _is_sent_payloads(self.swarm, self.peer):
-            # It has reported that it could not keep up, was paused, or the missing commits may be
-            # in transit
+            # The peer is waiting before it recovers, was paused, or the missing commits may be in
+            # transit.
             self._reported_at = self.now
         else:
             waited_s = self.now - reported_at
@@ -376,9 +378,9 @@ class AsksForWhatItLacks(Checker):
 
 
 class TakesAStateInstead(Checker):
-    """L5: if the commits that a peer lacks are no longer stored, it adopts a state and requests no
-    more commits. The same holds if others are farther ahead than any peer keeps commits. It does so
-    as soon as more peers report this than may be Byzantine."""
+    """L5: if the commits that a peer lacks are no longer stored, or if other peers are farther
+    ahead than commits are stored, the peer restores a state instead of requesting commits. It does
+    so as soon as more than f peers report this."""
 
     invariant = "L5"
     needs = "rolling"
@@ -406,7 +408,7 @@ class TakesAStateInstead(Checker):
         if not is_told or len({event.sender, *ahead}) <= core.settings.f:
             return
         yield
-        # if it restores no state, it tries again later
+        # if the recovery fails, the peer tries again at ``recover_at``
         self.demand(
             core.phase != "running" or core.recover_at is not None,
             f"cannot continue from round {here} by commits, as it reports, but adopts no state",
@@ -414,7 +416,8 @@ class TakesAStateInstead(Checker):
 
 
 def _is_of_old(core: Inspection, event: Received) -> bool:
-    """Whether the message does not count: it comes from a stranger or a former incarnation."""
+    """Whether the message has to be ignored, because it comes from an unknown peer or from a former
+    incarnation."""
     member = core.membership.members.get(event.sender)
     return not core.settings.may_be(event.sender) or (
         member is not None and event.incarnation < member.incarnation
@@ -422,6 +425,6 @@ def _is_of_old(core: Inspection, event: Received) -> bool:
 
 
 def _is_well(swarm: AnySwarm, peer: PeerId) -> bool:
-    """Whether its trainer does not hang and its machine is not overloaded."""
+    """Whether the peer's trainer does not hang and its machine is not overloaded."""
     host = swarm.hosts[peer]
     return not host.trainer_stopped and not host.machine.late_ns and not host.machine.handling_ns

@@ -1,5 +1,5 @@
-"""L4, S11, L3, of gossip rounds: a peer pushes to all peers in its plan, does not wait if there
-is nothing to wait for, and each sample has one reader."""
+"""L3, L4 and S11 in gossip rounds: a peer pushes to all peers in its plan, does not wait if no push
+is expected, and each sample has one reader."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ EPOCHS_KEPT = 4
 
 
 class PushesToAll(Checker):
-    """L4, of gossip rounds: as soon as its trainer contributes an update, a peer pushes it once to
-    all peers that the plan names and that are not skipped. It pushes to no other peer. In every
+    """L4, in gossip rounds: as soon as its trainer contributes an update, a peer pushes the update
+    once to each peer in its plan that it does not skip, and to no other peer. In every
     ``mix_every``-th round it also pushes its parameters."""
 
     invariant = "L4"
@@ -54,7 +54,7 @@ class PushesToAll(Checker):
     def judge(self, event: Contributed) -> None:
         targets, self._targets, core = self._targets, None, self.core
         if targets is None or core.phase != "running":
-            return  # no plan is known, or the training is over in the peer's view
+            return  # the update was not for the present round, or the peer has ended its training
         settings = core.settings.gossip
         mixes = event.round_id % settings.mix_every == settings.mix_every - 1
         for target, what in product(targets, ("gradient", "parameters")[: 1 + mixes]):
@@ -66,14 +66,14 @@ class PushesToAll(Checker):
 
 
 class WaitsForSomebody(Checker):
-    """L3, of gossip rounds: a peer with its own update waits only while a push of some source is
-    still expected. A source that the peer begins to skip, or that announces its end, causes no
-    delay."""
+    """L3, in gossip rounds: once its own update is ready, a peer waits only while it expects a push
+    of some source. If the peer begins to skip a source, or if the source announces its end, the
+    peer no longer waits for it."""
 
     invariant = "L3"
     needs = "gossip"
 
-    @on_report("skip", "dead", "left")  # the core has handled the whole event
+    @on_report("skip", "dead", "left")  # reported after the core has handled the event
     def judge_lost(self, report: Report) -> None:
         self._judge()
 
@@ -93,16 +93,17 @@ class WaitsForSomebody(Checker):
 
 
 class EachReadsItsOwn(Checker):
-    """S11, of gossip rounds: in an epoch no sample is read by two peers, nor in two rounds by one.
+    """S11, in gossip rounds: in an epoch each sample is read by only one peer, in only one round.
 
-    A peer that has joined later also reads samples of one of the first peers.
+    A peer that joins later is an exception: it reads samples that an initial peer also reads. So
+    each such peer is judged separately.
     """
 
     invariant = "S11"
     needs = "gossip"
 
     def make_records(self) -> None:
-        # Epoch and newcomer (-1: first peers) -> sample -> its reader and the round.
+        # (epoch, newcomer or -1 for initial peers) -> sample -> (reader, round).
         self._readers: dict[tuple[int, PeerId], dict[int, tuple[PeerId, int]]] = {}
 
     @on_effect

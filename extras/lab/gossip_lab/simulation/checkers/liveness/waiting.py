@@ -1,7 +1,7 @@
-"""L2, L4, S14: waits of a server, and the next roster.
+"""L2, L4 and S14: waits of a server, and the next roster.
 
-These checkers judge the missing peers for which a server waits, the time that peers wait after
-rejected results, and the peers named for the next round.
+These checkers judge for which missing peers a server waits, how long a round lasts after rejected
+results, and which peers a server names for the next round.
 """
 
 from __future__ import annotations
@@ -37,31 +37,32 @@ RoundReport = (
     | Hello
     | StateAttestation
 )
-"""Messages by which a peer reports its round."""
+"""Messages with which a peer reports its round."""
 
 HEARD_S = 1.0
-"""Seconds after a peer's last message in which the peer is certainly present."""
+"""Time after a peer's last message in which the peer must be treated as present, in seconds."""
 
 
 class WaitsForNobodyInVain(Checker):
-    """L2: no server uses up its grace period for a peer that will send no update.
+    """L2: no server waits for a whole grace period for a peer that will send no update.
 
-    Such a peer holds a result of this round that the server has rejected; or its link broke and it
-    has reported no round since. A new link may lead to another incarnation, whose node
+    Such a peer holds a result of this round that the server has rejected. Or its link broke, and it
+    has reported no round since: behind a new link there may be a new incarnation, whose node
     replies long before its trainer has a state.
     """
 
     invariant = "L2"
     needs = "rolling"
-    # peers with a broken link that have reported no round since
+    # Peers that have reported no round since their link broke.
     _silent = PerLife(set[PeerId])
 
     @on_event
     def record_broken_link(self, event: LinkDown) -> None:
         rounds, silent = self.rolling, self._silent
-        # Before the first round no peer has a state that a new incarnation would lack.
+        # In round 0 a new incarnation lacks nothing, because all peers begin with the initial
+        # state.
         if rounds.round_id > 0:
-            # A report of a round that has not begun here is kept, and counts when that round
+            # A stored report of a round that has not begun here becomes valid when that round
             # begins.
             ahead = rounds.seen.get(event.peer, 0) - rounds.round_id
             if ahead > 0 or (ahead == 0 and not rounds.shards):
@@ -81,13 +82,13 @@ class WaitsForNobodyInVain(Checker):
 
     @on_report("recovering")
     def forget(self, report: Report) -> None:
-        # A peer that returns to its round handles its kept messages again.
+        # After a recovery the peer handles its stored messages again.
         self._silent.clear()
 
     @on_report("late")
     def judge(self, report: Report) -> None:
         where, waited_s = place_of(report), report.fields["waited_s"]
-        # With f = 0 no Byzantine peer is expected.
+        # With f = 0 rejected results are not evidence of Byzantine peers.
         refused = self.refusals.senders(self.peer, where) if self.core.settings.f else ()
         what = f"waits {waited_s} s in round {where[0]}, shard {where[1]}, for the update of"
         for other in report.fields["missing"]:
@@ -102,14 +103,14 @@ class WaitsForNobodyInVain(Checker):
 
 
 class NoRoundStands(Checker):
-    """L2: if results of a round are rejected, the round is over before each server has had its turn
-    twice. This holds if a majority is present and undisturbed after the first turns. A
-    skipped peer has no turn. Byzantine peers count only if they have forwarded a result: one that
-    withholds everything does not count towards a majority."""
+    """L2: if results of a round are rejected, the round still ends before each server that is not
+    skipped has served a second attempt. This is judged if a majority of the roster is present and
+    undisturbed after the first attempts. Byzantine peers are part of this majority only if they
+    have forwarded a result."""
 
     invariant = "L2"
     needs = "rolling"
-    # number of second turns, and since when
+    # (round, shard) -> number of second attempts, and time of the first of them.
     _once_round = PerLife(dict[tuple[int, int], tuple[int, float]])
 
     @on_report("recovering", "round")
@@ -125,8 +126,8 @@ class NoRoundStands(Checker):
         order, once_round = rounds.shards[where[1]].order, self._once_round
         if attempt < len(order):
             return
-        # A peer that was paused skips many servers, also while its links return one by one: a
-        # skipped server has no turn (seed 923456).
+        # A peer that was paused skips many servers while its links return one by one. Attempts of
+        # skipped servers are not counted (seed 923456).
         turns, since_s = once_round.get(where, (-1, self.now))
         turns += turns < 0 or "is skipped" not in report.fields["reason"]
         once_round[where] = turns, since_s
@@ -157,9 +158,9 @@ class NoRoundStands(Checker):
 
 
 class LetsInWhoIsReady(Checker):
-    """L4: if a quorum has answered and no other peer will, the server closes the round to admit a
-    ready newcomer, although the rule has no result with this few updates. With the newcomer's
-    update it may succeed again."""
+    """L4: if a quorum has replied and no other peer will, the server closes the round to admit a
+    ready newcomer, even if these updates are too few for the rule. With the newcomer's update, the
+    rule may have enough again."""
 
     invariant = "L4"
     needs = "rolling"
@@ -182,8 +183,8 @@ class LetsInWhoIsReady(Checker):
         )
         for shard in rounds.shards:
             answers = shard.served.answers
-            # Only the sender of this message has certainly been counted: the end of another peer's
-            # skip may be noticed a little later.
+            # Only the sender of this message has certainly been included by the server. If another
+            # peer is no longer skipped, the server may include it a little later.
             is_counted = event.sender in (ready if isinstance(message, Hello) else answers)
             serves = shard.commit is None and shard.served.attempt == shard.attempt
             complete = len(answers) >= quorum and all(other in answers for other in expected)
@@ -197,14 +198,14 @@ class LetsInWhoIsReady(Checker):
 
 
 class KeepsWhoSpeaks(Checker):
-    """S14: a server keeps in the next roster a peer that is reported as left, if the peer still
-    sends over a live link and has not announced its departure itself. Others have a live link to
-    that peer, so they would reject the server's result after a farewell forged for one
-    server alone. A peer that the run has begun without, because it was reported as left, joins like
-    a newcomer: BELIEVED_GONE in tests/simulation/test_lies.py."""
+    """S14: a peer that others report as left stays in the next roster if it still sends messages
+    over its link to the server and has not announced its departure itself. A leave message may be
+    forged for one server alone; all other peers would then reject this server's result. Peers that
+    were reported as left before the run began are excepted, because they join like newcomers
+    (BELIEVED_GONE in tests/simulation/test_lies.py)."""
 
     invariant = "S14"
-    # peers that have announced their end, in any incarnation
+    # Peers that have announced their end, in any incarnation.
     _leaving = PerLife(set[PeerId])
     _judged = PerLife[tuple[int, int, int] | None]()
 

@@ -1,5 +1,5 @@
-"""Reasons for which a peer may reject a sound result, and for which it must reject one while at
-most f peers have sent it."""
+"""Reasons why a peer may reject a well-formed result, and reasons why it must reject a result that
+at most f peers have sent."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gossip.core import Commit, Inspection, Payload, PeerId, ResultSimilarity, R
 def is_doubtful(
     core: Inspection, rounds: RollingInspection, commit: Commit, similarity: ResultSimilarity | None
 ) -> bool:
-    """Whether a peer may doubt the result, because of its direction, length, learning rates, or
+    """Whether the peer may reject the result because of its direction, length, learning rates or
     next roster."""
     far = (
         similarity is not None
@@ -25,7 +25,7 @@ def is_doubtful(
         return False
     if _steps(rounds, commit) != "as ever":
         return True
-    # A peer that catches up cannot judge the rosters of the rounds that it has missed.
+    # A peer that replays missed rounds cannot judge their rosters.
     past = rounds.is_passed(commit.round_id)
     return not past and bool(_left_out(core, rounds, commit) or _put_in(core, rounds, commit))
 
@@ -33,8 +33,8 @@ def is_doubtful(
 def must_be_refused(
     core: Inspection, rounds: RollingInspection, commit: Commit, similarity: ResultSimilarity | None
 ) -> str:
-    """Return the reason why the result must be rejected, as a clause after "although"; "" if it may
-    be accepted. A result that is too long may also be rejected."""
+    """Return the reason why the peer must reject the result, as a clause after "although". Return
+    "" if the peer may accept it; it may also reject it if it is too long."""
     if _is_opposed(core, rounds, commit, similarity):
         return "it opposes its own update"
     if not _speaks_for_all(core, rounds, commit):
@@ -56,7 +56,8 @@ def _is_opposed(
     commit: Commit,
     similarity: ResultSimilarity | None,
 ) -> bool:
-    """Whether the result points against the local update, if that is more than noise."""
+    """Whether the result is opposed to the local update. An update that is too small to be more
+    than noise is not compared."""
     limits = core.settings.results
     if similarity is None or not (
         similarity.product < limits.opposed * similarity.length * similarity.own
@@ -70,8 +71,8 @@ def _is_opposed(
 
 
 def _recoils(core: Inspection, similarity: ResultSimilarity | None) -> bool:
-    """Whether the result points back along the local update by more than is allowed for a result
-    that is not opposed. This test applies to a local update of any size."""
+    """Whether the component of the result against the local update is larger than that of any
+    acceptable result. This test also applies to small local updates."""
     limits = core.settings.results
     return (
         similarity is not None
@@ -80,7 +81,7 @@ def _recoils(core: Inspection, similarity: ResultSimilarity | None) -> bool:
 
 
 def _mean_square(parts: Sequence[Payload]) -> float:
-    """Return the mean square of all numbers in ``parts``."""
+    """Return the mean square of all elements in ``parts``."""
     numbers = np.concatenate([part.data for part in parts]).astype(np.float64)
     return float(np.mean(numbers * numbers))
 
@@ -90,8 +91,9 @@ def _speaks_for_all(core: Inspection, rounds: RollingInspection, commit: Commit)
 
 
 def _steps(rounds: RollingInspection, commit: Commit) -> str:
-    """Return a comparison of the rates of the commit with those that this peer has: ``as ever``,
-    ``others``, or ``far`` if all known ones are ten times off."""
+    """Compare the learning rates of the commit with the rates that this peer knows. Return ``as
+    ever`` if they are equal, ``far`` if all known rates differ by a large factor, and ``others``
+    otherwise."""
     own = rounds.own.rates if rounds.own is not None else ()
     known = [rates for rates in (own, rounds.replicated.rates) if rates]
     if not commit.digest or not known or all(rates == commit.rates for rates in known):
@@ -106,8 +108,8 @@ def _steps(rounds: RollingInspection, commit: Commit) -> str:
 
 
 def _left_out(core: Inspection, rounds: RollingInspection, commit: Commit) -> list[PeerId]:
-    """Return the peers that the next roster lacks although this peer can reach them, itself
-    included."""
+    """Return the peers that the next roster leaves out although this peer does not skip them;
+    possibly this peer itself."""
     missing = [
         peer
         for peer in rounds.roster
@@ -117,8 +119,8 @@ def _left_out(core: Inspection, rounds: RollingInspection, commit: Commit) -> li
 
 
 def _put_in(core: Inspection, rounds: RollingInspection, commit: Commit) -> list[PeerId]:
-    """Return the peers that the next roster adds although they are dead, or unknown, in this peer's
-    view."""
+    """Return the peers that the next roster adds although this peer does not know them, or knows
+    them as dead or left."""
     members = core.membership.members
     come = [peer for peer in commit.roster if peer not in rounds.roster]
     return [

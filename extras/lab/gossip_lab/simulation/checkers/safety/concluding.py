@@ -1,5 +1,5 @@
-"""S9 and L12 at the end of a training: all peers end, and those that get their last state confirmed
-hold the same state, to the last bit."""
+"""S9 and L12 at the end of training: all peers end, and all peers with a confirmed final state have
+bitwise equal states."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from gossip_lab.simulation.world import ToyTrainer
 
 
 class EndsAlike(Checker):
-    """S9: all peers with a confirmed state before one round hold the same state. This is judged
-    if f > 0 and a confirmation was possible: more than 2f peers without a tainted state run, or no
-    other peer holds a tainted one. If more than 2f peers without a tainted state run, all that have
-    requested a confirmation finally get it."""
+    """S9: all peers whose final state before the same round is confirmed have the same state. If
+    more than 2f peers without a tainted state run, every requested confirmation is finally given.
+    Both are judged only if f > 0; with tainted states, the first is judged only if more than 2f
+    peers without one run."""
 
     invariant = "S9"
     needs = "rolling"
 
     def make_records(self) -> None:
         self._confirmed: dict[int, tuple[bytes, PeerId]] = {}
-        # peer -> time at which it requested a confirmation
+        # Peer -> time at which it requested a confirmation.
         self.waiting: dict[PeerId, float] = self.per_life()
 
     @on_event
@@ -55,8 +55,8 @@ class EndsAlike(Checker):
         self.demand(trainer.digest == digest, text)
 
     def judge_end(self, peers: Iterable[PeerId]) -> None:
-        """Judge the end of the training: if one of ``peers`` has reached its last round, all
-        running ones of them have, and no peer still waits."""
+        """Judge the end of the training: if one of ``peers`` has reached its last round, then all
+        running peers among them have, and no peer still waits for a confirmation."""
         hosts = self.swarm.hosts
         trainers = {peer: hosts[peer].trainer for peer in peers if hosts[peer].running}
         finished = {
@@ -82,14 +82,13 @@ class EndsAlike(Checker):
 
 
 class EverybodyEnds(Checker):
-    """L12: once all scripts reach their last round, in gossip rounds each in its own time, all
-    peers end by themselves. This includes peers that are behind, pause, hang or are killed and
-    restarted in between. A peer that was sent the final state ends with exit code 0, also in
-    rolling rounds."""
+    """L12: in gossip rounds, after the scripts have reached their last round, all peers end by
+    themselves. This includes peers that are behind, pause, hang, or are killed and restarted. A
+    peer that has restored the final state ends with exit code 0, also in rolling rounds."""
 
     invariant = "L12"
 
-    # round of the state that was last sent to this incarnation
+    # Round of the state that this incarnation restored last; -1 if it has restored none.
     _sent = PerLife[int](lambda: -1)
 
     @on_effect
@@ -106,12 +105,12 @@ class EverybodyEnds(Checker):
             self.demand(halt.exit_code == 0, text + halt.reason)
 
     def remaining(self) -> list[PeerId]:
-        """Return the peers that have not ended and were not killed permanently."""
+        """Return the peers that still run, or are being started."""
         hosts = self.swarm.hosts.items()
         return [p for p, host in hosts if host.running or host.state == "starting"]
 
     def judge_end(self, since: float) -> None:
-        """Judge that all peers have ended: they have had the time since then."""
+        """Judge that all peers have ended, with the time since ``since`` to do so."""
         self.judged += 1
         for peer in self.remaining():
             core = self.swarm.hosts[peer].core

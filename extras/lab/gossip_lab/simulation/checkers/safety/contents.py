@@ -1,5 +1,5 @@
-"""S11-S13: the content of a commit, the state that a joiner restores, and the check of everything
-that is used."""
+"""S11-S13: the content of commits, the state that a joiner restores, and the validation of received
+data before use."""
 
 from __future__ import annotations
 
@@ -52,26 +52,26 @@ _Usable = Update | UpdateRequest | Commit | StateOffer
 
 @dataclass(frozen=True, slots=True)
 class _Branch:
-    """State of a history after a round: the roster of its next round, its number of steps (rounds,
-    except collective operations), and the samples used so far (None: not known)."""
+    """State of a history after a round: the roster of the next round, the number of steps so far,
+    and the used samples. Rounds of collective operations are not steps."""
 
     roster: tuple[PeerId, ...]
     steps: int = 0
-    used: Ranges | None = None  # or will never be used
-    end: int = 0  # of all assigned samples
+    used: Ranges | None = None  # used, or will never be used; None: not known
+    end: int = 0  # end of the assigned samples
 
 
 class Conserved(Checker):
-    """S11: the header of a commit names updates that its contributors, members of the roster, have
-    sent, each once. Along a history no sample is used twice, none is omitted, and every epoch has
-    as many rounds as planned."""
+    """S11: the contributors in a commit's header are members of the roster, are named once, and
+    have sent the updates that the header describes. Along a history each sample is used exactly
+    once per epoch, and every epoch has the planned number of rounds."""
 
     invariant = "S11"
-    # last aggregate that each peer applied, by kind of step, since it restored a state
+    # Kind of step -> aggregate that the peer applied last, since it last restored a state.
     _previous = PerLife(dict[int, tuple[Payload, ...]])
 
     def make_records(self) -> None:
-        # samples and kinds of steps
+        # (peer, round) -> (samples, kind of step) of each contribution.
         self._sent: dict[tuple[PeerId, int], list[tuple[int, int]]] = {}
         self._skipped: set[tuple[PeerId, int]] = set()
         self._read: dict[tuple[PeerId, int, bytes], Ranges] = {}
@@ -132,7 +132,8 @@ class Conserved(Checker):
             )
 
     def _follow(self, done: list[Committed]) -> _Branch:
-        """Judge a round that no peer has applied before, by its history."""
+        """Judge a round when its first peer applies it, and return the state of the history after
+        it."""
         commits = [committed.commit for committed in done]
         settings, before = self.core.settings, self._branches.get(commits[0].parent)
         roster = before.roster if before is not None else settings.peers
@@ -202,8 +203,8 @@ class Conserved(Checker):
                 )
 
     def _judge_epoch(self, done: Committed, steps: int) -> None:
-        """Check the epoch by an independent count of its steps: no failure makes it longer or
-        shorter."""
+        """Check the epoch number by counting steps independently: failures must not change the
+        length of an epoch."""
         planned = self._batch * len(self.core.settings.peers)
         epoch = steps // -(-done.samples_total // planned)
         text = (
@@ -213,16 +214,16 @@ class Conserved(Checker):
         self.demand(done.epoch == epoch, text)
 
     def _judge_order(self, done: Committed, used: Ranges) -> None:
-        """Check that a round assigns the first unused samples, and none
-        beyond the end of its epoch."""
+        """Check that a round assigns the first unused samples, and no samples beyond the end of its
+        epoch."""
         assert done.slices is not None
         given = [pair for ranges in done.slices.values() for pair in ranges]
         where, merged = f"round {done.commit.round_id}", _disjoint([*used, *given])
         self.judged += 1
         if merged is None:
             raise self.violated(f"{where} assigns used samples again: {given}")
-        # Returned samples that do not fit this round may lie below those that other peers have
-        # used.
+        # Samples that were returned, but do not fit into this round, may remain below the used
+        # samples.
         if given and not (merged[0][0] == 0 and merged[0][1] >= max(stop for _, stop in given)):
             raise self.violated(f"{where} omits samples: {merged}")
         end = done.samples_total * (done.epoch + 1)
@@ -231,7 +232,8 @@ class Conserved(Checker):
 
 
 def _samples_used(commits: list[Commit]) -> dict[PeerId, int]:
-    """Return the smallest number of samples of each peer that all commits name."""
+    """Return, for each peer that contributes to all commits, its smallest number of samples in
+    them."""
     counts: dict[PeerId, list[int]] = {}
     for commit in commits:
         for c in commit.contributors:
@@ -242,8 +244,9 @@ def _samples_used(commits: list[Commit]) -> dict[PeerId, int]:
 def _never_again(
     commits: list[Commit], slices: dict[PeerId, Any], end: int
 ) -> list[tuple[int, int]]:
-    """Return the unused samples that are not assigned again: a script skipped them, or no update
-    on them was finite for the second time. Samples below ``end`` were assigned before."""
+    """Return the unused samples that will not be assigned again: samples that a script skipped, and
+    samples whose update was not finite for the second time. Samples below ``end`` were assigned
+    before, so this is their second time."""
     reasons = {each.peer: each.reason for commit in commits for each in commit.rejected}
     return [
         (start, min(stop, end) if reasons[peer] != "skipped" else stop)
@@ -255,13 +258,14 @@ def _never_again(
 
 
 def _first(samples: int, ranges: Ranges) -> Ranges:
-    """Return the first ``samples`` positions of the ranges."""
+    """Return the part of the ranges with their first ``samples`` positions."""
     positions = [at for start, stop in ranges for at in range(start, stop)][:samples]
     return _disjoint([(at, at + 1) for at in positions]) or ()
 
 
 def _disjoint(pairs: list[tuple[int, int]]) -> Ranges | None:
-    """Return the union in ascending order, adjacent ranges joined; None if two of them overlap."""
+    """Return the union of the ranges in ascending order, with adjacent ranges joined. Return None
+    if two ranges overlap."""
     joined: list[tuple[int, int]] = []
     for start, stop in sorted(pairs):
         if joined and start < joined[-1][1]:
@@ -274,15 +278,16 @@ def _disjoint(pairs: list[tuple[int, int]]) -> Ranges | None:
 
 
 class TakesOverTheDonorsState(Checker):
-    """S12: a joiner restores a state that a donor held before that round, with the history of a
-    peer. It offers no update for an earlier round."""
+    """S12: a joiner restores a state that a donor has packed before the same round, with a history
+    that a peer has. It then offers no update for earlier rounds."""
 
     invariant = "S12"
-    _first = PerLife(int)  # round of its initial state
+    _first = PerLife(int)  # round of the peer's first or restored state
 
     def make_records(self) -> None:
         self._taken: dict[int, list[bytes]] = {}
-        self._heads: dict[int, set[bytes]] = defaultdict(set)  # of the previous round
+        # Round -> hashes of the previous round.
+        self._heads: dict[int, set[bytes]] = defaultdict(set)
 
     @on_event
     def record_state(self, event: SnapshotTaken) -> None:
@@ -332,13 +337,14 @@ class TakesOverTheDonorsState(Checker):
 
 
 def content_digest(payload: Payload) -> bytes:
-    """Return the digest of the bytes themselves, independent of the digest in the payload."""
+    """Return the digest of the payload's bytes. The digest that is stored in the payload is not
+    used."""
     return digest_of(to_bytes(np.ascontiguousarray(payload.data)))
 
 
 def _state_digest(payload: Payload) -> bytes:
-    """Return the digest of the parameters in a toy trainer's packed state, independent of the
-    digest in the payload."""
+    """Return the digest of the parameters in a toy trainer's packed state. The digest that is
+    stored in the payload is not used."""
     return payload_digest(bytes_of_state(payload)[:-OWN_BYTES])
 
 
@@ -351,19 +357,18 @@ def _name_of(payload: Payload) -> bytes:
 
 
 class CheckedBeforeUse(Checker):
-    """S13: only checked content is applied. A message of a stranger, of a former incarnation, of
-    another lineage, round or branch, or with a payload that differs from its header, changes
-    nothing. Input of a rule or a model is finite and of the right size. A commit belongs to its
-    round regardless of the forwarding peer, so only its sender's incarnation need not be the
-    present one."""
+    """S13: only validated content is applied. A message changes nothing if it comes from an unknown
+    peer or a former incarnation, belongs to another lineage, round or branch, or has a payload that
+    differs from its header. The input of a rule or a model is finite and has the right size. Only a
+    commit may come from a former incarnation, because any peer may forward it."""
 
     invariant = "S13"
 
     @around_event
     def judge_refusable(self, event: Received, message: _Usable) -> Iterator[None]:
         core, rounds = self.core, self.core.rolling
-        # Two steps precede the handling of any event: a server stores a commit that it has sent,
-        # and a peer that was paused passes its turn as server.
+        # Two changes of state happen before any event is handled, and are not judged here: a server
+        # stores a commit that it has sent, and a peer that was paused stops serving.
         still_s = self.clock_s - core.handled_at
         if rounds is None or rounds.holds_back or still_s > core.tolerance_s:
             return
@@ -386,8 +391,7 @@ class CheckedBeforeUse(Checker):
         member = core.membership.members.get(event.sender)
         if not core.settings.may_be(event.sender):
             return "a stranger"
-        # An incarnation without messages is invented if the peer continues to send in an
-        # earlier one.
+        # A recorded incarnation that has sent no message may have been invented by an attacker.
         invented = member is not None and self.circumstances.invented_lives and not member.spoken
         bound = not isinstance(message, Commit) and not invented
         if member is not None and event.incarnation < member.incarnation and bound:
@@ -441,7 +445,6 @@ class CheckedBeforeUse(Checker):
 
 
 def _state_of(core: Inspection, rounds: RollingInspection) -> tuple[Any, ...]:
-    """Return the state that only a usable message may change: the progress of the rounds and of a
-    recovery."""
+    """Return the progress of rounds and recovery, which an unusable message must not change."""
     shards = tuple((shard.commit is None, len(shard.served.answers)) for shard in rounds.shards)
     return rounds.round_id, rounds.chain, core.recovery.stage, len(core.recovery.kept), shards

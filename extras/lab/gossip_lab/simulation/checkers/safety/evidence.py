@@ -1,8 +1,7 @@
-"""S6, S12, S13, L3: conclusions that a peer may draw from its messages, and those that it must
-draw.
+"""S6, S12, S13 and L3: what a peer may conclude from its messages, and what it must conclude.
 
-A peer is accused, skipped or declared dead only with evidence. A peer that loses its connection is
-skipped at once. Messages of a former incarnation do not count, and dead peers receive no requests.
+A peer is accused, skipped or declared dead only with evidence. A peer is skipped as soon as its
+connection closes. Messages of a former incarnation are ignored, and dead peers receive no requests.
 """
 
 from __future__ import annotations
@@ -26,13 +25,14 @@ from gossip_lab.simulation.checkers.hearing import rumors_of
 from gossip_lab.simulation.checkers.transitions import TableChecker, TableTransition
 from gossip_lab.simulation.checkers.watching import after_event, on_effect
 
-# of quiet: then every connection is up again, and its two peers have exchanged hellos
+# Time without disturbances after which all connections are up again, and hellos were exchanged.
 LINKED_AFTER_S = 1.0
 
 
 class NoUnfoundedDeath(TableChecker):
-    """S6: a death needs a failed probe of the peer itself or two accusers, and no ack since; or a
-    message of the dead peer itself."""
+    """S6: a peer declares another peer dead only if its own probe has failed or two peers have
+    accused it, and if it has received no ack since. A peer's message about its own death is also
+    enough."""
 
     invariant = "S6"
     fields = ("status",)
@@ -40,7 +40,7 @@ class NoUnfoundedDeath(TableChecker):
     def judge(self, transition: TableTransition) -> None:
         subject, standing, peer = transition.subject, transition.standing, self.peer
         if (transition.before, transition.status) != ("suspect", "dead") or subject == peer:
-            return  # claims of others are accepted about a peer that was never met
+            return  # claims about a peer that was never met are accepted
         if self.is_invented(subject) or _own_word(self.cause, subject):
             return
         contact = self.hearing.of(peer, subject)
@@ -60,8 +60,8 @@ class NoUnfoundedDeath(TableChecker):
 
 
 class NoUnfoundedAccusation(TableChecker):
-    """S6: no peer is accused before it had time to connect, nor if the probe must have reached it:
-    over an undisturbed link, or through the helpers of the probe."""
+    """S6: no peer is accused before it had time to connect. No peer is accused if the probe must
+    have reached it, over an undisturbed link or through the helpers of the probe."""
 
     invariant = "S6"
     fields = ("status",)
@@ -97,8 +97,8 @@ class NoUnfoundedAccusation(TableChecker):
 
 
 class AnAnswerEndsTheSkip(Checker):
-    """S6: a peer that has sent an ack since it was accused is not skipped for that accusation,
-    whether it has refuted it yet or not."""
+    """S6: a peer that has sent an ack since an accusation is not skipped because of this
+    accusation, even if it has not refuted it yet."""
 
     invariant = "S6"
     needs = ""
@@ -111,7 +111,7 @@ class AnAnswerEndsTheSkip(Checker):
             return
         if (answered_since := self.hearing.of(self.peer, subject).answered_since) < 0:
             return
-        # with this standing it has not sent an ack yet
+        # accused with a higher standing since its last ack
         accused_again = member.status == "suspect" and member.standing > answered_since
         self.demand(
             member.skip != "suspect"
@@ -122,8 +122,8 @@ class AnAnswerEndsTheSkip(Checker):
 
 
 class ClosedIsSkipped(Checker):
-    """L3: a peer is skipped as soon as its connection closes: a crash costs less time than a
-    hang."""
+    """L3: a peer is skipped as soon as its connection closes, so that a crash costs less time than
+    a hang."""
 
     invariant = "L3"
     needs = ""
@@ -138,7 +138,7 @@ class ClosedIsSkipped(Checker):
 
 
 class FormerLivesAreNotAnswered(Checker):
-    """S13: messages of a process do not count after a later incarnation has sent some."""
+    """S13: messages of an incarnation are ignored after a later incarnation has sent messages."""
 
     invariant = "S13"
     needs = ""
@@ -147,7 +147,7 @@ class FormerLivesAreNotAnswered(Checker):
     def judge(
         self, send: Send, answer: Ack | Nack | NotServing | StateOffer | StateAttestation
     ) -> None:
-        """Judge a reply that is sent only because of a request."""
+        """Judge a reply; messages of these types are sent only after a request."""
         event = self.swarm.handling
         if type(event) is not Received or send.peer != event.sender:
             return
@@ -161,8 +161,8 @@ class FormerLivesAreNotAnswered(Checker):
 
 
 class TheAccusedHear(Checker):
-    """S6: an accused peer, or a peer declared gone, gets the claim with every ack: only it can
-    refute it."""
+    """S6: every ack to a peer that is recorded as suspect, dead or left has this claim, because
+    only the peer itself can refute it."""
 
     invariant = "S6"
     needs = ""
@@ -184,8 +184,8 @@ class TheAccusedHear(Checker):
 
 
 class NobodyAsksTheDead(Checker):
-    """S12: no peer requests the state of a peer that it has recorded as dead, or waits for the
-    state of one that it skips."""
+    """S12: no peer requests a state from a peer that it has recorded as dead, or waits for the
+    state of a peer that it skips."""
 
     invariant = "S12"
 
@@ -207,14 +207,14 @@ class NobodyAsksTheDead(Checker):
 
 
 def _ends_a_probe(event: Event | None) -> bool:
-    """Whether the event may be the verdict of a probe: not a claim of others, nor a rejected
-    connection."""
+    """Whether the event may be the end of a failed probe, in contrast to a claim of other peers or
+    a closed connection."""
     return isinstance(event, TimerFired) or (
         type(event) is Received and isinstance(event.message, Nack)
     )
 
 
 def _own_word(event: Event | None, subject: PeerId) -> bool:
-    """Whether the event carries the last message of ``subject`` itself."""
+    """Whether the event has the claim of ``subject`` itself that it is dead."""
     rumors = rumors_of(event.message if type(event) is Received else None)
     return any(rumor.peer == subject == rumor.origin and rumor.status == "dead" for rumor in rumors)

@@ -1,5 +1,5 @@
-"""S11, of gossip rounds: the pushes that a peer has received enter its next round, and nothing
-else does; it waits only for the right peers."""
+"""S11, in gossip rounds: a peer aggregates exactly the pushes that it has received, and waits only
+for peers that can still push."""
 
 from __future__ import annotations
 
@@ -32,13 +32,14 @@ Kind = Literal["gradient", "parameters"]
 
 
 def members_of(core: Inspection) -> tuple[PeerId, ...]:
-    """Return the peers in a peer's plans: those that are not gone in its view."""
+    """Return the members for the plans of a peer: itself, and all peers that are not dead or left
+    in its view."""
     is_gone = core.membership.is_gone
     return tuple([peer for peer in everybody_of(core) if peer == core.local or not is_gone(peer)])
 
 
 def everybody_of(core: Inspection) -> tuple[PeerId, ...]:
-    """Return the peers that the run began with, and those that have joined since in a peer's
+    """Return the initial peers of the run, and the peers that have joined since in a peer's
     view."""
     come = [peer for peer, member in core.membership.members.items() if member.met]
     return tuple(sorted({*core.settings.peers, core.local, *come}))
@@ -47,15 +48,16 @@ def everybody_of(core: Inspection) -> tuple[PeerId, ...]:
 def targets_of(
     core: Inspection, sender: PeerId, round_id: int, members: tuple[PeerId, ...]
 ) -> tuple[PeerId, ...]:
-    """Return the peers that ``sender`` pushes to by the plan of ``members``."""
+    """Return the peers to which ``sender`` pushes in the plan for ``members``."""
     plan = core.topology(Roster(members, core.settings.lineage), round_id, core.settings.seed)
     assert plan.pushes is not None
     return plan.pushes.get(sender, ())
 
 
 def _may_push(core: Inspection, sender: PeerId, round_id: int) -> bool:
-    """Whether a plan pushes it to this peer: a plan of all peers, of those in its view, or of the
-    initial peers. Views differ for a moment when a peer joins or leaves."""
+    """Whether ``sender`` pushes to this peer in a possible plan: for all peers, for the members in
+    this peer's view, or for the initial peers. Views differ for a moment when a peer joins or
+    leaves."""
     views = {everybody_of(core), members_of(core), tuple(sorted(core.settings.peers))}
     return any(core.local in targets_of(core, sender, round_id, view) for view in views)
 
@@ -68,7 +70,7 @@ def sources_of(core: Inspection, round_id: int) -> tuple[PeerId, ...]:
 
 
 def is_worth_waiting(core: Inspection, rounds: GossipInspection, source: PeerId) -> bool:
-    """Whether a push of ``source`` can be expected that will be used."""
+    """Whether a usable push of ``source`` can be expected."""
     if core.membership.skip_reason(source) or source in rounds.finished:
         return False
     return source not in rounds.trust.quarantined()
@@ -76,7 +78,7 @@ def is_worth_waiting(core: Inspection, rounds: GossipInspection, source: PeerId)
 
 @dataclass(frozen=True, slots=True)
 class _Arrived:
-    """A push. ``payload`` is None if there is no push to use."""
+    """A received push. ``payload`` is None if it is not finite or missing."""
 
     round_id: int
     samples: int
@@ -88,12 +90,12 @@ class PushInbox:
     """Unused pushes of one kind from one sender."""
 
     kept: dict[int, _Arrived] = field(default_factory=dict)
-    latest: int = -1  # the latest round
+    latest: int = -1  # latest round of a push; ``used``: that of a used push
     used: int = -1
 
     def add(self, arrived: _Arrived, most: int) -> None:
-        """Store a push. Only the last push of each round is kept, only the latest ``most`` rounds,
-        and no push that could be used twice."""
+        """Store a push, unless it is of a used round or older. For each round only the last push is
+        stored, and only the latest ``most`` rounds are stored."""
         if arrived.round_id <= self.used:
             return
         self.kept[arrived.round_id] = arrived
@@ -102,8 +104,8 @@ class PushInbox:
             del self.kept[min(self.kept)]
 
     def pop_push(self, round_id: int, staleness_max: int, is_source: bool) -> _Arrived | None:
-        """Remove and return the push that ``round_id`` uses: the newest that is due, or, from a
-        source that is ahead, the first one after ``round_id``."""
+        """Remove and return the push for the round ``round_id``: the newest push that is not too
+        old. If there is none and the sender is a source, return its first push of a later round."""
         due = [at for at in self.kept if round_id - staleness_max <= at <= round_id]
         later = [at for at in self.kept if at > round_id] if is_source and not due else []
         chosen = max(due) if due else min(later, default=-1)
@@ -116,8 +118,8 @@ class PushInbox:
 
 @dataclass(slots=True)
 class _ExchangeRound:
-    """The round that a peer is in. ``expected``: kind -> sender -> the push that goes into its
-    rule, after the round is closed."""
+    """The present round of a peer. ``expected`` is kind -> sender -> push that the rule has to
+    receive, and is set when the round is closed."""
 
     round_id: int
     sources: tuple[PeerId, ...]
@@ -125,7 +127,7 @@ class _ExchangeRound:
     late: bool = False
     expected: dict[Kind, dict[PeerId, _Arrived]] | None = None
     asked: dict[Kind, bool] = field(default_factory=dict)
-    # peers released from quarantine with this round
+    # Peers that were released from quarantine at the end of this round.
     released: list[PeerId] = field(default_factory=list)
 
 
@@ -138,8 +140,8 @@ class _Desk:
     round: _ExchangeRound | None = None
 
     def has_delivered(self, sender: PeerId, kind: Kind, round_id: int) -> bool:
-        """Whether ``sender`` has no further push for this round. Pushes arrive in order, so a later
-        push proves it."""
+        """Whether ``sender`` will send no further push for this round: its push has arrived, or a
+        push of a later round has, and pushes arrive in order."""
         boxes = self.inboxes.get(sender)
         if boxes is None:
             return False
@@ -149,16 +151,16 @@ class _Desk:
 
 
 class TakesWhatItWasPushed(Checker):
-    """S11, of gossip rounds: the pushes of present incarnations in the plan go into the next
-    aggregate, each once, together with the local update; nothing else does. A round is closed when
-    all expected peers have delivered, or after its grace period."""
+    """S11, in gossip rounds: the next aggregate is computed from the local update and the received
+    pushes that the plan allows, each used once, and from nothing else. A round is closed when all
+    expected pushes have arrived, or after its grace period."""
 
     invariant = "S11"
     needs = "gossip"
     _desks = PerLife(_Desk)
 
     def make_records(self) -> None:
-        # round -> gradient and parameters, of all incarnations
+        # Peer -> round -> (gradient, parameters) of each contribution, of all incarnations.
         self._contributed: dict[PeerId, dict[int, list[tuple[bytes, bytes]]]] = defaultdict(dict)
 
     @on_event
@@ -200,8 +202,8 @@ class TakesWhatItWasPushed(Checker):
         desk.inboxes[sender][push.what].add(arrived, staleness + 1)
 
     def _is_accepted(self, event: Received) -> bool:
-        """Whether the sender is not a stranger, and no later incarnation of it has sent a message
-        or is known to have begun."""
+        """Whether the sender may be a peer of this run, and no later incarnation of the sender has
+        sent a message or has been known for some time."""
         member = self.core.membership.members.get(event.sender)
         if not self.core.settings.may_be(event.sender):
             return False
@@ -230,26 +232,25 @@ class TakesWhatItWasPushed(Checker):
                 f"plan names {list(named)}",
             )
         elif desk.round.own is None:
-            return  # the round is started again, with samples
+            return  # the same round is started again, with samples
         desk.round = _ExchangeRound(round_id, rounds.sources)
 
     @on_report("parole")
     def record_release(self, report: Report) -> None:
         doing = self._desks.round
         if doing is not None and doing.expected is None:
-            # The peer was in quarantine while the rows of this round were collected.
+            # The released peer was still in quarantine while pushes for this round were collected.
             doing.released.append(report.fields["subject"])
 
     @on_report("late")
     def judge_grace(self, report: Report) -> None:
-        """Judge a round that has used its grace period: it waited for a peer that could be expected
+        """Judge a round that was closed after its grace period: each missing peer could be expected
         to push."""
         doing, missing = self._desks.round, report.fields["missing"]
         if doing is None:
             return
         doing.late = True
-        # The round that ends with this report may quarantine a peer for which it rightly had to
-        # wait.
+        # This event may also have put a peer into quarantine. The wait for this peer was right.
         fresh = {
             asked.fields["subject"]
             for asked in self.swarm.asked
@@ -267,7 +268,8 @@ class TakesWhatItWasPushed(Checker):
         )
 
     def _closed(self, round_id: int) -> _ExchangeRound | None:
-        """Return the round that the peer is in, closed by now at the latest."""
+        """Return the present round of the peer, and close it if it is open. Return None if
+        ``round_id`` is another round."""
         doing = self._desks.round
         if doing is None or doing.round_id != round_id:
             return None
@@ -310,7 +312,7 @@ class TakesWhatItWasPushed(Checker):
         return found
 
     def _is_far_behind(self, round_id: int) -> bool:
-        """Whether more than f others are in rounds to which this peer skips."""
+        """Whether more than f other peers are so far ahead that this peer skips rounds."""
         members = set(members_of(self.core)) - {self.peer}
         reached = [
             max(box.latest for box in boxes.values())

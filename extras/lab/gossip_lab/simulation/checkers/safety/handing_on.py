@@ -1,7 +1,7 @@
-"""S10, for the holder: a commit is neither withheld from a peer that would otherwise commit
-again, nor ignored by that peer.
+"""S10: a holder of a commit sends it to a peer that could otherwise make a second commit, and this
+peer accepts it.
 
-It also checks L5: a peer that requests its missing commits receives them.
+L5: a peer that requests missing commits receives them.
 """
 
 from __future__ import annotations
@@ -28,9 +28,10 @@ from .believing import is_doubtful, must_be_refused
 
 
 class HandsOnWhatItHolds(Checker):
-    """S10: a peer that holds a commit sends it, under the attempt in question, to a peer that
-    requests an update or offers one, within the same event. The other peer may be the server of a
-    later attempt, which would aggregate again, or one that waits for the commit."""
+    """S10: a peer holds a commit and receives a request for an update, or an offered update, for
+    this shard. Within the same event it sends the commit to the sender, under the attempt of the
+    message. The sender may be the server of a later attempt, which would otherwise aggregate again,
+    or a peer that waits for the commit."""
 
     invariant = "S10"
     needs = "rolling"
@@ -57,8 +58,8 @@ class HandsOnWhatItHolds(Checker):
 
 
 def _is_lacking(rounds: RollingInspection, commit: Commit, payload: Payload | None) -> bool:
-    """Whether the commit is sound, comes from the server in turn, and is the one missing in its
-    shard."""
+    """Whether the commit is well-formed, was made by the server of its attempt, and belongs to the
+    present round and to a shard without a commit."""
     if (commit.round_id, commit.parent) != (rounds.round_id, rounds.chain):
         return False
     if commit.shard >= len(rounds.shards):
@@ -69,33 +70,34 @@ def _is_lacking(rounds: RollingInspection, commit: Commit, payload: Payload | No
 
 
 class TakesWhatWasCommitted(Checker):
-    """S10: a peer accepts a sound commit of its round, unless it has moved to a later attempt.
-    The server of a later attempt also accepts it: it sends the commit under its own attempt, and
-    does not make a second one, although its rule may be running.
+    """S10: a peer accepts a well-formed commit of its round, unless it has moved to a later
+    attempt. If it is the server of the later attempt, it accepts the commit, too. It then sends
+    this commit under its own attempt instead of making a second commit, even if its rule is
+    running.
 
-    S13: a result is doubtful if it opposes the peer's own update, or has an implausible roster or
-    rates. No peer accepts a doubtful result until more than f peers have forwarded one in this
-    round. (The peer may also reject a result that is too long.)
+    S13: a result is doubtful if it is opposed to the local update, or has an implausible roster or
+    learning rates. A peer accepts a doubtful result only after more than f peers have forwarded a
+    doubtful result in this round. (The peer may also reject a result that is too long.)
     """
 
     invariant = "S10"
     needs = "rolling"
-    # by round and shard: peers that forwarded a doubtful result
+    # (round, shard, hash of the previous round) -> peers that have forwarded a doubtful result.
     _doubted = PerLife(dict[tuple[int, int, bytes], set[PeerId]])
 
     def _refusable(self, event: Received, commit: Commit) -> str | None:
-        """Return the reason why a doubtful commit must be rejected; "" if it must be accepted; None
-        if both are right."""
+        """Return the reason why a doubtful commit must be rejected. Return "" if it must be
+        accepted, and None if both are allowed."""
         core, doubted = self.core, self._doubted
         where = commit.round_id, commit.shard, commit.parent
         by = doubted.setdefault(where, set())
         by.add(event.sender)
         keep_latest(doubted, ROUNDS_KEPT)
-        # It may also reject the result because of its length.
+        # The peer may also have rejected results because of their length.
         refused = self.refusals.senders(self.peer, where[:2], ("refused_result",))
         if len(by | refused) <= core.settings.f:
             return must_be_refused(core, self.rolling, commit, event.similarity) or None
-        # Before its own update existed, it may have found the result plausible.
+        # Before its own update was ready, the peer may have found an earlier result plausible.
         return None if len(refused | {event.sender}) <= core.settings.f else ""
 
     @around_event
@@ -109,7 +111,7 @@ class TakesWhatWasCommitted(Checker):
         attempt, serves = shard.attempt, shard.server_of(shard.attempt) == self.peer
         refusable: str | None = ""
         if is_doubtful(core, rounds, commit, event.similarity):
-            # Even if the commit is too late, its sender counts as having forwarded it.
+            # This records the sender even if the commit is too late.
             refusable = self._refusable(event, commit)
         if refusable is None or (commit.attempt < attempt and not serves):
             return
@@ -130,7 +132,7 @@ class TakesWhatWasCommitted(Checker):
         elif (rounds.round_id, rounds.chain) == (commit.round_id, commit.parent):
             shard = rounds.shards[commit.shard]
             if shard.attempt != attempt:
-                return  # it was paused before it received this, and is no longer the server
+                return  # the peer was paused before, and no longer serves
             self.demand(
                 shard.commit is not None,
                 f"does not accept a sound commit of {where}, of attempt {commit.attempt}, but "
@@ -141,9 +143,9 @@ class TakesWhatWasCommitted(Checker):
 
 
 class GivesWhatIsAskedFor(Checker):
-    """L5: a peer that requests all commits since a round gets every one of them, in an acceptable
-    form. If they are no longer stored, it gets that reply at once. It catches up with a short
-    absence by replaying it."""
+    """L5: a peer that requests all commits since a round receives all of them, under attempts that
+    it can accept. So it can replay the rounds of a short absence. If the commits are no longer
+    stored, it receives this reply at once."""
 
     invariant = "L5"
     needs = "rolling"
@@ -184,8 +186,8 @@ def _counts(
     event: Received,
     message: UpdateRequest | Update | Commit | CommitRequest,
 ) -> bool:
-    """Whether the message counts: it comes from its sender's present incarnation (or is a commit of
-    a former one), from this lineage, and its sender takes part."""
+    """Whether the receiver has to handle the message: it belongs to this lineage, its sender is in
+    the roster, and it comes from the sender's present incarnation, or is a commit."""
     member = core.membership.members.get(event.sender)
     if member is None or message.lineage != core.settings.lineage:
         return False
@@ -197,11 +199,11 @@ def _counts(
 
 
 def _held(rounds: RollingInspection, message: UpdateRequest | Update) -> Commit | None:
-    """Return the commit that the sender of ``message`` lacks. A commit of a past round is already
-    in transit, unless the message is of a later attempt."""
+    """Return the stored commit that the sender of ``message`` lacks, or None. A commit of a past
+    round is already in transit, unless the message belongs to a later attempt."""
     if rounds.holds_back:
-        # The peer stores its sent commit before it receives this message, and the round
-        # may then be over
+        # The peer first stores a commit of its own, and its round may end before it handles the
+        # message.
         return None
     if message.round_id == rounds.round_id:
         known = message.parent == rounds.chain and message.shard < len(rounds.shards)

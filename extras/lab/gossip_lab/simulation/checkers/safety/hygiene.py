@@ -1,5 +1,5 @@
-"""S14, S15, S17: no exception leaves a core, no flood, no unbounded memory, no timer that fires
-twice, silence after the end."""
+"""S14, S15 and S17: a core raises no exception, sends no flood of messages, has bounded memory,
+reuses no timer, and returns no effect after it has halted."""
 
 from __future__ import annotations
 
@@ -30,17 +30,18 @@ from gossip_lab.simulation.checkers.base import Checker, PerLife, Violation
 from gossip_lab.simulation.checkers.watching import after_event, on_effect, on_event
 from gossip_lab.simulation.world import MANY, AnySwarm
 
-STASH_MAX = 9  # rounds: the present one and eight ahead
-EVERY = 32  # timers of a peer between two checks of all its memory: about a second
-# messages to each peer for one event, besides commits for a peer that is behind
+STASH_MAX = 9  # number of rounds: the present round and eight later rounds
+EVERY = 32  # timers of a peer between two checks of its memory, about 1 s
+# Maximum number of messages per receiver and event, without the commits for a peer that is behind.
 PER_TICK = 16
 
 
 class NothingRaises(Checker):
-    """S14: no input makes a core raise, send a flood, or halt because of a single peer's message.
+    """S14: no input makes a core raise an exception or send a flood of messages, and no message of
+    a single peer makes it halt.
 
-    An exception leaves ``Swarm.step`` by itself; ``blamed`` turns it into a violation that names
-    the event.
+    An exception is not caught here: it leaves ``Swarm.step``, and ``blamed`` turns it into a
+    violation that names the event.
     """
 
     invariant = "S14"
@@ -64,14 +65,14 @@ class NothingRaises(Checker):
             )
 
     def finish(self) -> None:
-        """Count every event of the run as judged."""
+        """Count a judgement for each event of the run."""
         self.judged += self.swarm.deliveries
 
     @on_effect
     def judge(self, halt: Halt) -> None:
         event = self.swarm.handling
         if self.core.stop_reason == halt.reason:
-            return  # It was requested to leave, and no peer needs it.
+            return  # it was requested to stop
         if isinstance(event, Received) and event.sender in self.circumstances.attackers:
             raise self.violated(
                 f"halts ({halt.reason}) because of a Byzantine peer's message: {_words(event)}"
@@ -79,8 +80,8 @@ class NothingRaises(Checker):
 
 
 def blamed(swarm: AnySwarm, error: Exception) -> Violation:
-    """Return the violation of an exception that left ``swarm``: itself if it is a violation, else
-    one of S14, with the last event that a core received."""
+    """Return the exception if it is a violation. For any other exception, return a violation of S14
+    that names the last event that a core received."""
     if isinstance(error, Violation):
         return error
     text = f"{type(error).__name__}: {error}; the last event was {_words(swarm.handling)}"
@@ -92,11 +93,11 @@ def _words(event: Event | None) -> str:
 
 
 class Bounded(Checker):
-    """S15: everything that a core keeps stays within the bounds of its settings and the number of
-    peers.
+    """S15: all stores of a core stay within bounds that depend only on its settings and the number
+    of peers.
 
-    Checked at intervals, and at the end of each incarnation: a store that has grown too large does
-    not shrink by itself.
+    The stores are compared at intervals and at the end of each incarnation. This is enough, because
+    a store that has grown too large does not shrink by itself.
     """
 
     invariant = "S15"
@@ -124,7 +125,7 @@ class Bounded(Checker):
             self._judge(host.inspection.stores(), core_bounds(host.inspection, n))
 
     def finish(self) -> None:
-        """Check every running peer again."""
+        """Compare the stores of all running peers once more."""
         for peer in self.swarm.up:
             self.select_peer(self.swarm, peer)
             self._check_bounds()
@@ -136,7 +137,7 @@ class Bounded(Checker):
 
 
 def table_bounds(membership: MembershipInspection, n: int) -> dict[str, int]:
-    """Return the bounds of the stores of a membership of ``n`` peers."""
+    """Return the maximum sizes of the stores of a membership with ``n`` peers."""
     return {
         "members in the table": n,
         "rumours waiting": n * membership.accusers_max,
@@ -149,11 +150,11 @@ def table_bounds(membership: MembershipInspection, n: int) -> dict[str, int]:
 
 
 def core_bounds(core: Inspection, n: int) -> dict[str, int]:
-    """Return the bounds of the stores of a peer other than its membership."""
+    """Return the maximum sizes of the other stores of a core."""
     rounds, shards = core.rounds, max(1, len(core.rounds.shard_bytes))
     pipeline = core.settings.pipeline
     micro_batches = 0 if pipeline is None else pipeline.micro_batches
-    audits = n if pipeline is not None and pipeline.audit else 0  # of a micro-batch
+    audits = n if pipeline is not None and pipeline.audit else 0  # per micro-batch
     return {
         "timers pending": 16 + RELAYS_MAX + 4 * n + 4 * shards + (1 + audits) * micro_batches,
         "micro-batches": micro_batches,
@@ -184,8 +185,8 @@ def _rolling_bounds(core: Inspection, n: int, shards: int) -> dict[str, int]:
     return {
         "commits kept, in rounds": max(2, settings.commit_log),
         "commits kept, in bytes": max(settings.commit_log_bytes, 2 * round_bytes),
-        # Each round's updates, requests, commits, and measured or overdue statistics: one of a
-        # kind, sender and shard.
+        # For each round, sender and shard one message of each of five kinds: updates, requests,
+        # commits, and measured or overdue statistics.
         "messages kept for later rounds": STASH_MAX * 5 * n * shards,
         "rounds with messages kept": STASH_MAX,
         "commits of former lives kept": STASH_MAX * n * shards,
@@ -215,9 +216,9 @@ def _gossip_bounds(core: Inspection, n: int) -> dict[str, int]:
 
 
 class TimersAndHalt(Checker):
-    """S17: a timer's token is used once, fires at most once and not after it was cancelled: if two
-    timers of an incarnation shared a token, stale timers would kill healthy peers
-    (docs/design_notes.md N7). A halted core returns no more effects."""
+    """S17: a timer's token is used only once, fires at most once, and does not fire after it was
+    cancelled. If two timers of an incarnation shared a token, stale timers would make healthy peers
+    halt (docs/design_notes.md N7). A halted core returns no further effects."""
 
     invariant = "S17"
     needs = ""
@@ -247,8 +248,8 @@ class TimersAndHalt(Checker):
 
     @on_effect
     def judge_halt(self, halt: Halt) -> None:
-        # The core receives no further events, so these are all the effects that it can still
-        # return.
+        # A halted core receives no further events, so only effects of the same event have to be
+        # checked.
         asked = self.swarm.asked
         later = [other for at, other in enumerate(asked) if halt in asked[:at]]
         if later:

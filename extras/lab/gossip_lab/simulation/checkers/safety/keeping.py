@@ -8,12 +8,12 @@ from gossip_lab.simulation.checkers.watching import on_report
 
 
 class KeepsWhatWasHeld(Checker):
-    """S19: a trained state is never replaced by a fresh one. A peer that starts when the run
-    has had a round does not begin with its own weights."""
+    """S19: a trained state is never replaced by freshly initialised weights. A peer that starts
+    after the first round of the run does not begin with its own initial weights."""
 
     invariant = "S19"
 
-    # round and holder of the latest state when its life began
+    # Latest round of the run when this incarnation began, and the peer that had reported it.
     _before = PerLife[tuple[int, PeerId]](lambda: (0, -1))
 
     def make_records(self) -> None:

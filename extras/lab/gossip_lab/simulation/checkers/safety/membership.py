@@ -1,4 +1,4 @@
-"""S1-S7: transitions that must never appear in a table of members."""
+"""S1-S7: changes that must never appear in a membership table."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ GONE = ("dead", "left")
 
 
 class StandingNeverFalls(TableChecker):
-    """S1: no observer records a fall of a peer's standing, and only the peer itself raises it."""
+    """S1: the recorded standing of a peer never falls, and only the peer itself raises it."""
 
     invariant = "S1"
     fields = ("standing", "enlisted")
@@ -38,8 +38,8 @@ class StandingNeverFalls(TableChecker):
         if self.circumstances.invented_lives and incarnation_of(standing) == incarnation_of(
             highest
         ):
-            # the number of refutations in this incarnation: an attacker may misstate it, and the
-            # peer outbids it
+            # An attacker may claim too many refutations in this incarnation. The peer then raises
+            # its standing above this claim.
             return
         if standing > highest:
             raise self.violated(
@@ -49,13 +49,13 @@ class StandingNeverFalls(TableChecker):
 
 
 class NoReturnFromTheDead(TableChecker):
-    """S2 (and S4): a peer that is dead or has left with a standing returns to alive only with a
-    higher one, and never becomes suspect."""
+    """S2: a peer that was recorded as dead or left becomes alive again only with a higher standing.
+    ``NoSuspicionOfTheDead`` judges S4 in the same way."""
 
     invariant = "S2"
     fields = ("status", "enlisted")
     forbidden = "alive"
-    # standing with which a subject left or died
+    # Peer -> standing with which it was recorded as dead or left.
     _gone = PerLife(dict[PeerId, int])
 
     def judge(self, transition: TableTransition) -> None:
@@ -68,7 +68,7 @@ class NoReturnFromTheDead(TableChecker):
             return
         life = self.swarm.hosts[subject].incarnation
         if self.circumstances.invented_lives and incarnation_of(went_with) > life:
-            del gone[subject]  # an attacker invented the incarnation that died, and it is replaced
+            del gone[subject]  # an attacker had invented the dead incarnation
         elif transition.standing > went_with:
             del gone[subject]
             self.judged += 1
@@ -87,8 +87,8 @@ class NoSuspicionOfTheDead(NoReturnFromTheDead):
 
 
 class NotDeadWhileRunning(TableChecker):
-    """S3: no running peer records itself as dead, regardless of claims of others; only a peer that
-    halts may announce its own death."""
+    """S3: no running peer records itself as dead, whatever others claim. Only a peer that halts may
+    announce its own death."""
 
     invariant = "S3"
 
@@ -104,17 +104,17 @@ class NotDeadWhileRunning(TableChecker):
 
 
 class OneAddressALife(TableChecker):
-    """S5: within an incarnation of a peer its address does not change at an observer, and is never
-    that of an earlier one."""
+    """S5: the recorded address of a peer's incarnation does not change, and is not the address of
+    an earlier incarnation."""
 
     invariant = "S5"
     fields = ("control", "bulk", "enlisted")
-    # subject -> incarnation, control address
+    # Peer -> (incarnation, control address).
     _held = PerLife(dict[PeerId, tuple[int, str]])
 
     def _is_mended(self, subject: PeerId, control: str) -> bool:
-        """Whether the true incarnation replaces an invented one: an attacker may have named it
-        before it began, with another address."""
+        """Whether the true address replaces a false address: an attacker may have announced the
+        incarnation before it began."""
         membership = self.swarm.hosts[subject].membership
         own = membership is not None and membership.me.control == control
         return self.circumstances.invented_lives and own
@@ -133,7 +133,7 @@ class OneAddressALife(TableChecker):
                 )
             self._held[subject] = (life, control)
         if transition.field == "control" or not control:
-            return  # the bulk address follows
+            return  # judged when the bulk address changes, which follows
         own = [
             membership.me
             for incarnation, membership in self.lives_of(subject).items()
@@ -146,11 +146,11 @@ class OneAddressALife(TableChecker):
 
 
 class NoFalseDeath(TableChecker):
-    """S6: no peer is declared dead that runs and was undisturbed for as long as a suspicion can
-    last.
+    """S6: a running peer is not declared dead if it was undisturbed for the maximum duration of a
+    suspicion.
 
-    Holds for up to 20 % loss and 100 ms of jitter, regardless of other peers that crash, pause or
-    are cut off.
+    This holds for up to 20 % loss and 100 ms of jitter, even if other peers crash, pause or are cut
+    off.
     """
 
     invariant = "S6"
@@ -173,8 +173,9 @@ class NoFalseDeath(TableChecker):
         )
 
     def _is_outbid(self, subject: PeerId) -> bool:
-        """Whether ``subject`` treats the peer's probes as those of a former incarnation, and sends
-        no acks: an attacker invented a later incarnation before the two had met (seed 923271)."""
+        """Whether ``subject`` ignores the peer's probes as those of a former incarnation, because
+        an attacker invented a later incarnation of the peer before the two had met (seed
+        923271)."""
         theirs = self.swarm.hosts[subject].membership
         known = theirs.members.get(self.peer) if theirs is not None else None
         if not self.circumstances.invented_lives or known is None or known.spoken:
@@ -183,8 +184,8 @@ class NoFalseDeath(TableChecker):
 
 
 class NoDeathByAStalledPeer(TableChecker):
-    """S7: after a pause, a peer waits the full time again for peers without a reply before it
-    declares any of them dead."""
+    """S7: after a pause of its own, a peer waits for the full timeout of a suspicion before it
+    declares another peer dead."""
 
     invariant = "S7"
     fields = ("status",)
@@ -196,7 +197,7 @@ class NoDeathByAStalledPeer(TableChecker):
         own_verdict = membership.members[subject].origin == self.peer
         woke_at, long_s = self.disturbances.slept(self.peer)
         awake_s = self.now - woke_at
-        # A pause below twice the probe interval may look like jitter.
+        # The peer cannot distinguish a pause below twice the probe interval from jitter.
         if not own_verdict or long_s <= 2.0 * membership.settings.probe_interval_s:
             return
         least_s = shortest_s(membership.n, membership.settings)
@@ -208,7 +209,7 @@ class NoDeathByAStalledPeer(TableChecker):
 
 
 def memory_s(settings: MembershipSettings, n: int) -> float:
-    """Return the time for which a disturbance can have consequences: its last probe, by the peer
-    with the lowest local health, and a suspicion."""
+    """Return the maximum time for which a past disturbance can have consequences, in seconds: a
+    probe by the peer with the worst local health, and a suspicion after it."""
     slowest_probe_s = 1.5 * settings.awareness_max * settings.probe_interval_s
     return slowest_probe_s + longest_s(n, settings) + 1.0

@@ -1,10 +1,11 @@
-"""S20 to S23, S25, S26, S28, S31 and S33, of pipelines.
+"""S20 to S23, S25, S26, S28, S31 and S33, for pipelines.
 
-Every micro-batch counts once in each stage, and all peers that compute it get the same gradient.
-No computation uses old data, and no stage continues before all have committed. Audits find only
-Byzantine peers; their work then goes to others. A rebuilt stage continues with the others.
-Members agree on everyone's share of the micro-batches. No member begins a micro-batch that another
-has counted, and nothing is sent to a peer that would drop it.
+In each stage every micro-batch is used once, and all peers that compute it get the same gradient.
+No computation uses outdated data, and no stage applies a round before all stages have committed it.
+Audits find only Byzantine peers, whose work is then given to others. A rebuilt stage continues in
+the round of the other stages. All members agree on the shares of the micro-batches. No member
+begins a micro-batch that another member has reported as counted, and no activation is sent to a
+peer that would drop it.
 """
 
 from __future__ import annotations
@@ -37,12 +38,12 @@ from gossip.core import (
 from gossip_lab.simulation.checkers.base import Checker, PerLife, RunConditions
 from gossip_lab.simulation.checkers.watching import on_effect, on_event, on_report
 
-TOLERANCE = 1e-5  # sums of float32 in a different order
+TOLERANCE = 1e-5  # for float32 sums in different orders
 Members = tuple[tuple[PeerId, ...], ...]
 
 
 class StageChecker(Checker):
-    """A checker of a pipeline. ``stages``: the members of each stage."""
+    """Base of the checkers of a pipeline. ``stages`` has the members of each stage."""
 
     needs: ClassVar = ""
     kinds: ClassVar[list[Any]] = []
@@ -54,17 +55,17 @@ class StageChecker(Checker):
 
 
 class ComputesAlike(StageChecker):
-    """S21: all peers that compute a micro-batch of a round in a stage get the same gradient. Their
-    parameters, activation and gradient of the output are the same. The round in which a stage was
-    rebuilt is excepted: parts of it were computed before."""
+    """S21: all peers of a stage that compute the same micro-batch of a round get the same gradient,
+    because they have the same parameters and inputs. Rounds in which a stage was rebuilt are
+    excepted, because parts of them were computed before."""
 
     invariant = "S21"
 
     def make_records(self) -> None:
-        # by stage and round, then by micro-batch
+        # (stage, round) -> micro-batch -> gradient.
         self.gradients: dict[tuple[int, int], dict[int, list[float]]] = defaultdict(dict)
         self.mixed: set[int] = set()  # rounds in which a stage was rebuilt
-        # their updates: by peer, round and micro-batches
+        # (peer, round, micro-batches) -> offered updates.
         self.offered: dict[tuple[PeerId, int, tuple[int, ...]], list[list[float]]] = {}
 
     @on_report("stage_rebuilt")
@@ -79,7 +80,7 @@ class ComputesAlike(StageChecker):
     @on_event
     def judge(self, event: BackwardDone) -> None:
         if event.audit or self.circumstances.tampering:
-            return  # the auditor may have received a different input
+            return  # an auditor may have received a different input
         found = self.trainer.gradients[event.round_id, event.micro_batch]
         stage = self.stage_of[self.peer]
         known = self.gradients[stage, event.round_id]
@@ -94,8 +95,8 @@ class ComputesAlike(StageChecker):
 
 
 class CountsOnce(StageChecker):
-    """S20: a commit that changes something contains every micro-batch once, and the applied result
-    is the mean over all of them, as in a single process."""
+    """S20: a commit with a result contains every micro-batch once, and the applied result is the
+    mean over all micro-batches, as in a single process."""
 
     invariant = "S20"
 
@@ -107,7 +108,7 @@ class CountsOnce(StageChecker):
     ) -> None:
         super().__init__(computed.stages, circumstances)
         self.computed, self.micro_batches = computed, micro_batches
-        # contributors and their micro-batches in the last commit of each stage
+        # Stage -> contributors, with their micro-batches, of its last commit.
         self._named: dict[int, tuple[Contribution, ...]] = {}
 
     @on_effect
@@ -139,9 +140,9 @@ class CountsOnce(StageChecker):
         )
 
     def _mixed_distance(self, round_id: int, found: list[float]) -> float:
-        """Return the distance from the mean of updates. Gradients of one micro-batch may differ, so
-        each contributor counts with one of the updates that it has offered for the micro-batches in
-        the commit."""
+        """Return the distance of the result from the nearest possible mean of updates. In such a
+        round, gradients of the same micro-batch may differ. So each contributor is represented by
+        one of the updates that it has offered for its micro-batches in the commit."""
         named = self._named[self.stage_of[self.peer]]
         offers = [self.computed.offered[each.peer, round_id, each.micro_batches] for each in named]
         weights = [len(each.micro_batches) / self.micro_batches for each in named]
@@ -166,10 +167,10 @@ class _Activations:
     """Activations that one incarnation has received.
 
     Attributes:
-        arrived: Id of a payload -> the payload (kept so that no other object gets its id), its
-            sender, the sender's incarnation and the message.
-        latest: Sender, round and micro-batch -> incarnation and attempt that the sender named last.
-        computed: Rounds and micro-batches that were computed in this round.
+        arrived: ``id`` of a payload -> (payload, sender, incarnation of the sender, message). The
+            payload is stored so that no other object gets the same ``id``.
+        latest: (sender, round, micro-batch) -> latest incarnation and attempt of the sender.
+        computed: (round, micro-batch) of the micro-batches that were computed in this round.
     """
 
     arrived: dict[int, tuple[Payload, PeerId, int, Activation]] = field(default_factory=dict)
@@ -179,8 +180,7 @@ class _Activations:
 
 class UsesNothingOld(StageChecker):
     """S22: a member begins to compute only on an activation of the latest attempt that its sender
-    has announced. The activation does not come from an incarnation of the sender before the
-    recorded one."""
+    has announced, and not on an activation of a former incarnation of the sender."""
 
     invariant = "S22"
     _activations = PerLife(_Activations)
@@ -200,7 +200,7 @@ class UsesNothingOld(StageChecker):
 
     @on_report("stage_rebuilt", "restored")
     def forget_attempts(self, report: Report) -> None:
-        # Before that it did not take part, and rejected all messages.
+        # Until now the peer took no part, and rejected all messages.
         self._activations.latest.clear()
 
     @on_effect
@@ -214,7 +214,7 @@ class UsesNothingOld(StageChecker):
     def judge(self, run: RunForward) -> None:
         known, place = self._activations, (run.round_id, run.micro_batch)
         if run.payload is None or run.audit or place in known.computed:
-            return  # It computes again on the same input.
+            return  # computed again, on the same input
         known.computed.add(place)
         _, sender, life, message = known.arrived.get(id(run.payload), (None, -1, -1, None))
         text = f"micro-batch {run.micro_batch} of round {run.round_id} is computed on"
@@ -227,12 +227,12 @@ class UsesNothingOld(StageChecker):
 
 
 class GoesOnTogether(StageChecker):
-    """S23: a stage applies a round only when every other stage has committed it."""
+    """S23: a stage applies a round only after all other stages have committed it."""
 
     invariant = "S23"
 
     def make_records(self) -> None:
-        # number of rounds for which a member of the stage had all commits
+        # For each stage, the number of rounds whose commits a member has reported as complete.
         self._committed = [0] * len(self.stages)
 
     @on_effect
@@ -252,11 +252,11 @@ class GoesOnTogether(StageChecker):
 
 
 class FindsLiarsAlone(StageChecker):
-    """S25: audits find no honest peer, if no stage has more Byzantine members than it tolerates. A
-    peer in quarantine computes nothing, and has no micro-batch in a commit."""
+    """S25: audits find no honest peer, unless a stage has more Byzantine members than it tolerates.
+    A peer in quarantine computes nothing, and has no micro-batch in a commit."""
 
     invariant = "S25"
-    # peers in quarantine in each peer's view, and the changes of the present commit
+    # Peers in quarantine in the peer's view, and changes by the present commit.
     _locked = PerLife(set[PeerId])
     _changes = PerLife(list[Report])
 
@@ -281,8 +281,8 @@ class FindsLiarsAlone(StageChecker):
 
     @on_effect
     def judge_commit(self, committed: Committed) -> None:
-        """Check that no peer in quarantine has computed micro-batches of this round. The changes
-        in a commit apply from the next round."""
+        """Check that no peer in quarantine has micro-batches in this commit. The changes of
+        quarantine in a commit apply from the next round on."""
         working = {c.peer for c in committed.commit.contributors if c.micro_batches}
         locked = sorted(working & self._locked)
         text = f"round {committed.commit.round_id} has micro-batches of {locked}, in quarantine"
@@ -296,8 +296,8 @@ class FindsLiarsAlone(StageChecker):
 
 
 class StageGoesOn(StageChecker):
-    """S26: a stage is rebuilt only if no running peer holds its state, and continues in the round
-    of the other stages."""
+    """S26: a stage is rebuilt only if no running member holds its state, and then continues in the
+    round of the other stages."""
 
     invariant = "S26"
 
@@ -316,13 +316,13 @@ class StageGoesOn(StageChecker):
 
 
 class SharesAlike(StageChecker):
-    """S28: members of a stage with the same history agree on the shares of the micro-batches, and
-    no share is more than ``SPEED_RATIO_MAX`` times another."""
+    """S28: members of a stage with the same history agree on the shares of the micro-batches. The
+    largest share is at most ``SPEED_RATIO_MAX`` times the smallest."""
 
     invariant = "S28"
 
     def make_records(self) -> None:
-        # by stage, round, and the hash of the previous round
+        # (stage, round, hash of the previous round) -> shares.
         self._weights: dict[tuple[int, int, bytes], Mapping[PeerId, float]] = {}
 
     @on_effect
@@ -340,8 +340,8 @@ class SharesAlike(StageChecker):
 
 @dataclass(slots=True)
 class _CountedRound:
-    """The round of an incarnation: the micro-batches counted by each peer and incarnation, and
-    those that have been in the local sum."""
+    """The present round of an incarnation. ``reports`` is peer -> (incarnation, its last report of
+    counted micro-batches). ``had`` has the micro-batches that were in the local sum."""
 
     round_id: int = -1
     reports: dict[PeerId, tuple[int, Counted]] = field(default_factory=dict)
@@ -350,7 +350,7 @@ class _CountedRound:
 
 class LeavesWhatIsCounted(StageChecker):
     """S31: a member of the first stage does not begin a micro-batch that a reachable member has
-    announced as counted, except for those that have been in its own sum."""
+    reported as counted. Micro-batches that were in its own sum are excepted."""
 
     invariant = "S31"
     _rounds = PerLife(_CountedRound)
@@ -392,8 +392,8 @@ class LeavesWhatIsCounted(StageChecker):
 
 
 class SendsToWhoHasBegun(StageChecker):
-    """S33: an activation is sent only to a peer that has begun a round in the incarnation that its
-    sender has recorded. Otherwise the node would drop the payload, and the sender wait for a
+    """S33: an activation is sent only to a peer whose recorded incarnation has begun a round.
+    Otherwise the receiving node would drop the payload, and the sender would wait for a
     gradient."""
 
     invariant = "S33"
@@ -417,6 +417,6 @@ class SendsToWhoHasBegun(StageChecker):
         to, host = send.peer, self.swarm.hosts.get(send.peer)
         member = self.core.membership.members.get(to)
         if host is None or member is None or member.incarnation != host.incarnation:
-            return  # the sender cannot have that incarnation
+            return  # the sender does not know the new incarnation yet
         text = f"micro-batch {sent.micro_batch} of round {sent.round_id} is sent to peer {to}"
         self.demand(to in self._begun, f"{text}, which has begun no round")
