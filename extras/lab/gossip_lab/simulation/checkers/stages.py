@@ -14,7 +14,7 @@ from .watching import Watching
 
 
 class _OfStage(Mapping[PeerId, Any]):
-    """Values of the members of one stage, selected from those of all peers."""
+    """View of a mapping from peers, with only the members of one stage."""
 
     def __init__(self, of_all: Mapping[PeerId, Any], members: Collection[PeerId]) -> None:
         self._of_all, self._members = of_all, members
@@ -32,8 +32,8 @@ class _OfStage(Mapping[PeerId, Any]):
 
 
 class StageWorld:
-    """View of a swarm with only the members of one stage. Everything else is that of the whole
-    swarm."""
+    """View of a swarm in which only the members of one stage are visible. Everything else is as in
+    the whole swarm."""
 
     def __init__(self, swarm: AnySwarm, members: Collection[PeerId]) -> None:
         self._swarm, self._members = swarm, frozenset(members)
@@ -53,7 +53,8 @@ class StageWorld:
 
 
 class StagePanel(Panel):
-    """Panel for the events of one stage. Another panel has the onlookers."""
+    """Panel for the events of one stage. Another panel calls the observers that its checkers
+    read."""
 
     def __init__(self, members: Collection[PeerId], checkers: Iterable[Watching]) -> None:
         super().__init__(checkers, has_onlookers=False)
@@ -63,7 +64,7 @@ class StagePanel(Panel):
             setattr(self, moment, self._for_members(getattr(self, moment)))
 
     def world(self, swarm: AnySwarm) -> Any:
-        """Return the view of the swarm for the stage's checkers."""
+        """Return the view of the swarm that the stage's checkers receive."""
         if self._seen is None or self._seen[0] is not swarm:
             self._seen = swarm, StageWorld(swarm, self.members)
         return self._seen[1]
@@ -83,25 +84,25 @@ class StagePanel(Panel):
 
 
 class StagePanels:
-    """A panel for each stage, and one for all of them together.
+    """The panels of a pipeline: a panel for each stage, and a panel for the whole swarm.
 
     Args:
-        stages: The panel of each stage.
-        together: Panel of the checkers that watch all stages.
+        stages: Panel of each stage.
+        together: Panel of the checkers that watch all peers.
     """
 
     def __init__(self, stages: Sequence[StagePanel], together: Panel) -> None:
         self.together = together
-        # ``together`` contains the onlookers
+        # first, because it calls the observers that the stages' checkers read
         self.observers: tuple[Observer, ...] = (together, *stages)
         self._panels: tuple[Panel, ...] = (*stages, together)
 
     def settle(self, swarm: AnySwarm) -> float:
-        """Run the calm phase of all stages at once, as ``Panel.settle`` does."""
+        """Run a common calm phase of all stages, see ``settle``."""
         return settle(self._panels, swarm)
 
     def close(self) -> None:
-        """Let the checkers of all stages judge once more, as ``Panel.close`` does."""
+        """Let the checkers of all panels judge once more, see ``Panel.close``."""
         for panel in self._panels:
             panel.close()
 
@@ -115,5 +116,5 @@ class StagePanels:
 def _added(counts: Iterable[Mapping[str, int]]) -> Counter[str]:
     total: Counter[str] = Counter()
     for each in counts:
-        total.update(each)  # unlike ``+``, it keeps zero counts
+        total.update(each)  # unlike ``+``, ``update`` does not drop zero counts
     return total

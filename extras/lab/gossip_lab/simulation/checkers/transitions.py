@@ -1,7 +1,7 @@
-"""Log of every change in a table of members, including changes that are overwritten before the core
-has handled the event.
+"""Log of all changes in a membership table, including changes that are overwritten within the same
+event.
 
-A watched member gets a class of the same layout, which records changes of its attributes. The
+The class of a watched member is replaced by a subclass that records changes of attributes. The
 member behaves as before.
 """
 
@@ -19,8 +19,8 @@ NOTED = frozenset({"standing", "status", "control", "bulk"})
 
 
 class TableTransition(NamedTuple):
-    """Change of one attribute of one row. The other fields are those of the row after this
-    change."""
+    """Change of one attribute of a table's row. ``before`` is the old value; all other values are
+    those of the row after the change."""
 
     subject: PeerId
     field: str  # one of ``NOTED``, or "enlisted" for a new row
@@ -49,7 +49,7 @@ class _Watched(Member):
         if name not in NOTED:
             object.__setattr__(self, name, value)
             return
-        before = getattr(self, name, None)  # None in an unfinished copy
+        before = getattr(self, name, None)  # None while a copy is being created
         object.__setattr__(self, name, value)
         if before is not None and before != value:
             for sink in self.sinks:
@@ -57,11 +57,10 @@ class _Watched(Member):
 
 
 class TableWatch:
-    """Collects the transitions of one membership from now on. Any number of watches may collect
-    from the same one.
+    """Collects the changes of one membership table from now on. Several watches may collect from
+    the same table.
 
-    There are new transitions if ``sink`` is not empty or the length of ``members`` differs from
-    ``count``.
+    There are new changes if ``sink`` is not empty or the length of ``members`` is not ``count``.
     """
 
     def __init__(self, membership: MembershipInspection) -> None:
@@ -87,23 +86,23 @@ class TableWatch:
         self.count = len(self._known)
 
     def fresh(self) -> list[TableTransition]:
-        """Return the transitions since the last call, in order. A new row is reported in its state
-        at the end of its event."""
+        """Return the changes since the last call, in order. For a new row, its values at the end of
+        the event are reported."""
         if len(self.members) != self.count:
             self._add_members()
         if not self.sink:
             return []
         noted = self.sink.copy()
-        self.sink.clear()  # the class keeps appending to this list
+        self.sink.clear()  # cleared in place, because the class appends to this list
         return noted
 
 
 class TableChecker(Checker):
-    """Judges transitions, which its panel collects.
+    """Base of the checkers that judge changes in membership tables. The panel collects the changes.
 
     Attributes:
-        fields: Fields whose changes it judges; empty means all.
-        cause: Event that the peer handled; None if it crashed during the event.
+        fields: Names of the attributes whose changes are judged; empty means all.
+        cause: Event that caused the change; None if the peer crashed during the event.
     """
 
     fields: ClassVar[tuple[str, ...]] = ()
@@ -111,18 +110,18 @@ class TableChecker(Checker):
 
     @abstractmethod
     def judge(self, transition: TableTransition) -> None:
-        """Judge a change of a row."""
+        """Judge one change."""
 
     def is_invented(self, subject: PeerId) -> bool:
-        """Whether an attacker may have invented the incarnation of ``subject`` that the peer has
-        recorded without having received a message from it."""
+        """Whether an attacker may have invented the recorded incarnation of ``subject``: the peer
+        has received no message from it."""
         if not self.circumstances.invented_lives or self.peer == subject:
             return False
         return not self.membership.members[subject].spoken
 
     def lives_of(self, subject: PeerId) -> dict[int, MembershipInspection]:
-        """Return the memberships of a peer, by incarnation. A folder of addresses may name the last
-        one before it runs."""
+        """Return the memberships of a peer; the key is the incarnation. The last incarnation is
+        included even before it runs, because the folder of addresses may name it already."""
         lives = (*self.swarm.past, self.swarm.hosts[subject])
         return {
             host.incarnation: host.membership
@@ -131,15 +130,14 @@ class TableChecker(Checker):
         }
 
     def is_alive(self, subject: PeerId, incarnation: int) -> bool:
-        """Whether exactly this incarnation of a peer runs, and takes part."""
+        """Whether this incarnation of a peer runs, and is alive in its own table."""
         host = self.swarm.hosts[subject]
         if not host.running or host.incarnation != incarnation or host.membership is None:
             return False
         return bool(host.membership.me.status == "alive")
 
     def is_false_death(self, transition: TableTransition) -> bool:
-        """Whether the peer declares another one dead although the incarnation of that number
-        runs."""
+        """Whether the peer declares another peer dead although the declared incarnation runs."""
         subject = transition.subject
         if transition.status != "dead" or subject == self.peer:
             return False
@@ -147,7 +145,7 @@ class TableChecker(Checker):
 
 
 def watch_life(watches: dict[PeerId, TableWatch], swarm: AnySwarm, peer: PeerId) -> None:
-    """Watch the table of a peer that begins an incarnation, if it has one."""
+    """Watch the membership table of a peer that begins an incarnation, if the peer has a table."""
     membership = swarm.hosts[peer].membership
     if membership is not None:
         watches[peer] = TableWatch(membership)

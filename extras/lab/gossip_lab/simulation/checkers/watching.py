@@ -1,5 +1,5 @@
-"""Observers with decorated methods: the decorator names the moment, and the annotation of the last
-parameter names the types.
+"""Observers with decorated methods. The decorator determines when a method is called, and the
+annotation of its last parameter determines for which types.
 
     class CountsPushes(Watching):
         @on_event
@@ -39,10 +39,10 @@ class _Handler(NamedTuple):
     """A decorated method.
 
     Attributes:
-        kinds: Types of events, effects or messages that it watches.
-        carried: Whether its first parameter is ``Received`` or ``Send``, and the second their
-            message.
-        reports: Names of the reports that it watches; empty means any effect.
+        kinds: Types of events, effects or messages for which the method is called.
+        carried: Whether the method has two parameters: a ``Received`` or ``Send``, and its message.
+        reports: Names of the reports for which the method is called; empty if it does not watch
+            reports.
     """
 
     name: str
@@ -67,7 +67,7 @@ around_event = _declare("around_event")
 
 
 def on_report(*events: str) -> Callable[[Method], Method]:
-    """Watch the reports of these names."""
+    """Make a decorator for methods that watch reports with these names."""
     return _declare("on_effect", *events)
 
 
@@ -85,12 +85,13 @@ def _handlers_of(owner: type) -> tuple[_Handler, ...]:
 
 
 class Watching(Observer):
-    """An observer that calls each decorated method for the types of its annotation.
+    """Base of observers with decorated methods.
 
     Attributes:
-        needs: Inspection of the peer without which no decorated method is called: of the rounds (of
-            a whole peer), of rolling or gossip rounds. Empty if the methods are always called.
-        swarm, peer: Place of the event or effect.
+        needs: Part of the peer's inspection that decorated methods need: ``rounds`` (a full core),
+            ``rolling`` or ``gossip``. They are called only for peers with this part; if ``needs``
+            is empty, for all peers.
+        swarm, peer: Swarm and peer of the present event or effect.
     """
 
     needs: ClassVar[Literal["", "rounds", "rolling", "gossip"]] = "rounds"
@@ -106,11 +107,13 @@ class Watching(Observer):
 
     @cached_property
     def _suspended(self) -> dict[tuple[PeerId, str], Iterator[None]]:
-        """Methods around an event that wait for its end, by peer and name."""
+        """(peer, method name) -> suspended generator of a method that waits for the end of the
+        event."""
         return {}
 
     def sent(self, kind: type[M], to: PeerId) -> list[M]:
-        """Return the messages of a type that the last event made its peer send to peer ``to``."""
+        """Return the messages of a type that the core has sent to ``to`` because of the present
+        event."""
         return [
             effect.message
             for effect in self.swarm.asked
@@ -131,7 +134,7 @@ class Watching(Observer):
 
     @property
     def clock_s(self) -> float:
-        """Time by the clock of the peer's machine."""
+        """Time of the clock of the peer's machine, in seconds."""
         return float(self.host.machine.clock_s(self.swarm.now_ns))
 
     @property
@@ -187,7 +190,8 @@ class Watching(Observer):
 
     def _begin(self, name: str, method: Callable[..., Iterator[None]]) -> Callable[..., None]:
         def begin(*what: Any) -> None:
-            self._suspended.pop((self.peer, name), None)  # the peer was killed during that event
+            # Left over if the peer was killed during an event.
+            self._suspended.pop((self.peer, name), None)
             suspended = method(*what)
             if next(suspended, name) is None:
                 self._suspended[self.peer, name] = suspended
@@ -213,11 +217,11 @@ class Watching(Observer):
         self.end_life()
 
     def begin_life(self) -> None:
-        """Handle the start of an incarnation of the peer: the core exists and has handled no event
+        """Handle the start of an incarnation of the peer. Its core exists, but has handled no event
         yet."""
 
     def resume_life(self) -> None:
-        """Handle the end of a pause: the process has handled no event yet."""
+        """Handle the end of a pause. The process has handled no event since."""
 
     def end_life(self) -> None:
-        """Handle the kill of the process; its core can still be read."""
+        """Handle the kill of the process. Its core can still be read."""

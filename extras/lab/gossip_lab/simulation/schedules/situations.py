@@ -1,11 +1,10 @@
-"""Situations that random faults rarely cause. Some rules of the protocol exist only
-for them.
+"""Situations that random faults rarely cause. Some rules of the protocol are needed only in such
+situations.
 
-Examples: most of a swarm leaves at once. A Byzantine server repeatedly gets state requests from
-    peers
-that leave and return. A link is so slow that commits are late for seconds. A node is overloaded,
-without any other fault. A share of the random schedules is one of these situations: its seed,
-its times and the size of its swarm stay as drawn, if possible.
+Examples: most of a swarm leaves at once. A Byzantine server keeps receiving state requests from
+peers that leave and return. A link is so slow that commits are seconds late. A node is overloaded,
+and there is no other fault. Some random schedules are replaced by a situation. It keeps their seed,
+their times and, if possible, their number of peers.
 """
 
 from __future__ import annotations

@@ -72,7 +72,7 @@ class WaitsForNobodyInVain(Checker):
 
     @on_event
     def record_ack(self, event: Received, ack: Ack) -> None:
-        if ack.progress.step > 0:  # its trainer has a state
+        if ack.progress.step > 0:  # the trainer has a state
             self._silent.discard(ack.target)
 
     @on_event

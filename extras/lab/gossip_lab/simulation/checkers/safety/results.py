@@ -1,5 +1,5 @@
-"""S11: a committed or applied result is the rule's result on those rows, a rule has a result if it
-gets enough updates, and the move of a peer towards others is right."""
+"""S11: a committed or applied result is the rule's result for its rows, a rule with enough updates
+has a result, and a peer moves by the right fraction towards other peers."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ from gossip.core import Aggregate, Aggregated, Apply, Committed, Contributed, Pa
 from gossip_lab.simulation.checkers.base import Checker, PerLife, keep_latest
 from gossip_lab.simulation.checkers.watching import on_effect, on_event
 
-KEPT = 64  # requests of a peer, and rounds with known updates
+KEPT = 64  # number of requests and rounds that are stored per peer
 
 
 @dataclass(slots=True)
 class _Question:
     ask: Aggregate
-    attempt: int | None  # of the request, in rolling rounds
+    attempt: int | None  # attempt of the request, in rolling rounds
     answer: Aggregated | None = None
 
 
 class CommitsWhatTheRuleSaid(Checker):
-    """S11: a server commits the result of the rule for the rows of that attempt, and names exactly
-    these, with the weights of the rule. Those rows are the contributions of their peers' trainers
-    to this round."""
+    """S11: a server commits the rule's result for the rows of its attempt. The commit names exactly
+    the peers of these rows, with the rule's weights. Each row is what the trainer of its peer has
+    contributed to this round."""
 
     invariant = "S11"
     needs = "rolling"
-    # the last request for a result, by round and shard
+    # (round, shard) -> last request for a result.
     _questions = PerLife(dict[tuple[int, int], _Question])
 
     def make_records(self) -> None:
-        # round -> shards, of all incarnations
+        # Peer -> round -> shards of each contribution, of all incarnations.
         self._contributed: dict[PeerId, dict[int, list[tuple[bytes, ...]]]] = defaultdict(dict)
 
     @on_event
@@ -82,13 +82,13 @@ class CommitsWhatTheRuleSaid(Checker):
             self.demand(not commit.contributors, f"{commits} without a request to its rule")
             return
         ask, answer = question.ask, question.answer
-        if ask.step != "combine":  # otherwise it names the decision: ``DecidesTogether``
+        if ask.step != "combine":  # see ``DecidesTogether`` for "combine"
             rows = [row for row in ask.rows if ask.step == "whole" or row.peer in ask.peers]
             averaged = [(row.peer, row.samples) for row in rows if commit.digest]
             named = [(c.peer, c.samples) for c in commit.contributors]
             self.demand(named == averaged, f"{commits}, names {named} and averaged {averaged}")
         if question.attempt != commit.made_at:
-            # requested and finished in one event: the inspection no longer shows the request
+            # The request was made and finished in one event, so its attempt is not known.
             return
         if answer is None:
             raise self.violated(f"{commits} before its rule has finished")
@@ -123,20 +123,20 @@ class CommitsWhatTheRuleSaid(Checker):
 
 @dataclass(slots=True)
 class _RuleAsked:
-    """Request to the rule in a gossip round, and its reply."""
+    """Request to the rule in a gossip round, and the rule's output."""
 
     ask: Aggregate
     output: Payload | None = None
 
 
 class AppliesWhatTheRuleSaid(Checker):
-    """S11, of gossip rounds: a peer applies the rule's result on the gradients, or its own
-    gradient if it is alone or the rule failed. It moves towards the others as the rule determines,
-    by a fraction that keeps a part of its own: at most k/(k+1) with k others."""
+    """S11, in gossip rounds: a peer applies the rule's result for the gradients, or its own
+    gradient if it is alone or the rule failed. It moves its parameters towards the rule's result
+    for the parameters, by a fraction of at most k/(k+1) with k other peers."""
 
     invariant = "S11"
     needs = "gossip"
-    _asked = PerLife(dict[int, _RuleAsked])  # of the present round, by ticket
+    _asked = PerLife(dict[int, _RuleAsked])  # ticket -> request of the present round
     _own = PerLife[Contributed | None]()
 
     @on_event
@@ -211,11 +211,10 @@ class AppliesWhatTheRuleSaid(Checker):
 
 
 class RuleAnswers(Checker):
-    """S11: a rule returns a finite aggregate if it receives enough finite updates for
-    f Byzantine peers.
+    """S11: a rule returns a finite aggregate if it receives enough finite updates to tolerate f
+    Byzantine peers.
 
-    Differences of parameters are excepted: those of Byzantine peers may be too far apart for
-    float32.
+    Differences of parameters are excepted, because those of Byzantine peers may overflow float32.
     """
 
     invariant = "S11"

@@ -1,4 +1,4 @@
-"""S8-S10: the rounds that are applied, and that all peers apply the same."""
+"""S8-S10: every peer applies each round once, and all peers apply the same rounds."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ from gossip_lab.simulation.world import AnySwarm, ToyTrainer
 
 OFFERS_KEPT = 512
 FORKS_AFTER_S = 6.5
-"""Two round timeouts and the messages between them. After this time since the network was uneven,
-no second commit of a round appears. A peer that was paused moves from attempt to attempt until a
-server sends it the commit again (seed 1980: 6.02 s)."""
+"""Time after which no second commit of a round appears, counted from the last time at which the
+network treated messages unequally: two round timeouts and some messages. A peer that was paused
+goes through the attempts until a server sends it the commit again (seed 1980: 6.02 s)."""
 
 
 def rule_has_enough(core: Inspection, here: Collection[PeerId]) -> bool:
-    """Whether the rule has a result for the updates of the peers in ``here``; if not, a quorum
-    of ``majority`` waits."""
+    """Whether the updates of the peers in ``here`` are enough for the rule. If not, rounds with the
+    quorum ``majority`` wait."""
     rounds = core.rolling
     if rounds is None or core.settings.rounds.quorum == "available":
         return True
@@ -62,7 +62,7 @@ def rule_has_enough(core: Inspection, here: Collection[PeerId]) -> bool:
 @dataclass(slots=True)
 class _Place:
     """Position of an incarnation in its history. ``restored`` is the next round of a state that was
-    loaded and is not adopted yet."""
+    loaded but not adopted yet."""
 
     next_round: int = 0
     head: bytes = b""
@@ -70,10 +70,10 @@ class _Place:
 
 
 class AppliedOnce(Checker):
-    """S8: an incarnation applies every round of its lineage once and in order, each chained to the
-    one before, and is requested to compute each round once.
+    """S8: an incarnation applies every round of its lineage once and in order. Each round is
+    chained to the previous round by its hash. The trainer is requested to compute each round once.
 
-    In gossip rounds, which may be skipped, the rounds that an incarnation applies ascend.
+    In gossip rounds an incarnation may skip rounds, so the applied rounds only have to ascend.
     """
 
     invariant = "S8"
@@ -94,8 +94,8 @@ class AppliedOnce(Checker):
 
     @on_report("restored")
     def settle(self, report: Report) -> None:
-        """Record the adoption of a loaded state. Commits kept for its next rounds may be applied
-        within the same event."""
+        """Record that the peer adopted a loaded state. Stored commits of the next rounds may be
+        applied within the same event."""
         place = self._places
         if place.restored is None:
             return
@@ -115,12 +115,12 @@ class AppliedOnce(Checker):
 
     @on_effect
     def forget_round(self, effect: Restore) -> None:
-        self._started = None  # With another state the same round is a different computation.
+        self._started = None  # after a restore, the same round is computed from another state
 
     @on_effect
     def judge_start(self, start: StartRound) -> None:
         before, self._started = self._started, start
-        # It may be started again when the samples of the round become known.
+        # A round that was started without samples may be started again with samples.
         self.demand(
             before is None
             or start.round_id > before.round_id
@@ -175,23 +175,23 @@ PARAMETERS, AGREED = "parameters", "roster, trust or data cursor"
 
 
 class IdenticalReplicas(Checker):
-    """S9: peers in the same round with the same history hold the same parameters, roster, trust and
-    data cursor, to the last bit."""
+    """S9: peers in the same round with the same history have bitwise equal parameters, rosters,
+    trust and data cursors."""
 
     invariant = "S9"
     needs = "rolling"
 
     def make_records(self) -> None:
-        # kind -> round and history -> its value, and the peer that had it first
+        # Kind -> (round, hash of the history) -> (value, first peer with it).
         self._known: dict[str, dict[tuple[int, bytes], tuple[Any, PeerId]]] = {
             PARAMETERS: {},
             AGREED: {},
         }
 
     def end_life(self) -> None:
-        """Drop initial states that no peer still has. The last holder of the state that the
-        run began with may die before any round is over; the remaining peers then begin with another
-        one."""
+        """Drop recorded initial states that no running peer has. The only holder of the initial
+        state may die before the first round ends; the remaining peers then begin with another
+        initial state."""
         others = [other for other in self.swarm.up if other != self.peer]
         cores = [self.swarm.inspections[p] for p in others if p in self.swarm.inspections]
         if any(core.rounds.round_id > 0 for core in cores):
@@ -203,7 +203,7 @@ class IdenticalReplicas(Checker):
 
     @on_effect
     def compare_before(self, effect: Apply) -> None:
-        self._compare()  # the result of the previous rounds
+        self._compare()  # state before the round is applied
 
     @after_event
     def compare_restored(self, event: Restored) -> None:
@@ -246,8 +246,9 @@ def _short(value: Any) -> str:
 
 
 def _with_newcomers(swarm: AnySwarm, core: Inspection, rounds: RollingInspection, need: int) -> int:
-    """Return the number of answers that must arrive if newcomers replace members of the roster that
-    have ended: those of all members that have not ended."""
+    """Return the number of replies that a server must wait for: ``need``, or fewer if running
+    newcomers can replace ended members of the roster. In this case the replies of all members that
+    have not ended are enough."""
     left = [
         p
         for p in rounds.roster
@@ -262,19 +263,19 @@ def _with_newcomers(swarm: AnySwarm, core: Inspection, rounds: RollingInspection
 
 
 class OneHistory(Checker):
-    """S10: at most one digest of a round is committed.
+    """S10: for each round, at most one digest is committed.
 
-    If commits can get lost between running peers, two digests may be committed and healed later.
-    The following always holds:
+    If commits can be lost between running peers, two digests may be committed, and the fork is
+    healed later. The following always holds:
 
     - A server makes one commit per attempt, in its turn, with the replies of a quorum and of as
-    many
-      peers as the rule needs. Exceptions: it lets a peer join or leave, or some of a quorum keep a
-      result that it has rejected and no other peer can arrive.
-    - No peer that has moved on to a later attempt accepts a commit of an earlier one, not even its
-      own.
-    - Peers that have announced their departure do not count towards the majority: so none of them
-      has answered in a round from that one on.
+      many peers as the rule needs. There are two exceptions. A round that lets a peer join or leave
+      may have fewer replies than the rule needs. Peers that hold a result that the server has
+      rejected count towards its quorum if no other peer can reply.
+    - A peer that has moved on to a later attempt accepts no commit of an earlier attempt, not even
+      its own.
+    - Peers that have announced to leave before a round do not count towards its majority. So they
+      have not replied in this or a later round.
     """
 
     invariant = "S10"
@@ -283,16 +284,14 @@ class OneHistory(Checker):
 
     def make_records(self) -> None:
         self._calm_at: float | None = None
-        # the round before which each peer has announced that it leaves
+        # Peer -> round before which it has announced to leave.
         self._leaves: dict[PeerId, int] = self.per_life()
         self._made: dict[tuple[bytes, int, int, int], tuple[Life, bytes]] = {}
         self._applied: dict[
             tuple[bytes, int, int], dict[bytes, PeerId]
-        ] = {}  # parent, round, shard -> digest -> the peer that had it first
+        ] = {}  # (parent, round, shard) -> digest -> first peer with it
         self._orders: dict[tuple[int, bytes], tuple[tuple[PeerId, ...], ...]] = {}
-        self._began_at: dict[
-            tuple[int, bytes], float
-        ] = {}  # time at which the first peer was in it
+        self._began_at: dict[tuple[int, bytes], float] = {}  # time at which the first peer began it
 
     def begin_calm(self) -> None:
         self._calm_at = self.now
@@ -313,8 +312,8 @@ class OneHistory(Checker):
             rounds.round_id <= commit.round_id and rounds.shards[commit.shard].commit is None
         ):
             return
-        # A peer that was paused moves on before it handles the commit: as the server of that
-        # attempt it may re-issue it.
+        # A peer that was paused moves on to a later attempt before it handles the commit. If it is
+        # the server of this attempt, it may send the commit under it.
         moved = {"round": commit.round_id, "shard": commit.shard, "server": self.peer}
         self.demand(
             commit.attempt >= attempt
@@ -358,7 +357,7 @@ class OneHistory(Checker):
             return
         shard = rounds.shards[ask.shard]
         if shard.commit is not None or shard.served.ticket != ask.ticket:
-            return  # finished within the same event
+            return  # already finished in this event
         answers = shard.served.answers
         closes = f"closes round {ask.round_id}, shard {ask.shard}, attempt {shard.served.attempt}"
         gone = [
@@ -425,7 +424,7 @@ class OneHistory(Checker):
     def _compare(self, commit: Commit) -> None:
         known = self._applied.setdefault((commit.parent, commit.round_id, commit.shard), {})
         self.judged += 1
-        # Other peers may later accept a second digest that was excused when it first appeared.
+        # A second digest is judged only when it first appears. Other peers may accept it later.
         if commit.digest not in known:
             if known and not self._may_fork():
                 digest, holder = next(iter(known.items()))
@@ -436,13 +435,13 @@ class OneHistory(Checker):
             known[commit.digest] = self.peer
 
     def _may_fork(self) -> bool:
-        """Whether commits could get lost between running peers now, or so recently that one of them
-        may still appear."""
+        """Whether commits may be lost between running peers, or were lost so recently that a lost
+        commit may still appear."""
         if not self.circumstances.forks:
             return False
         if self.circumstances.forking_lies and not self._is_calm():
-            # An attack may have effects long afterwards, but not after all peers have compared
-            # their results
+            # An attack may have effects long afterwards, but not in the calm phase, in which all
+            # peers have compared their results.
             return True
         return self.now - self.disturbances.uneven_until <= FORKS_AFTER_S
 
@@ -450,8 +449,8 @@ class OneHistory(Checker):
         return self._calm_at is not None and self.now - self._calm_at > FORKS_AFTER_S
 
     def _slept_through(self, commit: Commit) -> bool:
-        """Whether the peer was paused while the others rejected this result of a Byzantine server,
-        which sends it unchanged to any peer that returns into that round (seed 20340163)."""
+        """Whether the peer was paused while other peers rejected this result of a Byzantine server.
+        The server may send its result again to peers that return to this round (seed 20340163)."""
         lies = commit.server in self.circumstances.equivocating
         if not lies or not self.circumstances.splitting_lies or self._is_calm():
             return False

@@ -1,5 +1,5 @@
-"""S10, of rounds with shards that decide together: one decision a round, based on measured
-statistics, and followed by all."""
+"""S10, in rounds whose shards decide together: each round has one decision, which is based on
+measured statistics and followed by all servers."""
 
 from __future__ import annotations
 
@@ -17,29 +17,30 @@ from gossip_lab.simulation.checkers.base import Checker, PerLife, keep_latest
 from gossip_lab.simulation.checkers.watching import after_event, on_effect, on_event
 
 KEPT = 1024
-"""Rounds and shards: more than any peer is behind."""
+"""Number of stored (round, shard) records: more than any peer is behind."""
 
 
 class DecidesTogether(Checker):
-    """S10, of a round with shards that decide together.
+    """S10, in rounds whose shards decide together.
 
-    The commits of all shards with a change name the same updates with the same weights, as
-    a commit of the first shard did. The decision is based on the statistics of the shards' servers.
-    Its server holds no other shard's result, as an earlier decision made that one. A server
-    combines by the decision, and only updates that it has measured itself. (``OneHistory`` checks
-    that there is one commit of the first shard.)
+    The commit of the first shard has the decision: the used updates and their weights. The commits
+    of all other shards with a result name the same updates and weights. The decision is based on
+    statistics that the servers of the shards have measured. A server that holds the result of
+    another shard makes no decision, because this result shows that there was one. A server combines
+    updates as decided, and only updates that it has measured itself. (``OneHistory`` checks that
+    the first shard has only one commit.)
     """
 
     invariant = "S10"
     needs = "rolling"
-    # ticket -> round and shard that is measured
+    # Ticket of a request -> (round, shard) that is measured.
     _asked = PerLife(dict[int, tuple[int, int]])
     _own = PerLife(dict[tuple[int, int], bytes])
 
     def make_records(self) -> None:
-        # round and shard -> statistics that any peer has measured
+        # (round, shard) -> digests of the statistics that any peer has measured.
         self._measured: dict[tuple[int, int], set[bytes]] = {}
-        # by round and parent
+        # (round, parent) -> contributors of the first shard's commits.
         self._decided: dict[tuple[int, bytes], set[tuple[Contribution, ...]]] = {}
 
     @on_event
@@ -68,7 +69,7 @@ class DecidesTogether(Checker):
         elif ask.step == "combine" and self.rolling.round_id == ask.round_id:
             self._judge_weights(
                 ask
-            )  # otherwise it has moved to another round within the same event
+            )  # not judged if the peer has moved to another round in this event
 
     def _judge_parts(self, ask: Aggregate) -> None:
         common = set.intersection(*[set(part.peers) for part in ask.parts])
@@ -126,7 +127,7 @@ class DecidesTogether(Checker):
         if not self.core.settings.cross_shard or commit.shard == 0 or not commit.digest:
             return
         if self.peer in liars or commit.server in liars:
-            return  # They have a different result.
+            return  # a Byzantine peer may have a different result
         decided = self._decided.get((commit.round_id, commit.parent), set())
         self.demand(
             commit.contributors in decided,

@@ -1,5 +1,5 @@
-"""S24, S27: the state and the samples from which an update is computed, and the part of the model
-that a round trains."""
+"""S24, S27: the parameters and samples from which an update is computed, and the fragment of the
+model that a round exchanges."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from gossip_lab.simulation.world import ToyTrainer
 
 
 class TakesTurns(Checker):
-    """S27: fragments of a model take turns by the number of steps in the history of their peer. An
-    aggregate moves the fragment in turn, and updates are requested for no other. A collective
-    operation is not a step."""
+    """S27: the fragments of a model take turns. The number of steps in a peer's history determines
+    the fragment of a round: updates are requested for this fragment, and the aggregate changes only
+    this fragment. Collective operations are not steps."""
 
     invariant = "S27"
     needs = "rolling"
-    _before = PerLife(dict[int, int])  # steps before a round that is not applied yet
+    _before = PerLife(dict[int, int])  # unapplied round -> number of steps before
 
     def make_records(self) -> None:
-        # By the chain before a round: steps in that history, roster and number of the next round.
+        # Hash of a history -> (number of its steps, roster of the next round, next round).
         self._steps: dict[bytes, tuple[int, tuple[PeerId, ...], int]] = {}
 
     @on_effect
     def judge_operations(self, start: StartRound) -> None:
         known = self._steps.get(self.rolling.chain)
-        # A Byzantine peer may misstate the round of its state.
+        # A Byzantine donor may have misstated the round of its state, so the rounds are compared.
         if known is not None and self.rolling.round_id == start.round_id == known[2]:
             self.demand(
                 start.round_id - start.collectives == known[0],
@@ -37,12 +37,11 @@ class TakesTurns(Checker):
     def follow(self, committed: Committed) -> None:
         commit, settings = committed.commit, self.core.settings
         if commit.shard or getattr(self.trainer, "fragments", 1) == 1:
-            return  # collected values are named with the first shard
+            return  # only the first shard's commit has collected values
         beginning = (0, settings.peers, 0) if commit.round_id == 0 else None
         known = self._steps.get(commit.parent, beginning)
         if known is None or known[2] != commit.round_id:
-            # Its history has a beginning that no peer has applied, or that an attacker has
-            # renumbered
+            # The history before is not known, or an attacker has changed its round number.
             return
         before, roster, _ = known
         operation = len(commit.collected) > settings.callers_too_few(len(roster))
@@ -54,7 +53,7 @@ class TakesTurns(Checker):
     def judge_moved(self, event: Applied) -> None:
         before, trainer = self._before.pop(event.round_id, None), self.trainer
         if before is None or trainer.moved[0] != event.round_id:
-            return  # It changed nothing.
+            return  # the round changed nothing
         self.demand(
             trainer.moved[1] == before % trainer.fragments,
             f"round {event.round_id} has moved fragment {trainer.moved[1]} of {trainer.fragments}, "
@@ -63,9 +62,10 @@ class TakesTurns(Checker):
 
 
 class ComputedInTurn(Checker):
-    """S24: an update is computed from its peer's present parameters or, if a trainer computes
-    beside a round, from those one round older, always of the same history. It uses the samples that
-    its peer has in its round. Without any fault all updates computed beside a round are offered."""
+    """S24: an update is computed from the peer's present parameters, and on the samples that are
+    assigned to the peer in this round. A trainer that computes the next update during a round uses
+    parameters of the same history that lack this round. Without faults, all updates that were
+    computed during a round are offered."""
 
     invariant = "S24"
     _given = PerLife[StartRound | None]()
@@ -81,7 +81,7 @@ class ComputedInTurn(Checker):
         if given is None or made_of is None or not event.samples:
             return
         if not made_of.round_id == given.round_id == event.round_id:
-            return  # the trainer has started another round, and the core drops this update
+            return  # the trainer has started another round; the core drops this
         here = f"its update of round {given.round_id} is of"
         self.demand(
             made_of.lacks <= trainer.overlap, f"{here} parameters that lack {made_of.lacks} rounds"

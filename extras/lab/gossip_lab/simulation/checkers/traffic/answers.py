@@ -1,5 +1,5 @@
-"""S15: a message with a cause is sent once for it: one reply for each request, and one commit for
-each reason to send it."""
+"""S15: a message that needs a cause is sent once per cause: one reply per request, and one commit
+per reason to send it."""
 
 from __future__ import annotations
 
@@ -42,18 +42,18 @@ _REPLIES: dict[type, str] = {
     **dict.fromkeys((Update, UpdateRequest, CommitRequest, NotServing), "refusals"),
     **dict.fromkeys((StateRequest, StateOffer, StateAttestation), "states"),
 }
-"""Kind of reply to which a request or a reply belongs. A request gets one. A request to probe
-another peer ends in an ack or a nack."""
+"""Message type -> kind of exchange, for requests and replies. Each request is followed by one reply
+of its kind. The reply to a request for an indirect probe is an ack or a nack."""
 
 
 class AnswersOnce(Checker):
-    """S15: no peer gets more replies than it has sent requests. A peer that has offered an update
-    may withdraw it, once, with the reply that it does not serve that attempt."""
+    """S15: a peer sends no more replies to another peer than it has received requests from it. A
+    peer that has offered an update may withdraw it once, with the message ``NotServing``."""
 
     invariant = "S15"
     needs = ""
     _owed = PerLife(Counter[tuple[PeerId, str]])
-    # key: receiver, round, shard and attempt
+    # (receiver, round, shard, attempt) of each offered update.
     _offered = PerLife(set[tuple[PeerId, int, int, int]])
 
     @on_event
@@ -95,17 +95,17 @@ class AnswersOnce(Checker):
 
 
 class CommitsForAReason(Checker):
-    """S15: a peer is sent a commit of a shard at most once for each reason.
+    """S15: a peer sends another peer the commit of a shard at most once per reason.
 
-    Reasons are: the commit has been made; a server receives it; a peer at a later attempt than the
-    one that made it receives it. An update, query or request that arrives after the commit is also
-    a reason. In a pipeline, so is a repeated report of counted micro-batches.
+    It is a reason that the sender has made the commit, or has received it as the server or in a
+    later attempt than that of the commit. An update or a request from the other peer after the
+    commit is also a reason, and so is, in a pipeline, its repeated report of counted micro-batches.
     """
 
     invariant = "S15"
     _spread = PerLife(Counter[tuple[int, int]])
     _asked = PerLife(Counter[tuple[PeerId, int, int]])
-    # first rounds of each peer's requests for all commits, ascending
+    # Peer -> first rounds of its requests for all commits, ascending.
     _wanted = PerLife(dict[PeerId, list[int]])
     _sent = PerLife(Counter[tuple[PeerId, int, int]])
 
@@ -151,11 +151,11 @@ class CommitsForAReason(Checker):
 def _calls_for_a_commit(
     rounds: RollingInspection, message: Commit | Update | UpdateRequest
 ) -> bool:
-    """Whether a message is a reason to send the commit of its shard."""
+    """Whether the message is a reason to send the commit of its shard."""
     if message.round_id != rounds.round_id or message.shard >= len(rounds.shards):
-        return True  # It may become one when its round begins.
+        return True  # it may become a reason when its round begins
     shard = rounds.shards[message.shard]
-    if not isinstance(message, Commit):  # otherwise the server waits for the update
+    if not isinstance(message, Commit):  # without a commit, the server waits for updates
         return shard.commit is not None or rounds.holds_back
     return shard.commit is None and (
         shard.server_of(shard.attempt) == rounds.local or message.made_at < shard.attempt
@@ -163,21 +163,21 @@ def _calls_for_a_commit(
 
 
 class OffersOnce(Checker):
-    """S15: an update is offered to the server of an attempt once; again if the server requests it.
-    A peer also offers it again if it has restored a state or returned to its own, or (in a
-    pipeline) if another sum is requested.
+    """S15: a peer offers its update once to the server of an attempt. It offers the update again if
+    the server requests it, if the peer has restored a state or has kept its own after a recovery,
+    or (in a pipeline) if another sum is requested.
 
-    The server of an attempt requests the update of each other peer once. It requests it again if
-    others report waiting for its measurements, if the link to the other peer broke, or if that peer
-    has replied that it takes part in no round.
+    The server of an attempt requests each other peer's update once. It requests the update again if
+    other peers report that its statistics are overdue, if the link to the peer broke, or if the
+    peer has replied ``NotServing``.
     """
 
     invariant = "S15"
     _times_sent = PerLife(Counter[tuple[PeerId, type, int, int, int, bytes]])
     _resumed = PerLife(int)
-    # reports by round and shard
+    # (round, shard) -> number of reports that statistics are overdue.
     _overdue = PerLife(Counter[tuple[int, int]])
-    _sums = PerLife(Counter[int])  # requested sums, by round
+    _sums = PerLife(Counter[int])  # round -> number of requested sums
 
     @on_event
     def record_restored(self, event: Restored) -> None:
@@ -209,8 +209,8 @@ class OffersOnce(Checker):
         self._forget(event.sender, lambda place: place == which)
 
     def _forget(self, other: PeerId, chosen: Callable[[tuple[int, int, int]], bool]) -> None:
-        """Allow another request to ``other`` for its update of the chosen rounds, shards,
-        attempts."""
+        """Allow another request to ``other`` for its updates of each (round, shard, attempt) for
+        which ``chosen`` returns True."""
         times = self._times_sent
         for key in [key for key in times if key[:2] == (other, UpdateRequest) and chosen(key[2:5])]:
             del times[key]

@@ -1,7 +1,7 @@
 """S15: the rates at which a peer sends messages.
 
-A peer sends at most about twice the necessary messages of each kind, and each rumor a
-limited number of times. In a settled swarm it sends mostly probes."""
+A peer sends at most about twice the necessary number of messages of each kind, and sends each rumor
+a limited number of times. In a settled swarm it sends hardly anything but probes."""
 
 from __future__ import annotations
 
@@ -35,33 +35,34 @@ from gossip_lab.simulation.checkers.watching import on_effect
 from gossip_lab.simulation.world import AnySwarm
 
 TIMES = 2.0
-"""Tolerated multiple of the protocol's need, which is an estimate."""
+"""Tolerated multiple of the estimated number of necessary messages."""
 
 SETTLES_S = 1.0
-"""Seconds after the swarm has settled in which the last rumors still spread: all peers agree by
-then, but not all have received the rumors."""
+"""Time in which the last rumors still spread after the swarm has settled, in seconds. The peers
+already agree, but not all have received the last rumors."""
 
 FAR_S = 0.005
-"""One way: hosts in different buildings are farther apart."""
+"""One-way delay above which hosts are far apart, in seconds, such as hosts in different
+buildings."""
 
 PAUSE_S = 0.2
-"""Seconds without a message after which a peer counts as silent."""
+"""Time without a message after which a peer has stopped gossiping, in seconds."""
 
 LISTENERS = 3
-"""Minimum number of peers: a peer gets no news about itself, so with fewer there may be no
-receiver."""
+"""Minimum number of receivers. A peer is sent no news about itself, so with fewer receivers there
+may be none for some news."""
 
 RUMORS_KINDS = (Ping, PingRequest, Gossip)
-"""Messages that a Byzantine peer may cause in any number, by accusing others faster than they can
-reply."""
+"""Messages of which a Byzantine peer may cause any number, by accusing peers faster than they can
+refute."""
 
 
 def needed_a_second(membership: MembershipInspection, n: int) -> dict[type, float]:
-    """Return the number of messages of each kind that one of ``n`` peers sends unprompted in the
-    busiest second. In this second each other peer joins, leaves or is accused once.
+    """Return the number of messages of each type that one of ``n`` peers needs to send unprompted
+    in the busiest second, in which each other peer joins, leaves or is accused once.
 
-    A probe is a few pings, and a few requests to helpers if the pings are not answered. Hellos are
-    counted for each receiver.
+    A probe consists of a few pings and, if no ack arrives, of a few requests to helpers. Hellos are
+    counted per receiver, all other messages in total.
     """
     settings, others = membership.settings, n - 1
     turns = 1.0 / settings.probe_interval_s
@@ -70,24 +71,24 @@ def needed_a_second(membership: MembershipInspection, n: int) -> dict[type, floa
         Ping: settings.probe_tries * probes + turns / STRAY_EVERY,
         PingRequest: settings.indirect_probes * probes,
         Gossip: settings.gossip_fanout / settings.gossip_interval_s + others,
-        # one with the first linked peer, and one after a pause
+        # one more for the first link, and one more after a pause
         PushPull: 1.0 / settings.push_pull_interval_s + 2.0,
-        # after its return; a new link, a new member
+        # while it returns; one more for a new link, and for a new member
         Hello: 1.0 / (RETURN_HELLO_EVERY * RETURN_INTERVAL_S) + 2.0,
         CommitRequest: 1.0 / RETURN_INTERVAL_S,
-        # requests go to all peers: for their present state, or their state before a round
+        # to all peers, for their present state or their state before a round
         StateRequest: 1.5 * turns * others,
     }
 
 
 def needed_in_the_calm(membership: MembershipInspection, n: int) -> dict[type, float]:
-    """Return the number of messages of each kind that a peer sends unprompted in a second while all
-    peers reach each other. A peer that was away receives deaths in others' tables, and gossips each
-    death as often as other rumors."""
+    """Return the number of messages of each type that a peer needs to send unprompted in a second
+    of the calm phase. A peer that was away learns of deaths from the tables of other peers, and
+    gossips each death as often as any rumor."""
     settings = membership.settings
     turns = 1.0 / settings.probe_interval_s
     nothing = dict.fromkeys((Hello, CommitRequest, StateRequest), 0.0)
-    # for a peer that is leaving
+    # for one probe of a peer that is leaving
     probe = dict.fromkeys((PingRequest, Nack), float(settings.indirect_probes))
     news = {
         Gossip: float(retransmit_limit(n, settings)),
@@ -97,8 +98,8 @@ def needed_in_the_calm(membership: MembershipInspection, n: int) -> dict[type, f
 
 
 class SpeaksInMeasure(Checker):
-    """S15: in no second does a peer send more than twice the necessary messages of a kind, except
-    replies."""
+    """S15: within a second, a peer sends at most twice the necessary number of messages of each
+    type. Replies are excepted."""
 
     invariant = "S15"
     needs = ""
@@ -107,11 +108,11 @@ class SpeaksInMeasure(Checker):
         self._sent_at = self.per_life(dict[tuple[type, PeerId], deque[float]])
         self._most: dict[PeerId, dict[type, int]] = self.per_life()
         self._quiet_from = float("inf")
-        self._n = 0  # number of peers when the bounds were made
+        self._n = 0  # number of peers for which the bounds were computed
 
     def begin_life(self) -> None:
         super().begin_life()
-        if len(self.swarm.hosts) != self._n:  # a newcomer is one more receiver for each peer
+        if len(self.swarm.hosts) != self._n:  # a newcomer raises the bounds
             self._n = len(self.swarm.hosts)
             self._begin_anew()
 
@@ -127,7 +128,7 @@ class SpeaksInMeasure(Checker):
     @on_effect
     def excuse(self, restore: Restore) -> None:
         if self.circumstances.equivocating:
-            # Each result that a server sends in two versions causes one more state transfer.
+            # If a server sends two versions of a result, this causes one more state transfer.
             self._sent_at[self.peer].pop((StateRequest, -1), None)
 
     @on_effect
@@ -167,37 +168,37 @@ class SpeaksInMeasure(Checker):
         sent_at.append(now)
 
     def _is_accused(self) -> bool:
-        """Whether an attacker accuses others, or an overloaded peer replies so late that all peers
-        ask about it."""
+        """Whether an attacker may accuse peers, or an overloaded peer may reply so late that all
+        peers start indirect probes."""
         starves = any(machine.slowness > 1.0 for machine in self.swarm.machines.values())
         return starves or bool(self.circumstances.lies and self.circumstances.defaming)
 
     def _is_called_for(self, send: Send) -> bool:
-        """Whether a cause other than the clock determines the rate of the message."""
+        """Whether the message has a cause other than the clock, which determines its rate."""
         kind, message, cause = type(send.message), send.message, self.swarm.handling
         if isinstance(message, PushPull):
             return message.reply
         if isinstance(message, StateRequest):
-            # A piece: see FetchesInMeasure. An equivocating peer holds a false result that no other
-            # peer has: after each of its turns it needs the others' state.
+            # ``FetchesInMeasure`` judges requests for pieces. An equivocating peer stores a false
+            # result after each of its attempts, and then needs the state of another peer.
             return bool(message.piece) or self.peer in self.circumstances.equivocating
         if kind in (Hello, Ping) and type(cause) is LinkUp and cause.peer == send.peer:
-            # A link reconnects as often as the network resets it.
+            # The network determines how often a link reconnects.
             return _is_sent_once(self.swarm, kind, send.peer)
         if type(cause) is not Received:
             return False
         asked = cause.message
         if kind is Ping and type(asked) is PingRequest and asked.target == send.peer:
-            # for a peer that has requested the probe
+            # an indirect probe for another peer
             return _is_sent_once(self.swarm, kind, send.peer)
-        # a refutation, to a peer that accuses it
+        # a refutation to the accusing peer
         return kind is Gossip and cause.sender == send.peer
 
     def _bounds(self, calm: bool) -> dict[type, int]:
         swarm = self.swarm
-        # If payloads fill queues, replies are late, and others are asked about late peers. If nodes
-        # need time to copy payloads, or hosts are far apart, a peer requests a result that was
-        # announced to it.
+        # The bounds of the calm phase do not apply in three cases. If payloads fill queues, replies
+        # are late, which causes indirect probes. If nodes need time to copy payloads, or if hosts
+        # are far apart, a peer may request a commit that is already in transit.
         links = swarm.network.default
         is_far = links.delay_s[1] > FAR_S
         calm = calm and not (links.queue_s or swarm.copies_per_s or is_far)
@@ -208,13 +209,13 @@ class SpeaksInMeasure(Checker):
 
 
 class FallsSilent(Checker):
-    """S15: a peer stops gossiping when its last rumor is older than the time of its spread, if
-    it has receivers. A message for rumors alone contains at least one."""
+    """S15: a peer with receivers stops gossiping when its last rumor has had enough time to spread.
+    A ``Gossip`` message contains at least one rumor."""
 
     invariant = "S15"
     needs = ""
 
-    # number of rumors, first time of the last ones, time of the last message
+    # (number of news so far, time since when it did not change, time of the last message).
     _news = PerLife[tuple[int, float, float]](lambda: (-1, 0.0, 0.0))
 
     @on_effect
@@ -249,20 +250,20 @@ def _is_sent_once(swarm: AnySwarm, kind: type, to: PeerId) -> bool:
 
 
 AGAIN = 3
-"""Times that the same rumor may have to start again: for example an accusation of a peer that was
-absent."""
+"""Number of times that the dissemination of the same rumor may have to start, for example an
+accusation of a peer that was absent."""
 KEPT = 4096
 
 REQUESTS = ((12, 1.0), (15, 3.0))
-"""Requests for commits: at most this number in this many seconds. The first ones follow each other
-closely; later ones leave time for each reply."""
+"""Pairs (maximum number of requests for commits, within this many seconds). The first requests
+follow each other closely; between later requests there is time for a reply."""
 
 News = tuple[Life, PeerId, str, int, PeerId]
 
 
 class NewsGrowOld(Checker):
-    """S15: a peer sends one rumor a few times the logarithm of the number of peers, and
-    then never again. Rumors about the receiver or the sender do not count."""
+    """S15: a peer sends the same rumor at most a few times the logarithm of the number of peers.
+    Rumors about the receiver or the sender are excepted."""
 
     invariant = "S15"
     needs = ""
@@ -278,7 +279,7 @@ class NewsGrowOld(Checker):
         self.judged += 1
         for rumor in message.rumors:
             if rumor.peer in (send.peer, self.peer):
-                continue  # An outdated accusation is refuted each time.
+                continue  # every outdated accusation is refuted
             news = self.life, rumor.peer, rumor.status, rumor.incarnation, rumor.origin
             self._times_sent[news] += 1
             if self._times_sent[news] > most:
@@ -290,9 +291,9 @@ class NewsGrowOld(Checker):
 
 
 class AsksInMeasure(Checker):
-    """S15: a peer that is behind requests the commits that it lacks at most a dozen times in a
-    second, and rarely in the next two. Each reply has all of them, and is in transit for as long as
-    the network takes."""
+    """S15: a peer that is behind requests the missing commits at most a dozen times in a second,
+    and rarely in the next two seconds. Each reply has all missing commits, so the peer only has to
+    wait for it."""
 
     invariant = "S15"
     needs = "rolling"
@@ -301,7 +302,7 @@ class AsksInMeasure(Checker):
     @on_effect
     def judge(self, send: Send, ask: CommitRequest) -> None:
         if self.rolling.mode != "active":
-            return  # A peer that only follows the rounds requests the next.
+            return  # a peer that only follows the rounds requests every round
         asked = self._asked
         self.judged += 1
         for most, within_s in REQUESTS:

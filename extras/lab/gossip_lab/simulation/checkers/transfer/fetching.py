@@ -1,5 +1,5 @@
-"""S12 and S15: the pieces of a state that a peer requests from donors, and the numbers of requests
-and replies."""
+"""S12 and S15: which pieces of a state a peer requests from donors, and how many requests and
+replies are sent."""
 
 from __future__ import annotations
 
@@ -26,12 +26,13 @@ CREDIT_MAX = 2
 GIVEN_MAX = 4
 
 TIMES = 2.0
-"""Tolerated multiple of the estimated number of repeated requests to a failing donor."""
+"""Tolerated multiple of the estimated number of requests that are repeated because a donor
+fails."""
 
 
 def _right_piece(core: Inspection, event: Received, offer: StateOffer) -> bytes | None:
-    """Return the digest of the received piece, if the peer has requested it; b"" if it is a
-    different one; None if it was not requested, or no reply was received."""
+    """Return the digest of a received piece that the peer has requested. Return b"" if the piece is
+    wrong, and None if the message has no requested piece."""
     recovery, pieces = core.recovery, core.recovery.pieces
     if event.payload is None or not offer.digest or pieces is None:
         return None
@@ -44,12 +45,12 @@ def _right_piece(core: Inspection, event: Received, offer: StateOffer) -> bytes 
 
 
 class AsksForWhatIsMissing(Checker):
-    """S12: a peer requests no piece of a state that it has, and nothing from a donor that has sent
-    a wrong piece. It requests no more than two pieces at a time from one donor."""
+    """S12: a peer requests no piece that it already has, and no piece from a donor that has sent a
+    wrong piece. It requests at most two pieces at a time from one donor."""
 
     invariant = "S12"
-    _here = PerLife(set[bytes])  # digests of pieces
-    _false = PerLife(set[PeerId])  # donors that have sent a wrong one
+    _here = PerLife(set[bytes])  # digests of the pieces that it has
+    _false = PerLife(set[PeerId])  # donors that have sent a wrong piece
 
     @on_event
     def record_piece(self, event: Received, offer: StateOffer) -> None:
@@ -68,7 +69,7 @@ class AsksForWhatIsMissing(Checker):
         recovery, pieces, piece = self.core.recovery, self.core.recovery.pieces, ask.piece
         here, false = self._here, self._false
         if ask.what == "state" and not piece and recovery.attestation is None:
-            false.discard(send.peer)  # Nothing is attested: each donor may be used again.
+            false.discard(send.peer)  # without an attestation every donor may be used again
         if not piece or pieces is None:
             return
         here &= {*pieces.outline.digests}
@@ -82,9 +83,9 @@ class AsksForWhatIsMissing(Checker):
 
 
 class FetchesInMeasure(Checker):
-    """S15: in no second does a peer request more pieces from a donor than it has received right
-    ones from it, plus a credit. The credit is for each time that a failing donor may be asked
-    again. A useless reply does not cause a request at once, even if it arrives early."""
+    """S15: within a second, a peer requests at most as many pieces from a donor as it receives
+    right pieces from it, plus a constant. The constant allows for repeated requests to a failing
+    donor. After a useless reply, the peer does not repeat its request at once."""
 
     invariant = "S15"
     _asked = PerLife(lambda: defaultdict[PeerId, deque[float]](deque))
@@ -114,19 +115,19 @@ class FetchesInMeasure(Checker):
 
 
 class GivesInMeasure(Checker):
-    """S15: no peer is sent the same piece of the same copy of a state, or the same complete copy,
-    more than four times, for any number of requests. A peer that does not lose it does not need it
-    again."""
+    """S15: a peer sends another peer the same piece of a copy of its state, or the same complete
+    copy, at most four times, however often it is requested. A peer that has received a piece does
+    not need it again."""
 
     invariant = "S15"
-    # by round: the copy, and the number of times for each receiver and piece
+    # Round -> (copy, number of times that each (receiver, piece) was sent).
     _given = PerLife(dict[int, tuple[Payload, Counter[tuple[PeerId, int]]]])
 
     @on_effect
     def judge(self, send: Send, offer: StateOffer) -> None:
         copy = self.core.recovery.copies.get(offer.round_id)
         if copy is None or not offer.digest:
-            return  # It is not kept for another request.
+            return  # this copy is not stored for further requests
         payload = copy.taken.payload
         known = self._given.get(offer.round_id)
         if known is None or known[0] is not payload:

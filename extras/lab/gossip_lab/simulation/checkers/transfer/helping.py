@@ -1,6 +1,7 @@
-"""L4, L7: replies that a peer gets while it restores a state, even near the end of the run.
+"""L4, L7: a peer that restores a state receives the replies that it needs, even near the end of the
+run.
 
-A request or a reply may be lost; the requested round may never begin; and a peer that has finished
+A request or a reply may be lost, and a requested round may never begin. A peer that has finished
 leaves, but not while another peer restores its state.
 """
 
@@ -25,18 +26,17 @@ from gossip_lab.simulation.checkers.base import Checker, PerLife
 from gossip_lab.simulation.checkers.watching import after_event, on_effect, on_event, on_report
 
 LATE_S = 0.25
-"""Delay with which a healthy peer may do work that is due."""
+"""Maximum delay with which a healthy peer may do due work, in seconds."""
 
 
 class RemindsTheSilent(Checker):
-    """L4: a peer that is reachable and does not reply to a request for an attestation receives
-    another request every second, for as long as its attestation is needed. The first
-    request or its reply may be lost, and finished peers exit without waiting for a third
-    request."""
+    """L4: a peer that needs attestations repeats its request every second to each reachable peer
+    that has not replied. Repeating is necessary, because a request or a reply may be lost; and it
+    must not be late, because finished peers do not wait long before they exit."""
 
     invariant = "L4"
     _nonce = PerLife[int](lambda: -1)
-    # time of the last request to each peer, or time since which it is reachable again
+    # Peer -> time of the last request to it, or time since when it is reachable again.
     _since = PerLife(dict[PeerId, float])
 
     @on_effect
@@ -68,12 +68,12 @@ class RemindsTheSilent(Checker):
 
 
 class SaysThatNoRoundComes(Checker):
-    """L7: a peer that has completed its last round, or leaves, replies to each request for its
-    state before a future round that this round will not take place. So no peer waits for a state
-    that will not exist."""
+    """L7: a peer that leaves, or has completed its last round, replies to each request for its
+    state before a future round: this round will not take place. So no peer waits for a state that
+    will never exist."""
 
     invariant = "L7"
-    _told = PerLife(set[tuple[PeerId, int]])  # receiver and nonce
+    _told = PerLife(set[tuple[PeerId, int]])  # (receiver, nonce) of each reply
 
     @on_effect
     def record_answer(self, send: Send, answer: StateAttestation | StateOffer) -> None:
@@ -92,14 +92,14 @@ class SaysThatNoRoundComes(Checker):
 
 
 class StaysForTakers(Checker):
-    """L4: a peer that has finished does not leave while a peer is about to restore its state. Each
-    request renews the time of a drain, up to the total for a peer that may return."""
+    """L4: a finished peer does not leave while another peer needs its state. Each request prolongs
+    the wait by a drain timeout, up to the maximum wait for returning peers."""
 
     invariant = "L4"
     _urged = PerLife(int)
 
     def make_records(self) -> None:
-        # by peer: the last request, by the local clock
+        # Local peer -> requesting peer -> time of its last request, by the local clock.
         self._asked = self.per_life(dict[PeerId, float])
 
     @on_event
@@ -113,7 +113,7 @@ class StaysForTakers(Checker):
 
     @on_report("recovering")
     def forget(self, report: Report) -> None:
-        # Its earlier requests are completed or abandoned.
+        # A peer that begins a new recovery no longer needs replies to its earlier requests.
         for asked in self._asked.values():
             asked.pop(self.peer, None)
 
@@ -132,8 +132,8 @@ class StaysForTakers(Checker):
                 )
 
     def _takers(self) -> Iterator[tuple[PeerId, float]]:
-        """Yield the peers that have requested the state, are within reach and have not received all
-        of it, each with the time of its last request by the local clock."""
+        """Yield (peer, time of its last request by the local clock) for each reachable peer that
+        has requested the state and has not received all of it."""
         core = self.core
         for other, asked_s in self._asked[self.peer].items():
             host = self.swarm.hosts[other]
@@ -141,7 +141,7 @@ class StaysForTakers(Checker):
             if taker is None or taker.phase != "recovering" or taker.recovery.stage == "restoring":
                 continue
             mine, theirs = core.rolling, taker.rolling
-            # A peer that was about to restore a state may already hold the common one.
+            # A recovering peer may already have the same state.
             alike = (
                 mine is not None
                 and theirs is not None

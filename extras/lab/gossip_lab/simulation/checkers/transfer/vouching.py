@@ -1,5 +1,5 @@
-"""S12: the attestations that a peer needs for the state of the swarm, its requests for them, and
-the replies."""
+"""S12: attestations of a state: how many a peer needs, how it requests them, and how they are
+given."""
 
 from __future__ import annotations
 
@@ -24,20 +24,19 @@ from gossip_lab.simulation.checkers.base import (
 )
 from gossip_lab.simulation.checkers.watching import on_effect, on_event, on_report
 
-KNOWN_S = 1.0  # after this time a peer with a state has had enough time to attest it
+KNOWN_S = 1.0  # time after which a peer with a state must be able to attest it
 
 
 class TakesNoFewersWord(Checker):
-    """S12: in rolling rounds a peer restores a state only when f + 1 peers have attested the same
-    one, and exactly that one, regardless of its donor's claims. It accepts fewer attestations only
-    if fewer peers can have a state, or if no more than 2f of the peers with one are reachable for
-    the time of a round."""
+    """S12: in rolling rounds a peer restores only a state that f + 1 peers have attested, whatever
+    its donor claims. It accepts fewer attestations only if fewer peers can have a state, or if at
+    most 2f peers with a state were reachable during a round timeout."""
 
     invariant = "S12"
     _vouched = PerLife(dict[PeerId, StateAttestation])
 
     def make_records(self) -> None:
-        self._able: dict[PeerId, float] = self.per_life()  # time since which each peer has a state
+        self._able: dict[PeerId, float] = self.per_life()  # peer -> time since when it has a state
 
     @on_event
     def record_able(self, event: TimerFired | Received) -> None:
@@ -69,7 +68,7 @@ class TakesNoFewersWord(Checker):
         )
 
     def _has_a_state(self, other: PeerId) -> bool:
-        """Whether the other peer can be asked for a state, and could be at the last request."""
+        """Whether the other peer is reachable, and has had a state for at least ``KNOWN_S``."""
         host = self.swarm.hosts[other]
         able = (
             host.state == "up"
@@ -95,8 +94,8 @@ class TakesNoFewersWord(Checker):
             self._judge_content(agreed, restore)
 
     def _judge_content(self, agreed: StateAttestation, restore: Restore) -> None:
-        """Check that the restored state and settings are those that were attested.
-        ``TakesOverTheDonorsState`` checks that the bytes match their digests."""
+        """Check that the digests of the restored state and settings are the attested digests.
+        ``TakesOverTheDonorsState`` checks that the bytes have these digests."""
         offer, lineage = self.core.recovery.offer, self.core.settings.lineage
         state, settings = parts_of(restore.payload)
         restores = (
@@ -124,11 +123,11 @@ def _same(attestation: StateAttestation, agreed: StateAttestation) -> bool:
 
 
 class AnswersForTheRoundAsked(Checker):
-    """S12: a peer that is asked for the state before a named round attests or sends exactly that
-    state. Otherwise two peers in different rounds could never attest the same one."""
+    """S12: if a request names a round, the peer attests or sends exactly its state before this
+    round. Otherwise peers in different rounds would never attest the same state."""
 
     invariant = "S12"
-    # sender and nonce -> requested rounds (0: any)
+    # (requesting peer, nonce) -> requested rounds; 0 means any round.
     _asked = PerLife(dict[tuple[PeerId, int], set[int]])
 
     @on_event
@@ -138,7 +137,7 @@ class AnswersForTheRoundAsked(Checker):
 
     @on_effect
     def judge(self, send: Send, answer: StateAttestation | StateOffer) -> None:
-        # without a request: see AnswersOnce
+        # ``AnswersOnce`` judges replies without a request.
         rounds = self._asked.get((send.peer, answer.nonce), {0})
         if answer.digest and 0 not in rounds:
             does = "attests" if isinstance(answer, StateAttestation) else "sends"
@@ -150,12 +149,12 @@ class AnswersForTheRoundAsked(Checker):
 
 
 class NamesARoundToCome(Checker):
-    """S12: a peer that has requested attestations of the others' states in any round, and has found
-    them in different rounds, does not repeat that request. It asks for the state before a round
-    that it names."""
+    """S12: if a peer has requested attestations for any round, and other peers have replied for
+    different rounds, it does not repeat this request. It then requests attestations of the state
+    before a certain round."""
 
     invariant = "S12"
-    # nonce and requested round (0: any)
+    # (nonce, requested round) of the last request; round 0 means any round.
     _asked = PerLife[tuple[int, int] | None]()
 
     @on_effect
@@ -164,12 +163,11 @@ class NamesARoundToCome(Checker):
             return
         before = self._asked
         self._asked = ask.nonce, ask.round_id
-        # A pause also uses a nonce: after one the peer begins again, as when no peer has attested
-        # a state, or none has sent the attested one.
+        # If the nonces are not consecutive, the peer has paused and begins again, because no peer
+        # has attested a state or no donor has sent the attested state.
         if before != (ask.nonce - 1, 0):
             return
-        # At its first request, perhaps no reachable peer could report the rounds of the
-        # others.
+        # A peer that became reachable only now may be the first to report the rounds of the others.
         found_somebody = any(
             isinstance(each, Report) and "subject" in each.fields for each in self.swarm.asked
         )

@@ -1,4 +1,4 @@
-"""Base of the checkers that judge a round by the history before it."""
+"""Base of the checkers that derive the expected decisions of a round from its history."""
 
 from __future__ import annotations
 
@@ -13,18 +13,19 @@ from gossip_lab.simulation.checkers.watching import on_effect, on_report
 HISTORIES_KEPT = 512
 
 Decision = tuple[PeerId, str]
-"""Peer, and the report of a decision of the core about it."""
+"""(peer, event with which a core reports its decision about this peer)."""
 
 
 class HistoryChecker(Checker):
-    """Judges each round when the first peer applies it.
+    """Base of checkers that judge each round when the first peer applies it.
 
     Attributes:
-        told: Reports of decisions that the record of a history has to explain.
-        record_kind: Class of these records; ``begin`` creates the record of a history without
-            rounds.
-        records: Records of histories, by the hash of their last round. ``wrong`` of a record is a
-            decision of the core that does not follow from it: the peer, and the error.
+        told: Events that report decisions. Each decision has to follow from the record of the
+            history.
+        record_kind: Class of the records. Its method ``begin`` creates the record of a history
+            without rounds.
+        records: Hash of the last round of a history -> record of the history. A record's ``wrong``
+            is (peer, error text) if a decision of the core does not follow from the record.
     """
 
     needs = "rolling"
@@ -37,7 +38,7 @@ class HistoryChecker(Checker):
 
     @abstractmethod
     def follow(self, before: Any, commits: Sequence[Commit], decisions: Sequence[Decision]) -> Any:
-        """Return the record after one more round; None if its history is not known."""
+        """Return the record after one more round, or None if the round cannot be judged."""
 
     @on_report("ready")
     def begin_history(self, report: Report) -> None:
@@ -54,7 +55,7 @@ class HistoryChecker(Checker):
         if not done or not self.core.settings.f or done[0].chain in self.records:
             return
         commits = [committed.commit for committed in done]
-        # None if it has restored a state with an unknown history
+        # None after a restore of a state with an unknown history
         before = self.records.get(commits[0].parent)
         record = None if before is None else self.follow(before, commits, decisions)
         if record is None:

@@ -1,5 +1,5 @@
-"""Evidence from which trust must follow: the peers that stood out in each round, as the rules
-reported, and those that may therefore be in quarantine."""
+"""Evidence from which the decisions about trust must follow: which peers stood out in each round
+according to the rules, and which peers may therefore be in quarantine."""
 
 from __future__ import annotations
 
@@ -12,22 +12,25 @@ from gossip.core import TRUST_ROUNDS, CoreSettings, PeerId, TrustSettings
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """Record of one peer. Rounds are counted as they occur, because their numbers may leap.
+    """Record of one peer. Durations are numbers of applied rounds, because round numbers may have
+    gaps.
 
     Attributes:
-        in_a_row: Number of latest consecutive rounds that judged the peer, in which it clearly
+        in_a_row: Number of latest consecutive rounds, of those that judged the peer, in which the
+            peer clearly stood out.
+        counts: Number of rounds since its last release in which the peer stood out or may have
             stood out.
-        counts: Rounds in which it stood out, or may have, since its last release.
-        refused: Its results that more than f peers have refused, since its last release. Two
-            results of one turn count as several.
-        twice: Turns in which it made two results, as more than f peers state of each, since its
-            last release.
-        locked_for: Rounds since the one with which its quarantine began; -1 if it is in none.
-        released_for: Rounds since the one with which its last quarantine ended, from which its
-            parole runs; -1 if it has been in none.
-        ordinary: Updates in its present quarantine that did not clearly stand out.
-        ordinary_in_a_row: Latest consecutive updates in its present quarantine that cannot have
-            stood out.
+        refused: Number of its results that more than f peers have rejected since its last release.
+            Two results of one attempt count as several.
+        twice: Number of attempts since its last release in which the peer made two results. Each of
+            the two is confirmed by more than f peers.
+        locked_for: Number of rounds since its quarantine began; -1 if the peer is not in
+            quarantine.
+        released_for: Number of rounds since its last quarantine ended and its parole began; -1 if
+            it was never in quarantine.
+        ordinary: Number of updates in its present quarantine that did not clearly stand out.
+        ordinary_in_a_row: Number of latest consecutive updates in its present quarantine that
+            cannot have stood out.
     """
 
     in_a_row: int = 0
@@ -49,12 +52,13 @@ class RoundEvidence:
     """Evidence of one round against peers.
 
     Attributes:
-        judged: Peers that the rule has measured, in quarantine or not, and peers that sent no
-            numbers. Each is marked 2 if it clearly stood out, 1 if it may have, and 0 if neither.
-        charged: ``(accuser, peer, round)``: the accuser claims that it has refused the peer's
-            result of that round.
+        judged: ``(peer, mark)`` for peers that the rule has measured, in quarantine or not, and for
+            peers whose update was not finite. The mark is 2 if the peer clearly stood out, 1 if it
+            may have stood out, and 0 otherwise.
+        charged: ``(accuser, peer, round)``: the accuser claims that it has rejected the peer's
+            result of this round.
         stated: ``(witness, peer, round, turn, content)``: the witness claims that the peer's result
-            of that round and turn has this content.
+            of this round and attempt has the hash ``content``.
     """
 
     judged: Iterable[tuple[PeerId, int]]
@@ -64,19 +68,19 @@ class RoundEvidence:
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """The records after one round. ``wrong`` is a decision of the core that does not follow from
-    them."""
+    """Records of all peers after a round. ``wrong`` is (peer, error text) if a decision of the core
+    does not follow from the records."""
 
     settings: TrustSettings
     f: int
-    updates_for: tuple[int, ...] = (1,)  # updates that the rule needs to tolerate 0, 1, ... f
+    updates_for: tuple[int, ...] = (1,)  # updates that the rule needs for 0, 1, ..., f
     records: dict[PeerId, Record] = field(default_factory=dict)
-    # peer and round -> peers that have rejected its result
+    # (peer, round) -> peers that claim to have rejected its result.
     accusations: dict[tuple[PeerId, int], frozenset[PeerId]] = field(default_factory=dict)
     equivocations: dict[tuple[PeerId, int, bytes], dict[bytes, frozenset[PeerId]]] = field(
         default_factory=dict
     )
-    """Peer, round and turn -> content of its result -> peers that claim to have received it."""
+    """(peer, round, attempt) -> hash of its result -> peers that claim to have received it."""
     wrong: tuple[PeerId, str] | None = None
 
     @staticmethod
@@ -95,15 +99,15 @@ class Ledger:
         return tuple([peer for peer in self.locked() if self.records[peer].twice])
 
     def updates_needed(self, roster: Collection[PeerId]) -> int:
-        """Return the number of updates that the rule needs. Each peer of ``roster`` that is proven
-        Byzantine reduces the number to tolerate by one."""
+        """Return the number of updates that the rule needs. Each proven Byzantine peer in
+        ``roster`` reduces the f of the rule by one."""
         proven = len([peer for peer in self.proven() if peer in roster])
         most = min(self.f, len(self.updates_for) - 1)
         return self.updates_for[max(0, min(most, self.f - proven))]
 
     def barred(self) -> tuple[PeerId, ...]:
-        """Return the peers that must not serve in the next round: those in quarantine or on
-        parole."""
+        """Return the peers that must not serve in the next round, because they are in quarantine or
+        on parole."""
         parole, records = self.settings.parole_rounds, self.records.items()
         return tuple(
             [
@@ -114,7 +118,8 @@ class Ledger:
         )
 
     def most(self, score: float) -> int:
-        """Return the number of rounds as an outlier after which a score is below the threshold."""
+        """Return the number of rounds as an outlier after which the trust falls from ``score``
+        below the threshold of quarantine."""
         return ceil(log(self.settings.quarantine_below / score) / log(self.settings.memory))
 
     def after(
@@ -127,7 +132,8 @@ class Ledger:
         """Return the ledger after one more round.
 
         Args:
-            changes: Changes that the core reports: ``(peer, "quarantined" or "parole")``.
+            changes: Changes in this round that the core has reported: ``(peer, "quarantined" or
+                "parole")``.
         """
         records = {peer: _a_round_on(record) for peer, record in self.records.items()}
         _count_standing_out(records, evidence.judged)
@@ -191,19 +197,22 @@ class Ledger:
         return equivocations
 
     def _is_twice(self, contents: dict[bytes, frozenset[PeerId]]) -> bool:
-        """Whether more than f peers have received one result, and more than f a different one."""
+        """Whether more than f peers have received one result, and more than f peers a different
+        result."""
         return sum(len(by) > self.f for by in contents.values()) > 1
 
     def _may_be_trusted(self, record: Record) -> bool:
-        """Whether enough of its updates in quarantine did not stand out clearly: enough to raise
-        the highest score of a peer in quarantine to a trusted one."""
+        """Whether so many of its updates in quarantine did not clearly stand out that the peer may
+        be trusted again, if its trust began with the highest value that is possible in
+        quarantine."""
         settings = self.settings
         left = (1.0 - settings.trusted_above) / (1.0 - settings.quarantine_below)
         return record.ordinary >= ceil(log(left) / log(settings.memory))
 
     def _lacks_grounds(self, record: Record) -> str:
-        """Return the evidence against a peer in quarantine if it is insufficient, else ""."""
-        # On parole a score begins between the thresholds.
+        """Return a text about the evidence against a quarantined peer if this evidence is
+        insufficient, else ""."""
+        # After a release, trust begins between the two thresholds.
         between = (self.settings.suspect_below + self.settings.quarantine_below) / 2
         start = 1.0 if record.released_for < 0 else between
         least = self.most(start)
@@ -220,8 +229,8 @@ class Ledger:
     def _lacks(
         self, round_id: int, records: dict[PeerId, Record], members: Collection[PeerId]
     ) -> tuple[PeerId, str] | None:
-        # Only a peer that usually stands out is accused: earlier updates may clear it while they
-        # are stored.
+        # A missing quarantine is a violation only after a long time, because stored earlier updates
+        # may outweigh the latest ones.
         locked = [peer for peer, record in records.items() if record.locked_for >= 0]
         if len([peer for peer in locked if not records[peer].twice]) > self.f:
             return locked[0], f"is in quarantine with {locked}, more than f, without proof"

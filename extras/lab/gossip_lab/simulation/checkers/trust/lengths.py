@@ -1,4 +1,4 @@
-"""S14: the lengths of earlier rounds that a rule gets if it clips long updates."""
+"""S14: the lengths of earlier aggregates that a rule receives if it clips long updates."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from gossip_lab.simulation.checkers.watching import on_effect, on_event
 
 
 class RuleKnowsUsualLengths(Checker):
-    """S14, of rolling rounds: the rule receives the longest length, for this kind of step and
-    shard, in the commits of the last rounds since the peer restored its state. A round that lost a
-    shard does not count."""
+    """S14, in rolling rounds: the rule receives the maximum length in the commits of the last
+    rounds, for this kind of step and this shard. Rounds with a lost shard, and rounds before the
+    peer last restored a state, are left out."""
 
     invariant = "S14"
     needs = "rolling"

@@ -1,7 +1,8 @@
 """S14, L6: servers that are skipped because their results do not arrive.
 
-More than f peers must claim for the same rounds that they have waited without a result. Every peer
-that has waited makes this claim. The skip lasts as long as it should, on all peers alike.
+A server is skipped only if more than f peers claim for the same rounds that they have waited for
+its result in vain. Every peer that has waited makes this claim. On all peers the skip lasts for the
+same, prescribed number of rounds.
 """
 
 from __future__ import annotations
@@ -26,19 +27,19 @@ from gossip_lab.simulation.checkers.watching import on_effect, on_report
 from .histories import Decision, HistoryChecker
 
 TURNS = ("passed_over", "serves_again")
-KNOWN_MAX = 32  # waits of a peer that it certainly still stores
+KNOWN_MAX = 32  # maximum number of waits that a peer still stores
 OPEN_MAX = 16
-"""Number of rounds of one server with open claims, beyond which a core may drop the first."""
+"""Maximum number of rounds of one server with open claims. Beyond it, a core may drop claims."""
 
 
 @dataclass(frozen=True, slots=True)
 class _RoundTurns:
-    """Peers that serve after a round, and the evidence for it.
+    """Changes after a round of which peers serve, and the evidence for them.
 
     Attributes:
-        rounds: As in ``Waits``, including this round.
-        out: Peers that were already skipped, or are in quarantine.
-        again: Peers that were skipped before.
+        rounds: ``Waits.rounds`` after this round.
+        out: Peers that were already skipped, and peers in quarantine.
+        again: Peers that were skipped at any time before.
         due: Peers that have been skipped for long enough.
         passed_over: Peers that are skipped from now on.
         back: Peers that serve again.
@@ -56,15 +57,16 @@ class _RoundTurns:
 
 @dataclass(frozen=True, slots=True)
 class Waits:
-    """Record, along a history, of peers that did not receive a server's results. ``wrong`` is a
-    decision of the core that does not follow from this record.
+    """Record, along a history, of servers whose results other peers did not receive. ``wrong`` is
+    (peer, error text) if a decision of the core does not follow from this record.
 
     Attributes:
-        claims: Server and round -> peers that did not receive its result of that round.
-        rounds: Server -> rounds in which more than f peers did not receive its result: since it was
-            skipped last, and since a result of it was accepted.
-        rests: Server -> rounds for which it is still skipped.
-        again: Servers that were skipped before: fewer rounds are enough the next time.
+        claims: (server, round) -> peers that claim that they did not receive its result.
+        rounds: Server -> two numbers of rounds in which more than f peers did not receive its
+            result: since it was last skipped, and since a result of it was last accepted.
+        rests: Server -> number of rounds for which it is still skipped.
+        again: Servers that were skipped before. For them, fewer rounds are enough for the next
+            skip.
     """
 
     settings: TrustSettings
@@ -81,18 +83,19 @@ class Waits:
 
     @property
     def window(self) -> int:
-        """Rounds after which no peer still needs to make the claim."""
+        """Number of rounds after which a peer need not make a claim any more."""
         return 64 + 16 * self.f
 
     def enough(self, start: float) -> int:
-        """Return the number of rounds after which a server's standing falls from ``start`` below
-        the threshold."""
+        """Return the number of rounds without result after which a server's score falls from
+        ``start`` below the threshold."""
         return (
             floor(log(self.settings.quarantine_below / start) / log(self.settings.heard_memory)) + 1
         )
 
     def lacks(self, by: PeerId, server: PeerId, of_round: int, round_id: int) -> bool:
-        """Whether a claim of ``by`` about that round still counts in ``round_id``."""
+        """Whether the record still needs a claim of ``by`` about the round ``of_round``, if it is
+        made in ``round_id``."""
         known = self.claims.get((server, of_round), frozenset())
         open_rounds = sum(peer == server for peer, _ in self.claims)
         is_claimed = by in known or len(known) > self.f
@@ -112,7 +115,8 @@ class Waits:
         """Return the record after one more round.
 
         Args:
-            turns: Decisions of the core: ``(peer, "passed_over" or "serves_again")``.
+            turns: Decisions in this round that the core has reported: ``(peer, "passed_over" or
+                "serves_again")``.
             locked: Peers in quarantine after this round.
         """
         round_id, roster = commits[0].round_id, commits[0].roster
@@ -176,14 +180,15 @@ class Waits:
 
 
 class OmissionsFollowTheCommits(HistoryChecker):
-    """S14: along a history a server is skipped for the right time after more than f peers have
-    waited without a result in enough rounds, and not earlier. While it is skipped it makes no
-    result. A peer that has waited itself states this in its next commit."""
+    """S14: along a history a server is skipped after more than f peers have waited in vain for its
+    result in enough rounds, and not earlier. The skip lasts for the prescribed number of rounds, in
+    which the server makes no result. A peer that has waited in vain states this in its next own
+    commit."""
 
     invariant = "S14"
     told = TURNS
     record_kind = Waits
-    # server and round of results that the peer did not receive
+    # (server, round) of the results that the peer did not receive.
     _waited = PerLife(dict[tuple[PeerId, int], None])
 
     @on_report("attempt")
@@ -191,8 +196,8 @@ class OmissionsFollowTheCommits(HistoryChecker):
         silent, rounds, waited = silent_server(report), self.rolling, self._waited
         if silent is None or report.fields["round"] != rounds.round_id:
             return
-        # Up to f of the expected peers may withhold their updates. If the others are no quorum, the
-        # server could make no result.
+        # Up to f of the expected peers may withhold their updates. If the remaining peers are not a
+        # quorum, an honest server could not make a result either.
         if len(rounds.server.quorum.expected()) - self.core.settings.f < rounds.quorum():
             return
         if silent != self.peer:
@@ -221,7 +226,7 @@ class OmissionsFollowTheCommits(HistoryChecker):
         self, before: Waits, commits: Sequence[Commit], decisions: Sequence[Decision]
     ) -> Waits | None:
         if self.rolling.round_id != commits[0].round_id + 1:
-            return None  # It has applied several rounds at once.
+            return None  # several rounds were applied at once
         trust = self.rolling.replicated.trust
         others = [
             other
@@ -239,7 +244,7 @@ class OmissionsFollowTheCommits(HistoryChecker):
 
 
 def silent_server(report: Report) -> PeerId | None:
-    """Return the server that sent no commit in time, if this is the reason why a peer moves
-    on."""
-    words = report.fields["reason"].split()  # no commit from PEER in time
+    """Return the server that sent no commit in time, if this is the reason in a report of a new
+    attempt; else None."""
+    words = report.fields["reason"].split()  # "no commit from PEER in time"
     return int(words[3]) if words[-2:] == ["in", "time"] else None

@@ -1,7 +1,7 @@
-"""S14, S11: quarantine follows from the rules' measurements alone.
+"""S11, S14: quarantine follows only from what the rules measure.
 
-A peer in quarantine is neither aggregated nor serves, and each rule receives the number of
-Byzantine peers that it has to tolerate. No peer makes an accusation without its own evidence.
+A peer in quarantine does not serve, and its updates are not aggregated. The f of each rule is the
+number of Byzantine peers that may remain. No peer makes an accusation without evidence of its own.
 """
 
 from __future__ import annotations
@@ -36,9 +36,10 @@ TOLD = ("quarantined", "parole")
 
 
 class TrustFollowsTheCommits(HistoryChecker):
-    """S14, of rolling rounds: along a history a peer is in quarantine for standing out, for as long
-    as it should be. A peer that stands out for long is quarantined, as long as more Byzantine peers
-    can be tolerated. A peer in quarantine neither contributes to nor makes commits."""
+    """S14, in rolling rounds: along a history, a peer is put into quarantine only for standing out,
+    and stays for the prescribed time. A peer that stands out for long is put into quarantine if
+    another Byzantine peer can be tolerated. A peer in quarantine neither contributes to commits nor
+    makes commits."""
 
     invariant = "S14"
     told = TOLD
@@ -92,8 +93,9 @@ class TrustFollowsTheCommits(HistoryChecker):
         self._judge_f(ask, ledger)
 
     def _judge_outside(self, ask: Aggregate, ledger: Ledger) -> None:
-        """Check that only suspects in quarantine are measured outside, and every usable one in each
-        ``measured_every``-th round (every second by default)."""
+        """Check which updates are only measured: only those of unproven peers in quarantine, and in
+        each ``measured_every``-th round (every second by default) those of all unproven peers in
+        quarantine with a usable update."""
         where, served = f"round {ask.round_id}, shard {ask.shard}", self._served(ask)
         suspects = set(ledger.locked()) - set(ledger.proven())
         measured = {row.peer for row in ask.outside}
@@ -114,9 +116,9 @@ class TrustFollowsTheCommits(HistoryChecker):
         return self.rolling.shards[ask.shard].served
 
     def _judge_f(self, ask: Aggregate, ledger: Ledger) -> None:
-        """Check the f of the rule and the Byzantine rows that it gets. Only a proof lowers f, or
-        too few updates when some have sent no numbers. No more updates are Byzantine than the rule
-        has to tolerate."""
+        """Check the f of the rule. It is lower than the f of the settings only because of proven
+        Byzantine peers, or because some updates are not finite and the others are too few. At most
+        f of the rows are Byzantine."""
         settings, answers = self.core.settings, self._served(ask).answers
         bears = f"round {ask.round_id}: its rule is to tolerate {ask.f} Byzantine peers"
         proven = [p for p in ledger.proven() if p in self.rolling.roster]
@@ -144,8 +146,8 @@ def _quarantine_text(ask: Aggregate, used: list[PeerId]) -> str:
 def _used_without_need(
     used: Sequence[PeerId], ledger: Ledger, roster: Collection[PeerId]
 ) -> list[PeerId]:
-    """Return the used peers that are in quarantine although the others are enough for the rule, and
-    the used peers that are proven Byzantine."""
+    """Return the used peers that must not be used: proven Byzantine peers, and all peers in
+    quarantine if the updates of the other peers are enough for the rule."""
     locked, proven = ledger.locked(), ledger.proven()
     others = [peer for peer in used if peer not in locked]
     enough = len(others) >= ledger.updates_needed(roster)
@@ -155,8 +157,9 @@ def _used_without_need(
 def _judged(
     commits: Sequence[Commit], settings: CoreSettings, locked: Collection[PeerId]
 ) -> list[tuple[PeerId, int]]:
-    """Return the peers that a round has judged, and how clearly each stood out in one
-    of its shards. A peer that is not ``locked`` was not measured unless its update was used."""
+    """Return (peer, mark) for each peer that the rule has judged in this round. The mark is that of
+    the shard in which the peer stood out most, see ``RoundEvidence``. Of the peers whose update was
+    not used, only those in ``locked`` were measured."""
     farthest: dict[PeerId, float] = {}
     for commit in commits:
         for each in commit.contributors:
@@ -177,10 +180,9 @@ def _judged(
 def _standing_out(
     farthest: Mapping[PeerId, float], settings: CoreSettings, outside: Mapping[PeerId, float]
 ) -> dict[PeerId, int]:
-    """Return how clearly each peer stands out. A peer may stand out if it lies farther
-    out than typical. It clearly does if it also lies far beyond all but the f farthest: data may
-    differ.
-    ``outside``: outlyingness of the peers in quarantine."""
+    """Return the mark of each peer, see ``RoundEvidence``. A peer may stand out if it is farther
+    out than typical. It clearly stands out if it is also far beyond all peers but the f farthest,
+    because honest data may differ. ``outside``: outlyingness of the peers in quarantine."""
     nearest = sorted(farthest.values())[: max(0, len(farthest) - max(1, settings.f))]
     least = settings.trust.outlying
     bound = least**2 * max([1.0, *nearest[-1:]]) ** 2
@@ -191,9 +193,9 @@ def _standing_out(
 
 
 class TrustFollowsExperience(Checker):
-    """S14, of gossip rounds: a peer quarantines peers that stand out by its own rule's
-    measurements, or have sent it a non-finite update. Its rule receives the remaining number of
-    Byzantine peers to tolerate."""
+    """S14, in gossip rounds: a peer puts peers into quarantine only because they stand out in the
+    measurements of its own rule, or have sent it an update that is not finite. The f of its rule is
+    the number of Byzantine peers that may remain."""
 
     invariant = "S14"
     needs = "gossip"
@@ -253,7 +255,7 @@ class TrustFollowsExperience(Checker):
             named, (self._ledger or Ledger.begin(self.core.settings)), named
         ):
             raise self.violated(_quarantine_text(ask, used))
-        # Each further Byzantine peer requires two more updates.
+        # Each additional Byzantine peer requires two more updates.
         without_any = max(1, settings.updates_min - 2 * settings.f)
         most = max(0, min(settings.f, (len(ask.rows) - without_any) // 2))
         self.demand(
@@ -264,13 +266,13 @@ class TrustFollowsExperience(Checker):
 
 
 class AccusesByExperience(Checker):
-    """S14, of rolling rounds: a commit accuses peers only of results of their own making. They have
-    themselves sent these to the server of the commit, which has rejected them or not received them;
-    or the commit states the results that they have sent to it. Claims of others about their results
+    """S14, in rolling rounds: the accusations in a commit are based on what its server has
+    experienced itself. The server has rejected a result that the accused peer sent, has waited in
+    vain for its result, or states a result that the accused peer has sent. Claims of other peers
     are not evidence."""
 
     invariant = "S14"
-    # peer and round -> hashes of its results
+    # (peer, round) -> hashes of the results that this peer has sent itself.
     _handed = PerLife(dict[tuple[PeerId, int], set[bytes]])
 
     @on_event
@@ -300,8 +302,9 @@ class AccusesByExperience(Checker):
 
 
 def _accused(report: Report, silent: bool) -> tuple[PeerId | None, int] | None:
-    """Return the peer and the round of a result that the report is evidence against: one that was
-    not received, or one that was rejected and came from its own server."""
+    """Return (accused peer, round) if the report is evidence for an accusation, else None: it
+    reports a wait in vain if ``silent``, and otherwise a rejected result that its own server has
+    sent."""
     fields = report.fields
     if silent:
         return (silent_server(report), fields["round"]) if report.event == "attempt" else None
