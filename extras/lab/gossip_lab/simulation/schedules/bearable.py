@@ -1,4 +1,4 @@
-"""Selection of the drawn faults that a swarm can survive together."""
+"""Selection of those random faults that a swarm can survive together."""
 
 from __future__ import annotations
 
@@ -27,26 +27,27 @@ from gossip.faults import (
 
 
 def is_counted(fault: Fault) -> bool:
-    """Whether the fault is an attack that the f of a run counts: on updates or states."""
+    """Whether the fault is an attack on updates or states, which the f of a run has to cover."""
     return isinstance(fault, ByzantineFault) or (
         isinstance(fault, NodeAttack) and fault.lie in STATE_ATTACKS
     )
 
 
-SOME_SERVER, SOME_MAKER = -1, -2  # any server; any server that has made a commit
+SOME_SERVER, SOME_MAKER = -1, -2  # in place of an id: any server; any server with a commit
 
 
 @dataclass(frozen=True, slots=True)
 class _Losses:
-    """Losses that ``n`` peers already have: ``gone`` peers are lost permanently, and ``mortal``
-    peers lose their state, at least for a while."""
+    """Losses of a swarm of ``n`` peers. ``gone`` has the permanently lost peers; ``mortal`` has the
+    peers that lose their state, permanently or for a while."""
 
     n: int
     mortal: list[PeerId | str]
     gone: list[PeerId | str] = field(default_factory=list)
 
     def bear(self, fault: Fault) -> bool:
-        """Count a fault. Return False if the peers cannot survive it."""
+        """Add the losses of a fault and return True. Return False if the swarm could not survive
+        them."""
         match fault:
             case Crash(peer="server"):
                 return self._lose(SOME_SERVER)
@@ -78,12 +79,12 @@ class _Losses:
 
 
 def bearable_of(faults: list[Fault], n: int) -> tuple[Fault, ...]:
-    """Remove the faults that the protocol does not have to survive, and no others.
+    """Remove the faults that the protocol does not have to survive together with the other faults.
 
-    Peers that are lost permanently (by a crash or a leave) are a minority of all peers that ever
-    start. Without checkpoints the state is in memory alone. So among the peers that die and return,
-    one stays up all the time, is not cut off from the others, and has no false state. A late peer
-    has no state until it starts.
+    The permanently lost peers (by a crash or a leave) must be a minority of all peers that ever
+    start. There are no checkpoints, so the state is only in memory: at least one peer must neither
+    die, nor be cut off from the others, nor have a false state. A late peer has no state until it
+    starts.
     """
     mortal: list[PeerId | str] = [
         peer

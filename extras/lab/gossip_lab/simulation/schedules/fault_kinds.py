@@ -1,7 +1,7 @@
-"""Draws the faults of each kind for a schedule.
+"""Generates random faults of each kind for a schedule.
 
-Every kind has its own generator, which draws all values that it could need, whether it uses them
-or not.
+Every kind has a random generator of its own. It draws all values that it may need, even those that
+it does not use, so that a changed value does not affect others.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ LIES = (
 
 @dataclass(frozen=True, slots=True)
 class FaultGenerator:
-    """Frequency of a kind of fault, and the function that draws it. The function makes the same
-    number of random draws for any outcome."""
+    """Relative frequency of a kind of fault, and the function that generates it. The function
+    always draws the same number of random values."""
 
     name: str
     weight: float
@@ -83,7 +83,8 @@ def _restart(lots: FaultSampler) -> list[Fault]:
 
 
 def _restart_loop(lots: FaultSampler) -> list[Fault]:
-    """Restart one peer repeatedly, before any peer detects it."""
+    """Restart one peer several times in short intervals, so that no other peer detects its death in
+    between."""
     victim, began, every_s, after_s = (
         lots.peer(),
         lots.ms(1.0, 6.0),
@@ -94,7 +95,7 @@ def _restart_loop(lots: FaultSampler) -> list[Fault]:
 
 
 def _massacre(lots: FaultSampler) -> list[Fault]:
-    """Kill all peers except one within a fifth of a second, and restart them within two."""
+    """Kill all peers except one within 0.2 s, and restart each of them within 2 s."""
     order, at_s = lots.peers(), lots.ms(3.0, lots.active_s - 4.0)
     drawn = [(lots.ms(0.0, 0.2), lots.long(0.05, 2.0)) for _ in range(PEERS_MAX)]
     return [
@@ -123,9 +124,9 @@ def _attacker(lots: FaultSampler) -> list[Fault]:
 
 
 def _node_lie(lots: FaultSampler) -> list[Fault]:
-    """Draw an attack of a node. An attack on states needs peers that request one, so other peers
-    are restarted."""
-    # hollow_states is for starts without a seed
+    """Generate an attack of a node. If it is an attack on states, other peers are restarted, so
+    that they request a state."""
+    # hollow_states is only useful if peers start with different weights
     elsewhere = (*SHARD_ATTACKS, *PIECE_ATTACKS, *CLAIM_ATTACKS, "hollow_states")
     lie, (attacker, *others) = (
         lots.random.choice([lie for lie in NODE_ATTACKS if lie not in elsewhere]),
@@ -140,8 +141,8 @@ def _node_lie(lots: FaultSampler) -> list[Fault]:
 
 
 def _partition(lots: FaultSampler) -> list[Fault]:
-    """Partition the swarm: one peer, a minority, halves, three parts, or halves with a
-    bridge; sometimes one way."""
+    """Partition the swarm: separate one peer, a minority, any number of peers, three parts, or two
+    halves with a bridge. Some partitions cut only one direction."""
     made: list[Fault] = []
     count, order = lots.few(2), lots.peers()
     for number in range(2):
@@ -159,7 +160,7 @@ def _partition(lots: FaultSampler) -> list[Fault]:
             1: (turned[: max(1, (n - 1) // 2)], turned[max(1, (n - 1) // 2) :]),
             2: (turned[:edge], turned[edge:]),
             3: (turned[:middle], turned[middle : n - 1], turned[n - 1 :]),
-            4: (turned[:middle], turned[middle : n - 1]),  # the last is a bridge
+            4: (turned[:middle], turned[middle : n - 1]),  # the last peer is a bridge
         }[shape]
         named = tuple(tuple(sorted(side)) for side in sides if side)
         if number < count and len(named) > 1:
@@ -179,7 +180,8 @@ def _flap(lots: FaultSampler) -> list[Fault]:
 
 
 def _near(lots: FaultSampler) -> tuple[int, ...]:
-    """Draw the peers that a fault affects; in two of three cases (), which means all peers."""
+    """Choose the peers that a fault affects. In two of three cases return (), which means all
+    peers."""
     order, everybody, count = lots.peers(), lots.random.random() < 2 / 3, lots.few(2)
     return () if everybody else tuple(sorted(order[:count]))
 
@@ -187,7 +189,7 @@ def _near(lots: FaultSampler) -> tuple[int, ...]:
 def _weather(
     lots: FaultSampler, most_s: float, least_s: float = 0.5
 ) -> tuple[float, float, tuple[int, ...]]:
-    """Draw the start, the duration and the peers of a fault of the network."""
+    """Choose the start, the duration and the peers of a fault of the network."""
     return lots.when(0.2), lots.long(least_s, most_s), _near(lots)
 
 
@@ -205,8 +207,8 @@ def _share_of_messages(
 def _narrow(
     lots: FaultSampler, speeds: tuple[float, float], queues: tuple[int, ...], least_s: float
 ) -> list[Fault]:
-    """Draw a narrow link. At a low speed and with a short queue, an update is still in transit when
-    the next one arrives, and that one is dropped."""
+    """Generate a narrow link. If it is slow and has a short queue, an update is dropped because the
+    previous update is still in transit."""
     speed, queue_bytes = lots.long(*speeds), float(lots.random.choice(queues))
     return [Narrow(speed, queue_bytes, *_weather(lots, 8.0, least_s))]
 
@@ -217,8 +219,8 @@ def _drift(lots: FaultSampler) -> list[Fault]:
 
 
 def _kill_trainer(lots: FaultSampler) -> list[Fault]:
-    """Kill a trainer once, or repeatedly soon after each start. Then its peer announces its
-    end while others still spread the news of its start."""
+    """Kill a trainer once, or several times soon after each start. In the second case its peer
+    announces its end while other peers still spread the news of its start."""
     victim, at_s, after_s = lots.peer(), lots.when(), lots.long(0.02, 3.0)
     looping, every_s, soon_s = lots.random.random() < 0.5, lots.long(0.1, 1.0), lots.long(0.01, 0.2)
     if not looping:

@@ -1,8 +1,8 @@
-"""Draws a fault schedule from a seed.
+"""Generates a random fault schedule from a seed.
 
-Every kind of fault has its own generator and draws all values that it could need, whether it uses
-them or not. Omitting a kind or a peer does not change the rest of the schedule. Peers are
-chosen by a random number that is drawn for every possible peer.
+Every kind of fault has a random generator of its own, which draws all values that it may need, even
+those that it does not use. Peers are chosen by random numbers that are drawn for every possible
+peer. So if a kind or a peer is left out, the rest of the schedule does not change.
 """
 
 from __future__ import annotations
@@ -40,41 +40,41 @@ from .situations import situated, standing
 from .strains import far, lent, starved, strained
 
 PEERS = {4: 8, 5: 6, 6: 4, 7: 2, 8: 1, 9: 1}
-"""Relative frequency of each size of a swarm: messages grow with the square of the size, and most
-failures of nine peers also occur with five."""
+"""Number of peers -> relative frequency. Small swarms are more frequent, because messages grow with
+the square of the number of peers, and most failures of nine peers also occur with five."""
 KINDS_A_SCHEDULE = (4, 6)
 TOPOLOGIES = ("rolling", "rolling", "rolling", "random-k", "random-k", "ring", "full")
 SHARDS = ((8,), (8,), (5, 3), (4, 4, 4))
 RULES_S = (0.0001, 0.0001, 0.01, 0.1)
-"""Seconds. Eight numbers are aggregated at once, unlike a real model, in whose aggregation a
-server may fail."""
-# Nodes use the first one by default, which takes the most time.
+"""Times of a rule, in seconds. Eight elements are aggregated at once, but a server may fail while
+it aggregates a real model."""
+# The first value is the default of nodes. It takes the most time to simulate.
 PROBE_INTERVALS_S = (MembershipSettings().probe_interval_s, 0.5, 0.5, 0.5, 1.0, 1.0, 1.0, 1.0)
 COMPUTE_S = (0.46, 0.58)
-ROUNDS_MIN = 50  # takes 28 s without faults
-# share of the schedules with rolling rounds and few peers: in their calm every peer must have
-# served
+ROUNDS_MIN = 50  # take 28 s without faults
+# Share of fast schedules among those with rolling rounds and few peers. In their calm phase every
+# peer has enough time to serve.
 FAST = 1 / 16
 FAST_COMPUTE_S = (0.08, 0.1)
 FAST_PEERS = 6
-COMMIT_LOGS = (8, 64, 64)  # rounds: three seconds, or more than a schedule lasts
+COMMIT_LOGS = (8, 64, 64)  # rounds: about three seconds, or more than the whole run
 PREPARES_S = (0.001, 0.001, 0.2, 1.0)
-STABLE = 0.2  # share of the schedules in which a restarted peer has its old addresses
-# share of those with rolling rounds: peers divide a fixed number of samples, for any number of
-# peers
+STABLE = 0.2  # share of the schedules in which restarted peers keep their addresses
+# Share, among the schedules with rolling rounds, in which peers divide a fixed number of samples,
+# however many peers there are.
 FIXED_GLOBAL = 0.25
 LOCAL = 0.2
 LOCAL_STEPS = (2, 5, 20)
-FRAGMENTED = 0.4  # of those with local steps and rolling rounds, without overlap
+FRAGMENTED = 0.4  # share among those with local steps and rolling rounds
 FRAGMENTS = (2, 4, 5)
-OVERLAP = 0.3  # of those with rolling rounds
-FURTHER = 0.25  # of those with plain rolling rounds
+OVERLAP = 0.3  # share among those with rolling rounds
+FURTHER = 0.25  # share among those with plain rolling rounds
 FURTHER_EVERY = (1, 1, 3, 5)
-WEIGHTED = 0.2  # of those with rolling rounds
+WEIGHTED = 0.2  # share among those with rolling rounds
 WEIGHTS = (1, 1, 1, 2, 4, 10)
 RULES = {"mean": 1, "median": 3, "trimmed_mean": 3, "multi_krum": 5}
-"""Rules, with the updates that each needs against one Byzantine peer. One of them is used if
-updates are falsified, and in a part of the other schedules."""
+"""Rule -> number of updates that it needs against one Byzantine peer. One of these rules is used if
+updates are falsified, and in some of the other schedules."""
 CROSS_SHARD = {
     "krum": 5,
     "multi_krum": 5,
@@ -82,17 +82,19 @@ CROSS_SHARD = {
     "centered_clipping": 3,
     "suspicion": 3,
 }
-"""Rules that the servers of shards run together, with the updates that each needs. One of them is
-used in some schedules with servers and peers enough."""
+"""Rule that the servers of shards run together -> number of updates that it needs. One of these
+rules is used in some schedules with rolling rounds and enough peers."""
 TOGETHER, PEERS_TOGETHER = 0.4, 6
-# share of node attacks that target shards that decide together, if there are any
+# Share, among the schedules whose shards decide together, in which node attacks are attacks on such
+# shards.
 SHARD_ATTACK_SHARE = 0.5
-# share of server attacks that falsify claims about a result instead of its numbers, if a rule
-# tolerates an attacker
+# Share, among the schedules whose rule tolerates an attacker, in which server attacks falsify
+# claims about a result instead of its values.
 CLAIM_ATTACK_SHARE = 0.5
-# share of the schedules without false updates that use the drawn rule, which may be a mean
+# Share of the schedules without attacks on updates that use the randomly chosen rule, which may be
+# the mean.
 ROBUST = 0.45
-GUARDED = 0.15  # share of the schedules with a plain mean
+GUARDED = 0.15  # share of ``guarded_mean`` among the schedules with the mean
 SERVER_ATTACKS = (
     *(
         "wrong_results",
@@ -106,16 +108,17 @@ SERVER_ATTACKS = (
     *("strange_roster", "usurper"),
     *CLAIM_ATTACKS,
 )
-"""Attacks on results of rounds with servers: in gossip rounds they have no meaning."""
+"""Attacks on results. They are possible only in rolling rounds."""
 
-# share of the schedules; piece sizes: a small part of a state, or more than half of it
+# Share of the schedules with states in pieces, and sizes of a piece in bytes: from a small part of
+# a state to more than half of it.
 IN_PIECES, PIECES_BYTES = 0.5, (4, 8, 20)
 PIECE_ATTACKER = 0.5
-"""Share of the schedules with states in pieces that have an attacker of pieces. They need rolling
-rounds, in which others attest the pieces, and enough peers."""
-PIECES_PEERS = 4  # the requesting peer, and 2f + 1 others
-PIECES_ASKING = 3  # peers that are restarted
-PIECES_FROM_S = 2.0  # before this no other peer has been killed permanently
+"""Share of the schedules with states in pieces in which a peer attacks pieces. Rolling rounds are
+needed, in which other peers attest the pieces, and enough peers."""
+PIECES_PEERS = 4  # a requesting peer, and 2f + 1 others
+PIECES_ASKING = 3  # number of restarted peers, which request pieces
+PIECES_FROM_S = 2.0  # start of these restarts
 
 
 def generate(
@@ -125,8 +128,8 @@ def generate(
     topology: str | None = None,
     aggregator: str | None = None,
 ) -> Schedule:
-    """Return the schedule of a seed. Arguments replace drawn values; all other draws stay
-    unchanged."""
+    """Return the schedule of a seed. The arguments replace random values, and do not change the
+    other random values."""
     draw = Random(f"schedule/{seed}")
     drawn_peers = draw.choices(tuple(PEERS), tuple(PEERS.values()))[0]
     drawn_topology, shards = draw.choice(TOPOLOGIES), draw.choice(SHARDS)
@@ -139,7 +142,7 @@ def generate(
     faults = _draw_faults(base, lots, chosen, doubts)
     together = Random(f"schedule/{seed}/together")
     if aggregator is None:
-        rule = "median" if doubts and rule == "mean" else rule  # a mean tolerates no attacker
+        rule = "median" if doubts and rule == "mean" else rule  # the mean tolerates no attacker
         base = _with_rule(replace(base, faults=faults), rule, shards, together)
     if (
         base.aggregator in CROSS_SHARD
@@ -156,7 +159,7 @@ def generate(
 
 
 def _draw_world(seed: int, n: int, topology: str, shards: tuple[int, ...]) -> Schedule:
-    """Return a schedule without faults: each setting has its own random generator."""
+    """Return a schedule without faults. Each setting has a random generator of its own."""
 
     def lot(name: str) -> Random:
         return Random(f"schedule/{seed}/{name}")
@@ -171,8 +174,8 @@ def _draw_world(seed: int, n: int, topology: str, shards: tuple[int, ...]) -> Sc
         topology=topology,
         rounds_min=ROUNDS_MIN,
         compute_s=FAST_COMPUTE_S if fast else COMPUTE_S,
-        rule_s=RULES_S[0] if fast else rule_s,  # shorter than the compute time
-        shards=shards if rolling else (sum(shards),),  # gossip rounds exchange whole vectors
+        rule_s=RULES_S[0] if fast else rule_s,  # must be shorter than the compute time
+        shards=shards if rolling else (sum(shards),),  # gossip rounds have no shards
         batch_policy="fixed_global" if is_global else "fixed_local",
         probe_interval_s=lot("probe interval").choice(PROBE_INTERVALS_S),
         commit_log=lot("commit log").choice(COMMIT_LOGS),
@@ -182,14 +185,15 @@ def _draw_world(seed: int, n: int, topology: str, shards: tuple[int, ...]) -> Sc
 
 
 def _with_rule(base: Schedule, rule: str, shards: tuple[int, ...], together: Random) -> Schedule:
-    """Use the drawn rule in schedules with attackers, and in some others, if it has enough updates;
-    in some schedules with many peers use a rule that servers of shards run together.
+    """Use the randomly chosen rule in schedules with attackers, and in some others, if there are
+    enough updates for it. In some schedules with many peers use a rule that the servers of shards
+    run together.
 
     Args:
-        shards: Drawn shards; such a rule needs at least two.
+        shards: Randomly chosen shards. A rule that servers run together needs at least two.
     """
-    # One more is added because a single crash would otherwise lose every later round, and one for
-    # each permanent loss.
+    # One spare update for each permanent loss, and at least one: otherwise a single crash would
+    # make all later rounds fail.
     spare = max(1, sum(isinstance(fault, Crash | Leave) for fault in base.faults))
     robust = Random(f"schedule/{base.seed}/robust").random() < ROBUST
     n = base.peers
@@ -206,7 +210,7 @@ def _with_rule(base: Schedule, rule: str, shards: tuple[int, ...], together: Ran
 def _with_lie(
     faults: tuple[Fault, ...], lie: str, instead_of: Collection[str]
 ) -> tuple[Fault, ...]:
-    """Replace some attacks of nodes by ``lie``."""
+    """Replace the node attacks in ``instead_of`` by ``lie``."""
     return tuple(
         [
             replace(fault, lie=lie)
@@ -220,10 +224,11 @@ def _with_lie(
 def _draw_faults(
     base: Schedule, lots: list[float], chosen: int, doubts: list[Fault]
 ) -> tuple[Fault, ...]:
-    """Return the faults of ``chosen`` kinds, or of more, that a swarm can survive together.
-    ``lots`` (random numbers) order the kinds. ``doubts`` are always included, instead of other
-    attacks of nodes."""
-    # By weight without replacement (Efraimidis and Spirakis): the largest of u ** (1 / weight).
+    """Return faults of ``chosen`` kinds, or of more, that a swarm can survive together. The random
+    numbers ``lots`` determine the order of the kinds. If there are ``doubts``, they are included in
+    place of other node attacks."""
+    # Weighted sampling without replacement (Efraimidis and Spirakis): choose the largest u ** (1 /
+    # weight).
     order = sorted(range(len(KINDS)), key=lambda i: -(lots[i] ** (1.0 / KINDS[i].weight)))
     made = [
         kind.draw(
@@ -232,7 +237,7 @@ def _draw_faults(
         for kind in KINDS
     ]
     if not base.rolling:
-        # In gossip rounds no peer serves.
+        # gossip rounds have no servers
         made = [[fault for fault in faults if not needs_a_server(fault)] for faults in made]
     bearable: tuple[Fault, ...] = ()
     # ``bearable_of`` drops faults that the protocol cannot survive together. Further kinds replace
@@ -248,8 +253,9 @@ def _draw_faults(
 
 
 def _draw_attacker_of_pieces(base: Schedule) -> list[Fault]:
-    """Return, in some schedules, an attack of a peer on pieces, or its repeated requests for
-    pieces, with restarts of peers that request pieces. Otherwise return no faults."""
+    """For some schedules, return an attack on pieces of a state or a flood of requests for pieces,
+    and restarts of other peers, so that they request pieces. For all other schedules, return no
+    faults."""
     n, lot = base.peers, Random(f"schedule/{base.seed}/liar of pieces")
     if not base.rolling or n < PIECES_PEERS or lot.random() >= PIECE_ATTACKER:
         return []
@@ -268,8 +274,8 @@ def _draw_attacker_of_pieces(base: Schedule) -> list[Fault]:
 
 
 def _with_claims(base: Schedule, faults: tuple[Fault, ...]) -> tuple[Fault, ...]:
-    """Replace server attacks by false claims that accompany a result, in some schedules with a
-    rule that tolerates an attacker."""
+    """In some schedules with a rule that tolerates an attacker, replace server attacks by false
+    claims about a result."""
     lot = Random(f"schedule/{base.seed}/claims")
     if base.aggregator == "mean" or lot.random() >= CLAIM_ATTACK_SHARE:
         return faults
@@ -277,7 +283,8 @@ def _with_claims(base: Schedule, faults: tuple[Fault, ...]) -> tuple[Fault, ...]
 
 
 def _placed(drawn: Schedule) -> Schedule:
-    """Return the first special situation that is drawn for the schedule, or the schedule itself."""
+    """Return the special schedule that replaces this schedule, or the schedule itself if none
+    does."""
     need = (RULES | CROSS_SHARD)[drawn.aggregator]
     for make in (
         situated,
@@ -293,7 +300,7 @@ def _placed(drawn: Schedule) -> Schedule:
 
 
 def _weighted(drawn: Schedule) -> Schedule:
-    """Let some peers serve more often than others, in some schedules with servers."""
+    """In some schedules with rolling rounds, let some peers serve more often than others."""
     lot = Random(f"schedule/{drawn.seed}/weights")
     weights = [lot.choice(WEIGHTS) for _ in range(PEERS_MAX)][: drawn.peers]
     if lot.random() >= WEIGHTED or not drawn.rolling:
@@ -302,7 +309,7 @@ def _weighted(drawn: Schedule) -> Schedule:
 
 
 def _with_local_steps(drawn: Schedule) -> Schedule:
-    """Use local steps, so that updates are model differences, in some schedules."""
+    """In some schedules, use local steps, so that updates are model differences."""
     lot = Random(f"schedule/{drawn.seed}/local steps")
     if lot.random() >= LOCAL:
         return drawn
@@ -310,7 +317,8 @@ def _with_local_steps(drawn: Schedule) -> Schedule:
 
 
 def _with_overlap(drawn: Schedule) -> Schedule:
-    """Let trainers compute during rounds, in some schedules with servers."""
+    """In some schedules with rolling rounds, let trainers compute the next update during a
+    round."""
     lot = Random(f"schedule/{drawn.seed}/overlap")
     if lot.random() >= OVERLAP or not drawn.rolling:
         return drawn
@@ -318,9 +326,9 @@ def _with_overlap(drawn: Schedule) -> Schedule:
 
 
 def _with_fragments(drawn: Schedule) -> Schedule:
-    """Split the model into fragments, in some schedules with local steps and servers. Trickling
-    payloads are excepted: there a round after a collective operation may take longer than
-    L11 allows, even without fragments."""
+    """In some schedules with local steps and rolling rounds, split the model into fragments.
+    Schedules with trickling payloads are excepted, because a round after a collective operation may
+    then take longer than L11 allows, even without fragments."""
     lot = Random(f"schedule/{drawn.seed}/split model")
     cuts = [cut for cut in FRAGMENTS if drawn.local_steps % cut == 0]
     if lot.random() >= FRAGMENTED or not cuts:
@@ -332,7 +340,7 @@ def _with_fragments(drawn: Schedule) -> Schedule:
 
 
 def _with_further(drawn: Schedule) -> Schedule:
-    """Use two optimizers, in some schedules with plain rounds and servers."""
+    """In some schedules with plain rolling rounds, use two optimizers."""
     lot = Random(f"schedule/{drawn.seed}/further")
     plain = drawn.overlap == 0 and drawn.local_steps == 1 and not drawn.stages
     if lot.random() >= FURTHER or not (plain and drawn.rolling):
@@ -341,8 +349,8 @@ def _with_further(drawn: Schedule) -> Schedule:
 
 
 def _guarded(drawn: Schedule) -> Schedule:
-    """Use the default rule of real runs, in some schedules that average the updates of honest
-    servers. One peer may send updates that are far too long."""
+    """In some schedules with the mean and without attacks, use the default rule of real runs. One
+    peer may then send updates that are far too long."""
     lot = Random(f"schedule/{drawn.seed}/guarded")
     gone = sum(isinstance(fault, Crash | Leave) for fault in drawn.faults)
     lies = ByzantineFault | NodeAttack | Rewritten | Unreadable
@@ -357,7 +365,7 @@ def _guarded(drawn: Schedule) -> Schedule:
 
 
 def needs_a_server(fault: Fault) -> bool:
-    """Whether the fault has no meaning in gossip rounds."""
+    """Whether the fault is possible only in rolling rounds, because it concerns a server."""
     return isinstance(fault, ServerFault) or (
         isinstance(fault, NodeAttack) and fault.lie in SERVER_ATTACKS
     )

@@ -1,8 +1,8 @@
-"""Starts at which some peers are absent, or fail at once.
+"""Schedules in which some peers are absent at the start, or fail in the first moments.
 
-A machine boots late or never, a job waits in its queue, or a trainer reads its data for
-longer. The other peers begin with ``--min-peers``. Or the peer with the initial weights dies,
-hangs or is cut off before another peer has them.
+A machine boots late or never, a job waits in a queue, or a trainer needs long to read its data: the
+other peers begin without it, with ``--min-peers``. In other schedules, the peer with the initial
+weights dies, hangs or is cut off before another peer has the weights.
 """
 
 from __future__ import annotations
@@ -32,29 +32,30 @@ from .lots import FaultSampler
 from .schedule import KINDS_MIN, Schedule
 
 SHARE = 0.2
-"""Share of late starts among the random schedules that are not situations."""
-TWO = 0.3  # share of those with enough peers: two peers are late
-APART = 0.5  # share of those with scripts without a seed, so that weights differ until they begin
-# share of those with a mean that use a median, if it has updates enough against one attacker
+"""Share of schedules with late peers among the random schedules that are not situations."""
+TWO = 0.3  # share of two late peers, if there are enough peers
+APART = 0.5  # share with different initial weights, as in scripts without a seed
+# Share of the schedules with the mean that use the median instead, and number of updates that the
+# median needs against one attacker.
 ROBUST, MEDIAN_OF = 0.5, 3
 WAYS = ("boots late", "prepares long", "prepares long", "never")
 PATIENCE_S = (0.2, 1.5)
 LATE_S = (1.0, 15.0)
 FIRST_SHARE = 0.06
-"""Share of the schedules without late peers in which a fault strikes in the first moments."""
-FIRST_S = (0.03, 0.4)  # all peers are known, and one is about to send its weights to the others
-LOWEST = 0.6  # share of these in which the fault strikes peer 0, which has these weights
+"""Share of schedules with a fault in the first moments among those without late peers."""
+FIRST_S = (0.03, 0.4)  # a peer is about to send its weights
+LOWEST = 0.6  # share in which the fault affects peer 0, which sends its weights
 AWAY_S = (0.3, 4.0)
 BEGUN_S = 3.0
-"""Seconds after the patience until all present peers have begun; a peer that is lost earlier
-cannot be survived."""
+"""Time after ``patience_s`` within which all present peers have begun, in seconds. The loss of a
+peer before then cannot be survived."""
 
 
 def begun_late(drawn: Schedule, need: int) -> Schedule:
-    """Return the schedule with one or two late peers, or the drawn schedule unchanged.
+    """Return the schedule with one or two late peers, or the unchanged schedule.
 
     Args:
-        need: Updates that the rule needs against the attackers of the schedule.
+        need: Number of updates that the rule needs against the attackers of the schedule.
     """
     n, made, lots = (
         drawn.peers,
@@ -90,7 +91,7 @@ def begun_late(drawn: Schedule, need: int) -> Schedule:
     ]
     faults = bearable_of([*late, *kept], n)
     gone = sum(isinstance(fault, Crash | Leave | NeverStarts) for fault in faults)
-    told = any(map(is_counted, faults))  # Against such an attack two honest peers must agree.
+    told = any(map(is_counted, faults))  # such attacks need two honest peers with equal weights
     if need + gone > n or len({type(fault) for fault in faults}) < KINDS_MIN:
         return drawn
     return replace(
@@ -103,11 +104,11 @@ def begun_late(drawn: Schedule, need: int) -> Schedule:
 
 
 def disturbed(drawn: Schedule, need: int) -> Schedule:
-    """Return the schedule with its own weights for each peer, and one peer that dies, hangs or
-    is cut off while they begin; or the drawn schedule unchanged.
+    """Return the schedule with different initial weights and a peer that dies, hangs or is cut off
+    while the peers begin; or the unchanged schedule.
 
     Args:
-        need: Updates that the rule needs against the attackers of the schedule.
+        need: Number of updates that the rule needs against the attackers of the schedule.
     """
     lots = FaultSampler(Random(f"schedule/{drawn.seed}/first moments"), drawn.peers, drawn.active_s)
     lot, lowest, order = lots.random.random(), lots.random.random() < LOWEST, lots.peers()
@@ -144,12 +145,12 @@ def _start(way: str, peer: int, at_s: float) -> StartFault:
 
 
 def _is_of(peers: set[int], fault: Fault) -> bool:
-    """Whether the fault is an attack of one of these peers, or strikes it alone."""
+    """Whether the fault is an attack of one of these peers, or affects only one of them."""
     if isinstance(fault, ByzantineFault | NodeAttack):
         return not peers.isdisjoint(fault.peers)
     return getattr(fault, "peer", None) in peers
 
 
 def _goes_before(at_s: float, fault: Fault) -> bool:
-    """Whether the fault removes a peer permanently before this time."""
+    """Whether the fault permanently removes a peer before ``at_s``."""
     return isinstance(fault, Crash | Leave) and fault.at_s is not None and fault.at_s < at_s

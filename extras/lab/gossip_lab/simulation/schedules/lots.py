@@ -1,4 +1,4 @@
-"""Random draws for a part of a schedule: numbers that do not depend on other draws."""
+"""Random values for a part of a schedule, independent of all other random values."""
 
 from __future__ import annotations
 
@@ -9,19 +9,20 @@ from typing import Any
 
 from .schedule import PEERS_MAX, Schedule
 
-BEGIN_S = 1.0  # time after which the swarm has gathered
+BEGIN_S = 1.0  # time after which all peers are connected
 
 
 @dataclass(slots=True)
 class FaultSampler:
-    """Random draws for one kind of fault."""
+    """Source of the random values for one kind of fault."""
 
     random: Random
     n: int
     active_s: float
 
     def peers(self) -> list[int]:
-        """Return all peers in an order that does not change if there are fewer or more."""
+        """Return all peers in random order. The order of two peers does not depend on the number of
+        peers."""
         lots = [self.random.random() for _ in range(PEERS_MAX)]
         return sorted(range(self.n), key=lambda peer: lots[peer])
 
@@ -32,12 +33,13 @@ class FaultSampler:
         return self.ms(least_s, max(least_s, self.active_s - 0.5))
 
     def ms(self, least_s: float, most_s: float) -> float:
-        """Draw whole milliseconds, which are printed alike in a plan file, a message and a
-        trace."""
+        """Draw a time in whole milliseconds, which looks the same in plan files, messages and
+        traces."""
         return round(self.random.uniform(least_s, most_s), 3)
 
     def long(self, least_s: float, most_s: float) -> float:
-        """Draw a duration: short ones are as frequent as long ones."""
+        """Draw a duration with log-uniform distribution, so that short durations are as frequent as
+        long ones."""
         stretched: float = least_s * (most_s / least_s) ** self.random.random()
         return round(stretched, 3)
 
@@ -50,12 +52,13 @@ class FaultSampler:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """A kind of schedule that replaces the drawn one.
+    """A kind of special schedule that replaces a random schedule.
 
     Attributes:
         weight: Relative frequency.
-        least, most: Bounds of the number of peers, which otherwise stays as drawn.
-        arrange: Returns the schedule, made from the drawn one without its faults.
+        least, most: Bounds of the number of peers. Within them, the number of the replaced schedule
+            is used.
+        arrange: Function that makes the special schedule from the replaced schedule without faults.
     """
 
     name: str
@@ -73,11 +76,12 @@ class Scenario:
 def draw_scenario(
     drawn: Schedule, name: str, share: float, scenarios: Sequence[Scenario], **changes: Any
 ) -> Schedule:
-    """Return one of the scenarios instead of the drawn schedule, in a ``share`` of the schedules.
+    """Return the schedule ``drawn``, or, for a ``share`` of all seeds, one of the scenarios in
+    place of it.
 
     Args:
-        name: Name of the random draw, which depends on nothing else.
-        changes: Fields of the schedule that a scenario begins with.
+        name: Name of the random generator, which makes the choice independent of others.
+        changes: Fields of the replaced schedule that are changed before a scenario is made from it.
     """
     lot = Random(f"schedule/{drawn.seed}/{name}")
     if lot.random() >= share:

@@ -1,4 +1,5 @@
-"""Draws schedules of pipelines, with the faults of a swarm's schedule that stages can survive."""
+"""Generates random schedules of pipelines. Their faults are those of an ordinary schedule that all
+stages can survive."""
 
 from __future__ import annotations
 
@@ -39,19 +40,19 @@ from .generator import generate
 from .schedule import Schedule
 
 SIZES = ((2, 2), (3, 3), (2, 3, 1), (2, 2, 2), (3, 3, 3), (1, 2, 2), (3, 4), (3, 3, 3))
-"""Members of each stage; each entry is equally likely."""
+"""Possible numbers of members of each stage; each entry is equally likely."""
 MICRO_BATCHES = (2, 4, 6, 8)
 LARGE_ENOUGH = 3
-"""Members that a stage needs for a majority. Fewer members each continue alone if a partition
-separates them, and two branches form, as in a swarm of two."""
+"""Minimum number of members of a stage with a majority. Two members that are separated by a
+partition both continue alone, which forks the history."""
 ROUNDS_MIN = 20
 AUDITS = (0.1, 0.3, 0.6)
-"""Probabilities of an audit of a micro-batch, in runs with audits."""
+"""Possible probabilities of the audit of a micro-batch, in runs with audits."""
 LIES = (NegatedActivations, NegatedGradients, ScaledGradients, FalseAudits)
 SHARES = (None, 0.5, 0.2)
-LOST_EVERY = 5  # a stage loses all its peers in one of this many schedules
+LOST_EVERY = 5  # in one of this many schedules a stage loses all peers
 LATE_SHARE = 0.15
-"""Share of the other schedules in which a peer has its layers only after other stages have
+"""Share of the other schedules in which a peer builds its layers only after other stages have
 begun."""
 LATE_S = (0.5, 10.0)
 
@@ -62,7 +63,7 @@ DEADLY = (Crash, Restart, CrashMidway, KillTrainer)
 
 
 def generate_pipeline(seed: int) -> Schedule:
-    """Return the schedule of a seed with a pipeline in it."""
+    """Return the schedule with a pipeline for this seed."""
     draw = Random(f"pipeline/{seed}")
     sizes, micro_batches = draw.choice(SIZES), draw.choice(MICRO_BATCHES)
     peers = sum(sizes)
@@ -93,8 +94,8 @@ def generate_pipeline(seed: int) -> Schedule:
 
 
 def _with_late_trainer(schedule: Schedule, survivors: set[int], draw: Random) -> Schedule:
-    """Delay, in some schedules, a trainer that builds its layers: until then it drops the
-    activations of the previous stage."""
+    """In some schedules, delay the time at which a trainer has built its layers. Until then its
+    peer drops the activations of the previous stage."""
     peer, at_s = draw.choice(sorted(survivors)), draw.uniform(*LATE_S)
     if draw.random() >= LATE_SHARE:
         return schedule
@@ -102,8 +103,8 @@ def _with_late_trainer(schedule: Schedule, survivors: set[int], draw: Random) ->
 
 
 def _with_audits(schedule: Schedule, draw: Random) -> Schedule:
-    """Add audits to half of the schedules with large enough stages. In most of these one member of
-    a stage, or of several, is Byzantine."""
+    """Add audits to half of the schedules with large enough stages. In most of these schedules, one
+    or more stages have a Byzantine member."""
     if min(schedule.stages) < LARGE_ENOUGH or draw.random() < 0.5:
         return schedule
     lies: list[ActivationFault] = []
@@ -116,8 +117,8 @@ def _with_audits(schedule: Schedule, draw: Random) -> Schedule:
 def _with_lost_stage(
     faults: tuple[Fault, ...], schedule: Schedule, draw: Random
 ) -> tuple[Fault, ...]:
-    """Kill all peers of one stage at about the same time. One of two peers may stay away; of more
-    peers, as many as leave a majority."""
+    """Kill all peers of one stage at about the same time. Some of them may not return: one of two
+    peers, or a minority of more peers."""
     members = draw.choice(schedule.members)
     at_s = draw.uniform(0.3, 0.7) * schedule.active_s
     most = 1 if len(members) == 2 else (len(members) - 1) // 2
@@ -147,8 +148,8 @@ def _with_lost_stage(
 def _bearable(
     faults: tuple[Fault, ...], schedule: Schedule, survivors: set[int]
 ) -> tuple[Fault, ...]:
-    """Return the faults after which each stage has one member that keeps its state, and a majority
-    of members that are not permanently lost."""
+    """Return only those faults after which each stage still has a member with its state, and a
+    majority of its members is not permanently lost."""
     kinds: tuple[type[Fault], ...] = OF_MACHINES + SLOWING
     if min(schedule.stages) >= LARGE_ENOUGH:
         kinds += OF_NETWORKS

@@ -1,5 +1,5 @@
-"""One simulated run as frozen data: its peers, its world, and its faults with their times.
-``play.run`` plays it."""
+"""Schedule of a simulated run as frozen data: its peers, its settings, and its faults with their
+times. ``play.run`` plays it."""
 
 from __future__ import annotations
 
@@ -17,63 +17,71 @@ from gossip.topologies import read_weights, write_weights
 
 PROBE_INTERVAL_S = (0.05, 10.0)
 COMMIT_LOG_MAX = 4096
-WAYS = 4  # one-way trips of a round in sequence: update, requests between shard servers, result
-KINDS_MIN = 3  # of fault, in a random schedule
-PEERS_MAX = 64  # larger swarms are simulated one by one, not by the thousand
+# Sequential one-way messages of a round: update, request and reply between shard servers, result.
+WAYS = 4
+KINDS_MIN = 3  # minimum number of kinds of fault in a random schedule
+PEERS_MAX = 64  # larger swarms would take too long
 
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """All inputs of a run: equal schedules have equal traces.
+    """All inputs of a simulated run. Equal schedules have equal traces.
 
     Attributes:
-        seed: Seed of all remaining randomness: delays, losses, targets of probes, servers.
-        active_s: Seconds in which faults happen. Then they end, killed peers are restarted, and
-            calm must return.
-        duration_s: Least duration of the run; longer if the calm phase has to wait for a deadline.
-        rounds_min: Round that half of the peers must reach before the run ends, unless that takes
-            twice ``duration_s``.
-        f: Least number of tolerated Byzantine peers: a mean tolerates none of them.
-        compute_s: Bounds of a trainer's time for a round.
-        rule_s: Time of a server's rule; 0 means it finishes at once.
-        delay_s: Bounds of a message's time on an undisturbed link.
-        shards: Elements of each shard of the toy model.
+        seed: Seed of everything random that the schedule leaves open: delays, losses, targets of
+            probes, servers.
+        active_s: Duration of the phase with faults, in seconds. After it faults end, killed peers
+            are restarted, and the calm phase begins.
+        duration_s: Minimum duration of the run, in seconds. The run is longer if the calm phase has
+            to wait for a deadline.
+        rounds_min: Round that half of the peers must reach before the run ends. The run ends
+            without it after twice ``duration_s``.
+        f: Minimum f of the run. It is raised for the attackers in ``faults``, except with the mean.
+        compute_s: Bounds of a trainer's compute time in a round, in seconds.
+        rule_s: Time of a server's rule, in seconds; 0 means that it finishes at once.
+        delay_s: Bounds of the delay of a message on an undisturbed link, in seconds.
+        shards: Number of elements of each shard of the toy model.
         probe_interval_s: ``MembershipSettings.probe_interval_s``.
         round_timeout_s: ``RoundSettings.round_timeout_s``.
         start_timeout_s: ``RoundSettings.start_timeout_s``.
-        min_peers: ``RoundSettings.min_peers``: this many peers begin without the others; 0 if all
-            are waited for.
-        patience_s: ``RoundSettings.patience_s``: wait for the others once ``min_peers`` are
-            present.
-        apart: Whether each peer has its own initial weights, as in scripts without a seed: all
-            begin with those of one peer.
-        commit_log: ``RoundSettings.commit_log``: a peer that is further behind needs a state.
+        min_peers: ``RoundSettings.min_peers``: number of peers that begin without the others; 0 if
+            they wait for all peers.
+        patience_s: ``RoundSettings.patience_s``: how long ``min_peers`` present peers wait for the
+            others.
+        apart: Whether each peer has different initial weights, as in scripts without a seed. All
+            peers then begin with the weights of one peer.
+        commit_log: ``RoundSettings.commit_log``: a peer that is more rounds behind has to restore a
+            state.
         batch_policy: ``CoreSettings.batch_policy``.
         stable_addresses: Whether a restarted peer keeps its addresses.
-        prepare_s: Time until the trainer of a restarted peer has a model; its node is up at once.
-        server_weights: Relative frequencies of serving, as in the settings of a run: ``0:4,2:2``.
-        bytes_per_s: Bandwidth of each link for payloads, each way; 0 if they take no time. A number
-            of the toy model has 4 bytes.
-        link_timeout_s: ``MembershipSettings.link_timeout_s``: longer between hosts.
-        queue_s: Maximum extra delay of other messages while payloads move: links share their
-            cables.
-        copies_per_s: Bytes of payloads that a node copies in a second, one payload after the other;
-            0 if copying takes no time.
-        joins_s: Start times of newcomers. Their ids follow those of ``peers``, and each finds the
-            others through the folder of addresses.
-        told: Whether launchers report permanently ended and expected peers.
-        piece_bytes: Size of a piece of the toy model's state. A float32 element has 4 bytes.
+        prepare_s: Time until the trainer of a restarted peer has its model, in seconds. Its node
+            runs at once.
+        server_weights: Relative frequencies with which peers serve, as in the settings of a run:
+            ``0:4,2:2``.
+        bytes_per_s: Bandwidth of each link for payloads, in each direction; 0 if payloads take no
+            time. An element of the toy model has 4 bytes.
+        link_timeout_s: ``MembershipSettings.link_timeout_s``, which is longer between hosts.
+        queue_s: Maximum extra delay of other messages while payloads are in transit, because they
+            share a cable, in seconds.
+        copies_per_s: Speed at which a node copies received payloads, one after the other; 0 if
+            copying takes no time.
+        joins_s: Start times of newcomers, in seconds. Their ids follow those of the initial peers.
+            A newcomer finds the other peers through the folder of addresses.
+        told: Whether launchers report which peers have permanently ended and which are expected.
+        piece_bytes: Size of a piece of the toy model's state, in bytes. A float32 element has 4
+            bytes.
         quorum: ``RoundSettings.quorum``.
-        local_steps: Steps of an update of the toy model. With more than one an outer step with
-            momentum applies the aggregate.
-        fragments: Fragments of the toy model, each as large as an update: a round exchanges one of
-            them.
-        further_every: Steps of a toy model's optimizer before each step of another one, in a round
-            that is no step of the run; 0 if there is one optimizer.
-        overlap: 1: trainers compute the next update during the round of the last one.
-        stages: Number of peers in each stage of a pipeline, in order of their ids. Empty if each
-            peer has the whole model.
-        micro_batches: Number of micro-batches of a step of the pipeline.
+        local_steps: Number of local steps of an update of the toy model. With more than one step,
+            an outer step with momentum applies the aggregate.
+        fragments: Number of fragments of the toy model. A round exchanges one fragment, and each is
+            as large as an update.
+        further_every: Number of steps of the toy model's optimizer before each step of a second
+            optimizer. The round of the second optimizer is not a step of the run. 0 if there is
+            only one optimizer.
+        overlap: If 1, trainers compute the next update during the round of the previous update.
+        stages: Number of peers in each stage of a pipeline; the stages have consecutive ids. Empty
+            if each peer has the whole model.
+        micro_batches: Number of micro-batches per step of the pipeline.
         audit: ``PipelineSettings.audit``.
     """
 
@@ -119,18 +127,18 @@ class Schedule:
 
     @property
     def members(self) -> tuple[tuple[int, ...], ...]:
-        """Peers of each stage; without a pipeline all peers as one stage."""
+        """Ids of the peers of each stage. Without a pipeline, all peers are one stage."""
         edges = accumulate(self.stages or (self.peers,), initial=0)
         return tuple([tuple(range(*edge)) for edge in pairwise(edges)])
 
     @property
     def everybody(self) -> int:
-        """Number of all peers, newcomers included."""
+        """Number of peers including newcomers."""
         return self.peers + len(self.joins_s)
 
     @property
     def absent(self) -> tuple[int, ...]:
-        """Initial peers of the run that are absent when it starts."""
+        """Ids of the initial peers that are absent at the start of the run."""
         return tuple(
             sorted(
                 {fault.peer for fault in self.faults if isinstance(fault, LateStart | NeverStarts)}
@@ -139,7 +147,8 @@ class Schedule:
 
     @property
     def travel_s(self) -> float:
-        """Longest time until the updates and results of a round are read, in seconds."""
+        """Maximum time until the updates and results of a round have been transferred and copied,
+        in seconds."""
         nbytes = 4 * sum(self.shards)
         on_link_s = nbytes / self.bytes_per_s if self.bytes_per_s else 0.0
         taken_in_s = self.everybody * nbytes / self.copies_per_s if self.copies_per_s else 0.0
@@ -147,7 +156,7 @@ class Schedule:
 
     @property
     def weighted_topology(self) -> str:
-        """The topology's spec, with the weights of servers in it."""
+        """Spec of the topology, including the weights of servers."""
         weights = self.server_weights
         return (
             topologies.with_option(self.topology, "weights", weights) if weights else self.topology
@@ -155,13 +164,13 @@ class Schedule:
 
     @property
     def rolling(self) -> bool:
-        """Whether its rounds have servers."""
+        """Whether the topology has rolling rounds."""
         return topologies.load(self.weighted_topology).rolling
 
     @property
     def plan(self) -> FaultPlan:
-        """The faults with the world in a ``[simulate]`` table: its TOML replays exactly this
-        schedule."""
+        """Fault plan with the faults of the schedule, and with its settings in the table
+        ``[simulate]``. As TOML, it replays exactly this schedule."""
         world = {
             f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name != "faults"
         }
@@ -178,7 +187,7 @@ class Schedule:
         return dataclasses.replace(self, **plan.simulate, faults=plan.faults).checked()
 
     def checked(self) -> Schedule:
-        """Return the schedule itself. Raises: ConfigError: It cannot be played."""
+        """Return the schedule itself. Raises: ConfigError: The schedule cannot be played."""
         for holds, *text in self._demands():
             if not holds:
                 raise ConfigError(*text)
@@ -188,8 +197,7 @@ class Schedule:
         return self
 
     def _demands(self) -> Iterator[tuple[bool, *tuple[str, ...]]]:
-        """Yield each requirement of the schedule: whether it holds, the error text if it
-        does not, and a hint."""
+        """Yield (whether it is met, error text, hint) for each requirement on a schedule."""
         yield (
             1 <= self.peers <= PEERS_MAX,
             f"peers = {self.peers}: a simulated swarm has 1 to {PEERS_MAX} peers",
@@ -338,13 +346,13 @@ def _alike(value: object, example: object) -> bool:
 
 
 PEERS_NEEDED: Mapping[type, int] = {Flap: 2, Ring: 4}
-"""Peers without which a fault has no meaning: in a ring of three each peer is next to both
-others."""
+"""Kind of fault -> minimum number of its peers. In a ring of three, for example, each peer would
+still reach both others."""
 
 
 def without_peer(schedule: Schedule, gone: int) -> Schedule:
-    """Return the schedule without one peer: later ids decrease by one, and faults that need the
-    peer are removed."""
+    """Return the schedule without the peer ``gone``. Higher ids decrease by one, and faults that
+    need the peer are removed."""
     faults = tuple(kept for fault in schedule.faults if (kept := _without(fault, gone)) is not None)
     weights = {
         _moved(peer, gone): weight
@@ -360,7 +368,7 @@ def without_peer(schedule: Schedule, gone: int) -> Schedule:
             [sum(p != gone for p in members) for members in schedule.members if members != (gone,)]
         )
         schedule = dataclasses.replace(schedule, stages=stages if schedule.stages else ())
-        # The number of awaited peers does not change.
+        # This keeps the number of late peers, for which the others do not wait.
         least = max(0, min(schedule.min_peers - (not late), schedule.peers - 1))
         return dataclasses.replace(
             schedule, peers=schedule.peers - 1, min_peers=least, faults=faults

@@ -39,34 +39,36 @@ from .schedule import Schedule
 SHARE = 0.2
 """Share of the random schedules that are replaced by a situation."""
 STEADY_S, QUICK_S = (0.46, 0.58), (0.08, 0.11)
-"""Seconds of a trainer for a round. Many short rounds pass while one peer is away."""
-OFTEN_S = 0.2  # between two probes
-# rules that tolerate one Byzantine peer of three
+"""Bounds of the compute time of a round, in seconds. With ``QUICK_S``, many rounds pass while a
+peer is away."""
+OFTEN_S = 0.2  # probe interval
+# Rules that tolerate one Byzantine peer among three peers.
 RULES_UNDER_ATTACK = ("geometric_median", "median", "trimmed_mean")
 STANDING = 0.08
-"""Share of standstills among the random schedules that are not one of these situations and begin
-with all peers. In a standstill, results are rejected while few peers are left."""
-# attacks that every peer with its own update detects
+"""Share of standstills among the random schedules that are not situations and begin with all peers.
+In a standstill, results are rejected while few peers are left."""
+# Attacks that every peer with an update of its own detects.
 REFUSED = ("wrong_results", "scaled_results", "nan_results")
 BRIEF_S = (12.0, 17.0)
-"""Active and total seconds of a standstill. Its rounds are short: more than a hundred pass."""
-STAY_LEAST = 3  # peers that stay in an exodus
-RATHER = ("two_results", "kept_results")  # attacks that are detected only after several turns
+"""``active_s`` and ``duration_s`` of a standstill. Its rounds are short, so more than a hundred
+pass."""
+STAY_LEAST = 3  # minimum number of peers that stay in an exodus
+RATHER = ("two_results", "kept_results")  # attacks that are detected only after several attempts
 
 
 def situated(drawn: Schedule) -> Schedule:
-    """Return a situation instead of the drawn schedule, or the drawn schedule."""
+    """Return a situation that replaces the random schedule, or the random schedule itself."""
     return draw_scenario(drawn, "situation", SHARE, SITUATIONS)
 
 
 def standing(drawn: Schedule) -> Schedule:
-    """Return a standstill instead of the drawn schedule, or the drawn schedule."""
+    """Return a standstill that replaces the random schedule, or the random schedule itself."""
     return draw_scenario(drawn, "standing", STANDING, [STANDSTILL])
 
 
 def _harmless(lots: FaultSampler, peers: Sequence[int] = ()) -> list[Fault]:
-    """Draw faults that lose no message and give no peer a wrong identity, for some or all of
-    ``peers``."""
+    """Generate faults that lose no message and kill no peer, for ``peers`` or, by default, for all
+    peers."""
     order, at_s, for_s = (
         peers or lots.peers(),
         [lots.when(0.2) for _ in range(3)],
@@ -84,24 +86,24 @@ def _harmless(lots: FaultSampler, peers: Sequence[int] = ()) -> list[Fault]:
 
 
 def _rolling(drawn: Schedule) -> Schedule:
-    """Use rounds with servers, and a rule that accepts any update."""
+    """Use rolling rounds, and a rule that accepts any update."""
     if drawn.topology == "rolling":
         return replace(drawn, aggregator="mean")
     return replace(drawn, topology="rolling", aggregator="mean", batch_policy="fixed_local")
 
 
 def _exodus(lots: FaultSampler, drawn: Schedule) -> Schedule:
-    """Remove most of the swarm at once, some peers within a round that counts on them. The server
-    of that round may die when it has sent the result to these peers alone, in a network that loses
-    messages."""
+    """Let most peers leave at once, some of them within a round that expects their updates. The
+    server of this round may die after it has sent its result only to the leaving peers. The network
+    may lose messages."""
     more, order, at_s = lots.few(2), lots.peers(), lots.ms(3.0, lots.active_s - 4.0)
     count = min(drawn.peers // 2 + more, drawn.peers - STAY_LEAST)
     apart_s, rule_s = lots.random.choice((0.0, 0.01, 0.3)), lots.random.choice((0.0001, 0.1, 0.3))
     after_s = [round(at_s + lots.ms(0.0, apart_s), 3) for _ in range(drawn.peers)]
     dies, back_s = lots.random.random() < 0.6, lots.long(0.05, 4.0)
     lossy, share = lots.random.random() < 0.6, round(lots.random.uniform(0.2, 0.45), 3)
-    # Results are sent in the order of the peers, so the leaving peers get them first. They
-    # leave within a round, because its rule takes long.
+    # Results are sent in the order of the ids, so the peers with the lowest ids leave, because they
+    # receive them first. The rule takes so long that the peers leave within a round.
     leavers, rule_s = (sorted(order)[:count], 0.3) if dies else (order[:count], rule_s)
     faults: list[Fault] = [Leave(peer, when) for peer, when in zip(leavers, after_s, strict=False)]
     if dies:
@@ -113,7 +115,7 @@ def _exodus(lots: FaultSampler, drawn: Schedule) -> Schedule:
 
 
 def _overload(lots: FaultSampler, drawn: Schedule) -> Schedule:
-    """Overload one or two nodes for seconds; no message is lost, and all other peers are
+    """Overload one or two nodes for some seconds. No message is lost, and all other peers are
     undisturbed."""
     order, count = lots.peers(), lots.few(2)
     slow = [
@@ -128,13 +130,13 @@ def _overload(lots: FaultSampler, drawn: Schedule) -> Schedule:
 
 
 def _byzantine_server(lots: FaultSampler, drawn: Schedule) -> Schedule:
-    """Draw a Byzantine server under a rule that tolerates it. Others are cut off, killed and
-    restarted, and catch up."""
+    """Let a peer attack as a server, under a rule that tolerates one Byzantine peer. Other peers
+    are cut off, or killed and restarted, and have to catch up."""
     attacker, *others = lots.peers()
     lie = lots.random.choice((*RESULT_ATTACKS, *RATHER, *RATHER))
     rule = lots.random.choice(RULES_UNDER_ATTACK)
     at_s, away_s = lots.ms(2.0, lots.active_s - 7.0), lots.long(1.0, 6.0)
-    # A peer that died and returns before the server was in no roster in between.
+    # The killed peer loses its results. It usually returns while the other peer is still cut off.
     died_s, back_s, often = (
         lots.ms(0.0, 1.0),
         round(away_s * lots.random.uniform(0.1, 0.8), 3),
@@ -159,8 +161,8 @@ def _byzantine_server(lots: FaultSampler, drawn: Schedule) -> Schedule:
 
 
 def _slow_link(lots: FaultSampler, drawn: Schedule) -> Schedule:
-    """Delay only large messages to one peer, by seconds. The peer receives
-    claims that others are ahead, and sends requests."""
+    """Delay the large messages to one peer by seconds, and no other messages. So the peer receives
+    claims that others are ahead before it receives their commits, and sends requests."""
     order, at_s, for_s = lots.peers(), lots.ms(2.0, lots.active_s - 9.0), lots.long(3.0, 8.0)
     bytes_per_s, late_s = lots.long(20.0, 200.0), lots.long(1.0, 4.0)
     slow = Narrow(bytes_per_s, round(bytes_per_s * late_s, 1), at_s, for_s, (order[0],))
@@ -171,8 +173,8 @@ def _slow_link(lots: FaultSampler, drawn: Schedule) -> Schedule:
 
 
 def _leap(lots: FaultSampler, drawn: Schedule) -> Schedule:
-    """Quarantine a peer that stands out for some rounds. Other peers pause for as many rounds, and
-    continue from the round of the others."""
+    """Let a Byzantine peer stand out, so that it is in quarantine for some rounds. Other peers
+    pause for about as many rounds, and then continue in the round of the running peers."""
     attacker, *others = lots.peers()
     topology = (
         drawn.topology if drawn.topology != "rolling" else lots.random.choice(("random-k", "full"))
@@ -201,7 +203,7 @@ def _leap(lots: FaultSampler, drawn: Schedule) -> Schedule:
 
 
 def _broken_links(lots: FaultSampler, drawn: Schedule) -> Schedule:
-    """Break the connections of one peer as soon as they are up, repeatedly."""
+    """Break the connections of one peer again and again, as soon as they are up."""
     order, share = lots.peers(), round(lots.random.uniform(0.2, 0.7), 2)
     broken = Reset(share, lots.ms(2.0, 8.0), lots.long(1.0, 6.0), (order[0],))
     return replace(
@@ -210,14 +212,14 @@ def _broken_links(lots: FaultSampler, drawn: Schedule) -> Schedule:
 
 
 def _standstill(lots: FaultSampler, drawn: Schedule) -> Schedule:
-    """Reject a server's results while so many others are dead, or have hanging trainers, that the
-    remaining peers are not a majority without it. Rounds are short, or the dead peers would have
-    left the roster before the attacker's next turn."""
+    """Let a server send false results, which are rejected, while so many other peers are dead or
+    have hanging trainers that the remaining honest peers are not a majority. Rounds are short:
+    otherwise the dead peers would be out of the roster before the attacker serves again."""
     attacker, *others = lots.peers()
     n, lots.active_s, at_s = drawn.peers, BRIEF_S[0], lots.ms(1.0, 4.0)
     rule, lie = lots.random.choice(RULES_UNDER_ATTACK), lots.random.choice(REFUSED)
     away: list[Fault] = []
-    for peer in others[: n - n // 2 - 1]:  # the remaining peers are a majority with the attacker
+    for peer in others[: n - n // 2 - 1]:  # the rest is a majority only with the attacker
         how, when, for_s = (
             lots.random.random(),
             round(at_s + lots.ms(0.0, 1.0), 3),
@@ -241,7 +243,7 @@ def _standstill(lots: FaultSampler, drawn: Schedule) -> Schedule:
 
 
 STANDSTILL = Scenario("standstill", 1.0, 4, 6, _standstill)
-"""Scenarios that ``standing`` draws separately."""
+"""Scenario of ``standing``. It is chosen separately from the situations."""
 SITUATIONS: tuple[Scenario, ...] = (
     Scenario("lying server", 3.0, 5, 7, _byzantine_server),
     Scenario("exodus", 2.0, 7, 9, _exodus),

@@ -1,9 +1,9 @@
-"""Schedules with few faults but heavy load: payloads that take time, peers that pause.
+"""Schedules with few faults but unusual load, such as slow payloads or pauses of all peers.
 
-A swarm of one; all peers paused at once; links and processors for which updates and states are
-large, without a fault or with peers that pause. A newcomer with a link that is too slow for the
-rounds; payloads that trickle; the last holder of the state, joined by newcomers. A share of the
-random schedules is one of these.
+Examples: a swarm of one peer; a pause of all peers at once; payloads that take seconds on links or
+processors, alone or with pauses; a newcomer whose link is too slow for the rounds; payloads that
+trickle; newcomers that join the last holder of the state. Some random schedules are replaced by one
+of these.
 """
 
 from __future__ import annotations
@@ -31,14 +31,16 @@ from .schedule import Schedule
 
 SHARE, LENT_SHARE = 0.3, 0.08
 """Share of strains among the random schedules that are not situations and begin with all peers, and
-share of lent memory among the remaining ones."""
+share of schedules with lent memory among the remaining schedules."""
 STARVED_SHARE, FIRST_S = 0.04, 0.06
-"""Share of all schedules, and the time in which all processes start."""
+"""Share of starved peers among all schedules, and time within which all processes have started, in
+seconds."""
 FAR_SHARE, FAR_S, JITTERS = 0.04, (0.01, 0.2), (0.0, 0.3)
-"""Share of all schedules, time of a message one way, and its relative variation."""
+"""Share of far hosts among all schedules, bounds of the one-way delay in seconds, and possible
+relative variations of it."""
 FAR_PEERS = 3
-"""Two peers have no majority: each receives the commit of the other a moment later, and both
-continue alone."""
+"""Minimum number of far hosts. Two peers have no majority: each would continue alone before it
+receives the commit of the other."""
 PLAIN: dict[str, Any] = {
     "topology": "rolling",
     "aggregator": "mean",
@@ -48,29 +50,30 @@ PLAIN: dict[str, Any] = {
 }
 COMPUTE_S = (0.1, 0.2)
 QUEUE_S = 0.6
-"""A queue of 0.1 s, and a segment that is retransmitted after 0.2 s and again 0.4 s later."""
+"""Maximum extra delay of messages in seconds: a queue of 0.1 s, and the retransmission of a lost
+segment after up to 0.5 s."""
 QUEUED_BELOW = 5.0
-"""Payloads a second: faster links do not fill a queue for this time."""
+"""Payloads per second. Links that are faster than this have no queue."""
 STOPPED_SHARE = 0.5
 """Share of the schedules with large payloads in which peers pause."""
 ROUND_TIMEOUT_S = 10.0
-"""Large payloads need a longer timeout, as in runs with large models."""
+"""Round timeout for large payloads, in seconds: longer, as in runs with large models."""
 
 
 def strained(drawn: Schedule) -> Schedule:
-    """Replace a drawn schedule by a strain, in a share of the seeds."""
+    """Return a strain that replaces the random schedule, or the random schedule itself."""
     return draw_scenario(drawn, "strain", SHARE, STRAINS, **PLAIN)
 
 
 def lent(drawn: Schedule) -> Schedule:
-    """Return a schedule with lent memory instead of the drawn one, or the drawn one. Call this
-    last, because it leaves the other schedules unchanged."""
+    """Return a schedule with lent memory that replaces the random schedule, or the random schedule
+    itself. This is called after all other replacements, so that they do not depend on it."""
     return draw_scenario(drawn, "lent", LENT_SHARE, [LENT_MEMORY], **PLAIN)
 
 
 def starved(drawn: Schedule) -> Schedule:
-    """Give some or all peers a tenth of a processor, from their first moments on or later. A share
-    of the schedules gets this fault in addition to the others, which do not change."""
+    """For a share of the schedules, give some or all peers only a tenth of a processor, from the
+    start or from a later time on. The other faults do not change."""
     lots = FaultSampler(Random(f"schedule/{drawn.seed}/starved"), drawn.peers, drawn.active_s)
     if lots.random.random() >= STARVED_SHARE:
         return drawn
@@ -81,9 +84,9 @@ def starved(drawn: Schedule) -> Schedule:
 
 
 def far(drawn: Schedule) -> Schedule:
-    """Put the hosts as far apart as continents. A share of the schedules has these links, and is
-    otherwise unchanged. Narrow links stay near: their payloads already take seconds, about as long
-    as finished peers wait for others."""
+    """For a share of the schedules, give the links the delays between continents. Schedules with
+    limited bandwidth do not change, because their payloads already take about as long as finished
+    peers wait for others."""
     lots = FaultSampler(Random(f"schedule/{drawn.seed}/far"), drawn.peers, drawn.active_s)
     leaves = drawn.peers < FAR_PEERS or drawn.bytes_per_s > 0
     if lots.random.random() >= FAR_SHARE or leaves:
@@ -93,8 +96,8 @@ def far(drawn: Schedule) -> Schedule:
 
 
 def _alone(lots: FaultSampler, drawn: Schedule) -> Schedule:
-    """Run one peer alone, from the start or because the other has been lost. It is paused, or slow,
-    and a newcomer may join."""
+    """Let one peer run alone, from the start or after the other peer has crashed. It is paused, has
+    a hanging trainer, and is slow. A newcomer may join."""
     begins_alone, for_s, at_s, joins = (
         lots.random.random() < 0.6,
         lots.long(0.3, 4.0),
@@ -121,8 +124,8 @@ def _alone(lots: FaultSampler, drawn: Schedule) -> Schedule:
 
 
 def _all_stop(lots: FaultSampler, drawn: Schedule) -> Schedule:
-    """Pause all peers at nearly the same moment, as a closed laptop or a suspended host of virtual
-    machines does."""
+    """Pause all peers at nearly the same moment, as happens when a laptop is closed or a host of
+    virtual machines is suspended."""
     at_s, for_s, apart_s = (
         lots.ms(2.0, 8.0),
         lots.long(0.3, 8.0),
@@ -136,10 +139,10 @@ def _all_stop(lots: FaultSampler, drawn: Schedule) -> Schedule:
 
 
 def _large(lots: FaultSampler, drawn: Schedule) -> Schedule:
-    """Use links, or nodes, that need seconds for the payloads of a round. There is no other fault,
-    or one or two peers pause for a moment while payloads are in transit to and from them."""
+    """Use links or nodes that need seconds for the payloads of a round. In some schedules one or
+    two peers pause for a moment while payloads are in transit; there is no other fault."""
     nbytes = 4.0 * max(drawn.shards)
-    link, copies = lots.long(0.2, 40.0), lots.long(0.5, 60.0)  # payloads a second
+    link, copies = lots.long(0.2, 40.0), lots.long(0.5, 60.0)  # payloads per second
     which = lots.random.choice(("link", "copies", "both"))
     queue_s = lots.random.choice((0.0, QUEUE_S))
     stopped = lots.peers()[: lots.few(2)] if lots.random.random() < STOPPED_SHARE else ()
@@ -158,8 +161,8 @@ def _large(lots: FaultSampler, drawn: Schedule) -> Schedule:
 
 
 def _slow_newcomers(lots: FaultSampler, drawn: Schedule) -> Schedule:
-    """Start one or two newcomers over a link that may carry less than state and rounds need; after
-    the faults it carries them."""
+    """Start one or two newcomers with a link that may be too slow for the state and the rounds,
+    until the phase with faults ends."""
     count, at_s, apart_s = lots.few(2), lots.ms(2.0, 6.0), lots.long(0.05, 2.0)
     rate = lots.long(20.0, 2000.0)
     joins_s = tuple(round(at_s + apart_s * number, 3) for number in range(count))
@@ -175,7 +178,8 @@ def _slow_newcomers(lots: FaultSampler, drawn: Schedule) -> Schedule:
 
 
 def _trickle(lots: FaultSampler, drawn: Schedule) -> Schedule:
-    """Let the payloads of one peer trickle for some time; all its other messages arrive."""
+    """Let the payloads of one peer trickle for some time. All its other messages arrive
+    normally."""
     peer, rate, at_s, for_s = (
         lots.peer(),
         lots.long(1.0, 40.0),
@@ -186,8 +190,8 @@ def _trickle(lots: FaultSampler, drawn: Schedule) -> Schedule:
 
 
 def _last_holder(lots: FaultSampler, drawn: Schedule) -> Schedule:
-    """End all peers except one permanently at once, which their launchers report. Equally many
-    newcomers are starting, or sometimes too few."""
+    """Crash all peers except one permanently at once; their launchers report this. Then as many
+    newcomers start, or sometimes too few."""
     at_s, later_s, (_, *gone) = lots.ms(3.0, 6.0), lots.long(0.1, 2.5), lots.peers()
     crashes = tuple(
         Crash(peer, None, round(at_s + 0.01 * number, 3)) for number, peer in enumerate(gone)
@@ -208,8 +212,8 @@ STRAINS: tuple[Scenario, ...] = (
 
 
 def _lent(lots: FaultSampler, drawn: Schedule) -> Schedule:
-    """Make memory unreadable that a peer lends to the others, or let peers overwrite their updates
-    in it, while one may crash and return."""
+    """Lent memory: make the memory that a peer lends to others unreadable, or let one or two peers
+    overwrite their updates in it. Another peer may crash and return."""
     first, second, *_ = lots.peers()
     at_s, for_s = lots.ms(3.0, 6.0), lots.long(4.0, 10.0)
     back_s, rewrites, crashes = lots.long(0.5, 2.0), lots.random.random(), lots.random.random()
