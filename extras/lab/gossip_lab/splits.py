@@ -1,9 +1,11 @@
-"""Splits of the training samples among the honest workers: equal data, or different data for each.
+"""Splits of the training samples among the honest workers: equal data for all workers, or different
+data for each.
 
     shares = split("dirichlet:0.1", (labels, images), workers=8, batch=32, seed=0)
 
-A split is written as its name, with a number after a colon if it has one. With ``@clusters:10``
-at its end it uses clusters of the features instead of labels: ``sorted@clusters:10``.
+A split is written as its name, and a number after a colon if it has a parameter. With
+``@clusters:10`` at the end, it uses clusters of the features instead of labels:
+``sorted@clusters:10``.
 """
 
 from __future__ import annotations
@@ -26,17 +28,17 @@ NUMBERS = {
     "gamma": "a share from 0 to 1, as gamma:0.5",
     "quantity": "a sigma above 0, as quantity:1",
 }
-"""All splits, and the number of each."""
+"""Name of a split -> description of its parameter; empty if it has none."""
 
 CLUSTERS = "clusters"
 CLUSTERED = ("sorted", "dirichlet", "gamma")
-"""Splits that may use clusters."""
+"""Splits that can use clusters instead of labels."""
 
 
 def read_split(text: str) -> tuple[str, float]:
-    """Return the name and number of a split; 0 if it has no number.
+    """Return the name and the parameter of a split. The parameter is 0 if the split has none.
 
-    Raises: ConfigError: There is no such split, or the number is invalid for it.
+    Raises: ConfigError: There is no such split, or its parameter is invalid.
     """
     _read_clusters(text)
     text = text.strip().partition("@")[0]
@@ -58,9 +60,10 @@ def read_split(text: str) -> tuple[str, float]:
 
 
 def _read_clusters(text: str) -> int:
-    """Return the number of clusters of a split; 0 if it uses labels.
+    """Return the number of clusters of a split, or 0 if it uses labels.
 
-    Raises: ConfigError: It uses another key, or the number is invalid.
+    Raises: ConfigError: The split cannot use clusters, the key is not ``clusters``, or the number
+    is invalid.
     """
     name, at, by = text.strip().partition("@")
     if not at:
@@ -78,19 +81,20 @@ def _read_clusters(text: str) -> int:
 def split(
     text: str, samples: tuple[Tensor, Tensor], workers: int, batch: int, seed: int
 ) -> list[Tensor]:
-    """Return the indices of the samples that each worker draws from. All splits but ``iid`` cut the
-    samples into disjoint parts.
+    """Return, for each worker, the indices of the samples that it draws from. In all splits but
+    ``iid`` these are disjoint.
 
     - ``iid``: every worker draws from all samples.
     - ``sorted``: the samples are sorted by label and cut into equal parts.
-    - ``dirichlet:alpha``: for each class, the workers' shares are drawn from Dirichlet(alpha); with
-      a smaller alpha a worker has fewer classes. A worker with less than a batch gets the missing
-      samples from the worker with the most.
-    - ``gamma:share``: this share of the samples is cut at random into equal parts, the rest as in
-      ``sorted``.
-    - ``quantity:sigma``: random parts, whose sizes beyond a batch are log-normal.
+    - ``dirichlet:alpha``: for each class, the shares of the workers have a Dirichlet(alpha)
+      distribution. With a smaller alpha, a worker has fewer classes. A worker with less than a
+      batch gets the missing samples from the worker with the most samples.
+    - ``gamma:share``: this share of the samples is divided at random into equal parts. The rest is
+      divided as in ``sorted``.
+    - ``quantity:sigma``: random parts. Their sizes, beyond one batch for each worker, are
+      proportional to log-normal weights.
 
-    With ``@clusters:K`` they use K clusters of the features (k-means) instead of labels.
+    With ``@clusters:K`` a split uses K clusters of the features (k-means) instead of labels.
 
     Args:
         samples: Labels ``(samples,)`` and features ``(samples, d)``.

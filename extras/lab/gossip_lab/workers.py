@@ -1,4 +1,4 @@
-"""Worker processes of pools."""
+"""Worker processes of process pools."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import threading
 
 
 def end_with_parent() -> None:
-    """End this worker with its parent. A killed parent cannot shut its pool down, and a pool
-    without a parent waits forever."""
+    """End this worker when its parent ends. A killed parent cannot shut down its pool, and workers
+    without a parent would wait forever."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
     threading.Thread(target=_await_orphanhood, daemon=True).start()
 

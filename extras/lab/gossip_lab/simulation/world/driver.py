@@ -1,8 +1,7 @@
-"""Runs sans-IO cores over a simulated network on a virtual clock, as a node does, for a
-whole swarm.
+"""Runs the sans-IO cores of a whole swarm over a simulated network, on a virtual clock.
 
-The same seed gives the same run, to the last bit, as ``Swarm.trace_hash`` shows. Messages travel as
-the codec's bytes.
+Runs with the same seed are identical; ``Swarm.trace_hash`` is used to test this. Messages are
+encoded by the codec of real runs.
 
     swarm = Swarm(
         lambda peer, incarnation: Peer(...),
@@ -14,9 +13,9 @@ the codec's bytes.
     swarm.crash(3)
     swarm.run_for(2.0)
 
-Time inside is whole nanoseconds, so that no sum of delays depends on the order of its terms. Cores
-receive seconds, by the clock of their machine. ``hooks`` observe (``observer``), ``outgoing``
-attacks (``liars``).
+Virtual time is an integer number of nanoseconds, so that a sum of delays does not depend on the
+order of its terms. Cores receive the time of their machine's clock, in seconds. ``hooks`` has the
+observers (see ``observer``). ``outgoing`` replaces the messages of attackers (see ``liars``).
 """
 
 from __future__ import annotations
@@ -54,16 +53,16 @@ from .wire import Outgoing, Wire
 
 __all__ = ["AnySwarm", "SimulationStuck", "Swarm", "address", "node_rng"]
 
-# in one run: beyond it, a core probably causes its own events forever
+# Maximum number of events in a run. With more, a core probably causes events forever.
 DELIVERIES_MAX = 50_000_000
 CRASHED: str = "crashed"
-# A node does not notice a shorter pause (``StallDetector``).
+# Minimum duration of a pause that a node detects (``StallDetector``).
 STALLED_AFTER_S = 0.2
 
 
 def address(peer: PeerId, incarnation: int = 0) -> tuple[str, str]:
-    """Return the control and bulk address of a simulated peer. A restarted one has new ports, as in
-    real runs."""
+    """Return the control and bulk address of a simulated peer. A restarted peer has new ports, as
+    in real runs."""
     return (
         f"tcp://10.0.0.{peer}:{10_000 + 2 * incarnation}",
         f"tcp://10.0.0.{peer}:{10_001 + 2 * incarnation}",
@@ -78,12 +77,12 @@ def _too_many(swarm: AnySwarm) -> Exception:
 
 
 def _not_traced(now_ns: int, peer: PeerId, event: Event, said: bytes | None = None) -> None:
-    """Do nothing: no other run is compared with this one."""
+    """Do nothing, in place of ``Trace.delivered``: the run is not compared with others."""
 
 
 def _as_received(host: SimProcess[Any], event: Received) -> tuple[type, Received]:
-    """Return the type by which hooks select the event, and the event with the additions of a
-    node."""
+    """Return the type of the message, by which hooks select the event, and the event with the data
+    that a real node adds to it."""
     kind = type(event.message)
     if kind is Commit and host.admit is not None:
         event = compared(event, host.admit)
@@ -91,46 +90,47 @@ def _as_received(host: SimProcess[Any], event: Received) -> tuple[type, Received
 
 
 def node_rng(seed: int, peer: PeerId, incarnation: int) -> random.Random:
-    """Return the only source of randomness of an incarnation of a node."""
+    """Return the random generator of an incarnation of a node, its only source of randomness."""
     return random.Random(f"node/{seed}/{peer}/{incarnation}")
 
 
 class Swarm(Timeline, Generic[C]):
-    """n peers, a network and a clock.
+    """A simulated swarm: n peers, a network and a clock.
 
     Args:
-        make_core: Creates the core of a peer's incarnation, ``(peer, incarnation) -> core``;
-            incarnations start at 0.
-        n: Number of peers, 0..n-1. They start within ``start_spread_s`` of each other, except for
-            the ``absent`` ones, which ``join`` starts.
-        seed: Seed of all randomness in the swarm.
-        network: Links and their faults; may be changed while the swarm runs.
-        make_trainer: Makes the trainer that handles StartRound, Aggregate, Apply, TakeSnapshot,
-            Restore, ``(peer, incarnation) -> trainer``. Without it such an effect is an error.
-        run: The run's id in every envelope.
-        encoded: Whether messages travel as bytes. Turning it off makes long runs several times
-            faster.
-        progress_s: Interval at which the core receives its trainer's progress.
-        stable_addresses: Whether a restarted peer gets its old address again.
-        traced: Whether there is a ``trace_hash``. Without it a message to many peers is not
-            recorded separately for each of them.
+        make_core: Function ``(peer, incarnation) -> core``. Incarnations start at 0.
+        n: Number of peers; their ids are 0 to n - 1. They start within ``start_spread_s``. Peers in
+            ``absent`` do not start until ``join`` is called.
+        seed: Seed of all random numbers in the swarm.
+        network: Links and their faults. It may be changed while the swarm runs.
+        make_trainer: Function ``(peer, incarnation) -> trainer``. The trainer handles the effects
+            in ``TRAINER_EFFECTS``. Without a trainer, such an effect is an error.
+        run: Id of the run, which is part of every envelope.
+        encoded: Whether messages are encoded. Without encoding, long runs are several times faster.
+        progress_s: Interval at which a core receives its trainer's progress, in seconds.
+        stable_addresses: Whether a restarted peer keeps its addresses.
+        traced: Whether ``trace_hash`` is computed, for which a message to many peers is recorded
+            once per receiver.
 
     Attributes:
-        now_ns: Virtual time; ``now`` is the same in seconds.
-        counts: Messages by fate (sent, delivered, lost, cut, no_link, gone, malformed, duplicated,
-            corrupted, ...) and the numbers of crashes, restarts and pauses of processes.
-        inspections: Inspection of each present incarnation that is a complete peer. A Byzantine
-            peer's roster may name peers that never existed.
-        machines: Reports of each peer, through all its incarnations.
+        now_ns: Virtual time in nanoseconds; ``now`` is the same time in seconds.
+        counts: Fate of messages (``sent``, ``delivered``, ``lost``, ``cut``, ``no_link``, ``gone``,
+            ``malformed``, ``duplicated``, ``corrupted``, ...) -> number of messages. It also has
+            the numbers of crashes, restarts and pauses of processes.
+        inspections: Peer -> inspection of its present incarnation, if this is a full core. The
+            peers in a roster may be missing here, because a Byzantine peer may name peers that
+            never existed.
+        machines: Peer -> its machine, the same for all incarnations.
         hooks: Observers.
-        deliveries: Number of events that cores have handled. Beyond ``deliveries_max`` of them the
-            exception of ``too_many`` is raised.
-        handling, handler, asked: The last event, the peer that handles it, and the effects that its
-            core has returned.
-        outgoing: Changes the messages of Byzantine peers; None if all are honest.
+        deliveries: Number of events that cores have handled. If it exceeds ``deliveries_max``, the
+            exception that ``too_many`` returns is raised.
+        handling, handler, asked: The present event, the peer that handles it, and the effects that
+            its core has returned.
+        outgoing: Function that replaces the messages of Byzantine peers; None if all peers are
+            honest.
     """
 
-    # Tests and campaigns vary these options by name.
+    # Many arguments, because tests and campaigns vary them by name.
     def __init__(  # noqa: PLR0913
         self,
         make_core: Callable[[PeerId, int], C],
@@ -156,10 +156,11 @@ class Swarm(Timeline, Generic[C]):
         self.machines: dict[PeerId, Machine] = {}
         self.hooks = Hooks()
         self.outgoing: Outgoing | None = None
-        self._dice: dict[PeerId, random.Random] = {}  # of a peer in all its incarnations
-        # bytes of payloads that a node copies in a second; 0.0 if copying takes no time
+        self._dice: dict[PeerId, random.Random] = {}  # per peer, for all incarnations
+        # Speed at which nodes copy received payloads, in bytes per second; 0.0 if copying takes no
+        # time.
         self.copies_per_s = 0.0
-        self.travel_s = 0.0  # time of the payloads of a round on links and in nodes
+        self.travel_s = 0.0  # maximum transfer time of a round's payloads
         self.deliveries = 0
         self.deliveries_max, self.too_many = DELIVERIES_MAX, _too_many
         self.handling: Event | None = None
@@ -200,12 +201,12 @@ class Swarm(Timeline, Generic[C]):
 
     @property
     def up(self) -> tuple[PeerId, ...]:
-        """Peers with a running process (a paused one counts)."""
+        """Peers with a running or paused process."""
         return tuple(peer for peer, host in self.hosts.items() if host.running)
 
     @property
     def trace_hash(self) -> str:
-        """Hash of all deliveries so far, and of their times."""
+        """Hash of all events that were delivered so far, with their times."""
         assert self._traced, "this run is not traced"
         return self._trace.hexdigest()
 
@@ -232,7 +233,7 @@ class Swarm(Timeline, Generic[C]):
         self._links.heartbeats()
 
     def summary(self) -> str:
-        """Return one line for each peer: its state, its core, its last reports."""
+        """Return a text with the state, the core and the last reports of each peer."""
         lines = [
             (
                 f"seed {self.seed}, network: {dict(sorted(self.counts.items()))}, cut: "
@@ -257,8 +258,8 @@ class Swarm(Timeline, Generic[C]):
     # --- faults -----------------------------------------------------------------------------------
 
     def crash(self, peer: PeerId) -> None:
-        """Kill core and trainer, as SIGKILL does. The others see their connections close a moment
-        later."""
+        """Kill core and trainer, as SIGKILL does. The other peers detect closed connections a
+        moment later."""
         host = self.hosts[peer]
         assert host.running, f"peer {peer} is {host.state}"
         host.state = "crashed"
@@ -268,8 +269,9 @@ class Swarm(Timeline, Generic[C]):
         self._close_process(host)
 
     def restart(self, peer: PeerId, after_s: float = 0.0) -> None:
-        """Start the peer again, with the next incarnation, and crash it first if it runs. A peer
-        that is starting is not started twice: a launcher has one process of each peer."""
+        """Start the next incarnation of the peer after ``after_s``. If the peer runs, it is crashed
+        first. If it is already starting, do nothing, because a launcher has only one process of
+        each peer."""
         if self.hosts[peer].state == "starting":
             return
         if self.hosts[peer].running:
@@ -285,15 +287,15 @@ class Swarm(Timeline, Generic[C]):
         self._add(peer, 0, 0.0)
 
     def connect_all(self) -> None:
-        """Connect all present peers to each other before they start."""
+        """Connect all present peers to each other. Call this before they start."""
         for host in self.hosts.values():
             for other in self.hosts.values():
                 if other is not host:
                     self._links.stand(host, other)
 
     def pause(self, peer: PeerId) -> None:
-        """Pause core and trainer, as SIGSTOP does: events are queued, and heartbeats over its links
-        fail."""
+        """Pause core and trainer, as SIGSTOP does: events are queued, and the heartbeats of the
+        peer's links fail."""
         host = self.hosts[peer]
         assert host.state == "up", f"peer {peer} is {host.state}"
         host.state, host.paused_at_ns = "paused", self.now_ns
@@ -301,14 +303,14 @@ class Swarm(Timeline, Generic[C]):
         self._links.heartbeats()
 
     def resume(self, peer: PeerId) -> None:
-        """Resume core and trainer, as SIGCONT does: first the queued events, then ``ClockJumped``,
-        then the late timers. Short pauses are not detected."""
+        """Resume core and trainer, as SIGCONT does. The core handles first the queued events, then
+        ``ClockJumped``, unless the pause was short, and then the late timers."""
         host = self.hosts[peer]
         assert host.state == "paused", f"peer {peer} is {host.state}"
         host.state = "up"
         for see in self.hooks.resume:
             see(self, peer)
-        # events that the peer had not handled before the pause
+        # Events that waited for the slow node before the pause come first.
         host.inbox.extendleft(reversed(host.waiting))
         host.waiting.clear()
         while host.inbox and host.state == "up":
@@ -329,24 +331,24 @@ class Swarm(Timeline, Generic[C]):
         )
 
     def stop_trainer(self, peer: PeerId) -> None:
-        """Hang the trainer, while its node continues."""
+        """Make the trainer hang. Its node continues."""
         self.hosts[peer].trainer_stopped = True
 
     def resume_trainer(self, peer: PeerId) -> None:
         self._trainers.resume(self.hosts[peer])
 
     def lose_trainer(self, peer: PeerId) -> None:
-        """End the trainer's process, while its node continues."""
+        """Kill the trainer's process. Its node continues."""
         host = self.hosts[peer]
         host.trainer = None
         self.deliver(host, events.TrainerLost("killed"))
 
     def stop(self, peer: PeerId, reason: str = "asked to") -> None:
-        """Request the peer to stop, as SIGTERM does: it may leave gracefully."""
+        """Request the peer to stop, as SIGTERM does, so that it can leave gracefully."""
         self.deliver(self.hosts[peer], events.Stop(reason))
 
     def inject(self, peer: PeerId, event: Event) -> None:
-        """Deliver any event to a core at once, for example a forged message."""
+        """Deliver an event to a core at once, for example a forged message."""
         self.deliver(self.hosts[peer], event)
 
     def let_go(self, sender: PeerId, to: PeerId) -> None:
@@ -354,19 +356,19 @@ class Swarm(Timeline, Generic[C]):
         self._wire.let_go(sender, to)
 
     def slow_down(self, peer: PeerId, factor: float, handling_s: float = 0.0) -> None:
-        """Slow the machine down: all work of the trainer takes ``factor`` times as long, and the
-        node ``handling_s`` for an event."""
+        """Slow the machine down: the trainer's work takes ``factor`` times as long, and the node
+        needs ``handling_s`` for each event."""
         machine, host = self.machines[peer], self.hosts[peer]
         machine.slowness, machine.handling_ns = factor, to_ns(handling_s)
         if not handling_s:
             self._slow_nodes.catch_up(host)
 
     def drift(self, peer: PeerId, rate: float = 1.0, jump_s: float = 0.0) -> None:
-        """Run the peer's clock at ``rate`` times the speed of the world's from now on. ``jump_s``:
-        see ``Machine.set_clock``."""
+        """From now on, run the peer's clock at ``rate`` times the speed of virtual time. For
+        ``jump_s`` see ``Machine.set_clock``."""
         host = self.hosts[peer]
         host.machine.set_clock(self.now_ns, rate, jump_s)
-        # Timers that were set earlier follow the new rate.
+        # Pending timers also follow the new rate.
         for token, (_, at_s) in tuple(host.timers.items()):
             self._set_alarm(host, token, at_s)
 
@@ -410,7 +412,8 @@ class Swarm(Timeline, Generic[C]):
     def _watch_progress(self, host: SimProcess[C]) -> None:
         if host.trainer is None or host.state in ("crashed", "halted"):
             return
-        # The node reads it from shared memory, so even a hung trainer has progress.
+        # The node reads the progress from shared memory, so it is delivered even if the trainer
+        # hangs.
         if host.state == "up":
             self.deliver(host, host.trainer.progress(host.machine.clock_s(self.now_ns)))
         self.at_ns(self.now_ns + to_ns(self.progress_s), self._watch_progress, host)
@@ -424,8 +427,8 @@ class Swarm(Timeline, Generic[C]):
     # --- events and effects -----------------------------------------------------------------------
 
     def deliver(self, host: SimProcess[C], event: Event, said: bytes | None = None) -> None:
-        """Deliver an event to a core; to a paused one when it resumes. ``said``: the bytes of the
-        message."""
+        """Deliver an event to a core. If the process is paused, it is delivered when the process
+        resumes. ``said`` has the bytes of a message."""
         if host.state == "up":
             if not self._slow_nodes.puts_off(host, event, said):
                 self._handle(host, event, said)
@@ -464,7 +467,8 @@ class Swarm(Timeline, Generic[C]):
                 see(self, peer, event)
 
     def _carry_out_all(self, host: SimProcess[C], effects: Sequence[Effect]) -> bool:
-        """Carry out the effects. Return False if the process was killed before the last of them."""
+        """Carry out the effects. Return False if an observer killed the process before the last
+        effect."""
         peer, seeing, carry_out = host.peer, self.hooks.effect, self._carry_out
         for effect in effects:
             asked: type = type(effect)
@@ -476,7 +480,7 @@ class Swarm(Timeline, Generic[C]):
             if host.state != "up":
                 assert host.halt is None, f"peer {peer} asks for {effect} after it halted"
                 if host.state == CRASHED:
-                    return False  # An observer killed the peer: the remaining effects are lost.
+                    return False  # an observer killed the peer, so the other effects are lost
             carry_out[asked](host, effect)
         return True
 
@@ -496,7 +500,7 @@ class Swarm(Timeline, Generic[C]):
     def _fire(self, host: SimProcess[C], token: Token, due_ns: int) -> None:
         pending = host.timers.get(token)
         if pending is None or pending[0] != due_ns:
-            return  # It was cancelled, or the clock has been changed.
+            return  # the timer was cancelled, or moved by a change of the clock
         if host.state == "paused":
             host.late_timers.append((due_ns, token))
             return
@@ -511,4 +515,4 @@ class Swarm(Timeline, Generic[C]):
 
 
 AnySwarm: TypeAlias = Swarm[Any]
-"""A swarm of cores of any type."""
+"""A swarm with cores of any type."""

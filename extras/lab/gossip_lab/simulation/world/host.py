@@ -1,4 +1,4 @@
-"""State that the driver keeps for one process of a peer."""
+"""State of one process of a peer, as stored by the driver."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ C = TypeVar("C", bound=SansIOCore)
 
 
 class SwarmEnvironment(Protocol):
-    """The part of the swarm that its links, messages and slow nodes use."""
+    """The part of ``Swarm`` that the modules for links, messages, trainers and slow nodes use."""
 
     hosts: dict[PeerId, SimProcess[Any]]
     network: Network
@@ -62,23 +62,24 @@ class SwarmEnvironment(Protocol):
 
 @dataclass(slots=True)
 class Lane:
-    """Connection that one peer has opened to another: its address, and whether it is up."""
+    """Connection that a peer has opened to another peer."""
 
     control: str
     up: bool = False
-    to_incarnation: int = 0  # of the receiver, once connected
+    to_incarnation: int = 0  # incarnation of the receiver, once connected
     tries: int = 0
-    attempt: int = 0  # id of the pending attempt: outdated ones have no effect
+    attempt: int = 0  # id of the pending attempt to connect; older attempts are void
     breaks: int = 0  # number of resets
-    # last arrivals, control and bulk: each lane is first in, first out
+    # Last arrival times on the control and the bulk lane, because lanes are first in, first out.
     arrives_ns: list[int] = field(default_factory=lambda: [0, 0])
-    free_at_ns: int = 0  # time at which the bulk lane is free
-    let_go: int = 0  # number of deliveries of all messages in transit at once
-    # messages in transit on a link that a fault slows down
+    free_at_ns: int = 0  # time at which the bulk lane becomes free
+    let_go: int = 0  # how often all messages in transit were delivered at once
+    # Messages in transit that a fault delays.
     slowed: list[tuple[Any, ...]] = field(default_factory=list)
 
     def in_order(self, arrives_ns: int, bulk: bool) -> int:
-        """Return the arrival time with which the message overtakes no other."""
+        """Return ``arrives_ns``, or a later time so that the message does not overtake another
+        message."""
         last = self.arrives_ns
         if arrives_ns > last[bulk]:
             last[bulk] = arrives_ns
@@ -87,39 +88,40 @@ class Lane:
 
 @dataclass(slots=True)
 class SimProcess(Generic[C]):
-    """One process of a peer: a core, its trainer, and the driver's state for them. Times in reports
-    and commits: seconds."""
+    """One process of a peer: its core, its trainer, and the state that the driver stores for them.
+    ``reports`` and ``commits`` have pairs with a time in seconds."""
 
     peer: PeerId
     incarnation: int
     core: C
     trainer: Trainer | None
     machine: Machine
-    dice: random.Random  # decides the effects of the network on its messages
+    dice: random.Random  # for the effects of the network on sent messages
     state: Literal["starting", "up", "paused", "crashed", "halted"] = "starting"
     started_at: float = 0.0  # seconds
     lanes: dict[PeerId, Lane] = field(default_factory=dict)
-    # pending: time due (ns), and time requested (s)
+    # Pending timer -> (due time in ns, requested time in s).
     timers: dict[Token, tuple[int, float]] = field(default_factory=dict)
-    # events that arrived while it was paused
+    # Events that arrived while the process was paused.
     inbox: deque[tuple[Event, bytes | None]] = field(default_factory=deque)
-    # events that a slow node has not handled yet
+    # Events that a slow node has not handled yet.
     waiting: deque[tuple[Event, bytes | None]] = field(default_factory=deque)
-    settling: deque[Event] = field(default_factory=deque)  # events that the node itself caused
+    settling: deque[Event] = field(default_factory=deque)  # events that the node causes
     late_timers: list[tuple[int, Token]] = field(default_factory=list)
     paused_at_ns: int = 0
     trainer_stopped: bool = False
     trainer_inbox: list[Said] = field(default_factory=list)
-    asked: list[Effect] = field(default_factory=list)  # effects for a stopped trainer
+    asked: list[Effect] = field(default_factory=list)  # effects for a hanging trainer
     reports: list[tuple[float, events.Report]] = field(default_factory=list)
     commits: list[tuple[float, events.Committed]] = field(default_factory=list)
     halt: events.Halt | None = None
     admit: Callable[[PeerId, Message], Admission] | None = None
-    """Check that the transport makes before it accepts a payload; None if the core accepts any."""
+    """Check with which the transport decides whether to accept a payload; None if the core accepts
+    all payloads."""
     inspection: Inspection | None = None
-    """View of a whole peer for the checkers; None for other cores."""
+    """View of a full core for the checkers; None for other cores."""
     membership: MembershipInspection | None = None
-    """View of the membership of any core that has one, for the checkers."""
+    """View of the core's membership for the checkers; None if the core has none."""
 
     def __post_init__(self) -> None:
         self.admit = getattr(self.core, "admit", None)

@@ -1,5 +1,5 @@
-"""Reports of the launchers to the peers: peers that have ended and are not restarted, and
-newcomers that are expected."""
+"""Reports of the launchers to the peers: which peers have ended permanently, and which newcomers
+are expected."""
 
 from __future__ import annotations
 
@@ -14,20 +14,21 @@ if TYPE_CHECKING:
     from .driver import AnySwarm
 
 SEEN_AFTER_S = 0.3
-"""Seconds from the end of a process until the other peers have read the report."""
+"""Time from the end of a process until the other peers have read the report, in seconds."""
 ON_ITS_WAY_S = 2.5
-"""Seconds from the claim of an id until the newcomer has an address: its process starts, and
-imports torch."""
+"""Time from the announcement of a newcomer until it has an address, in seconds: its process has to
+start and to import torch."""
 
 
 class Launchers(Observer):
-    """Reports events to all peers, including those that start later."""
+    """Reports events to all peers, including peers that start later."""
 
     def __init__(self) -> None:
         self._said: dict[PeerId, Event] = {}
 
     def begin(self, swarm: AnySwarm, newcomers: dict[PeerId, float]) -> None:
-        """Announce the newcomers. ``newcomers``: the time at which each has an address."""
+        """Schedule the announcements of newcomers. ``newcomers``: newcomer -> time at which it has
+        an address."""
         swarm.hooks.append(self)
         for peer, at_s in newcomers.items():
             swarm.at(

@@ -1,5 +1,4 @@
-"""Byzantine peers of a simulation: the messages that their nodes send instead of those of their
-honest cores.
+"""Byzantine peers of a simulation. Their cores are honest, but their nodes replace some messages.
 
 swarm.outgoing = ByzantinePeers(swarm, {3: ("false_deaths", "wrong_results")})
 """
@@ -22,8 +21,8 @@ if TYPE_CHECKING:
 
 
 class ByzantinePeers:
-    """Value of ``Swarm.outgoing`` that makes some peers perform attacks, each named as in ``LIES``.
-    All attacks stop if ``active`` is False.
+    """Attacks of some peers, for use as ``Swarm.outgoing``. Attacks are named as in ``LIES``, and
+    stop when ``active`` is False.
 
     Raises: KeyError: There is no such attack.
     """
@@ -35,7 +34,7 @@ class ByzantinePeers:
         self.active = True
 
     def count_attacks(self) -> Counter[str]:
-        """Return the number of times that each attack took place, at any peer."""
+        """Return how often each attack took place, summed over the peers."""
         total: Counter[str] = Counter()
         for attacker in self.attackers.values():
             total.update(attacker.told)

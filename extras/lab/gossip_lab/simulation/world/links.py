@@ -1,5 +1,5 @@
-"""Connections between simulated processes: retried until they are up, closed with a process,
-and timed out when silent."""
+"""Connections between simulated processes. An attempt is repeated until the connection is up. A
+connection is closed when a process ends, and times out when it is silent."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ from .machine import to_ns
 from .network import between
 
 FIRST_TRY_S, HANDSHAKE_WAYS = 0.001, 4
-"""Minimum time until a connection is up, and its number of one-way trips: TCP, then ZMTP."""
+"""Minimum duration of a handshake in seconds, and number of its one-way messages (TCP, then
+ZMTP)."""
 
 
 AnyProcess = SimProcess[Any]
 
 
 class Links:
-    """Opens, closes and loses the lanes of all hosts."""
+    """Opens and closes the lanes of all processes, and lets them time out."""
 
     def __init__(self, swarm: SwarmEnvironment) -> None:
         self.swarm = swarm
@@ -29,14 +30,14 @@ class Links:
         assert to != host.peer, f"peer {to} connects to itself"
         lane = host.lanes.get(to)
         if lane is not None and lane.control == control:
-            return  # It is up, or an attempt is pending.
+            return  # the lane is up, or an attempt is pending
         if lane is not None:
             lane.up, lane.attempt = False, lane.attempt + 1
         host.lanes[to] = lane = Lane(control)
         self._try_later(host, to, lane, self._handshake_s(host.peer, to))
 
     def stand(self, host: AnyProcess, to: AnyProcess) -> None:
-        """Connect a host as if it had been connected for a long time: it gets no event."""
+        """Connect two processes without an event, as if they had been connected for long."""
         control, _ = self.swarm.address_of(to.peer, to.incarnation)
         host.lanes[to.peer] = Lane(control, up=True, to_incarnation=to.incarnation)
 
@@ -46,8 +47,8 @@ class Links:
             lane.up, lane.attempt = False, lane.attempt + 1
 
     def reset(self, host: AnyProcess, to: PeerId, lane: Lane) -> None:
-        """Break the connection: messages in transit are lost, and the peer that opened it gets an
-        event and opens it again."""
+        """Break the connection. Messages in transit are lost. The peer that opened the connection
+        receives ``LinkDown`` and connects again."""
         if not lane.up:
             return
         lane.up, lane.breaks, lane.attempt = False, lane.breaks + 1, lane.attempt + 1
@@ -61,7 +62,8 @@ class Links:
         to: PeerId,
         lane: Lane,
     ) -> None:
-        """Call ``act`` later, unless the connection was attempted again by then."""
+        """Call ``act`` after ``after_s``, unless the lane has been closed or another attempt has
+        begun by then."""
         attempt = lane.attempt
 
         def run() -> None:
@@ -75,8 +77,7 @@ class Links:
         self._try_later(host, to, lane, self._handshake_s(host.peer, to))
 
     def close_process(self, host: AnyProcess) -> None:
-        """Close the connections of a process at once; the other ends detect this a moment
-        later."""
+        """Close all connections of a process. The other peers detect this a moment later."""
         for other in self.swarm.hosts.values():
             lane = other.lanes.get(host.peer)
             if lane is not None and lane.up and lane.to_incarnation == host.incarnation:
@@ -104,7 +105,8 @@ class Links:
             and other.running
             and self.swarm.address_of(to, other.incarnation)[0] == lane.control
         ):
-            # The kernel would accept, but no process answers the handshake.
+            # The kernel of a paused process would accept the connection, but the handshake does not
+            # end.
             if other.state == "paused":
                 self._try_later(host, to, lane, self.swarm.network.reconnect_s)
                 return
@@ -127,7 +129,7 @@ class Links:
         other = self.swarm.hosts[to]
         alive = other.state == "up" and other.incarnation == lane.to_incarnation
         if alive and host.state == "up" and not self.blocked(host.peer, to):
-            return  # The link has healed in time.
+            return  # the link was repaired before the timeout
         self._lose(host, to, lane, "timeout", self.swarm.network.reconnect_s)
 
     def _lose(
@@ -139,7 +141,7 @@ class Links:
             self._try_later(host, to, lane, again_after_s)
 
     def heartbeats(self) -> None:
-        """Schedule the timeouts of links over which messages no longer arrive."""
+        """Schedule the timeouts of links over which no messages arrive any more."""
         if self.swarm.network.heartbeat_s is None:
             return
         for host in self.swarm.hosts.values():

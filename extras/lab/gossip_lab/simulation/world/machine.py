@@ -1,4 +1,4 @@
-"""The machine that a simulated peer runs on: its speed, its clock and the delay of its timers."""
+"""Machine of a simulated peer: its speed, its clock and the delay of its timers."""
 
 from __future__ import annotations
 
@@ -14,21 +14,20 @@ def to_ns(seconds: float) -> int:
 
 @dataclass(slots=True)
 class Machine:
-    """Machine of a peer, through all its incarnations: a restarted process finds it unchanged.
+    """Machine of a peer. It is the same for all incarnations of the peer.
 
-    A core reads only its machine's clock. Time in the simulated world is an integer number of
-    nanoseconds.
+    A core reads only the clock of its machine. Virtual time is an integer number of nanoseconds.
 
     Attributes:
-        slowness: Factor of the time of all work of the trainer.
-        handling_ns: Time of the node for one event, in which other events wait. 0 if events take no
-            time.
-        late_ns: Delay of every timer.
-        free_at_ns: Time at which the node has handled its present event.
-        copied_ns: Time at which the node has copied the payloads that have arrived.
-        waited: Number of events that had to wait for the node.
-        true: Whether its clock shows the world's time, which saves the arithmetic for most
-            machines.
+        slowness: Factor by which the trainer's work is slower.
+        handling_ns: Time that the node needs for one event, while other events wait; 0 if events
+            take no time.
+        late_ns: Extra delay of every timer.
+        free_at_ns: Time at which the node will have handled its present event.
+        copied_ns: Time at which the node will have copied all payloads that have arrived.
+        waited: Number of events so far that had to wait for the node.
+        true: Whether the clock shows virtual time, as on most machines. Then no conversion is
+            needed.
     """
 
     slowness: float = 1.0
@@ -38,29 +37,30 @@ class Machine:
     copied_ns: int = 0
     waited: int = 0
     rate: float = 1.0
-    _since_ns: int = 0  # time at which the clock got its present rate
-    _since_s: float = 0.0  # time of the clock at ``_since_ns``
+    _since_ns: int = 0  # virtual time since when the clock has this rate
+    _since_s: float = 0.0  # time of this clock at ``_since_ns``
     true: bool = True
 
     def clock_s(self, now_ns: int) -> float:
-        """Return the time of this machine's clock, in seconds."""
+        """Return the time of this machine's clock at the virtual time ``now_ns``, in seconds."""
         if self.true:
             return now_ns / NS
         return self._since_s + (now_ns - self._since_ns) * self.rate / NS
 
     def set_clock(self, now_ns: int, rate: float | None = None, jump_s: float = 0.0) -> None:
-        """Run the clock at ``rate`` from now on; 1.0 is the rate of the world's, None the present
-        one. The clock jumps by ``jump_s`` seconds, for clocks with a different start."""
+        """From now on, run the clock at ``rate`` times the speed of virtual time; None keeps the
+        present rate. Add ``jump_s`` to the clock, for clocks that do not start at 0."""
         self._since_s, self._since_ns = self.clock_s(now_ns) + jump_s, now_ns
         self.rate = self.rate if rate is None else rate
         self.true = False
 
     def due_ns(self, at_s: float) -> int:
-        """Return when a timer for ``at_s`` fires: never before this clock shows ``at_s``."""
+        """Return the virtual time at which a timer for ``at_s`` fires: when this clock shows at
+        least ``at_s``, plus ``late_ns``."""
         if self.true:
             t_ns = ceil(at_s * NS)
             return (t_ns if t_ns / NS >= at_s else t_ns + 1) + self.late_ns
         t_ns = self._since_ns + ceil((at_s - self._since_s) * NS / self.rate)
-        while self.clock_s(t_ns) < at_s:  # rounding has cost a nanosecond
+        while self.clock_s(t_ns) < at_s:  # rounded to a time that is too early
             t_ns += 1
         return t_ns + self.late_ns

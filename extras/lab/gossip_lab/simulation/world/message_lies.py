@@ -1,5 +1,5 @@
-"""Attacks on updates, on membership, and on shards that decide together, which only Byzantine nodes
-of the simulator perform. Each is a function, named in a fault plan."""
+"""Attacks that are available only in the simulator: on updates, on membership, and on shards that
+decide together. Each attack is a function. A fault plan uses its name."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from gossip.core import (
 )
 from gossip.inject import ByzantinePeer, Instead, Letter, lie
 
-OFTEN = 0.1  # share of the messages that carry false claims about others, if they can
+OFTEN = 0.1  # share of the suitable messages that are falsified
 HUGE = np.float32(1e30)
 STATUSES: tuple[Status, ...] = ("alive", "suspect", "dead", "left")
-STRANGERS = 10_000  # no peer of the run has this id or a higher one
+STRANGERS = 10_000  # lowest id of a peer that does not exist
 
 
 # --- updates --------------------------------------------------------------------------------------
@@ -61,7 +61,7 @@ def nan(attacker: ByzantinePeer, letter: Letter) -> Instead:
 
 @lie
 def huge(attacker: ByzantinePeer, letter: Letter) -> Instead:
-    """Send the update times 1e30, which overflows when it is squared."""
+    """Send the update multiplied by 1e30. Its square overflows."""
     return _tampered(attacker, letter, lambda update: update * HUGE)
 
 
@@ -83,8 +83,7 @@ def wrong_size(attacker: ByzantinePeer, letter: Letter) -> Instead:
 
 @lie
 def usurper(attacker: ByzantinePeer, letter: Letter) -> Instead:
-    """Commit in place of the server: send an own commit to a peer that should receive its
-    update."""
+    """Act as the server: send a commit of its own to a server that should receive its update."""
     message = letter.message
     if not isinstance(message, Update) or letter.payload is None or attacker.rng.random() >= OFTEN:
         return None
@@ -106,8 +105,8 @@ def usurper(attacker: ByzantinePeer, letter: Letter) -> Instead:
 
 
 def _measures(letter: Letter) -> tuple[PartialStatistics | None, np.ndarray]:
-    """Return the statistics of a shard in the letter, and their numbers; None if it has no
-    statistics."""
+    """Return the message if it has statistics of a shard, else None, and the statistics as an
+    array."""
     message = letter.message
     if not isinstance(message, PartialStatistics) or not message.statistics:
         return None, np.empty(0)
@@ -116,8 +115,8 @@ def _measures(letter: Letter) -> tuple[PartialStatistics | None, np.ndarray]:
 
 @lie
 def wrong_measures(attacker: ByzantinePeer, letter: Letter) -> Instead:
-    """Send false statistics of its shard: numbers as large as the true ones, different each
-    time."""
+    """Send false statistics of its shard: random values of the same size as the true values,
+    different each time."""
     message, numbers = _measures(letter)
     if message is None:
         return None
@@ -127,8 +126,8 @@ def wrong_measures(attacker: ByzantinePeer, letter: Letter) -> Instead:
 
 @lie
 def broken_measures(attacker: ByzantinePeer, letter: Letter) -> Instead:
-    """Send invalid statistics of its shard: not finite, too short, of too few peers,
-    or of peers that do not exist."""
+    """Send invalid statistics of its shard: with values that are not finite, too short, or about
+    too few peers, no peers, or peers that do not exist."""
     message, numbers = _measures(letter)
     if message is None:
         return None
@@ -153,8 +152,7 @@ def kept_measures(attacker: ByzantinePeer, letter: Letter) -> Instead:
 
 @lie
 def wrong_decisions(attacker: ByzantinePeer, letter: Letter) -> Instead:
-    """Decide, as the server of the first shard, for all shards that only the first update
-    counts."""
+    """As the server of the first shard, decide that all shards use only the first update."""
     message = letter.message
     if not isinstance(message, Commit) or message.server != attacker.peer or not message.decision:
         return None
@@ -169,8 +167,8 @@ def _victim(attacker: ByzantinePeer) -> PeerId:
 
 
 def _standing_of(attacker: ByzantinePeer, subject: PeerId) -> int:
-    """Return the standing of a peer in the membership of the attacker's core; 0 if it is not
-    a member."""
+    """Return the standing of a peer in the membership of the attacker's core, or 0 if it is not a
+    member there."""
     membership = getattr(attacker.core(), "membership", None)
     member = membership.members.get(subject) if membership is not None else None
     return member.standing if member is not None else 0
@@ -190,35 +188,36 @@ def _with_rumor(letter: Letter, rumor: Rumor) -> Instead:
 def _claim(
     attacker: ByzantinePeer, letter: Letter, victim: PeerId, status: Status, origin: PeerId
 ) -> Instead:
-    """Return the letter with a false claim about the victim, as if it came from ``origin``."""
+    """Return the letter with an added false claim about the victim that names ``origin`` as its
+    source."""
     rumor = Rumor(victim, status, _standing_of(attacker, victim), "", "", origin)
     return _with_rumor(letter, rumor)
 
 
 @lie
 def false_deaths(attacker: ByzantinePeer, letter: Letter) -> Instead:
-    """Announce, in its own name, that a peer is dead. The peer is drawn at random each time."""
+    """Announce, in its own name, that a random peer is dead."""
     victim, often = _victim(attacker), attacker.rng.random() < OFTEN
     return _claim(attacker, letter, victim, "dead", attacker.peer) if often else None
 
 
 @lie
 def false_suspicions(attacker: ByzantinePeer, letter: Letter) -> Instead:
-    """Suspect all other peers all the time."""
+    """In every message, accuse a random peer."""
     return _claim(attacker, letter, _victim(attacker), "suspect", attacker.peer)
 
 
 @lie
 def forged_departures(attacker: ByzantinePeer, letter: Letter) -> Instead:
-    """Announce that a peer has left, as if that peer had announced it."""
+    """Announce in the name of a random peer that this peer has left."""
     victim, often = _victim(attacker), attacker.rng.random() < OFTEN
     return _claim(attacker, letter, victim, "left", victim) if often else None
 
 
 @lie
 def forged_incarnations(attacker: ByzantinePeer, letter: Letter) -> Instead:
-    """Announce that a peer is alive again, with an incarnation a few higher, or with the highest
-    that fits into the number."""
+    """Announce in the name of a random peer that this peer is alive with a higher incarnation: a
+    few higher, or the highest possible number."""
     victim, often = _victim(attacker), attacker.rng.random() < OFTEN
     standing = ROUND_MAX
     if attacker.rng.random() >= 0.5:
@@ -229,15 +228,16 @@ def forged_incarnations(attacker: ByzantinePeer, letter: Letter) -> Instead:
 
 @lie
 def deaf(attacker: ByzantinePeer, letter: Letter) -> Instead:
-    """Send no acks to one peer, and all acks to the others, to exercise indirect probes."""
+    """Send no acks to one peer, and all acks to the other peers, so that indirect probes are
+    needed."""
     unheard = min(peer for peer in attacker.peers if peer != attacker.peer)
     return [] if isinstance(letter.message, Ack) and letter.to == unheard else None
 
 
 @lie
 def strangers(attacker: ByzantinePeer, letter: Letter) -> Instead:
-    """Announce peers that do not exist: as alive, suspect or dead, or as accusers of peers that do
-    exist."""
+    """Announce peers that do not exist, as alive, suspect, dead or left, or as accusers of existing
+    peers."""
     rng = attacker.rng
     stranger, often = STRANGERS + rng.randrange(STRANGERS), rng.random() < OFTEN
     victim, accuses, status = _victim(attacker), rng.random() < 0.3, rng.choice(STATUSES)
@@ -254,7 +254,7 @@ def strangers(attacker: ByzantinePeer, letter: Letter) -> Instead:
 
 @lie
 def replays(attacker: ByzantinePeer, letter: Letter) -> Instead:
-    """Also send again an earlier message to a peer."""
+    """In addition, send an earlier message again."""
     kind = type(letter.message).__name__
     often, fresh = attacker.rng.random() < OFTEN, attacker.rng.random() < OFTEN
     old = attacker.heard.get(kind)
@@ -265,7 +265,7 @@ def replays(attacker: ByzantinePeer, letter: Letter) -> Instead:
 
 @lie
 def garbage(attacker: ByzantinePeer, letter: Letter) -> Instead:
-    """Also send random bytes."""
+    """In addition, send random bytes."""
     often = attacker.rng.random() < OFTEN
     noise = attacker.rng.randbytes(attacker.rng.randint(1, 200))
     return [letter, (letter.to, noise, None)] if often else None

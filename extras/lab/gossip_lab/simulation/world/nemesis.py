@@ -1,8 +1,8 @@
-"""Carries out the faults of a schedule in a swarm, ends them for the calm phase, and counts those
-that took place.
+"""Injects the faults of a schedule into a swarm, ends them for the calm phase, and counts the
+faults that took place.
 
-A fault without an effect (the peer is dead already, no message was sent while messages were lost)
-is not counted.
+A fault is not counted if it had no effect, for example because its peer was already dead, or
+because no message was sent in its time.
 """
 
 from __future__ import annotations
@@ -65,13 +65,13 @@ if TYPE_CHECKING:
 
 
 CarriedOut: TypeAlias = WorldFault | RealFault | ActivationFault
-"""Faults that simulated swarms can carry out."""
+"""Kinds of fault that can be injected into simulated swarms."""
 EVENT_S = 0.001
-"""Processor time of a node for an event, in which a starved node falls behind."""
+"""Processor time that a starved node needs for an event, in seconds."""
 
 
 def name_of(fault: Fault) -> str:
-    """Return the name that a fault is counted under."""
+    """Return the key under which a fault is counted."""
     match fault:
         case NodeAttack():
             return f"lie_{fault.lie}"
@@ -84,10 +84,10 @@ def name_of(fault: Fault) -> str:
 
 
 class Nemesis(Observer):
-    """Faults of one run.
+    """Injects the faults of one run.
 
     Attributes:
-        struck: Number of times that each kind of fault took place.
+        struck: Kind of fault -> number of times that the fault took place.
         network: Faults of the network.
 
     Raises: BadFault: The schedule has a fault that the simulator cannot carry out.
@@ -107,46 +107,47 @@ class Nemesis(Observer):
         self.lies = {p: ToyAttack(lie, p, schedule) for p, lie in plan.attackers.items()}
         self._slow = plan.of_kind(Slow)
         self._slow_now = [fault for fault in self._slow if fault.at_s is None]
-        # waits until its victim, or any server, reaches the round
+        # Faults that wait until their peer, or any server, reaches a round.
         self._at_round: list[Blow] = []
-        self._midway: dict[PeerId, tuple[int, CrashMidway]] = {}  # effects left before the crash
-        self._servers: list[ServerFault] = []  # for the next server
-        # last commit: server, round, shard, number of receivers
+        # Peer -> (effects before the crash, fault).
+        self._midway: dict[PeerId, tuple[int, CrashMidway]] = {}
+        self._servers: list[ServerFault] = []  # faults for the next server
+        # Last sent commit: (server, round, shard, number of receivers so far).
         self._told: tuple[PeerId, int, int, int] = (-1, -1, -1, 0)
-        # (fault that made a node slow, number of events that had waited there before)
+        # (Fault that made a node slow, number of events that had waited at this node before.)
         self._slow_nodes: list[tuple[SlowNode | Starve, int]] = []
         self._attackers: ByzantinePeers | None = None
         self._launchers = Launchers() if schedule.told else None
         self._calm = False
-        self._rewritten: dict[Rewritten, bool] = {}  # those that were read
+        self._rewritten: dict[Rewritten, bool] = {}  # overwritten updates that were read
 
     def announce(self, swarm: AnySwarm, peer: PeerId, text: str) -> None:
         for look in swarm.hooks.fault:
             look(swarm, peer, text)
 
     def slowness(self, peer: PeerId) -> float:
-        """Return the factor on the peer's compute time."""
+        """Return the factor by which the peer computes more slowly."""
         if self._calm:
             return 1.0
         return prod([fault.factor for fault in self._slow_now if fault.peer == peer])
 
     def second_reading(self, row: Row, round_id: int, now: float) -> Vector:
-        """Return the update of a row from its owner's memory, when a server aggregates."""
+        """Return the update of a row as it is in its owner's memory when a server aggregates."""
         vector: Vector = row.payload.data
         for fault in self.plan.of_kind(Rewritten):
             if row.peer in fault.peers and not self._calm:
                 assert fault.at_s is not None
                 if fault.at_s <= now < fault.at_s + fault.for_s:
                     self._rewritten[fault] = True
-                    # Every third one is not finite.
+                    # in a third of the cases, the update is not finite
                     return vector * np.float32(3.0 if (round_id + row.peer) % 3 else np.nan)
         return vector
 
     def begin(self, swarm: AnySwarm) -> None:
-        """Schedule all faults of a new swarm that have a time.
+        """Schedule all faults with a time in a new swarm, and prepare the others.
 
-        The nemesis is an observer only if it has to wait for an event, and then the last one, so
-        that other observers receive the effect before the peer dies.
+        The nemesis becomes an observer only if a fault waits for an event. It is then the last
+        observer, so that the other observers receive an effect before the peer is killed.
         """
         self._arm_attackers(swarm)
         if any(
@@ -179,8 +180,8 @@ class Nemesis(Observer):
             swarm.outgoing = PerReceiverAttack(apart, swarm.outgoing)
 
     def _plan(self, swarm: AnySwarm, number: int, fault: Fault) -> None:
-        """Schedule a fault, or let it wait for its event. Peers are slow or Byzantine from the
-        first round, by their trainers."""
+        """Schedule a fault, or let it wait for its event. Byzantine peers, and slow peers without a
+        time, are handled by their trainers from the first round on."""
         if isinstance(fault, NetworkFault):
             self.network.plan(swarm, number, fault)
         elif isinstance(fault, ProcessFault):
@@ -211,8 +212,9 @@ class Nemesis(Observer):
         self.announce(swarm, fault.peer, f"{fault}{'' if begins else ' is over'}")
 
     def _come(self, swarm: AnySwarm, fault: StartFault) -> None:
-        """Start a late peer, or end the wait for it. The fault took place if the others have ended
-        a round without the peer; in a pipeline, which needs it, if any peer has begun one."""
+        """Count a fault of the start when it ends; if it is a late start, start the peer. The fault
+        took place if other peers have ended a round without this peer. A pipeline needs all its
+        peers: there the fault took place if any peer has begun a round."""
         others = [host.core.rounds for peer, host in swarm.hosts.items() if peer != fault.peer]
         waited_for = self.schedule.stages and any(rounds.mode == "active" for rounds in others)
         if waited_for or any(rounds.round_id > 0 for rounds in others):
@@ -222,14 +224,14 @@ class Nemesis(Observer):
             self._join(swarm, fault.peer)
 
     def _join(self, swarm: AnySwarm, peer: PeerId) -> None:
-        """Start a newcomer, with the same link faults as the others."""
+        """Start a peer, and apply the present link faults to its links."""
         self.announce(swarm, peer, "joins")
         swarm.join(peer)
         self.network.reshape(swarm)
 
     def end(self, swarm: AnySwarm) -> None:
-        """End every fault: the network is whole, and paused peers resume. Peers that crashed
-        permanently stay away, and Byzantine trainers stay Byzantine."""
+        """End all faults: repair the network, and resume paused peers and hanging trainers.
+        Permanently crashed peers are not restarted, and Byzantine trainers remain Byzantine."""
         self.network.end(swarm)
         for fault in self.plan.of_kind(NeverStarts):
             self._come(swarm, fault)
@@ -252,7 +254,8 @@ class Nemesis(Observer):
                 host.trainer.pace.slowness = 1.0
 
     def totals(self, swarm: AnySwarm) -> Counter[str]:
-        """Return ``struck``, with the attackers and the slow peers."""
+        """Return ``struck`` with the counts of all faults that are detected elsewhere, such as
+        attacks, slow peers and network faults."""
         found = Counter(self.struck)
         found.update(name_of(self.schedule.faults[number]) for number in self.network.proofs.proven)
         found.update(map(name_of, self._rewritten))
@@ -319,16 +322,16 @@ class Nemesis(Observer):
             self.struck[name_of(fault)] += 1
 
     def _blow(self, swarm: AnySwarm, fault: Blow) -> None:
-        """Carry out a crash, restart or hang that is due."""
+        """Inject a crash, restart or hang that is due."""
         if fault.peer == "server":
-            self._at_round.append(Crash("server"))  # hits the next server
+            self._at_round.append(Crash("server"))  # waits for the next server
         elif isinstance(fault, Hang):
             self._hang(swarm, fault, fault.peer)
-        elif fault.peer in swarm.hosts:  # otherwise it has not started yet
+        elif fault.peer in swarm.hosts:  # false before the peer has started
             self._kill(swarm, fault, fault.peer)
 
     def _kill(self, swarm: AnySwarm, fault: Fault, peer: PeerId) -> None:
-        """Kill a peer, which restarts if the fault includes a restart."""
+        """Kill a peer, and restart it if the fault includes a restart."""
         if not swarm.hosts[peer].running:
             return
         self.struck[name_of(fault)] += 1
@@ -336,7 +339,7 @@ class Nemesis(Observer):
         swarm.crash(peer)
         again_after_s: float | None = getattr(fault, "after_s", None)
         if again_after_s is not None:
-            # Not within an event of the incarnation that ends here.
+            # Restart it after the present event, which belongs to the killed incarnation.
             swarm.at(swarm.now, partial(swarm.restart, peer, again_after_s))
         elif self._launchers is not None:
             self._launchers.has_ended(swarm, peer)
@@ -350,7 +353,7 @@ class Nemesis(Observer):
         match fault:
             case CrashMidway():
                 self._midway[peer] = (fault.effect, fault)
-                return  # It counts when the peer crashes.
+                return  # counted when the peer crashes
             case HangTrainer():
                 swarm.stop_trainer(peer)
                 swarm.at(
@@ -375,18 +378,19 @@ class Nemesis(Observer):
                 swarm.slow_down(peer, slowness, busy_s)
                 self._slow_nodes.append((fault, host.machine.waited))
                 self.later(swarm, until_s, partial(swarm.slow_down, peer, 1.0))
-                return  # It counts when an event had to wait.
+                return  # counted if an event has to wait
             case _:
                 assert_never(fault)
         self.struck[name_of(fault)] += 1
 
     def later(self, swarm: AnySwarm, t: float, act: Callable[[], None]) -> None:
-        """Schedule a call, unless the calm has begun before."""
+        """Schedule a call. It is dropped if the calm phase has begun by then."""
         swarm.at(t, lambda: act() if not self._calm else None)
 
 
 def _is_due(fault: Blow, peer: PeerId, effect: StartRound | Aggregate) -> bool:
-    """Whether the effect begins the round that the fault waits for."""
+    """Whether the effect is the one that the fault waits for: the start of its round at its peer,
+    or an aggregation by a server."""
     if fault.peer == "server":
         return (
             isinstance(effect, Aggregate)

@@ -1,5 +1,4 @@
-"""Network between simulated peers. It delays, loses, duplicates or damages messages, or carries
-no messages."""
+"""Network between simulated peers. It may delay, lose, duplicate or corrupt messages, or be cut."""
 
 from __future__ import annotations
 
@@ -10,44 +9,45 @@ from dataclasses import dataclass, field, replace
 from gossip.core import PeerId
 
 Link = tuple[PeerId, PeerId]
-"""Sender and receiver: each direction is its own link."""
+"""(sender, receiver). The two directions between two peers are two links."""
 
 
 @dataclass(frozen=True, slots=True)
 class LinkModel:
-    """One direction between two peers. Probabilities are per message, and drawn even if they cannot
-    matter.
+    """Properties of one link, which is one direction between two peers. All probabilities are per
+    message.
 
-    TCP itself loses no messages: they are lost with their connection (``reset``) or at a
-    full queue (``queue_bytes``). ``loss``, ``duplicate``, ``reorder`` and ``corrupt`` are harsher
-    than that.
+    Over TCP, messages are lost only if their connection breaks (``reset``) or a queue is full
+    (``queue_bytes``). ``loss``, ``duplicate``, ``reorder`` and ``corrupt`` are worse than a real
+    network.
     """
 
-    delay_s: tuple[float, float] = (0.0002, 0.001)  # uniform between the two
-    spike: float = 0.0  # extra delay of a message, uniform up to ``spike_s``
+    delay_s: tuple[float, float] = (0.0002, 0.001)  # bounds of the uniform delay
+    spike: float = 0.0  # probability of an extra delay of up to ``spike_s``
     spike_s: float = 0.0
     loss: float = 0.0
     duplicate: float = 0.0
-    # a message is delayed, uniform up to ``reorder_s``, and later ones overtake it
+    # Probability of a delay of up to ``reorder_s``, in which later messages overtake the message.
     reorder: float = 0.0
     reorder_s: float = 0.0
-    corrupt: float = 0.0  # one bit of the encoded message flips
-    corrupt_payload: float = 0.0  # one bit of the payload flips, which the transport detects
-    # the connection breaks, loses its messages, and is opened again; both ends get an event
+    corrupt: float = 0.0  # probability of a flipped bit in the encoded message
+    corrupt_payload: float = 0.0  # same in the payload; the transport detects it
+    # Probability that the connection breaks and loses its messages. It is opened again.
     reset: float = 0.0
-    # bandwidth of the bulk lane; None if payloads take no longer than other messages
+    # Bandwidth of the bulk lane; None if it is unlimited.
     bytes_per_s: float | None = None
-    # maximum extra delay of other messages while payloads move: queues and retransmissions
+    # Maximum extra delay of other messages while payloads are in transit, by queues and
+    # retransmissions.
     queue_s: float = 0.0
-    # high-water mark: a payload is dropped if the queue is longer
+    # High-water mark: if the queue is longer, a payload is dropped.
     queue_bytes: float | None = None
-    # ``bytes_per_s`` is a fault: payloads in transit at its end are delivered at once
+    # Whether ``bytes_per_s`` is a fault. When it ends, payloads in transit are delivered at once.
     slowed: bool = False
-    unreadable: bool = False  # no payload arrives, but all other messages do
+    unreadable: bool = False  # whether payloads are lost, but no other messages
     numbered_shares: tuple[tuple[int, float], ...] = field(init=False, repr=False, compare=False)
-    """Share of the messages for each numbered effect of ``wire``."""
+    """(number of an effect in ``wire``, its probability)."""
     disturbs: bool = field(init=False, repr=False, compare=False)
-    """Whether the link affects a message by more than time and bandwidth."""
+    """Whether any probability is above 0."""
 
     def __post_init__(self) -> None:
         shares = (
@@ -65,11 +65,11 @@ class LinkModel:
 
 @dataclass(slots=True)
 class Network:
-    """All links of a swarm. Change it at any time while the swarm runs.
+    """All links of a swarm. It may be changed at any time while the swarm runs.
 
-    A lane is first in, first out, as TCP is, unless ``fifo`` is false. ``closing_s`` is the time
-    until the others detect that a process has ended. ``heartbeat_s`` is the time until a silent
-    link counts as down (None: never).
+    A lane is first in, first out, like TCP, unless ``fifo`` is False. ``closing_s`` has the bounds
+    of the time until other peers detect that a process has ended. ``heartbeat_s`` has the bounds of
+    the timeout of a silent link; None means no timeout.
     """
 
     default: LinkModel = field(default_factory=LinkModel)
@@ -78,16 +78,16 @@ class Network:
     heartbeat_s: tuple[float, float] | None = (0.3, 0.4)
     reconnect_s: float = 0.1
     models: dict[Link, LinkModel] = field(default_factory=dict)
-    cuts: dict[Link, bool] = field(default_factory=dict)  # an ordered set
-    # time until which payloads are in transit, on links with a ``queue_s``
+    cuts: dict[Link, bool] = field(default_factory=dict)  # used as an ordered set
+    # Time until which payloads are in transit on links with a ``queue_s``.
     loaded_until_ns: int = 0
-    changed: int = 0  # counts changes of ``cuts``, so that the swarm detects them
+    changed: int = 0  # number of changes of ``cuts``, so that the swarm detects them
 
     def model(self, link: Link) -> LinkModel:
         return self.models.get(link, self.default)
 
     def shape(self, links: Iterable[Link], **changes: object) -> None:
-        """Change some links' model, for example ``loss=0.2``, and leave its other fields."""
+        """Change some fields in the models of these links, for example ``loss=0.2``."""
         for link in links:
             self.models[link] = replace(self.model(link), **changes)  # type: ignore[arg-type]
 
@@ -95,7 +95,7 @@ class Network:
         return link in self.cuts
 
     def cut(self, a: PeerId, b: PeerId, both_ways: bool = True) -> None:
-        """Cut the link from a to b, and back if ``both_ways``."""
+        """Cut the link from a to b and, if ``both_ways``, the link from b to a."""
         self.cuts[a, b] = True
         if both_ways:
             self.cuts[b, a] = True
@@ -107,10 +107,10 @@ class Network:
         self.changed += 1
 
     def partition(self, *sides: Iterable[PeerId], one_way: bool = False) -> None:
-        """Cut every pair of peers on different sides. ``one_way``: only from an earlier side to a
-        later one.
+        """Cut all links between peers on different sides. With ``one_way``, cut only links from an
+        earlier side to a later side.
 
-        A peer on no side reaches all peers: a bridge.
+        A peer that is on no side is a bridge: it still reaches all peers.
         """
         groups = [tuple(side) for side in sides]
         for i, left in enumerate(groups):
@@ -120,8 +120,9 @@ class Network:
                         self.cut(a, b, both_ways=not one_way)
 
     def ring(self, peers: Iterable[PeerId], reach: int = 1) -> None:
-        """Cut links so that every peer reaches only the next ``reach`` peers on either side:
-        connected, but with no two equal views."""
+        """Arrange the peers in a ring in which each peer reaches only the next ``reach`` peers on
+        either side, and cut all other links. The network is still connected, but no two peers reach
+        the same peers."""
         order = tuple(peers)
         for i, a in enumerate(order):
             for j, b in enumerate(order[i + 1 :], i + 1):
@@ -129,7 +130,7 @@ class Network:
                     self.cut(a, b)
 
     def heal(self) -> None:
-        """Remove every cut."""
+        """Remove all cuts."""
         self.cuts.clear()
         self.changed += 1
 

@@ -1,4 +1,4 @@
-"""Faults of the network in a swarm: cuts, and links that get worse."""
+"""Faults of the network: cuts, and links with worse properties."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 class FaultClock(Protocol):
-    """The part of the nemesis that its network faults use."""
+    """The part of ``Nemesis`` that network faults use."""
 
     def later(self, swarm: AnySwarm, t: float, act: Callable[[], None]) -> None: ...
 
@@ -46,10 +46,10 @@ class FaultClock(Protocol):
 
 
 class NetworkFaults:
-    """Present faults of the network: each cuts links, or makes them worse.
+    """Injects faults of the network, and combines those that are present at the same time.
 
     Attributes:
-        cuts_seen: Each different way in which the network was cut.
+        cuts_seen: The different sets of links that were cut at the same time.
         proofs: Observer that detects which faults took place.
     """
 
@@ -68,7 +68,7 @@ class NetworkFaults:
         later(swarm, until_s, partial(self._off, swarm, number, fault))
 
     def end(self, swarm: AnySwarm) -> None:
-        """End all present faults, in the order of their numbers."""
+        """End all present faults, in the order of their indices in the schedule."""
         for number, fault in sorted(self._on_now.items()):
             self._off(swarm, number, fault)
 
@@ -86,7 +86,7 @@ class NetworkFaults:
 
     def _off(self, swarm: AnySwarm, number: int, fault: NetworkFault) -> None:
         if self._on_now.pop(number, None) is None:
-            return  # It was ended early.
+            return  # already ended
         self.proofs.rest(number)
         self.nemesis.announce(swarm, -1, f"ends: {fault}")
         if isinstance(fault, Break):
@@ -106,7 +106,7 @@ class NetworkFaults:
 
     def _swing(self, swarm: AnySwarm, number: int, fault: Flap) -> None:
         if number not in self._on_now:
-            return  # The fault is over.
+            return  # the fault has ended
         if number in self._cuts:
             del self._cuts[number]
             self.proofs.rest(number)
@@ -118,7 +118,7 @@ class NetworkFaults:
         )
 
     def _cut(self, swarm: AnySwarm) -> None:
-        """Set the network's cuts to those of all present faults."""
+        """Update the cuts of the network to those of all present faults."""
         wanted = {link: True for links in self._cuts.values() for link in links}
         for link in [link for link in swarm.network.cuts if link not in wanted]:
             del swarm.network.cuts[link]
@@ -129,7 +129,7 @@ class NetworkFaults:
             self.cuts_seen[tuple(sorted(wanted))] = True
 
     def reshape(self, swarm: AnySwarm) -> None:
-        """Set every link to the combined effect of all present faults."""
+        """Update the properties of all links to the combined effect of all present faults."""
         peers, network = tuple(swarm.hosts), swarm.network
         network.models.clear()
         for fault in self._weather.values():
@@ -145,7 +145,7 @@ _WORSE: Mapping[type, Mapping[str, str]] = {
     Reorder: {"reorder": "share", "reorder_s": "held_s"},
     Spike: {"spike": "share", "spike_s": "spike_s"},
 }
-"""Field of a link that a fault raises -> field of the fault with the value."""
+"""Kind of fault -> field of a link that it raises -> field of the fault with the new value."""
 
 
 def _worse(model: LinkModel, fault: Weather) -> LinkModel:

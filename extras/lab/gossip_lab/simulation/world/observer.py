@@ -1,10 +1,11 @@
-"""Observers of a running swarm: checkers, recorders, nemeses that wait for an event.
+"""Observers of a running swarm, such as checkers and recorders, and the nemesis if it waits for an
+event.
 
     swarm.hooks.append(MyObserver())
 
-``swarm`` is the observed ``Swarm``. Hooks are called in the order in which they were appended. They
-may read everything in the swarm and may call its faults (``crash``, ``pause``, ...); they must not
-change a core.
+``swarm`` is the observed ``Swarm``. Observers are called in the order in which they were appended.
+They may read everything in the swarm, and may inject faults (``crash``, ``pause``, ...), but must
+not change a core.
 """
 
 from __future__ import annotations
@@ -15,67 +16,68 @@ from typing import Any
 from gossip.core import Effect, Event, Message, PeerId
 
 Watcher = Callable[..., None]
-"""``(swarm, peer, event or effect)``."""
+"""Function ``(swarm, peer, event or effect)``."""
 
 
 MANY = 32
-"""Numbers of effects of one event that count as a flood, or almost as a flood."""
+"""If an event has more effects than this, ``on_flood`` is called."""
 
 
 class Observer:
-    """Base of observers, which override the methods that they need; the others do nothing.
+    """Base of observers. A subclass overrides the methods that it needs; the other methods do
+    nothing.
 
-    The core of a peer's present incarnation is ``swarm.hosts[peer].core``, the time ``swarm.now``
-    in seconds (``swarm.now_ns``).
+    ``swarm.hosts[peer].core`` is the core of a peer's present incarnation. ``swarm.now`` is the
+    virtual time in seconds.
     """
 
     def on_start(self, swarm: Any, peer: PeerId) -> None:
-        """Observe the start of an incarnation: the core exists and has handled no event yet."""
+        """Observe the start of an incarnation. Its core exists, but has handled no event yet."""
 
     def on_event(self, swarm: Any, peer: PeerId, event: Event) -> None:
         """Observe an event before the core handles it."""
 
     def on_effect(self, swarm: Any, peer: PeerId, effect: Effect) -> None:
-        """Observe an effect before it is carried out. If this call crashes the peer, neither this
-        effect nor a later one of the event is carried out."""
+        """Observe an effect before it is carried out. If this call crashes the peer, this effect
+        and all later effects of the event are not carried out."""
 
     def on_flood(self, swarm: Any, peer: PeerId, event: Event) -> None:
-        """Observe more than ``MANY`` effects of one event, ``swarm.asked``. None of them has been
-        carried out yet."""
+        """Observe an event with more than ``MANY`` effects. The effects are in ``swarm.asked``, and
+        none has been carried out yet."""
 
     def after_event(self, swarm: Any, peer: PeerId, event: Event) -> None:
-        """Observe an event after the core has handled it and its effects were carried out. Not
-        called if the peer was crashed before."""
+        """Observe an event after the core has handled it and its effects were carried out. The
+        method is not called if the peer was crashed before that."""
 
     def on_resume(self, swarm: Any, peer: PeerId) -> None:
-        """Observe the end of a pause, which began at ``swarm.hosts[peer].paused_at_ns``. The
-        process has handled no event yet."""
+        """Observe the end of a pause, before the process handles an event. The pause began at
+        ``swarm.hosts[peer].paused_at_ns``."""
 
     def on_crash(self, swarm: Any, peer: PeerId) -> None:
-        """Observe a crash: the process has ended, and its core can still be read. A core that halts
-        by itself does not crash."""
+        """Observe a crash. The process has ended, but its core can still be read. The method is not
+        called when a core halts by itself."""
 
     def on_fault(self, swarm: Any, peer: PeerId, text: str) -> None:
-        """Observe an action of the nemesis: on one peer, or (-1) on the network."""
+        """Observe an action of the nemesis on ``peer``, or on the network if ``peer`` is -1."""
 
     def on_mishap(
         self, swarm: Any, peer: PeerId, to: PeerId, what: str, message: Message | None
     ) -> None:
-        """Observe an effect of the network on a message from ``peer`` to ``to``. ``what``: its name
-        in ``swarm.counts`` (lost, cut, lied, queued, ...). ``message`` is None if a Byzantine peer
-        has sent meaningless bytes."""
+        """Observe an effect of the network on a message from ``peer`` to ``to``. ``what`` is the
+        key of the effect in ``swarm.counts``, such as ``lost``, ``cut``, ``lied`` or ``queued``.
+        ``message`` is None if a Byzantine peer has sent random bytes."""
 
     def watchers(self, moment: str, kind: type) -> tuple[Watcher, ...]:
-        """Return the methods to call at a moment (``on_event``, ``on_effect``, ``after_event``) for
-        one kind. The kind is the type of an event or an effect, or of its message if that is
-        received or sent. An observer that needs only a few kinds selects them here, to save
-        time."""
+        """Return the methods to call at a moment (``on_event``, ``on_effect`` or ``after_event``)
+        for events or effects of one kind. The kind is the type of the event or effect; for
+        ``Received`` and ``Send`` it is the type of the message. To save time, an observer may
+        return methods only for the kinds that it needs."""
         method = getattr(self, moment)
         return () if getattr(method, "__func__", None) is getattr(Observer, moment) else (method,)
 
 
 class _ByKind(dict[type, tuple[Watcher, ...]]):
-    """The watchers of one moment for each kind, found when the kind first occurs."""
+    """Kind -> watchers at one moment. They are looked up when the kind first occurs."""
 
     def __init__(self, observers: Iterable[Observer], moment: str) -> None:
         super().__init__()
@@ -90,7 +92,7 @@ class _ByKind(dict[type, tuple[Watcher, ...]]):
 
 
 class Hooks:
-    """The observers of a swarm, and for each moment only the methods that watch it."""
+    """The observers of a swarm, and for each moment the methods to call."""
 
     def __init__(self) -> None:
         self._observers: list[Observer] = []

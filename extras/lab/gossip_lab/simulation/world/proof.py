@@ -1,5 +1,5 @@
-"""Proof that faults of the network took place: a message on a link of the fault was lost, cut, late
-or queued."""
+"""Detection which faults of the network took place: the fault affected a message on one of its
+links."""
 
 from __future__ import annotations
 
@@ -45,20 +45,21 @@ _PROOF: dict[type, str] = {
     Ring: "cut",
     Flap: "cut",
 }
-"""Effect on a message that proves each kind of fault."""
+"""Kind of fault -> effect on a message that proves that the fault took place."""
 
 SHORT_QUEUE_BYTES = 64.0
-"""A queue below this size is meant to overflow: a message must be dropped."""
+"""A fault with a queue below this size takes place only if the queue overflows and a message is
+dropped."""
 
 
 def drops(fault: Fault) -> bool:
-    """Whether the fault is a narrow link with a queue that is short enough to be full."""
+    """Whether the fault is a narrow link with a queue that is meant to overflow."""
     return isinstance(fault, Narrow) and fault.queue_bytes < SHORT_QUEUE_BYTES
 
 
 class FaultEffects(Observer):
-    """``proven``: the numbers of the faults that took place. Present faults are watched, each on
-    its own links."""
+    """Observer that detects which faults took place. Their indices are in ``proven``. A fault is
+    watched on its own links, while it is present."""
 
     def __init__(self) -> None:
         self.proven: dict[int, bool] = {}

@@ -1,9 +1,8 @@
-"""Ledgers that the peers of one simulation share.
+"""Sharing of equal ledgers between the peers of a simulation.
 
-After the same commits all peers have equal ledgers. Each change of a ledger is computed once, for
-the first peer that makes it; the others share the result. A shared ledger never changes: each
-change is made on a copy. A peer that adopts a state, or that reaches the same content in another
-way, shares its ledger again.
+After the same commits all peers have equal ledgers. Each change of a ledger is computed only for
+the first peer that makes it, on a copy; the other peers share the result. A peer whose ledger
+reaches the same content in another way, for example by adopting a state, shares the ledger again.
 """
 
 from __future__ import annotations
@@ -17,11 +16,11 @@ from gossip.core import BegunRound, Commit, Ledger, Peer
 T = TypeVar("T")
 
 KEPT = 32
-"""Number of changes that are kept. A peer that is farther behind computes its own results."""
+"""Number of stored changes. A peer that is farther behind computes the changes itself."""
 
 
 class SharedLedgers:
-    """Ledgers of the peers of one run, in rolling rounds."""
+    """Shared ledgers of the peers of one run in rolling rounds."""
 
     def __init__(self) -> None:
         self._changed: OrderedDict[tuple[Ledger, Hashable], tuple[Ledger, Any]] = OrderedDict()
@@ -30,13 +29,13 @@ class SharedLedgers:
         self._headers: dict[int, tuple[Commit, bytes]] = {}
 
     def add(self, peer: Peer) -> None:
-        """Let a peer share its ledger, before it starts."""
+        """Let a peer share ledgers. Call this before the peer starts."""
         peer.share_ledgers(self, self._headers)
 
     def change(
         self, ledger: Ledger, key: Hashable, method: Callable[..., T], *arguments: Any
     ) -> tuple[Ledger, T]:
-        """Return a changed ledger and the result, as ``Ledgers.change`` does."""
+        """Return the changed ledger and the result of ``method``, as ``Ledgers.change`` does."""
         found = self._changed.get((ledger, key))
         if found is None:
             made = ledger.copy()
@@ -47,13 +46,13 @@ class SharedLedgers:
         return found
 
     def begin(self, ledger: Ledger) -> BegunRound:
-        """Return the round that begins with a ledger."""
+        """Return the round that begins with this ledger."""
         found = self._begun.get(ledger)
         return _keep(self._begun, ledger, ledger.begin()) if found is None else found
 
 
 def _keep(store: OrderedDict[Any, T], key: Hashable, value: T) -> T:
-    """Return the stored value of a key. Store ``value`` if there is none."""
+    """Return the stored value of a key. If there is none, store and return ``value``."""
     kept = store.setdefault(key, value)
     while len(store) > KEPT:
         store.popitem(last=False)

@@ -1,5 +1,5 @@
-"""Nodes that need time for each event. While a node is busy, events wait in order. A waiting
-timer may be cancelled."""
+"""Nodes that need time for each event. While a node is busy, events wait in order. A timer event
+may be cancelled while it waits."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from .host import SimProcess, SwarmEnvironment
 
 
 class SlowNodes:
-    """Queues of slow nodes. ``SimProcess.waiting`` has the waiting events, ``Machine.free_at_ns``
-    is the time at which the node is free. ``handle_now`` delivers an event to a core."""
+    """Queues of slow nodes. ``SimProcess.waiting`` has the waiting events, and
+    ``Machine.free_at_ns`` is the time at which a node becomes free. ``handle_now`` lets a core
+    handle an event."""
 
     def __init__(
         self,
@@ -23,8 +24,8 @@ class SlowNodes:
         self.swarm, self.handle_now = swarm, handle_now
 
     def puts_off(self, host: SimProcess[Any], event: Event, said: bytes | None = None) -> bool:
-        """Return whether the event has to wait; if so, it is queued. If not, the node begins to
-        handle it."""
+        """Queue the event and return True if it has to wait. Otherwise return False; the node is
+        then busy with this event."""
         machine, now_ns = host.machine, self.swarm.now_ns
         if not machine.handling_ns:
             return False
@@ -41,7 +42,7 @@ class SlowNodes:
         """Handle the event that has waited longest."""
         machine = host.machine
         if not host.waiting or host.state != "up" or machine.free_at_ns != free_at_ns:
-            return  # It was paused, or is no longer slow.
+            return  # paused, or no longer slow
         event, said = host.waiting.popleft()
         machine.free_at_ns = self.swarm.now_ns + machine.handling_ns
         if host.waiting:
@@ -51,7 +52,7 @@ class SlowNodes:
     def handle(self, host: SimProcess[Any], event: Event, said: bytes | None) -> None:
         """Handle an event that has waited."""
         if type(event) is TimerFired and host.timers.pop(event.token, None) is None:
-            return  # The timer was cancelled while it waited.
+            return  # the timer was cancelled in between
         self.handle_now(host, event, said)
 
     def catch_up(self, host: SimProcess[Any]) -> None:

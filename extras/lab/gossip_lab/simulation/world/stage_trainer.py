@@ -1,5 +1,5 @@
-"""Substitute for the user's layers of one stage in a simulated pipeline. Short vectors pass through
-it, forward and backward, and depend on all of its inputs."""
+"""Substitute for the layers of one stage in a simulated pipeline. Short vectors pass through the
+stage, forward and backward. The outputs depend on all inputs of the stage."""
 
 from __future__ import annotations
 
@@ -17,35 +17,36 @@ from gossip.vectors import bytes_for
 from .toy_payloads import Values, bytes_of_state, noise_of, payload_of_values
 from .toy_trainer import Said, ToyTrainer
 
-WIDTH = 4  # elements of an activation
-PASSED_ON = 0.5  # share of an activation, and of a gradient, that each stage forwards
-SAVED_EVERY = 4  # rounds between two checkpoints of a stage
+WIDTH = 4  # number of elements of an activation
+PASSED_ON = 0.5  # factor on an activation, or gradient, in each stage
+SAVED_EVERY = 4  # number of rounds between two checkpoints of a stage
 REBUILT_OF = ("checkpoint", "neighbours", "fresh")
-"""Sources from which a stage without a state is rebuilt. The seed selects one."""
-STATE_BYTES = 2**16  # largest state of a neighbouring stage
-PULL = 0.05  # weight of the activations on the gradient of the parameters
+"""Sources from which a lost stage may be rebuilt. The seed selects the source."""
+STATE_BYTES = 2**16  # maximum size of a neighbouring stage's state
+PULL = 0.05  # weight of the activations in an update
 COLLECT_S = 0.0002
 
 
 @dataclass(eq=False, repr=False)
 class StageTrainer(ToyTrainer):
-    """A ``ToyTrainer`` of one stage.
+    """A ``ToyTrainer`` for one stage of a pipeline.
 
-    The update of a step is the mean of a vector of each micro-batch. The vector depends on the
-    micro-batch's activation, its gradient and the parameters: all members of a stage compute the
-    same for the same micro-batch.
+    The update of a step is the mean of one vector for each micro-batch. This vector depends only on
+    the micro-batch, its activation, its gradient and the parameters. So all members of a stage
+    compute the same vector for the same micro-batch.
 
     Args:
         stage, stages: Index of the stage, and number of stages.
-        micro_batches: Number of micro-batches of a step.
-        compute_s: Bounds of the time for all micro-batches of a step, forward and backward.
+        micro_batches: Number of micro-batches per step.
+        compute_s: Bounds of the time for the forward and backward passes of all micro-batches of a
+            step.
         lies: Attacks on the results of micro-batches.
-        saved: Round and state of the last checkpoint of each stage; all peers have it.
+        saved: Stage -> (round, state) of its last checkpoint, which all peers share.
 
     Attributes:
-        told: Number of attacks by kind.
+        told: Kind of attack -> number of attacks.
         passes: (round, micro-batch) of each backward pass, in order.
-        gradients: Contribution of each micro-batch to the update, by round and micro-batch.
+        gradients: (round, micro-batch) -> contribution of the micro-batch to the update.
     """
 
     _: KW_ONLY
@@ -60,11 +61,11 @@ class StageTrainer(ToyTrainer):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._kept: dict[int, list[float]] = {}  # inputs, until the backward pass
-        self._sum: dict[int, list[float]] = {}  # gradient of each included micro-batch
-        # input of another peer's micro-batch, until the backward pass
+        self._kept: dict[int, list[float]] = {}  # micro-batch -> input, until the backward pass
+        self._sum: dict[int, list[float]] = {}  # micro-batch in the sum -> its gradient
+        # Input of an audited micro-batch, until its backward pass.
         self._audited: list[float] = []
-        self.audits = 0  # forward passes of others' micro-batches
+        self.audits = 0  # number of audited micro-batches
         self._offered: events.Contributed | None = None
 
     def on_start(self, now: float) -> list[tuple[float, Said]]:
@@ -143,7 +144,7 @@ class StageTrainer(ToyTrainer):
                 assert_never(task)
 
     def _timed(self, done: events.ForwardDone | events.BackwardDone) -> tuple[float, Said]:
-        """Return a pass of a micro-batch, with its duration."""
+        """Return the duration of a finished pass, and the event with this duration."""
         took_s = self.pace.draw_s(self.rng) / (2 * self.micro_batches)
         return took_s, replace(done, took_us=round(1e6 * took_s))
 
@@ -165,8 +166,8 @@ class StageTrainer(ToyTrainer):
         task: events.RunForward | events.RunBackward,
         truth: Payload | None,
     ) -> Payload | None:
-        """Return the payload to send instead of ``truth``: ``truth`` itself if the trainer does
-        not attack it."""
+        """Return the payload to send in place of ``truth``, or ``truth`` itself if this result is
+        not attacked."""
         if truth is None or not self.lies:
             return truth
         about = "audit" if task.audit else about
@@ -208,7 +209,7 @@ class StageTrainer(ToyTrainer):
         )
 
     def _back(self, task: events.RunBackward, gradient: Values) -> Payload | None:
-        """Return the gradient of the input."""
+        """Return the gradient for the previous stage, false if it is attacked."""
         moved = zip(gradient, self._here, strict=False)
         values = [PASSED_ON * value + PULL * here for value, here in moved]
         payload = payload_of_values(values, digest=True) if self.stage else None
@@ -217,7 +218,8 @@ class StageTrainer(ToyTrainer):
     def gradient_of(
         self, round_id: int, micro_batch: int, came: Values, gradient: Values
     ) -> list[float]:
-        """Return the contribution of a micro-batch to the update, from the present parameters."""
+        """Return the contribution of a micro-batch to the update, computed from the present
+        parameters."""
         noise = noise_of(f"{self.seed}/{round_id}/{micro_batch}", len(self._target))
         flow = PULL * (sum(came) + sum(gradient)) / WIDTH
         return [

@@ -1,5 +1,5 @@
-"""Queue of calls in whole nanoseconds of virtual time. The earliest runs first; among calls at the
-same time, the one that was requested first."""
+"""Queue of scheduled calls, with virtual time in integer nanoseconds. Calls at the same time run in
+the order in which they were scheduled."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from .network import Network
 
 
 class SimulationStuck(AssertionError):
-    """``run_until`` reached its limit. The message has the time and the state of all peers."""
+    """A simulation makes no progress, for example if ``run_until`` has reached its limit. The
+    message describes the state of all peers."""
 
 
 class Timeline:
-    """The queue of all future calls, and the clock that runs along it.
+    """The queue of all scheduled calls, and the virtual clock.
 
     Args:
-        network: If this has changed, ``_tend`` is called before the next call.
+        network: After it has changed, ``_tend`` is called before the next call.
     """
 
     def __init__(self, network: Network) -> None:
@@ -35,17 +36,17 @@ class Timeline:
         return self.now_ns / NS
 
     def at(self, t: float, act: Callable[[], None]) -> None:
-        """Call ``act`` at virtual time ``t``, seconds."""
+        """Schedule the call of ``act`` at the virtual time ``t``, in seconds."""
         self.at_ns(to_ns(t), act)
 
     def at_ns(self, t_ns: int, act: Callable[..., None], *arguments: Any) -> None:
-        """Call ``act(*arguments)`` at virtual time ``t_ns``; as soon as possible if that is
-        past."""
+        """Schedule the call ``act(*arguments)`` at the virtual time ``t_ns``, or now if this time
+        has passed."""
         self._seq = seq = self._seq + 1
         heappush(self._heap, (t_ns if t_ns > self.now_ns else self.now_ns, seq, act, arguments))
 
     def step(self) -> bool:
-        """Run the next call. Return False if no call is left."""
+        """Run the next scheduled call. Return False if there is none."""
         self._tend_if_changed()
         if not self._heap:
             return False
@@ -65,8 +66,8 @@ class Timeline:
         self.now_ns = end_ns
 
     def run_until(self, predicate: Callable[[], bool], limit_s: float) -> float:
-        """Run until ``predicate()``, and return the virtual seconds that this took. Raises:
-        SimulationStuck: After ``limit_s``."""
+        """Run until ``predicate()`` is true. Return the elapsed virtual time in seconds. Raises:
+        SimulationStuck: The predicate is still false after ``limit_s``."""
         start_ns = self.now_ns
         end_ns = start_ns + to_ns(limit_s)
         while not predicate():
@@ -78,7 +79,7 @@ class Timeline:
         return (self.now_ns - start_ns) / NS
 
     def summary(self) -> str:
-        """Describe the state of the run, to show why it makes no progress."""
+        """Return a text about the state of the run, for error messages."""
         return f"{len(self._heap)} pending calls"
 
     def _tend_if_changed(self) -> None:
@@ -87,4 +88,4 @@ class Timeline:
             self._tend()
 
     def _tend(self) -> None:
-        """Update the timeline after a change of the network."""
+        """React to a change of the network. Subclasses override this."""

@@ -1,8 +1,7 @@
-"""Attacks of the fault plan on a peer's updates: the attacks of real runs, on toy
-vectors.
+"""Attacks of a fault plan on updates: the attacks of real runs, applied to toy vectors.
 
-Simulated attackers compute values that real attackers can only guess: they share the seed from
-which every peer draws its noise.
+Simulated attackers know the seed from which every peer draws its noise, so they can compute updates
+that real attackers can only guess.
 """
 
 from __future__ import annotations
@@ -30,18 +29,20 @@ Lie = Callable[[Vector, int], Vector]
 
 PLAIN: dict[str, Callable[[Vector, np.float32], Vector]] = {
     "sign_flip": lambda update, strength: -update * strength,
-    # A peer that learns from wrong labels steps away from the target.
+    # An update from wrong labels points away from the target.
     "label_flip": lambda update, strength: -update,
     "scale": lambda update, strength: update * strength,
     "nan": lambda update, strength: np.full_like(update, np.nan),
     "inf": lambda update, strength: np.copysign(np.float32(np.inf), update),
     "zero": lambda update, strength: np.zeros_like(update),
 }
-"""Attacks computed from the update alone: ``(update, strength) -> forged update``."""
+"""Attacks that depend only on the attacker's own update: name -> ``(update, strength) -> forged
+update``."""
 
 
 class ToyAttack:
-    """``attack(update, round_id) -> forged update``, and the number of forged updates."""
+    """Attack of one peer: a function ``(update, round_id) -> forged update``. ``told`` is the
+    number of forged updates."""
 
     def __init__(self, attacker: ByzantineFault, peer: PeerId, schedule: Schedule) -> None:
         self.attacker, self.peer, self.seed = attacker, peer, schedule.seed
@@ -59,15 +60,16 @@ class ToyAttack:
 
     @property
     def is_per_receiver(self) -> bool:
-        """Whether it sends each neighbour a different update (``PerReceiverAttack``), and the
-        honest one to the trainer."""
+        """Whether the attack sends each neighbour a different update. Then ``PerReceiverAttack``
+        forges the updates, and the trainer contributes the honest update."""
         return self.kind.shape == "apart"
 
     def __call__(self, update: Vector, round_id: int) -> Vector:
         if self.is_per_receiver:
             return update
         self.told += 1
-        # None means an attack of the library, which has its own default
+        # If the strength is None, attacks from ``gossip.aggregators.attacks`` use their own
+        # default.
         strength = 1.0 if self.attacker.strength is None else self.attacker.strength
         if self.attacker.attack in PLAIN:
             return PLAIN[self.attacker.attack](update, np.float32(strength))
@@ -90,7 +92,7 @@ class ToyAttack:
     def forge_for(
         self, update: Vector, receiver: PeerId, theirs: Vector | None, others: Iterable[Vector]
     ) -> Vector:
-        """Return the vector that one neighbour receives."""
+        """Return the forged vector for one neighbour."""
         import torch
 
         self.told += 1
@@ -102,8 +104,9 @@ class ToyAttack:
         return said
 
     def _of_group(self, update: Vector, round_id: int) -> Vector:
-        """Return the forged update of an attack of the library. The updates of other peers with the
-        same parameters follow from this peer's own: the noise is known."""
+        """Return the forged update of an attack from ``gossip.aggregators.attacks``. The updates of
+        other peers with the same parameters are computed from this peer's own update, because their
+        noise is known."""
         import torch
 
         attack = self._ready()
@@ -151,8 +154,8 @@ class ToyAttack:
 
 
 class PerReceiverAttack:
-    """Value of ``Swarm.outgoing`` if attackers send each neighbour a different vector. They have
-    the last pushes of all honest peers."""
+    """Attacks that send each neighbour a different vector, for use as ``Swarm.outgoing``. The
+    attackers know the last pushes of all honest peers."""
 
     def __init__(self, lies: Mapping[PeerId, ToyAttack], then: Outgoing | None) -> None:
         self._lies, self._then = lies, then or send_unchanged

@@ -22,16 +22,16 @@ from .toy_payloads import Values, Vector, noise_of
 
 STEP_SIZE = 0.1
 NOISE = 0.05
-OWN_BYTES = 8  # of a packed state, after the parameters and the memory of the outer step
+OWN_BYTES = 8  # size of the local part at the end of a packed state
 OUTER = outer.OuterStep(outer.NESTEROV, outer.LR, outer.MOMENTUM)
-"""Outer step that follows a round of local steps."""
+"""Outer step for models with local steps."""
 
 WHOLE = slice(None)
 
 
 @cache
 def target_of(seed: int, elements: int) -> Vector:
-    """Return the target that all peers of a run descend to."""
+    """Return the target vector, which is the same for all peers of a run."""
     target: Vector = np.random.default_rng([seed, 1]).standard_normal(elements).astype(np.float32)
     target.setflags(write=False)
     return target
@@ -39,14 +39,14 @@ def target_of(seed: int, elements: int) -> Vector:
 
 @dataclass(eq=False, repr=False)
 class ToyModel:
-    """A float32 vector. Its update of a round is a step towards a target that all peers share, plus
-    noise that depends on (seed, peer, round) alone; applying an aggregate adds it.
+    """A float32 vector as a model. Its update is a step towards a target that all peers share, plus
+    noise that depends only on seed, peer and round. Applying an aggregate adds it to the vector.
 
     Args:
-        sizes: Elements of each shard.
-        initial: Seed of the peer's own weights; None means zeros.
-        local_steps: Steps of an update. With more than one ``OUTER`` applies the aggregate, and its
-            memory belongs to the state.
+        sizes: Number of elements of each shard.
+        initial: Seed of the initial parameters; None means zeros.
+        local_steps: Number of local steps of an update. With more than one step, ``OUTER`` applies
+            the aggregate, and the memory of ``OUTER`` is part of the state.
         fragments: Number of fragments of the model, each as large as an update.
     """
 
@@ -64,18 +64,18 @@ class ToyModel:
         elements = self.fragments * sum(self.sizes)
         self.target = target_of(self.seed, elements)
         self._target: list[float] = self.target.tolist()
-        self._here = array("f", bytes(4 * elements))  # the parameters
-        # memory of the outer step; empty if an update is a single step
+        self._here = array("f", bytes(4 * elements))  # parameters
+        # Memory of the outer step; empty without local steps.
         self._momentum = array("f", bytes(4 * elements if self.local_steps > 1 else 0))
-        # A peer begins with its own weights and has to restore the swarm's.
+        # With a seed of its own, a peer has to restore the state of another peer.
         if self.initial is not None:
             draw = np.random.default_rng([self.seed, 2, self.initial])
             self.parameters = draw.standard_normal(elements)
-        self.moved: tuple[int, int] = (-1, -1)  # last applied round, and the fragment that it moved
+        self.moved: tuple[int, int] = (-1, -1)  # (last applied round, changed fragment)
 
     @property
     def parameters(self) -> Vector:
-        """Copy of the parameters."""
+        """Copy of the parameters; assigning sets them."""
         return np.frombuffer(self._here.tobytes(), np.float32)
 
     @parameters.setter
@@ -84,8 +84,8 @@ class ToyModel:
 
     @property
     def digest(self) -> bytes:
-        """Digest of the parameters and the memory of the outer step: equal digests mean
-        bit-identical replicas."""
+        """Digest of the parameters and of the memory of the outer step. Equal digests mean bitwise
+        equal replicas."""
         return hashlib.blake2b(self._shared, digest_size=DIGEST_BYTES).digest()
 
     @property
@@ -100,11 +100,11 @@ class ToyModel:
         return sqrt(sum([each * each for each in apart]) / len(apart))
 
     def update(self, round_id: int, beside: Sequence[float] = ()) -> list[float]:
-        """Return the honest update for a round, from the present parameters, or with ``beside``,
-        the update of the last round, from those parameters plus ``beside``."""
+        """Return the honest update for a round, computed from the present parameters plus
+        ``beside``. ``beside`` is empty, or the expected step of the round in progress."""
         noise = noise_of(f"{self.seed}/{self.peer}/{round_id}", len(self._target))
         size, blur = self.step_size, self.noise
-        if self.local_steps > 1:  # together these steps move as far as one of this size
+        if self.local_steps > 1:  # one step as large as all local steps together
             size = 1.0 - (1.0 - size) ** self.local_steps
         start: Sequence[float] = self._here
         if beside:
@@ -115,7 +115,7 @@ class ToyModel:
         ]
 
     def _fragment(self, round_id: int, collectives: int) -> slice:
-        """Return the elements that a round updates."""
+        """Return the slice of the parameters that a round updates."""
         size = sum(self.sizes)
         start = size * fragment_of(round_id, collectives, self.fragments)
         return slice(start, start + size)
@@ -127,7 +127,8 @@ class ToyModel:
         return [vector[a:b] for a, b in itertools.pairwise(edges)]
 
     def move(self, apply: events.Apply) -> bytes:
-        """Apply an aggregate. Return its digest, b"" if there was none."""
+        """Apply the result of a round. Return the digest of the aggregate, or b"" if there is no
+        aggregate."""
         changed: Sequence[float] = self._here
         if apply.mix is not None:
             scale = apply.mix_scale
@@ -150,8 +151,8 @@ class ToyModel:
         return hashlib.blake2b(content, digest_size=DIGEST_BYTES).digest() if content else b""
 
     def _moved(self, content: bytes, part: slice) -> Values:
-        """Return the step for an aggregate. With local steps this is the outer step, and its memory
-        is updated."""
+        """Return the step for an aggregate: the aggregate itself or, with local steps, the outer
+        step, whose memory is updated."""
         aggregate = memoryview(content).cast("f")
         if self.local_steps == 1:
             return aggregate
@@ -162,7 +163,7 @@ class ToyModel:
     def _outer_step(
         self, aggregate: Values, part: slice = WHOLE
     ) -> tuple[list[float], list[float]]:
-        """Return the outer step of ``part`` of the model, and its new memory."""
+        """Return the outer step for ``part`` of the model, and the new memory."""
         memory = array(
             "f",
             [
@@ -177,8 +178,8 @@ class ToyModel:
         return moved, memory.tolist()
 
     def load(self, packed: bytes) -> str:
-        """Load the parameters and the memory of a packed state. Return the reason why it
-        cannot."""
+        """Load parameters and memory from a packed state. Return the reason why this is not
+        possible, or ""."""
         most, parameters = len(self._shared), 4 * len(self._here)
         if len(packed) != most + OWN_BYTES:
             return f"{len(packed)} bytes do not fit {most + OWN_BYTES}"

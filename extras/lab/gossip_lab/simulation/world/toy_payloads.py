@@ -1,4 +1,4 @@
-"""Vectors of toy trainers as payloads, and the mean of them."""
+"""Conversion of toy vectors to payloads, and their mean."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from gossip.vectors import described, from_bytes, to_bytes
 
 Vector = NDArray[np.float32]
 Values = Sequence[float]
-"""Vector for arithmetic. For eight numbers Python lists are several times faster than numpy."""
+"""Vector for arithmetic: with eight elements, Python lists are several times faster than numpy."""
 
 
 def digest_of(*arrays: NDArray[Any]) -> bytes:
-    """Return blake2b-16 of the concatenated bytes of the arrays."""
+    """Return the BLAKE2b digest of the concatenated bytes of the arrays."""
     return hashlib.blake2b(
         b"".join([array.tobytes() for array in arrays]), digest_size=DIGEST_BYTES
     ).digest()
 
 
 def payload_of(array: NDArray[Any], digest: bool = False) -> Payload:
-    """Return a payload with its size, whether it is finite and, if ``digest``, its digest. The
-    array becomes read-only, because the peers of a simulation share it."""
+    """Return the payload for an array; it has a digest only if ``digest`` is True. The array
+    becomes read-only, because the peers of a simulation share it."""
     array.setflags(write=False)
     finite = bool(np.logical_and.reduce(np.isfinite(array))) if array.dtype.kind == "f" else True
     content = to_bytes(array)
@@ -37,28 +37,29 @@ def payload_of(array: NDArray[Any], digest: bool = False) -> Payload:
 
 
 def payload_of_values(values: Iterable[float], digest: bool = False) -> Payload:
-    """Return the payload of float32 ``values``: too large numbers become infinite."""
+    """Return the payload for ``values``, converted to float32. Values that are too large become
+    infinite."""
     packed = array("f", values)
     content = to_bytes(np.frombuffer(packed.tobytes(), np.float32))
-    # A float64 sum of finite float32 values is finite.
+    # A sum in float64 of finite float32 values is always finite.
     name = hashlib.blake2b(content.data, digest_size=DIGEST_BYTES).digest() if digest else b""
     return Payload(from_bytes(content), len(content), isfinite(sum(packed)), name)
 
 
 def noise_of(name: str, elements: int) -> list[float]:
-    """Return numbers with mean 0 and variance 1 that depend on ``name`` alone. Creating a generator
-    would take 20 times as long."""
+    """Return random values with mean 0 and variance 1 that depend only on ``name``. They are
+    derived from a hash, because creating a random generator would take 20 times as long."""
     drawn = struct.unpack(
         f"<{4 * elements}H", hashlib.shake_128(name.encode()).digest(8 * elements)
     )
     fours = zip(*[iter(drawn)] * 4, strict=True)
-    # The sum of four uniform numbers is close enough to normal.
+    # The sum of four uniform values is close enough to a normal distribution.
     return [(a + b + c + d - 131070.0) / 37837.2 for a, b, c, d in fours]
 
 
 def packed_of(parts: Sequence[bytes], piece_bytes: int = PIECE_BYTES) -> Payload:
-    """Return a packed state in parts, with its facts. ``piece_bytes``: size of a piece, if the
-    first part is larger."""
+    """Return the payload for a packed state that consists of these parts. If the first part is
+    larger than ``piece_bytes``, it is divided into pieces of this size."""
     content = np.frombuffer(b"".join(parts), np.uint8)
     return Payload(
         content,
@@ -69,7 +70,7 @@ def packed_of(parts: Sequence[bytes], piece_bytes: int = PIECE_BYTES) -> Payload
 
 
 def bytes_of_state(payload: Payload) -> bytes:
-    """Return the bytes of a packed state for a restore."""
+    """Return the bytes of the packed state in a payload."""
     data = payload.data if isinstance(payload.data, tuple) else (payload.data,)
     return b"".join([part.tobytes() for part in data])
 
@@ -81,8 +82,9 @@ def weighted_mean(
     previous: Values | None = None,
     round_id: int = 0,
 ) -> list[float]:
-    """Return the sample-weighted mean, summed in the order of ``rows``, so that every peer gets the
-    same bits. It tolerates no Byzantine peers, has no memory, and does not depend on the round."""
+    """Return the sample-weighted mean of the rows. It is summed in the order of ``rows``, so that
+    the result is bitwise equal on all peers. The other arguments, which other rules need, are
+    ignored."""
     total = [0.0] * len(rows[0])
     for row, weight in zip(rows, samples, strict=True):
         total = [sum_so_far + value * weight for sum_so_far, value in zip(total, row, strict=True)]

@@ -1,4 +1,4 @@
-"""Rule of a simulated node, on toy vectors."""
+"""Aggregation rule of a simulated node, for toy vectors."""
 
 from __future__ import annotations
 
@@ -12,40 +12,41 @@ from .toy_payloads import Values, Vector, payload_of, payload_of_values, weighte
 
 
 class RuleResult(NamedTuple):
-    """An aggregate ``(d,)``, and its rule's verdict on each row: its weight, and its outlyingness
-    (1: typical)."""
+    """Aggregate ``(d,)`` of a rule, and its verdict on each row: the weight, and the outlyingness
+    (1 is typical)."""
 
     aggregate: Values
     weights: tuple[float, ...]
     outlyingness: tuple[float, ...]
-    length: float = 0.0  # of an update, if the rule returns it
+    length: float = 0.0  # typical length of an update, if the rule returns it
 
 
 class RuleRefusal(NamedTuple):
-    """The rule has no result for the updates; ``reason`` is its text."""
+    """The rule has no result for these updates, for the given ``reason``."""
 
     reason: str
 
 
 Reducer = Callable[..., Values | RuleResult | RuleRefusal]
-"""``(rows of (d,), samples of each, f, previous, round_id) -> (d,)``; a bare vector has no
-verdicts. f is that of the present request: it falls as Byzantine peers are detected. previous is
-the last aggregate, if there is one. A rule that returns lengths receives ``usual=`` of recent
-rounds."""
+"""Function ``(rows, samples, f, previous, round_id) -> result``. ``rows`` are vectors ``(d,)``, and
+``samples`` has the number of samples of each row. ``f`` is that of the present request; it is lower
+after Byzantine peers were detected. ``previous`` is the last aggregate, or None. If the rule
+returns lengths, it also receives the usual length of recent rounds as ``usual``. A result that is
+only a vector ``(d,)`` has no verdicts."""
 
 Step = Callable[[events.Aggregate], events.Aggregated]
-"""Runs the steps ``measure``, ``decide`` and ``combine`` of a rule with shards that decide
-together."""
+"""Function that runs the steps ``measure``, ``decide`` and ``combine`` of a rule whose shards
+decide together."""
 
 
 @dataclass(frozen=True, slots=True)
 class ToyRule:
-    """Aggregates updates.
+    """Aggregation on a simulated node.
 
     Args:
-        step: Runs the rule if the shards decide together.
-        second_reading: An update from its owner's memory at the time at which the rule reads it,
-            ``(row, round, now) -> update``.
+        step: Function for rules whose shards decide together.
+        second_reading: Function ``(row, round, now) -> update``: the update as it is in its owner's
+            memory when the rule reads it.
     """
 
     reducer: Reducer = weighted_mean
@@ -53,8 +54,8 @@ class ToyRule:
     second_reading: Callable[[Row, int, float], Vector] | None = None
 
     def run(self, ask: events.Aggregate, now: float, peer: PeerId) -> events.Aggregated:
-        """Aggregate the updates as they are now in memory, for ``peer``. As in a node, updates
-        that are no longer finite are left out and have no weight."""
+        """Aggregate the updates as they are in memory at present, on the node of ``peer``. As in a
+        real node, updates that are no longer finite are left out and get the weight 0."""
         if self.second_reading is None or ask.step != "whole" or ask.mix:
             return self._aggregate(ask)
         rows = [
@@ -122,7 +123,8 @@ class ToyRule:
     def _measure_outside(
         self, ask: events.Aggregate, previous: list[float] | None
     ) -> tuple[float, ...]:
-        """Return the outlyingness of the rows outside, as if the rule had received all rows."""
+        """Return the outlyingness of the rows in ``ask.outside``, computed as if the rule had
+        received all rows."""
         if not ask.outside:
             return ()
         everybody = sorted((*ask.rows, *ask.outside), key=lambda row: row.peer)

@@ -21,18 +21,18 @@ from .toy_payloads import Vector, bytes_of_state, packed_of, payload_of_values
 from .toy_rule import ToyRule
 
 PREPARE_S = 0.001
-SNAPSHOT_S = 0.0005  # to copy or restore the state
+SNAPSHOT_S = 0.0005  # time to copy or restore the state
 
 CALLS = 0.2
-"""Share of the rounds in which all scripts call a collective operation, for a model in
+"""Share of the rounds in which all scripts call a collective operation, if the model has
 fragments."""
 CALL = b"called"
 
 FIRST, FURTHER = 2, 5
-"""Kinds of steps of a script with two optimizers, which step on the same samples."""
+"""Kinds of steps of a script with two optimizers. Both optimizers step on the same samples."""
 
 DRAINS = 8
-"""Interval of rounds after which the trainer does not overlap rounds, as before a checkpoint."""
+"""Number of rounds after which the trainer once does not compute ahead, as before a checkpoint."""
 
 TRAINER_EFFECTS = (
     events.Aggregate,
@@ -48,56 +48,57 @@ TRAINER_EFFECTS = (
 
 
 class ComputedAhead:
-    """End of a computation that overlaps a round. The core does not receive this event."""
+    """End of a computation ahead, during a round. The core does not receive this event."""
 
 
 Said: TypeAlias = Event | ComputedAhead
 
 
 class Trainer(Protocol):
-    """Handles the effects that a driver does not carry out itself."""
+    """Interface of trainers: they handle the effects that the driver does not carry out itself."""
 
     def on_start(self, now: float) -> list[tuple[float, Said]]:
-        """Return events for the core, each with the seconds after which it happens."""
+        """Return (delay in seconds, event for the core) for each event after the start."""
         ...
 
     def on_effect(self, effect: Effect, now: float) -> list[tuple[float, Said]]:
-        """Return the trainer's events for an effect of ``TRAINER_EFFECTS``."""
+        """Handle an effect of ``TRAINER_EFFECTS``. Return (delay in seconds, event) for each
+        reply."""
         ...
 
     def progress(self, now: float) -> events.TrainerProgress:
-        """Return the progress that the node would read from shared memory."""
+        """Return the progress, which a real node reads from shared memory."""
         ...
 
     def is_still_valid(self, event: Said) -> bool:
-        """Whether an earlier answer is still valid when it is due."""
+        """Whether a delayed event is still valid when it is due."""
         ...
 
     def put_off(self, said: Said) -> Sequence[Effect]:
-        """Return, in order, the effects that were deferred until the trainer had sent ``said``."""
+        """Return, in order, the effects that were deferred until the event ``said``."""
         ...
 
 
 class MadeOf(NamedTuple):
-    """Inputs that an update was computed from."""
+    """Inputs from which an update was computed."""
 
-    round_id: int  # round in which it was offered
-    lacks: int  # rounds applied since then
-    restores: int  # restores of others' states since then
-    samples: events.DataSlice | None  # that it has read
+    round_id: int  # round in which the update was offered
+    lacks: int  # number of rounds applied since the computation
+    restores: int  # number of restored states since then
+    samples: events.DataSlice | None  # used samples
 
 
 @dataclass(slots=True)
 class ToyHistory:
-    """Actions of a trainer, for checkers.
+    """History of a trainer, for checkers.
 
     Attributes:
-        applied: (round, digest of the aggregate, b"" if there was none).
-        restored: (round, digest of the state).
-        computed: (round, samples).
-        served: Rounds that its node aggregated for.
-        made_of: Inputs of the update offered last.
-        dropped: Number of updates that were computed during a round and not offered.
+        applied: (round, digest of the aggregate or b"") of each applied round.
+        restored: (round, digest of the state) of each restore.
+        computed: (round, number of samples) of each update.
+        served: Rounds in which the node aggregated.
+        made_of: Inputs of the last offered update.
+        dropped: Number of updates that were computed ahead but not offered.
     """
 
     applied: list[tuple[int, bytes]] = field(default_factory=list)
@@ -115,10 +116,10 @@ class ToyPace:
     Attributes:
         compute_s: Bounds of the time from ``StartRound`` to ``Contributed``.
         rule_s: Time from ``Aggregate`` to ``Aggregated``.
-        slowness: Factor on the compute time.
-        by_samples: Whether a round takes ``compute_s`` for a whole batch, and less in proportion
-            for a smaller one.
-        prepare_s: Time from its start until it has built its model.
+        slowness: Factor by which computations are slower.
+        by_samples: Whether the compute time is proportional to the number of samples; it is
+            ``compute_s`` for a whole batch.
+        prepare_s: Time from the start until the model is built.
         snapshot_s: Time to copy or restore the state.
     """
 
@@ -130,24 +131,25 @@ class ToyPace:
     snapshot_s: float = SNAPSHOT_S
 
     def draw_s(self, rng: random.Random, batches: float = 1.0) -> float:
-        """Draw the compute time of a round with this number of batches."""
+        """Return a random compute time for a round with this number of batches, in seconds."""
         drawn_s = rng.uniform(*self.compute_s) * self.slowness
         return drawn_s * batches if self.by_samples else drawn_s
 
 
 @dataclass(frozen=True, slots=True)
 class _Draft:
-    """An update that may be offered in the round of ``go``, which may be a guess."""
+    """A computed update, for the round that ``go`` starts. If it was computed ahead, ``go`` is a
+    guess."""
 
     go: events.StartRound
     honest: list[float]
     offered: list[float]
     samples: int
-    applied: int  # rounds that its trainer had applied by then
-    restores: int  # restores of others' states by then
+    applied: int  # number of applied rounds at the computation
+    restores: int  # number of restores at the computation
 
     def fits(self, go: events.StartRound) -> bool:
-        """Whether it can be offered in this round: with the same fragment and samples."""
+        """Whether the update fits to this round: round, fragment and samples are the same."""
         mine, theirs = self.go.samples, go.samples
         if (self.go.round_id, self.go.collectives) != (go.round_id, go.collectives):
             return False
@@ -158,12 +160,12 @@ class _Draft:
 
 @dataclass(slots=True)
 class _Ahead:
-    """Computation that overlaps a round.
+    """State of the computation ahead: of the next update, during a round.
 
     Attributes:
-        guess: The round that will probably follow.
-        draft: Its finished or unfinished update.
-        in_flight: The own update in the present round.
+        guess: Expected start of the next round.
+        draft: Update for the expected round, finished or not.
+        in_flight: Own update of the present round.
     """
 
     guess: events.StartRound | None = None
@@ -173,12 +175,13 @@ class _Ahead:
 
 @dataclass(slots=True)
 class OptimizerTurns:
-    """Turns of two optimizers of a script.
+    """Order of the steps of two optimizers in a script.
 
     Attributes:
-        every: Steps before each step of the second optimizer; 0 if there is none.
-        steps: Steps since the last one of the second optimizer.
-        awaits: Whether a step of the kind that the script has begun is pending.
+        every: Number of steps of the first optimizer before each step of the second optimizer; 0 if
+            there is only one optimizer.
+        steps: Number of steps since the last step of the second optimizer.
+        awaits: Whether the script has begun a step that is not applied yet.
     """
 
     every: int = 0
@@ -187,7 +190,7 @@ class OptimizerTurns:
 
     @property
     def kind(self) -> int:
-        """Kind of the present step of the script."""
+        """Kind of the script's present step."""
         if not self.every:
             return 0
         return FIRST if self.steps < self.every else FURTHER
@@ -201,21 +204,21 @@ class OptimizerTurns:
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class ToyTrainer(ToyModel):
-    """A ``ToyModel`` with the interface of a trainer. While it computes it does nothing else.
+    """A ``ToyModel`` with the interface of a trainer. While it computes, other effects wait.
 
     Args:
-        lie: Changes the update before it is offered, ``(update, round) -> update``.
-        samples_total: Samples of an epoch; if given, the trainer reads its data through the core.
-        rates: Learning rates of its script, as a multiple of its own step size.
-        rounds: Rounds that its script trains for.
-        piece_bytes: Size of a piece of its state.
-        overlap: 1: it computes the next update during the round of the last one.
-        local_steps: Steps of an update. With more than one step, ``OUTER`` applies the aggregate,
-            and the memory of ``OUTER`` is part of the state. Every other update is of fewer steps,
-            on a part of the samples.
+        lie: Function ``(update, round) -> update`` that forges the update before it is offered.
+        samples_total: Number of samples per epoch. If given, the core assigns the samples.
+        rates: Learning rates of the script, as multiples of ``step_size``.
+        rounds: Number of rounds that the script trains; None means unlimited.
+        piece_bytes: Size of a piece of the state, in bytes.
+        overlap: If 1, the trainer computes the next update during the round of the previous update.
+        local_steps: Number of local steps of an update. With more than one step, ``OUTER`` applies
+            the aggregate, and the memory of ``OUTER`` is part of the state. About half of the
+            updates then use only a part of the samples.
         fragments: Number of fragments of the model, each as large as an update. With more than one
-            its script also calls collective operations, in rounds that are no steps.
-        turns: Turns of the two optimizers of its script.
+            fragment, the script also calls collective operations, in rounds that are not steps.
+        turns: Order of the steps of the script's two optimizers.
     """
 
     incarnation: int = 0
@@ -236,12 +239,12 @@ class ToyTrainer(ToyModel):
         self.next_round = 0
         self.confirmed: events.StateConfirmed | None = None
         self.ledger: events.LedgerReply | None = None
-        self._asked = -1  # the last round before which it requested a confirmation
-        # update in computation; with overlap also one that is not yet requested
+        self._asked = -1  # last round for which it requested a confirmation
+        # Update that is being computed, possibly ahead.
         self.computing: events.Contributed | ComputedAhead | None = None
-        self._go: events.StartRound | None = None  # last round that it has answered
+        self._go: events.StartRound | None = None  # start of the last round to which it has replied
         self._ahead = _Ahead()
-        self._put_off: list[Effect] = []  # effects that wait while it computes
+        self._put_off: list[Effect] = []  # effects that wait for the computation
         self.changed_at = 0.0
         self.history = ToyHistory()
 
@@ -278,8 +281,8 @@ class ToyTrainer(ToyModel):
         return waiting
 
     def _following(self) -> events.StartRound | None:
-        """Return the round that will probably follow the last one, if their computations
-        overlap."""
+        """Return the expected start of the next round. Return None if the trainer does not compute
+        ahead for it."""
         go = self._go
         assert go is not None
         following = replace(go, round_id=go.round_id + 1)
@@ -298,20 +301,21 @@ class ToyTrainer(ToyModel):
             return self._compute_ahead()
         if self.rounds is None or effect.round_id < self.rounds:
             return self._compute(effect)
-        # It is started again, from a different state of the round.
+        # The last round may be started again after a restore; its confirmation is requested only
+        # once.
         again, self._asked = self._asked == effect.round_id, effect.round_id
         return [] if again else [(0.0002, events.ConfirmState(effect.round_id))]
 
     def _has_to_wait(self, effect: Effect) -> bool:
-        """Whether the effect has to wait until the computation ends: all except a restarted round
-        with its samples."""
+        """Whether the effect has to wait until the computation ends. A round that is started again
+        does not wait, unless the trainer computes ahead."""
         again = isinstance(effect, events.StartRound)
         return isinstance(self.computing, ComputedAhead) or (
             self.computing is not None and not again
         )
 
     def on_effect(self, effect: Effect, now: float) -> list[tuple[float, Said]]:
-        if isinstance(effect, events.Aggregate):  # done by the node itself
+        if isinstance(effect, events.Aggregate):  # the node aggregates, not the trainer
             self.history.served.append(effect.round_id)
             return [(self.pace.rule_s, self.rule.run(effect, now, self.peer))]
         if self._has_to_wait(effect):
@@ -324,8 +328,7 @@ class ToyTrainer(ToyModel):
                 self._apply(effect, now)
                 return [(0.0002, events.Applied(effect.round_id))]
             case events.TakeSnapshot():
-                # The state that all peers share, the settings of their scripts, and each peer's
-                # own.
+                # Replicated state, settings of the script, and local state.
                 packed = [
                     self._shared,
                     struct.pack("<f", self.step_size),
@@ -388,7 +391,7 @@ class ToyTrainer(ToyModel):
         return _Draft(go, honest, offered, samples, len(made.applied), len(made.restored))
 
     def _calls(self, round_id: int) -> bool:
-        """Whether all scripts call a collective operation in this round."""
+        """Whether the scripts of all peers call a collective operation in this round."""
         lot = random.Random(f"calls/{self.seed}/{round_id}")
         return self.fragments > 1 and lot.random() < CALLS
 
@@ -397,7 +400,7 @@ class ToyTrainer(ToyModel):
             self._go = go
             self.computing = events.Contributed(go.round_id, 0, (), None, collective=CALL)
             return [(self._pause_s(0), self.computing)]
-        if self.turns.awaits:  # Others were at a step of the other kind.
+        if self.turns.awaits:  # the last step was not applied: others had another kind
             self._go = go
             self.computing = events.Contributed(go.round_id, 0, (), None, kind=self.turns.kind)
             return [(self._pause_s(0), self.computing)]
@@ -420,7 +423,7 @@ class ToyTrainer(ToyModel):
         return [(pause_s, contributed)]
 
     def _is_of_use(self, draft: _Draft, go: events.StartRound) -> bool:
-        """Whether an update computed during the last round can be offered in this one."""
+        """Whether an update that was computed ahead can be offered in this round."""
         return go.round_id == self.next_round and draft.fits(go)
 
     def _compute_ahead(self) -> list[tuple[float, Said]]:
@@ -428,7 +431,7 @@ class ToyTrainer(ToyModel):
         assert go is not None
         if self.computing is not None or self.next_round != go.round_id - 1:
             return []
-        # With fragments the update computed during the last round is of another part of the model.
+        # With fragments, the round in progress changes another fragment, so its step is not needed.
         whole = self.local_steps > 1 and self.fragments == 1
         beside = self._outer_step(self._ahead.in_flight)[0] if whole else ()
         self._ahead.draft = draft = self._drafted(go, beside)
@@ -446,7 +449,7 @@ class ToyTrainer(ToyModel):
             go.round_id,
             samples,
             payloads,
-            loss=distance if isfinite(distance := self.distance) else None,  # as a node does
+            loss=distance if isfinite(distance := self.distance) else None,  # as in a real node
             parameters=parameters,
             sketch=sketch,
             own=payload_of_values(draft.honest) if self.lie is not None and samples else None,
@@ -460,8 +463,8 @@ class ToyTrainer(ToyModel):
         return plain and go.compares
 
     def _used(self, round_id: int, samples: int) -> int:
-        """Return the number of samples of its slice that the trainer uses. With local steps a peer
-        may use fewer than other peers, and leaves the rest unused. With overlap it uses all."""
+        """Return how many samples of its slice the trainer uses. With local steps and without
+        overlap, a random part may be left unused. Otherwise all samples are used."""
         if self.local_steps == 1 or self.overlap or samples < 2:
             return samples
         lot = random.Random(f"steps/{self.seed}/{self.peer}/{round_id}")
@@ -477,6 +480,6 @@ class ToyTrainer(ToyModel):
         if error := self.load(bytes_of_state(restore.payload)):
             return events.Restored(restore.round_id, error)
         self.next_round, self.changed_at = restore.round_id, now
-        self._ahead.draft = None  # it was computed from other parameters
+        self._ahead.draft = None  # computed from other parameters
         self.history.restored.append((restore.round_id, self.digest))
         return events.Restored(restore.round_id)

@@ -1,4 +1,4 @@
-"""A hash of all deliveries of a run, and of their times: runs with equal hashes are identical."""
+"""Hash of all delivered events of a run, with their times. Runs with equal hashes are identical."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 
 from gossip.core import Event, Payload, PeerId, events
 
-PIECES_MAX = 2048  # hashed together, which is several times faster
+PIECES_MAX = 2048  # hashed at once, which is several times faster
 
-_HEAD = struct.Struct("<QIB")  # ns, peer, kind of the rest
+_HEAD = struct.Struct("<QIB")  # time in ns, peer, kind of record
 _NUMBERS = struct.Struct("<QQ")
 _TIMER = struct.Struct("<QIBQ")
 _REAL = struct.Struct("<d")
@@ -25,10 +25,10 @@ class Trace:
         self._pieces: list[bytes] = []
 
     def delivered(self, now_ns: int, peer: PeerId, event: Event, said: bytes | None = None) -> None:
-        """Add a delivery to the hash. ``said``: the bytes of a ``Received``, if it arrived as
-        bytes."""
+        """Add a delivered event to the hash. ``said`` has the bytes of a received message, if
+        messages are encoded."""
         kind, pieces = type(event), self._pieces
-        of_kind: Any = event  # its type is compared, without isinstance, to save time
+        of_kind: Any = event  # types are compared, which is faster than isinstance
         if said is not None:
             pieces += (_HEAD.pack(now_ns, peer, _AS_SENT), said)
             if of_kind.payload is not None:
@@ -53,7 +53,7 @@ class Trace:
 
 
 def _words(event: Event) -> bytes:
-    """Encode the event in bytes that do not depend on addresses of objects in memory."""
+    """Return bytes for the event that do not depend on memory addresses."""
     match event:
         case events.Received(sender, incarnation, message, payload):
             return f"Received {sender}.{incarnation} {message!r} ".encode() + _facts(payload)

@@ -1,4 +1,4 @@
-"""Trainers of all nodes: the requests of their cores, and the times of their answers."""
+"""Trainers of all peers: requests of the cores to them, and the times of their replies."""
 
 from __future__ import annotations
 
@@ -11,17 +11,19 @@ from .machine import to_ns
 from .toy_trainer import ComputedAhead, Said
 
 SLICE_S = 0.05
-"""Longest time after which the trainer of a slow machine notices that it is fast again."""
+"""Maximum time after which the trainer of a slow machine notices that the machine is fast again, in
+seconds."""
 
 
 class Trainers:
-    """Carries requests to the trainers, and their answers back."""
+    """Passes requests of cores to trainers, and replies of trainers to cores."""
 
     def __init__(self, swarm: SwarmEnvironment) -> None:
         self.swarm = swarm
 
     def resume(self, host: SimProcess[Any]) -> None:
-        """Let a trainer that hung continue, with the requests that arrived in between."""
+        """End the hang of a trainer. It continues with the replies and requests that had to
+        wait."""
         host.trainer_stopped = False
         waiting, host.trainer_inbox = host.trainer_inbox, []
         for event in waiting:
@@ -34,7 +36,7 @@ class Trainers:
         assert host.trainer is not None, (
             f"peer {host.peer} has no trainer, but requests {type(effect).__name__}"
         )
-        # The node itself aggregates.
+        # The node aggregates, so this continues while the trainer hangs.
         if host.trainer_stopped and not isinstance(effect, events.Aggregate):
             host.asked.append(effect)
         else:
@@ -43,8 +45,8 @@ class Trainers:
             )
 
     def schedule(self, host: SimProcess[Any], answers: list[tuple[float, Said]]) -> None:
-        """Schedule the trainer's answers. Requests that take no time are answered before the node
-        handles its timers, as in ``Node._settle``."""
+        """Schedule the trainer's replies. Aggregation that takes no time is settled at once, before
+        timers, as in ``Node._settle``."""
         for delay_s, event in answers:
             if not delay_s and isinstance(event, events.Aggregated):
                 host.settling.append(event)
@@ -52,8 +54,8 @@ class Trainers:
             self._work(host, event, delay_s)
 
     def _work(self, host: SimProcess[Any], event: Said, left_s: float) -> None:
-        """Let the trainer finish an answer. A slow machine works in slices, because it may become
-        fast again before the end."""
+        """Let the trainer work on a reply for ``left_s``. A slow machine works in slices, because
+        it may become fast again before the end."""
         slowness = host.machine.slowness
         done_s = left_s if slowness == 1.0 else min(left_s, SLICE_S / slowness)
         act = (self._work, host, event, left_s - done_s)
@@ -71,8 +73,9 @@ class Trainers:
             self._deliver(host, event)
 
     def _deliver(self, host: SimProcess[Any], event: Said) -> None:
-        """Let the trainer continue, and deliver its event, in this order. The core may react to the
-        event with a command, which follows those that the trainer already has."""
+        """First let the trainer handle deferred effects, and then deliver its event to the core.
+        The core may react with an effect for the trainer, which has to follow the deferred
+        effects."""
         if host.trainer is not None:
             for effect in host.trainer.put_off(event):
                 self.request(host, effect)

@@ -1,5 +1,5 @@
-"""Messages in transit between simulated peers: as bytes of the codec, with all effects of a link
-on them."""
+"""Messages in transit between simulated peers, encoded by the codec, and the effects of links on
+them."""
 
 from __future__ import annotations
 
@@ -29,31 +29,31 @@ _BULK = frozenset(BULK_MESSAGES)
 _RUNNING = frozenset({"up", "paused"})
 WORD = 2**64 - 1
 TOLD_EVERY_NS = to_ns(TOLD_EVERY_S)
-KNOWN_MAX = 512  # cached decoded messages, because most are sent to several peers
+KNOWN_MAX = 512  # number of cached decoded messages; most have several receivers
 
 Outgoing = Callable[[PeerId, PeerId, Envelope, Payload | None], Iterable[OutMessage]]
-"""``(sender, to, envelope, payload) -> messages to send instead``."""
+"""Function ``(sender, to, envelope, payload) -> messages to send in place of this message``."""
 
 
 def send_unchanged(
     sender: PeerId, to: PeerId, envelope: Envelope, payload: Payload | None
 ) -> Iterable[OutMessage]:
-    """Return the message itself, as an honest peer sends it."""
+    """Return only the message itself, as for an honest peer."""
     return [(to, envelope, payload)]
 
 
 class Wire:
-    """Carries messages over the lanes that ``Links`` opened."""
+    """Transmits messages over the lanes that ``Links`` has opened."""
 
     def __init__(self, swarm: SwarmEnvironment, links: Links) -> None:
         self.swarm, self.links = swarm, links
         self._known: dict[bytes, Envelope] = {}
-        # last message: one object for several receivers, which is encoded once
+        # The last message is cached, because it is encoded only once for several receivers.
         self._said: Envelope | None = None
         self._encoded = b""
 
     def send(self, host: SimProcess[Any], effect: Send) -> None:
-        """Send the message of the core of ``host``, or those of its attacker instead."""
+        """Send the message of a core, or the messages with which an attacker replaces it."""
         to, message, payload, said = effect.peer, effect.message, effect.payload, self._said
         if (
             said is None
@@ -81,8 +81,9 @@ class Wire:
     def post(
         self, host: SimProcess[Any], to: PeerId, said: Envelope | bytes, payload: Payload | None
     ) -> None:
-        """Put one message on the link to ``to``. The effects of the link follow from two random
-        draws, made in any case, so that switching one fault off does not change the others."""
+        """Put one message on the link to ``to``. Two random values, which are always drawn,
+        determine the effects of the link. So switching a fault off does not change the effects of
+        other faults."""
         swarm, sender = self.swarm, host.peer
         model = swarm.network.model((sender, to))
         lot, roll = host.dice.getrandbits(64), host.dice.random()
@@ -123,8 +124,7 @@ class Wire:
                 self._put_on_the_way(sending, leaves_ns)
 
     def _parcel(self, said: Envelope | bytes, fate: _Fate, lot: int) -> Envelope | bytes:
-        """Return the message as it travels on the link. A damaged message always travels as
-        bytes."""
+        """Return the message as transmitted. A corrupted message is always encoded."""
         if not self.swarm.encoded and not fate.damaged:
             return said
         if isinstance(said, Envelope):
@@ -134,8 +134,8 @@ class Wire:
         return flipped_bit(said, _chance(lot, 8)) if fate.damaged else said
 
     def _leaves_ns(self, sending: _Sending) -> int | None:
-        """Return when the sender's end of the link has sent the message; None if its queue is
-        full."""
+        """Return the time at which the last byte of the message has left the sender. Return None if
+        the queue is full."""
         swarm, model, lane, payload = self.swarm, sending.model, sending.lane, sending.payload
         leaves_ns, network = swarm.now_ns, swarm.network
         assert payload is not None
@@ -157,7 +157,7 @@ class Wire:
         return leaves_ns
 
     def _delay_s(self, sending: _Sending) -> float:
-        """Return the delay of the message on the link."""
+        """Return the delay of the message on the link, in seconds."""
         swarm, model, (least, most) = self.swarm, sending.model, sending.model.delay_s
         network = swarm.network
         delay_s = least + (most - least) * sending.roll
@@ -178,7 +178,7 @@ class Wire:
         arrives_ns = leaves_ns + round(self._delay_s(sending) * NS)
         if fate.spoiled and payload is not None:
             self._note_on("spoiled", sending)
-            return  # The transport detects damage and drops the payload.
+            return  # the transport detects the corruption and drops the message
         if fate.held_up:
             self._note_on("reordered", sending)
             arrives_ns += to_ns(_chance(lot, 9) * model.reorder_s)
@@ -198,14 +198,15 @@ class Wire:
             swarm.at_ns(arrives_ns, self._arrive, sending)
 
     def _got_through(self, sending: _Sending) -> None:
-        """Deliver a payload that a fault has delayed, unless it was delivered earlier."""
+        """Deliver a payload that a fault has delayed, unless ``let_go`` has already delivered
+        it."""
         lane = sending.lane
         if any(waiting is sending for waiting in lane.slowed):
             lane.slowed = [waiting for waiting in lane.slowed if waiting is not sending]
             self._arrive(sending)
 
     def let_go(self, sender: PeerId, to: PeerId) -> None:
-        """Restore the speed of the link, and deliver messages in transit."""
+        """Restore the speed of the link, and deliver all messages in transit at once."""
         lane = self.swarm.hosts[sender].lanes.get(to) if sender in self.swarm.hosts else None
         if lane is not None and lane.slowed:
             waiting, lane.slowed, lane.free_at_ns = lane.slowed, [], self.swarm.now_ns
@@ -214,7 +215,7 @@ class Wire:
                 self.swarm.at_ns(self.swarm.now_ns, self._arrive, sending)
 
     def _deliver_progress(self, under_way: _InFlight) -> None:
-        """Deliver, at intervals, the receiver's report of the received part of a payload."""
+        """At intervals, report to the receiver which part of a payload has arrived."""
         sending, said, begins_ns, ends_ns, let_go = under_way
         swarm, lane, to, payload = self.swarm, sending.lane, sending.to, sending.payload
         host, now_ns = swarm.hosts[to], swarm.now_ns
@@ -258,7 +259,7 @@ class Wire:
         said: bytes | None = None
         envelope: Envelope | None
         if type(parcel) is bytes:
-            # Equal bytes are parsed only once.
+            # Equal bytes are decoded only once.
             said, envelope = parcel, self._known.get(parcel) or self._read(parcel)
         else:
             envelope = parcel  # type: ignore[assignment]
@@ -292,13 +293,13 @@ class Wire:
         said: bytes | None,
         sending: _Sending,
     ) -> None:
-        """Deliver a message once its payload is copied and hashed: the node does this chunk by
-        chunk between other work."""
+        """Deliver a message after its payload was copied and hashed. A real node does this chunk by
+        chunk, between other work."""
         if sending.lane.breaks == sending.life[1] and host.state in _RUNNING:
             self.swarm.deliver(host, event, said)
 
     def _read(self, data: bytes) -> Envelope | None:
-        """Return the decoded message; None if it is malformed."""
+        """Return the decoded message, or None if it is malformed."""
         try:
             envelope = decode(data)
         except Malformed:
@@ -310,8 +311,8 @@ class Wire:
 
 
 def _chance(lot: int, number: int) -> float:
-    """Return the ``number``-th of many numbers in [0, 1) from one lot of 64 bits (SplitMix64:
-    Steele, Lea, Flood 2014)."""
+    """Return the ``number``-th of several random values in [0, 1), derived from 64 random bits
+    (SplitMix64: Steele, Lea, Flood 2014)."""
     mixed = (lot + number * 0x9E3779B97F4A7C15) & WORD
     mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) & WORD
     mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) & WORD
@@ -319,11 +320,11 @@ def _chance(lot: int, number: int) -> float:
 
 
 class _Sending(NamedTuple):
-    """A message on a link, and the data that determine its fate.
+    """A message on a link, and the random values that determine its fate.
 
     Attributes:
-        parcel: The message as it travels.
-        life: Incarnation of the receiver, and number of resets of the lane, when it was sent.
+        parcel: The message as transmitted: encoded, and possibly corrupted.
+        life: Incarnation of the receiver and number of resets of the lane, at the time of sending.
     """
 
     sender: PeerId
@@ -345,17 +346,17 @@ class _Sending(NamedTuple):
 
 
 class _InFlight(NamedTuple):
-    """A payload in transfer on a link with limited bandwidth."""
+    """A payload in transit on a link with limited bandwidth."""
 
     sending: _Sending
     said: Envelope
     begins_ns: int
     ends_ns: int
-    let_go: int  # of its lane
+    let_go: int  # ``Lane.let_go`` at the start of the transfer
 
 
 class _Fate(NamedTuple):
-    """Effects of a link on a message, in the order of ``LinkModel.numbered_shares``."""
+    """Effects of a link on a message; the order is that of ``LinkModel.numbered_shares``."""
 
     lost: bool = False
     doubled: bool = False
@@ -376,7 +377,7 @@ def _fate(model: LinkModel, lot: int) -> _Fate:
 
 
 def flipped_bit(data: bytes, place: float) -> bytes:
-    """Return the data with one bit flipped; ``place`` in [0, 1) selects it."""
+    """Return the data with one flipped bit; ``place`` in [0, 1) selects the bit."""
     changed = bytearray(data)
     changed[int(place * len(changed))] ^= 1 << int(place * 8191) % 8
     return bytes(changed)
