@@ -61,8 +61,8 @@ def test_a_trace_says_who_is_there_when(tmp_path: Path) -> None:
         ([], "line 1: the columns"),
         (["peer,from_s,to_s", "0,0,1", "x,0,1"], "line 3: 'x,0,1' is not a peer and two times"),
         (["peer,from_s,to_s", "0,0"], "line 2: '0,0' is not a peer"),
-        (["peer,from_s,to_s", "0,5,5"], "line 2: peer 0 from 5 s to 5 s cannot be"),
-        (["peer,from_s,to_s", "0,nan,5"], "line 2: peer 0 from nan s"),
+        (["peer,from_s,to_s", "0,5,5"], "line 2: peer 0 cannot be present from 5 s to 5 s"),
+        (["peer,from_s,to_s", "0,nan,5"], "line 2: peer 0 cannot be present from nan s"),
         (["peer,from_s,to_s", "-1,0,5"], "line 2: peer -1"),
         (["peer,from_s,to_s", "0,0,9", "0,20,30", "0,8,12"], "line 4: .* overlaps with .* line 2"),
         (["peer,from_s,to_s", "0,0,9"], "peer 1 has no line"),
@@ -126,7 +126,7 @@ def test_a_peer_has_the_same_times_whatever_was_asked_before(spec: str) -> None:
     "spec", ["spot", "spot:1", "spot:0:1", "spot:1:x", "campus:1:2", "churn:1", "churn", "often:3"]
 )
 def test_other_words_are_refused(spec: str) -> None:
-    with pytest.raises(ConfigError, match="names no availability"):
+    with pytest.raises(ConfigError, match="there is no availability"):
         read_availability(spec, 3, 0)
 
 

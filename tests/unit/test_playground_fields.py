@@ -149,7 +149,7 @@ def test_a_value_that_does_not_fit_is_refused(values: dict[str, Any], what: str)
         ("rounds = 3\n[run]\ncommand = 'train.py'", "rounds beside [run]"),
         ("[run]\npeers = 4", "no command"),
         ("[run]\ncommand = 'train.py {lr}'", "no value for lr"),
-        ("[run]\ncommand = 'train.py {names}'\nnames = 1", "{names} in the command"),
+        ("[run]\ncommand = 'train.py {names}'\nnames = 1", "the command has {names}"),
         ("[run]\ncommand = 'train.py {lr}'\n[grid]\nlt = [1]", "name in the command 'lt'"),
         ("[run]\ncommand = 'train.py {lr}'\n[grid]\nlr = [[1]]", "lr = [1]"),
     ],

@@ -231,7 +231,7 @@ def test_the_exact_engine_refuses_swaps_by_name() -> None:
     ["stratified", "stratified:labels:3", "moves:0:1", "moves:5", "moves:a:b", "sorted:labels"],
 )
 def test_other_policies_are_refused(text: str) -> None:
-    with pytest.raises(ConfigError, match="names no policy"):
+    with pytest.raises(ConfigError, match="there is no policy"):
         World(peers=4, assign=text).build()
 
 

@@ -112,7 +112,7 @@ def test_a_profile_of_gossip_plan_gives_the_time_of_a_batch(tmp_path: Path) -> N
     ],
 )
 def test_other_times_are_refused(spec: str) -> None:
-    with pytest.raises(ConfigError, match="names no times"):
+    with pytest.raises(ConfigError, match="there are no compute times"):
         read_compute(spec, 0)
 
 

@@ -44,25 +44,25 @@ def encodings(
     rules: Annotated[str, optional("Rules, separated by blanks; by default all.")] = "",
     encoding: Annotated[list[str], typer.Option(help="Encodings. Repeatable.")] = ENCODINGS,
     attack: Annotated[
-        list[str], typer.Option(help="Attack of two of eleven workers. Repeatable.")
+        list[str], typer.Option(help="Attack by two of the eleven workers. Repeatable.")
     ] = ATTACKS,
-    seeds: Annotated[int, typer.Option(min=1, help="Trainings of each rule.")] = SEEDS,
-    rounds: Annotated[int, typer.Option(min=10, help="Rounds of each.")] = 100,
+    seeds: Annotated[int, typer.Option(min=1, help="Number of runs for each rule.")] = SEEDS,
+    rounds: Annotated[int, typer.Option(min=10, help="Rounds of each run.")] = 100,
     data: Annotated[
-        str, typer.Option(help="digits, or what gossip bench robustness takes as --data.")
+        str, typer.Option(help="Data set, as for --data of gossip bench robustness.")
     ] = "digits",
     model: Annotated[
         str, typer.Option(help="mlp; for images of 28 by 28 small_cnn, fc_mnist or cnn_mnist.")
     ] = "mlp",
     lr: Annotated[float, typer.Option(min=1e-6, help="Learning rate of plain SGD.")] = 0.5,
     test_samples: Annotated[
-        int, typer.Option(min=0, help="Number of test samples, drawn once; 0 means all.")
+        int, typer.Option(min=0, help="Number of test samples, the same in all runs; 0 means all.")
     ] = 0,
     jobs: Annotated[int, typer.Option(min=1, help="Processes.")] = 1,
     into: Annotated[
-        Path, typer.Option(help="Folder of finished trainings: the same command continues.")
+        Path, typer.Option(help="Folder for finished runs; the same command continues.")
     ] = Path("runs/encodings"),
-    page: Annotated[Path | None, typer.Option(help="Page whose measured part is replaced.")] = None,
+    page: Annotated[Path | None, typer.Option(help="Page to update with the results.")] = None,
     as_json_only: Annotated[
         bool, typer.Option("--json", help="Print the result as JSON, and nothing else, to stdout.")
     ] = False,

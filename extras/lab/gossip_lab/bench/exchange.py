@@ -32,17 +32,23 @@ STEPS_MAX = 50
 PEERS, NUMBERS = [2, 4], [100_000, 1_000_000]
 
 PeerCounts = Annotated[
-    list[int], typer.Option("-n", "--peers", min=2, max=64, help="Peers. Repeatable.")
+    list[int], typer.Option("-n", "--peers", min=2, max=64, help="Number of peers. Repeatable.")
 ]
-Numbers = Annotated[list[int], typer.Option(min=1, help="Numbers of an update. Repeatable.")]
-Repetitions = Annotated[int, typer.Option(min=1, help="Measured turns of each side.")]
-Aggregator = Annotated[str, typer.Option(help="The rule that gossip runs.")]
+Numbers = Annotated[
+    list[int], typer.Option(min=1, help="Number of elements of an update. Repeatable.")
+]
+Repetitions = Annotated[
+    int, typer.Option(min=1, help="Number of measured turns of gloo and of gossip.")
+]
+Aggregator = Annotated[str, typer.Option(help="Aggregation rule of gossip.")]
 Topology = Annotated[str, typer.Option(help="Topology of gossip.")]
 Encoding = Annotated[str, typer.Option(help="Encoding of gossip's updates.")]
 Device = Annotated[
-    str, typer.Option(help="Where the model is: cpu, or cuda, which all peers share.")
+    str, typer.Option(help="Device of the model: cpu, or cuda, which all peers share.")
 ]
-Keys = Annotated[bool, typer.Option("--keys", help="gossip authenticates and encrypts.")]
+Keys = Annotated[
+    bool, typer.Option("--keys", help="Let gossip authenticate and encrypt its messages.")
+]
 Json = Annotated[
     bool, typer.Option("--json", help="Print the result as JSON, and nothing else, to stdout.")
 ]
@@ -106,7 +112,7 @@ def step(
     model: Annotated[
         str, typer.Option(help="Model: digits-mlp, cnn, wide-mlp or char-gpt.")
     ] = "digits-mlp",
-    batch: Annotated[int, typer.Option(min=1, help="Samples of a peer in a step.")] = 32,
+    batch: Annotated[int, typer.Option(min=1, help="Samples per peer and step.")] = 32,
     repetitions: Repetitions = REPETITIONS,
     aggregator: Aggregator = "mean",
     topology: Topology = "rolling",

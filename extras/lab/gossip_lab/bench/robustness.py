@@ -50,32 +50,38 @@ def robustness(
         list[str] | None, optional("Attacks, NAME or NAME*STRENGTH; all by default. Repeatable.")
     ] = None,
     n: Annotated[
-        list[int], typer.Option(help="Workers, Byzantine ones included. Repeatable, with --f.")
+        list[int], typer.Option(help="Workers, including Byzantine ones. Repeatable, with --f.")
     ] = [  # noqa: B006
         10,
         20,
     ],
-    f: Annotated[list[int], typer.Option(help="Byzantine workers among them.")] = [  # noqa: B006
+    f: Annotated[
+        list[int], typer.Option(help="Number of Byzantine workers among the n workers.")
+    ] = [  # noqa: B006
         2,
         4,
     ],
     declared_f: Annotated[
-        list[int] | None, optional("The f that the rule receives; by default as --f.")
+        list[int] | None, optional("The f that the rule receives; by default that of --f.")
     ] = None,
-    seeds: Annotated[int, typer.Option(min=1, help="Runs of each cell, with seeds 0, 1, ...")] = 3,
-    first_seed: Annotated[int, typer.Option(min=0, help="The first of them.")] = 0,
+    seeds: Annotated[
+        int, typer.Option(min=1, help="Number of runs of each cell, each with another seed.")
+    ] = 3,
+    first_seed: Annotated[int, typer.Option(min=0, help="First of the seeds.")] = 0,
     split_seed: Annotated[
-        int | None, optional("Seed of the split; by default that of each run.", min=0)
+        int | None, optional("Seed of the split; by default the seed of each run.", min=0)
     ] = None,
     rounds: Annotated[int, typer.Option(min=1, help="Rounds of a run.")] = 150,
-    batch: Annotated[int, typer.Option(min=1, help="Samples of a worker in a round.")] = 32,
+    batch: Annotated[int, typer.Option(min=1, help="Samples per worker and round.")] = 32,
     lr: Annotated[
         list[float],
-        typer.Option(help="Learning rate of plain SGD. Repeatable: each rule gets its best."),
+        typer.Option(
+            help="Learning rate of plain SGD. Repeatable: each rule is shown with its best rate."
+        ),
     ] = [0.5],  # noqa: B006
     milestones: Annotated[
         list[int] | None,
-        optional("Rounds from which on --lr is multiplied by --lr-decay. Repeatable."),
+        optional("Round from which on --lr is multiplied by --lr-decay. Repeatable."),
     ] = None,
     lr_decay: Annotated[
         float, typer.Option(min=0, max=1, help="Factor of the learning rate at each milestone.")
@@ -99,11 +105,11 @@ def robustness(
         typer.Option(
             min=0,
             max=0.9,
-            help="Share of the training samples held out, by which the best settings are chosen.",
+            help="Share of the training samples to hold out for choosing the best settings.",
         ),
     ] = 0.0,
     reference: Annotated[
-        int, typer.Option(min=1, help="Samples of a round for rules with a judge.")
+        int, typer.Option(min=1, help="Samples per round on which rules with a judge rate updates.")
     ] = 256,
     split: Annotated[
         list[str],
@@ -140,16 +146,18 @@ def robustness(
         ),
     ] = "digits",
     test_samples: Annotated[
-        int, typer.Option(min=0, help="Number of test samples, drawn once; 0 means all.")
+        int, typer.Option(min=0, help="Number of test samples, the same in all runs; 0 means all.")
     ] = 0,
     curves: Annotated[
         int,
-        typer.Option(min=0, help="Rounds between tests, for curves beside --out; 0 for none."),
+        typer.Option(
+            min=0, help="Rounds between two points of the curves next to --out; 0 for no curves."
+        ),
     ] = 0,
     jobs: Annotated[int, typer.Option("-j", "--jobs", min=1, help="Processes.")] = 1,
     into: Annotated[Path, typer.Option(help="Folder of finished runs.")] = Path("runs/robustness"),
     out: Annotated[
-        Path | None, optional("Write the page (.md) here, its heat maps beside it.")
+        Path | None, optional("Write the page (.md) here, and its heat maps next to it.")
     ] = None,
     fails_below: Annotated[
         float,
@@ -163,9 +171,9 @@ def robustness(
         optional("Write a row for each worker and round of each run here: .parquet or .csv."),
     ] = None,
     latex: Annotated[Path | None, optional("Write the tables here, for LaTeX (booktabs).")] = None,
-    plot: Annotated[bool, typer.Option(help="Draw heat maps beside --out.")] = True,
+    plot: Annotated[bool, typer.Option(help="Draw heat maps next to --out.")] = True,
     show: Annotated[
-        bool, typer.Option("--show", help="Run nothing: print tables of the finished runs.")
+        bool, typer.Option("--show", help="Run nothing; print tables of the finished runs.")
     ] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the result as JSON, and nothing else, to stdout.")
@@ -303,7 +311,7 @@ def _choices(given: Mapping[str, Any]) -> list[dict[str, Any]]:
     combinations = [dict(zip(CHOSEN, each, strict=True)) for each in product(*values)]
     if len(combinations) > 1 and not given["validation"]:
         raise ConfigError(
-            f"{len(combinations)} settings to choose from, but no samples to choose by: by "
+            f"{len(combinations)} settings to choose from, but no samples to choose by: chosen by "
             "the test samples a rule would look better than it is",
             "hold out training samples: --validation 0.2",
         )

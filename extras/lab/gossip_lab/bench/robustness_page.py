@@ -262,7 +262,7 @@ def _quarantined(table: RobustnessTable, rows: Sequence[RobustnessRow]) -> list[
 
 def _worst_classes(table: RobustnessTable, rows: Sequence[RobustnessRow]) -> list[str]:
     """Return a table of the accuracy on the worst class, by rule and attack. A mean over all
-    classes would hide a class whose samples only quarantined workers have."""
+    classes would hide a class with samples on quarantined workers only."""
     texts = []
     for row in rows:
         words = []

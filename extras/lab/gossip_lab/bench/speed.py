@@ -41,19 +41,21 @@ SLOW_S = 0.3  # rules that take longer are repeated less often
 SLOW_REPETITIONS = 3
 NOTE_CHARS = 200
 
-Ns = Annotated[list[int], typer.Option("--n", min=1, help="Updates. Repeatable, with --d.")]
-Ds = Annotated[list[int], typer.Option("--d", min=1, help="Coordinates of an update.")]
+Ns = Annotated[
+    list[int], typer.Option("--n", min=1, help="Number of updates. Repeatable, together with --d.")
+]
+Ds = Annotated[list[int], typer.Option("--d", min=1, help="Number of coordinates of an update.")]
 F = Annotated[
     int | None, optional("Byzantine peers to tolerate; a fifth of n by default.", "--f", min=0)
 ]
 Rules = Annotated[
     list[str] | None,
-    optional("Rules, separated by blanks; by default eleven common ones. Repeatable."),
+    optional("Rules, separated by blanks; by default eleven common rules. Repeatable."),
 ]
 Repetitions = Annotated[
-    int, typer.Option(min=1, help="Repetitions of each cell; the median counts.")
+    int, typer.Option(min=1, help="Repetitions of each measurement; the median is shown.")
 ]
-Threads = Annotated[int | None, optional("Threads; by default torch's own number.", min=1)]
+Threads = Annotated[int | None, optional("Number of threads; by default torch's default.", min=1)]
 Byzfl = Annotated[bool, typer.Option(help="Measure byzfl, too, when it is installed.")]
 Explain = Annotated[
     bool,

@@ -148,7 +148,7 @@ class RobustnessTable:
 
     def chosen(self, rule: str, found: Found) -> Choice:
         """Return the settings with which the rule has the best mean accuracy under its worst
-        attack, on the held-out samples. Of equally good settings, return the first."""
+        attack, on the held-out samples. Return the first of equally good settings."""
         if len(self.choices) == 1:
             return self.choices[0]
 

@@ -24,11 +24,11 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Knowledge:
-    """What colluding attackers know besides the honest vectors.
+    """Knowledge of colluding attackers besides the honest vectors.
 
     Attributes:
         rule: The rule as the server of the round runs it, ``(m, d) -> (d,)``.
-        locked: ``(n,)`` bool: peers in quarantine, whose updates the rule does not receive.
+        locked: ``(n,)`` bool: peers in quarantine; the rule does not receive their updates.
     """
 
     rule: attacks.Aggregator
@@ -46,7 +46,8 @@ class Attackers:
         false: ``(n,)`` bool: peers that do not send their true update.
         apart: ``(n,)`` bool: peers of ``false`` that send each receiver a different update. This
             occurs only in gossip rounds.
-        colluding: ``(n,)`` bool: peers of ``false`` whose attack needs vectors of honest peers.
+        colluding: ``(n,)`` bool: peers of ``false`` with an attack that needs vectors of honest
+            peers.
     """
 
     def __init__(self, parts: Parts) -> None:

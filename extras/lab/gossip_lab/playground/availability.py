@@ -109,7 +109,7 @@ def read_availability(spec: str, peers: int, seed: int) -> Availability:
         if name == "churn" and len(numbers) == 1 and numbers[0] < 1:
             mean_s = -60 / math.log1p(-numbers[0])
             return Availability(lambda peer: _spot(peer, seed, mean_s, None))
-    raise ConfigError(f"availability {spec!r} names no availability", _HINT)
+    raise ConfigError(f"there is no availability {spec!r}", _HINT)
 
 
 def read_trace(path: Path, peers: int) -> Availability:
@@ -154,7 +154,7 @@ def _read_line(words: list[str], where: str) -> tuple[float, float, float]:
         ) from None
     if found[0] < 0 or not 0 <= found[1] < found[2]:
         raise ConfigError(
-            f"{where}: peer {found[0]} from {found[1]:g} s to {found[2]:g} s cannot be",
+            f"{where}: peer {found[0]} cannot be present from {found[1]:g} s to {found[2]:g} s",
             "peers and times are at least 0, and to_s is after from_s",
         )
     return found
@@ -167,7 +167,7 @@ def _join(spans: list[tuple[float, float, int]], path: Path) -> list[float]:
     for begin, end, line in sorted(spans):
         if changes and begin < changes[-1]:
             raise ConfigError(
-                f"{path}, line {line}: the time from {begin:g} s on overlaps with that of line "
+                f"{path}, line {line}: the presence from {begin:g} s on overlaps with that in line "
                 f"{last_line}"
             )
         if changes and begin == changes[-1]:

@@ -100,7 +100,8 @@ def play(
     check: Annotated[
         bool,
         typer.Option(
-            "--check", help="Compare both engines instead, with at most 16 peers; 1 if they differ."
+            "--check",
+            help="Only compare both engines, with 16 peers at most; exit 1 if they differ.",
         ),
     ] = False,
     fields: Annotated[Any, "options of their own"] = None,
@@ -298,19 +299,22 @@ def sweep(
             metavar="GRID.TOML", help="A world, and values of its fields.", show_default=False
         ),
     ],
-    jobs: Annotated[int, typer.Option("-j", "--jobs", min=1, help="Cells at once.")] = 1,
-    into: Annotated[Path, typer.Option(help="Folder of the results.")] = Path("runs/sweep"),
+    jobs: Annotated[
+        int, typer.Option("-j", "--jobs", min=1, help="Number of cells to play at once.")
+    ] = 1,
+    into: Annotated[Path, typer.Option(help="Folder for the results.")] = Path("runs/sweep"),
     engine: Annotated[
-        str, typer.Option(help="What runs the cells: local, optuna, ray, dask or condor.")
+        str, typer.Option(help="Engine that runs the cells: local, optuna, ray, dask or condor.")
     ] = "local",
     asha: Annotated[
         str | None,
-        optional("Stop cells whose metric, such as mean, falls behind."),
+        optional("Metric, such as mean, for early stopping of bad cells."),
     ] = None,
     csv: Csv = None,
     parquet: Parquet = None,
     show: Annotated[
-        bool, typer.Option("--show", help="Play nothing: tables of what was played so far.")
+        bool,
+        typer.Option("--show", help="Play nothing; show the tables of the cells played so far."),
     ] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the means as JSON, and nothing else, to stdout.")

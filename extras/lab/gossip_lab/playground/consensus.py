@@ -17,7 +17,7 @@ from .pushing import PUSH, Pushes
 
 Floats = NDArray[np.float64]
 CHUNK = 2**10
-"""Maximum number of peers whose consensus distance is estimated in one call."""
+"""Maximum number of peers per call of the estimate of the consensus distance."""
 
 
 class MixingStrength:

@@ -198,7 +198,7 @@ class RollingWorld:
 
         Args:
             updates: ``(m, d)``: updates of the peers ``answered``.
-        Returns: The verdict, or None if the round is lost; and the peers whose update was used.
+        Returns: The verdict, or None if the round is lost; and the peers that sent a used update.
         """
         settings, finite = self._settings, are_finite(updates)
         broken = answered[~finite]

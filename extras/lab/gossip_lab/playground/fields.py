@@ -75,8 +75,8 @@ _NOUNS = {int: "a whole number", float: "a number", bool: "true or false", str: 
 
 
 def fields_of(description: type) -> list[Field]:
-    """Return the fields of a dataclass whose values are numbers, texts, booleans, or tuples of
-    them."""
+    """Return the fields of a dataclass that have numbers, texts, booleans, or tuples of them as
+    values."""
     hints = get_type_hints(description)
     helps = {
         name: " ".join(text.split())

@@ -187,8 +187,8 @@ def play_cell(cell: WorldCell, report: Report | None = None) -> StoredRow:
 
 def store_of(folder: Path) -> CellStore[WorldCell, CellResult]:
     """Return the store of cells in a folder. A stored result no longer applies after a change of
-    the data, of the code that plays worlds, or of a file that the world, its rule or the command of
-    a run names. Files are read once."""
+    the data or of the code that plays worlds. The same holds after a change of a file that the
+    world, its rule or the command of a run names. Files are read once."""
     digest = functools.cache(rule_sources.digest)
     contents = functools.cache(
         lambda data: [rule_sources.content(path) for path in data_sets.files(data)]

@@ -262,7 +262,7 @@ class Judges:
         Args:
             near, results: Inputs and results of the rule.
             outside: Members in quarantine; only the outlyingness of their updates is used.
-            faulty: Members whose updates are not finite.
+            faulty: Members with updates that are not finite.
         """
         if not self._judged:
             return

@@ -60,7 +60,7 @@ class RollingPatience:
         self._pace = self._new_deadline()
         self._missed = punctuality.LatenessTracker(self._pace)
         self._deadlines: dict[int, timeouts.Deadline] = {}
-        self._observed = np.zeros(len(settings.peers), bool)  # updates whose lag is recorded
+        self._observed = np.zeros(len(settings.peers), bool)  # updates with a recorded lag
         # Server -> lags in the last rounds that it has served, ``(n,)`` each; NaN if an update did
         # not arrive.
         self._lags: dict[int, deque[Times]] = {}
@@ -112,7 +112,7 @@ class RollingPatience:
     def record_contributors(
         self, roster: Peers, expected: NDArray[np.bool_], contributors: Peers
     ) -> None:
-        """Record the peers whose update was used in a round. ``expected``, ``(n,)`` bool: peers
+        """Record the peers that sent a used update in a round. ``expected``, ``(n,)`` bool: peers
         that could send an update."""
         waited_for = set(np.flatnonzero(expected).tolist())
         self._missed.committed(roster.tolist(), waited_for, set(contributors.tolist()))

@@ -224,4 +224,4 @@ def read_assign(
             if key == "clusters":
                 found = clusters.cluster(data.images, counts[0] if counts else CLUSTERS, seed)
                 return SharedOrder(found.numpy(), kind, peers, samples, seed)
-    raise ConfigError(f"assign {text!r} names no policy", _HINT)
+    raise ConfigError(f"there is no policy {text!r} for assign", _HINT)

@@ -21,7 +21,7 @@ from .parts import Parts
 from .states import ModelState
 
 ROUNDS_KEPT = 16
-"""Number of rounds whose updates are stored, for peers that are behind and for colluding
+"""Number of past rounds with stored updates, for peers that are behind and for colluding
 attackers."""
 
 
@@ -131,7 +131,7 @@ class UpdateBook:
 
     def _promises_of(self, round_id: int, state: ModelState) -> dict[PeerId, Promise]:
         # In rolling rounds, peers of the same round normally have the same state. The digest
-        # separates peers whose states differ.
+        # separates peers with different states.
         key = (round_id, state.digest if self._rolling else b"")
         promises = self._rounds.setdefault(key, {})
         while len(self._rounds) > ROUNDS_KEPT:

@@ -127,7 +127,7 @@ class Recorder(Observer):
         """Compare a replica with the first recorded replica of the same round."""
         if self._replicas.setdefault(round_id, state) is not state:
             raise ReplicasDiverged(
-                f"peer {peer} does not have the state of others after {round_id}"
+                f"after round {round_id}, peer {peer} and other peers have different states"
             )
         self._replicas.pop(round_id - ROUNDS_CHECKED, None)
 

@@ -102,10 +102,12 @@ class RunCommand:
             shlex.split(self.command)
         except ValueError as error:
             raise ConfigError(
-                f"command = {self.command!r}: {error}", "as a shell reads it"
+                f"command = {self.command!r}: {error}", "quote it as for a shell"
             ) from error
         if taken := {*dir(self), "command"}.intersection(self.names):
-            raise ConfigError(f"{{{min(taken)}}} in the command", "take another name")
+            raise ConfigError(
+                f"the command has {{{min(taken)}}}, a reserved name", "use another name"
+            )
         known = dict(self.values)
         if missing := [name for name in self.names if name not in known]:
             raise ConfigError(f"the command has no value for {missing[0]}", "add it to [grid]")
@@ -150,7 +152,7 @@ class RunCommand:
             raise ConfigError(f"gossip run {how}: {last}", f"see {run}")
         found = read_run(run, int(dict(self.values).get("seed", 0)), every, began)
         if not found:
-            raise ConfigError("the script logged no number", f"peer.log(accuracy=...); see {run}")
+            raise ConfigError("the script logged no metrics", f"peer.log(accuracy=...); see {run}")
         shutil.rmtree(folder)
         yield from found
 

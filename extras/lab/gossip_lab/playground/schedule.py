@@ -251,9 +251,9 @@ class Schedule:
         slots = begun, self._rounds[begun] % ROUNDS_KEPT
         self._finished[0][slots], self._finished[1][slots] = self._rounds[begun], finish_s[begun]
         for round_id, some in by_round(self._rounds, begun):
-            # The expected pushes follow from the roster at the begin of the round, the sent pushes
-            # from the roster when the update is finished: more peers may be known to be dead by
-            # then.
+            # The expected pushes follow from the roster at the begin of the round. The sent pushes
+            # follow from the roster when the update is finished: more peers may be known to be dead
+            # by then.
             for alike, roster in self._rosters(some, begin_s):
                 senders, receivers, _ = self._edges_of(round_id, roster)
                 planned = _pushes(receivers, senders, round_id, np.inf)[np.isin(receivers, alike)]

@@ -168,8 +168,8 @@ def grid(  # noqa: PLR0913 - the options of a sweep, by name
     **values: Iterable[Any],
 ) -> Sweep:
     """Play a world with all combinations of the values of its fields, or run a command with all
-    combinations of the values of its placeholders. Cells whose results are in the folder are not
-    played again.
+    combinations of the values of its placeholders. Cells with results in the folder are not played
+    again.
 
     Args:
         into: Folder of the results.

@@ -150,7 +150,7 @@ def read_compute(spec: str, seed: int, batch: int = 1, local_steps: int = 1) -> 
             return UniformCompute(values[0], values[1], seed)
         if name == "lognormal" and len(values) in (1, 2):
             return LognormalCompute([*values, 0.05][1], values[0], seed)
-    raise ConfigError(f"compute {spec!r} names no times", _COMPUTE_HINT)
+    raise ConfigError(f"there are no compute times {spec!r}", _COMPUTE_HINT)
 
 
 def _read_measured(text: str, batch: int, local_steps: int) -> list[NDArray[np.float64]]:

@@ -32,15 +32,19 @@ SEEDS_SHOWN = 50
 
 Seeds = Annotated[int | None, optional(f"How many schedules to play; {SEEDS} by default.")]
 First = Annotated[int, typer.Option("--first-seed", help="The seed to begin with.")]
-Peers = Annotated[int | None, optional("Peers of each swarm; drawn from 4 to 9.", "-n", "--peers")]
-Topology = Annotated[str | None, optional("Topology of exchanges; by default drawn.")]
+Peers = Annotated[
+    int | None, optional("Peers of each swarm; 4 to 9, at random, by default.", "-n", "--peers")
+]
+Topology = Annotated[str | None, optional("Topology of exchanges; random by default.")]
 Aggregator = Annotated[str | None, optional("Aggregation rule; mean by default.")]
 Faults = Annotated[
-    Path | None, optional("Play the faults of a plan file (TOML) instead of drawn ones.")
+    Path | None, optional("Play the faults of a plan file (TOML) instead of random ones.")
 ]
 Pipelines = Annotated[
     bool,
-    typer.Option("--pipelines", help="Draw pipelines: peers in stages, each with some layers."),
+    typer.Option(
+        "--pipelines", help="Play random pipelines: peers in stages, each with some layers."
+    ),
 ]
 Minutes = Annotated[
     float | None, optional("Maximum time, in minutes; --seeds also ends the search.")
@@ -48,7 +52,9 @@ Minutes = Annotated[
 Jobs = Annotated[int | None, optional("Processes; one for each CPU by default.")]
 Replay = Annotated[int | None, optional("Play this one seed and report on it.", metavar="SEED")]
 Trace = Annotated[bool, typer.Option("--trace", help="With one schedule: print all events.")]
-Picture = Annotated[Path | None, optional("With one schedule: draw its end into this SVG.")]
+Picture = Annotated[
+    Path | None, optional("With one schedule: draw its last events into this SVG file.")
+]
 Out = Annotated[Path, typer.Option(help="Folder for the plans of failing schedules.")]
 Json = Annotated[
     bool, typer.Option("--json", help="Print the result as JSON, and nothing else, to stdout.")
@@ -83,7 +89,7 @@ def simulate(
         else (plan.simulate.get("seed") if plan is not None and seeds is minutes is None else None)
     )
     if one is None and (trace or picture is not None):
-        raise ConfigError("--trace and --picture are about one schedule", "--replay SEED")
+        raise ConfigError("--trace and --picture need a single schedule", "--replay SEED")
     if replay is not None and (seeds is not None or minutes is not None):
         raise ConfigError("--replay plays one seed: it allows neither --seeds nor --minutes")
     count = (
@@ -103,7 +109,9 @@ def simulate(
     first = first_seed if one is None else one
     drawn = peers, topology, aggregator, plan
     if pipelines and any(given is not None for given in drawn):
-        raise ConfigError("--pipelines draws peers, topology, rule and faults", "leave these out")
+        raise ConfigError(
+            "--pipelines chooses peers, topology, rule and faults itself", "leave these out"
+        )
     question = SearchQuery(first, count, peers, topology, aggregator, plan, pipelines)
     question.check_rule(first)  # Report errors in the options before anything starts.
     if not out.is_dir():
@@ -156,7 +164,7 @@ def _search(
     except KeyboardInterrupt:
         stopped = True  # the results so far are printed below
         print(
-            "interrupted: results so far (Ctrl-C again: none)",
+            "interrupted: results so far (Ctrl-C again: no results)",
             file=sys.stderr,
             flush=True,
         )

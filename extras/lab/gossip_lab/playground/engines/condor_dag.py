@@ -51,7 +51,7 @@ def run(cells: Sequence[WorldCell], settings: SweepSettings) -> dict[WorldCell, 
     except OSError as error:
         raise ConfigError(f"cannot write {folder}: {error.strerror}") from error
     if rows and not settings.quiet:
-        # -f ignores an earlier rescue DAG, whose nodes are other cells.
+        # -f ignores an earlier rescue DAG, which has nodes for other cells.
         print(
             f"condor_submit_dag -f {folder / DAG} runs {len(rows) // 3} cells; then the same "
             f"command {'goes on' if settings.asha else 'with --show makes the tables'}",

@@ -257,7 +257,7 @@ def _lifelines(
 
 
 def _times(lines: Sequence[ChartLine], top: int) -> list[str]:
-    """Draw a time label in each row whose time differs from the row above."""
+    """Draw a time label in each row with a time other than that of the row above."""
     shown, shapes = "", []
     for row, line in enumerate(lines):
         if (words := f"{line.t:.4f} s") != shown:

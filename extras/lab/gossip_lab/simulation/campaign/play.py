@@ -116,7 +116,7 @@ AT_THE_END = (
     | SaysThatNoRoundComes
     | StaysForTakers
 )
-"""Checkers whose invariants also hold during an attack in the last round, and the observer that
+"""Checkers of invariants that also hold during an attack in the last round, and the observer that
 they read."""
 
 FORGETTING = Restart | CrashMidway | CrashBroadcast | HangTrainer
@@ -364,8 +364,8 @@ def _left(swarm: Swarm[Peer]) -> float:
 
 
 def _trickling(schedule: Schedule) -> tuple[PeerId, ...]:
-    """Return the peers whose payloads trickle or cannot be read. Return none if the schedule has
-    other faults too, or if at least half of the peers are affected."""
+    """Return the peers with payloads that trickle or cannot be read. Return none if the schedule
+    has other faults too, or if at least half of the peers are affected."""
     trickles = [fault for fault in schedule.faults if isinstance(fault, Trickle | Unreadable)]
     peers = {peer for fault in trickles for peer in fault.peers}
     alone = len(trickles) == len(schedule.faults) and not schedule.joins_s
@@ -610,8 +610,8 @@ def reducer_of(aggregator: str, f: int) -> tuple[Reducer, tuple[int, ...]]:
 
 
 def step_of(aggregator: str) -> Step | None:
-    """Return the function that runs the steps of a rule whose shards decide together. Return None
-    for other rules."""
+    """Return the function that runs the steps of a rule with shards that decide together. Return
+    None for other rules."""
     if aggregator == "mean":
         return None
     import torch

@@ -94,8 +94,8 @@ def _fewer_peers(outcome: SimulationResult) -> Iterator[Schedule]:
 
 
 def _shorter(outcome: SimulationResult) -> Iterator[Schedule]:
-    """Yield a schedule that ends soon after the violation, a schedule whose active phase ends soon
-    after the last fault, and then schedules with one shortened fault."""
+    """Yield a schedule that ends soon after the violation, a schedule with an active phase that
+    ends soon after the last fault, and then schedules with one shortened fault."""
     schedule = outcome.schedule
     assert outcome.violation is not None
     seen_s = round(outcome.violation.at_s + AFTER_S, 3)

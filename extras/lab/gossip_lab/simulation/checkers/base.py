@@ -129,8 +129,8 @@ class RunConditions:
             trainer that hangs. With such a trainer, a peer has no update to compare a result with,
             and is skipped although it holds a result.
         faultless: Whether no fault at all is injected.
-        trickling: Peers whose payloads are slow or blocked, if this is the only fault of the run;
-            else empty.
+        trickling: Peers with slow or blocked payloads, if this is the only fault of the run; else
+            empty.
         answering_falsely: Members of a pipeline stage that send false micro-batches, or false
             audits of other peers' micro-batches.
         tampering: Whether some of ``answering_falsely`` send wrong activations or gradients.
@@ -216,7 +216,7 @@ class TaintedStates(Watching):
 
     @property
     def lying(self) -> set[PeerId]:
-        """Byzantine and tainted peers, whose states are unreliable."""
+        """Byzantine and tainted peers, which have unreliable states."""
         return {*self.circumstances.equivocating, *self._peers}
 
     def begin_life(self) -> None:

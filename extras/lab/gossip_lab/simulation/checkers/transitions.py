@@ -101,7 +101,7 @@ class TableChecker(Checker):
     """Base of the checkers that judge changes in membership tables. The panel collects the changes.
 
     Attributes:
-        fields: Names of the attributes whose changes are judged; empty means all.
+        fields: Names of the attributes with changes to judge; empty means all.
         cause: Event that caused the change; None if the peer crashed during the event.
     """
 

@@ -85,10 +85,10 @@ CROSS_SHARD = {
 """Rule that the servers of shards run together -> number of updates that it needs. One of these
 rules is used in some schedules with rolling rounds and enough peers."""
 TOGETHER, PEERS_TOGETHER = 0.4, 6
-# Share, among the schedules whose shards decide together, in which node attacks are attacks on such
-# shards.
+# Share, among the schedules with shards that decide together, in which node attacks are attacks on
+# such shards.
 SHARD_ATTACK_SHARE = 0.5
-# Share, among the schedules whose rule tolerates an attacker, in which server attacks falsify
+# Share, among the schedules with a rule that tolerates an attacker, in which server attacks falsify
 # claims about a result instead of its values.
 CLAIM_ATTACK_SHARE = 0.5
 # Share of the schedules without attacks on updates that use the randomly chosen rule, which may be

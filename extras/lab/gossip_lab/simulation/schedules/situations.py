@@ -203,7 +203,7 @@ def _leap(lots: FaultSampler, drawn: Schedule) -> Schedule:
 
 
 def _broken_links(lots: FaultSampler, drawn: Schedule) -> Schedule:
-    """Break the connections of one peer again and again, as soon as they are up."""
+    """Break the connections of one peer repeatedly, as soon as they are up."""
     order, share = lots.peers(), round(lots.random.uniform(0.2, 0.7), 2)
     broken = Reset(share, lots.ms(2.0, 8.0), lots.long(1.0, 6.0), (order[0],))
     return replace(

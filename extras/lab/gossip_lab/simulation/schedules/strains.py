@@ -1,9 +1,9 @@
 """Schedules with few faults but unusual load, such as slow payloads or pauses of all peers.
 
 Examples: a swarm of one peer; a pause of all peers at once; payloads that take seconds on links or
-processors, alone or with pauses; a newcomer whose link is too slow for the rounds; payloads that
-trickle; newcomers that join the last holder of the state. Some random schedules are replaced by one
-of these.
+processors, alone or with pauses. Further examples: a newcomer with a link that is too slow for the
+rounds; payloads that trickle; newcomers that join the last holder of the state. Some random
+schedules are replaced by one of these.
 """
 
 from __future__ import annotations

@@ -152,7 +152,8 @@ def kept_measures(attacker: ByzantinePeer, letter: Letter) -> Instead:
 
 @lie
 def wrong_decisions(attacker: ByzantinePeer, letter: Letter) -> Instead:
-    """As the server of the first shard, decide that all shards use only the first update."""
+    """Decide, if the attacker is the server of the first shard, that all shards use only the first
+    update."""
     message = letter.message
     if not isinstance(message, Commit) or message.server != attacker.peer or not message.decision:
         return None

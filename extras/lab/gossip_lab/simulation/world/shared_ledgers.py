@@ -1,8 +1,9 @@
 """Sharing of equal ledgers between the peers of a simulation.
 
 After the same commits all peers have equal ledgers. Each change of a ledger is computed only for
-the first peer that makes it, on a copy; the other peers share the result. A peer whose ledger
-reaches the same content in another way, for example by adopting a state, shares the ledger again.
+the first peer that makes it, on a copy; the other peers share the result. A peer that reaches a
+ledger with the same content in another way, for example by adopting a state, shares the ledger
+again.
 """
 
 from __future__ import annotations

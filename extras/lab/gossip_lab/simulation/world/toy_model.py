@@ -152,7 +152,7 @@ class ToyModel:
 
     def _moved(self, content: bytes, part: slice) -> Values:
         """Return the step for an aggregate: the aggregate itself or, with local steps, the outer
-        step, whose memory is updated."""
+        step. The memory of the outer step is updated."""
         aggregate = memoryview(content).cast("f")
         if self.local_steps == 1:
             return aggregate

@@ -35,7 +35,7 @@ returns lengths, it also receives the usual length of recent rounds as ``usual``
 only a vector ``(d,)`` has no verdicts."""
 
 Step = Callable[[events.Aggregate], events.Aggregated]
-"""Function that runs the steps ``measure``, ``decide`` and ``combine`` of a rule whose shards
+"""Function that runs the steps ``measure``, ``decide`` and ``combine`` of a rule with shards that
 decide together."""
 
 
@@ -44,7 +44,7 @@ class ToyRule:
     """Aggregation on a simulated node.
 
     Args:
-        step: Function for rules whose shards decide together.
+        step: Function for rules with shards that decide together.
         second_reading: Function ``(row, round, now) -> update``: the update as it is in its owner's
             memory when the rule reads it.
     """

@@ -12,8 +12,8 @@ AT_ONCE_S = 0.1  # for effects of the same moment
 class JoinsTheLarger(Checker):
     """L5: in a fork, the peers on the smaller branch adopt the state of the larger branch at once.
 
-    A peer does so as soon as another branch of its present round is reported by more peers than its
-    own branch has, and by more than f peers, because f of them may be Byzantine. It does not wait
+    A peer does so as soon as more peers report another branch of its present round than its own
+    branch. These must be more than f peers, because f of them may be Byzantine. It does not wait
     until the other branch continues, because that branch may be unable to continue. A peer that has
     just left its branch, but found no other state, may stay for a round timeout. It then serves the
     state of its branch to other peers.

@@ -13,7 +13,7 @@ from gossip_lab.simulation.checkers.watching import on_report
 ROUND_S = 1.0  # duration of the round itself
 LOST_BY_A_BYZANTINE_SERVER = "the statistics of the decision are lost"
 """Reason of a lost round if a shard other than the first was served by a peer that sends wrong
-measurements, or whose result was rejected. No other peer has these measurements."""
+measurements, or that sent a rejected result. No other peer has these measurements."""
 BEFORE_S = 3.0  # minimum time without other faults before a judged crash
 
 
@@ -25,7 +25,7 @@ class _Crash:
         furthest: Furthest round of the other peers.
         lost: Number of lost rounds so far.
         within_s: Time within which the other peers must reach a further round, in seconds.
-        hung: Peers whose trainer hangs, so that they contribute no update.
+        hung: Peers with a trainer that hangs, so that they contribute no update.
     """
 
     victim: PeerId
@@ -101,7 +101,8 @@ class CrashCostsLittle(Checker):
         is used, because a Byzantine peer may have announced that others have left.
 
         Args:
-            hung: Peers whose trainer hangs: they run, but contribute no update and are skipped.
+            hung: Peers with a trainer that hangs: they run, but contribute no update and are
+                skipped.
         """
         roster = max((core.rounds.roster.peers for core in cores), key=len, default=())
         quorum = max((core.rounds.quorum() for core in cores), default=1)

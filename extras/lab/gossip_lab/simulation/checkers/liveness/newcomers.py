@@ -26,7 +26,7 @@ adds it to the roster."""
 class CountsWhenItKeepsUp(Checker):
     """L9: when a commit adds a newcomer to the roster, the newcomer is behind by at most the rounds
     that end while its report is in transit. Otherwise the other peers would wait for a newcomer
-    whose link may be too slow to ever catch up."""
+    that may never catch up, because its link is too slow."""
 
     invariant = "L9"
     needs = "rolling"

@@ -52,7 +52,7 @@ CHANGES = (
     *("skip", "unskip", "suspect", "dead", "left", "joined", "alive_again"),
     *("recovering", "restored"),
 )
-"""Events after whose report the views of peers may differ for a moment."""
+"""Events that, once reported, may make the views of peers differ for a moment."""
 
 
 class NobodyWaitsForTheSkipped(Checker):

@@ -14,8 +14,8 @@ EPOCHS_KEPT = 4
 
 
 class PushesToAll(Checker):
-    """L4, in gossip rounds: as soon as its trainer contributes an update, a peer pushes the update
-    once to each peer in its plan that it does not skip, and to no other peer. In every
+    """L4, in gossip rounds: a peer pushes an update as soon as its trainer contributes it. It does
+    so once to each peer in its plan that it does not skip, and to no other peer. In every
     ``mix_every``-th round it also pushes its parameters."""
 
     invariant = "L4"

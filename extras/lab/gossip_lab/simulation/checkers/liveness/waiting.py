@@ -47,8 +47,8 @@ class WaitsForNobodyInVain(Checker):
     """L2: no server waits for a whole grace period for a peer that will send no update.
 
     Such a peer holds a result of this round that the server has rejected. Or its link broke, and it
-    has reported no round since: behind a new link there may be a new incarnation, whose node
-    replies long before its trainer has a state.
+    has reported no round since: behind a new link there may be a new incarnation. Its node replies
+    long before its trainer has a state.
     """
 
     invariant = "L2"

@@ -12,10 +12,10 @@ from gossip_lab.simulation.world import ToyTrainer
 
 
 class EndsAlike(Checker):
-    """S9: all peers whose final state before the same round is confirmed have the same state. If
-    more than 2f peers without a tainted state run, every requested confirmation is finally given.
-    Both are judged only if f > 0; with tainted states, the first is judged only if more than 2f
-    peers without one run."""
+    """S9: all peers with a confirmed final state before the same round have the same state. If more
+    than 2f peers without a tainted state run, every requested confirmation is finally given. Both
+    are judged only if f > 0; with tainted states, the first is judged only if more than 2f peers
+    without one run."""
 
     invariant = "S9"
     needs = "rolling"

@@ -245,8 +245,8 @@ def _never_again(
     commits: list[Commit], slices: dict[PeerId, Any], end: int
 ) -> list[tuple[int, int]]:
     """Return the unused samples that will not be assigned again: samples that a script skipped, and
-    samples whose update was not finite for the second time. Samples below ``end`` were assigned
-    before, so this is their second time."""
+    samples that have twice led to an update that was not finite. Samples below ``end`` were
+    assigned before, so this is their second time."""
     reasons = {each.peer: each.reason for commit in commits for each in commit.rejected}
     return [
         (start, min(stop, end) if reasons[peer] != "skipped" else stop)

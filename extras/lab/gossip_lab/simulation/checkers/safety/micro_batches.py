@@ -2,8 +2,8 @@
 
 In each stage every micro-batch is used once, and all peers that compute it get the same gradient.
 No computation uses outdated data, and no stage applies a round before all stages have committed it.
-Audits find only Byzantine peers, whose work is then given to others. A rebuilt stage continues in
-the round of the other stages. All members agree on the shares of the micro-batches. No member
+Audits find only Byzantine peers, and their work is then given to others. A rebuilt stage continues
+in the round of the other stages. All members agree on the shares of the micro-batches. No member
 begins a micro-batch that another member has reported as counted, and no activation is sent to a
 peer that would drop it.
 """
@@ -232,7 +232,7 @@ class GoesOnTogether(StageChecker):
     invariant = "S23"
 
     def make_records(self) -> None:
-        # For each stage, the number of rounds whose commits a member has reported as complete.
+        # For each stage, the number of rounds for which a member has reported complete commits.
         self._committed = [0] * len(self.stages)
 
     @on_effect
@@ -392,7 +392,7 @@ class LeavesWhatIsCounted(StageChecker):
 
 
 class SendsToWhoHasBegun(StageChecker):
-    """S33: an activation is sent only to a peer whose recorded incarnation has begun a round.
+    """S33: an activation is sent only to a peer that has begun a round in its recorded incarnation.
     Otherwise the receiving node would drop the payload, and the sender would wait for a
     gradient."""
 

@@ -188,8 +188,8 @@ class AppliesWhatTheRuleSaid(Checker):
             right = min(right, 1 - mixing)
         self.demand(
             ask.own_share == right,
-            f"gives its own update of round {ask.round_id} {ask.own_share:.3f} beside the rule's "
-            f"result of {others} others;  {right:.3f} is right",
+            f"weights its own update of round {ask.round_id} by {ask.own_share:.3f}, with the "
+            f"rule's result of {others} others; {right:.3f} is right",
         )
 
     def _judge_mix(self, apply: Apply, asked: list[_RuleAsked]) -> None:

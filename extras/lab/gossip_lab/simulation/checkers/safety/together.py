@@ -1,4 +1,4 @@
-"""S10, in rounds whose shards decide together: each round has one decision, which is based on
+"""S10, in rounds with shards that decide together: each round has one decision, which is based on
 measured statistics and followed by all servers."""
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ KEPT = 1024
 
 
 class DecidesTogether(Checker):
-    """S10, in rounds whose shards decide together.
+    """S10, in rounds with shards that decide together.
 
     The commit of the first shard has the decision: the used updates and their weights. The commits
     of all other shards with a result name the same updates and weights. The decision is based on

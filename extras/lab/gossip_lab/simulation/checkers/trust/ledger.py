@@ -53,8 +53,8 @@ class RoundEvidence:
 
     Attributes:
         judged: ``(peer, mark)`` for peers that the rule has measured, in quarantine or not, and for
-            peers whose update was not finite. The mark is 2 if the peer clearly stood out, 1 if it
-            may have stood out, and 0 otherwise.
+            peers with an update that was not finite. The mark is 2 if the peer clearly stood out, 1
+            if it may have stood out, and 0 otherwise.
         charged: ``(accuser, peer, round)``: the accuser claims that it has rejected the peer's
             result of this round.
         stated: ``(witness, peer, round, turn, content)``: the witness claims that the peer's result
@@ -202,9 +202,9 @@ class Ledger:
         return sum(len(by) > self.f for by in contents.values()) > 1
 
     def _may_be_trusted(self, record: Record) -> bool:
-        """Whether so many of its updates in quarantine did not clearly stand out that the peer may
-        be trusted again, if its trust began with the highest value that is possible in
-        quarantine."""
+        """Whether the peer may be trusted again, after the number of its updates in quarantine that
+        did not clearly stand out. Its trust is assumed to begin with the highest value that is
+        possible in quarantine."""
         settings = self.settings
         left = (1.0 - settings.trusted_above) / (1.0 - settings.quarantine_below)
         return record.ordinary >= ceil(log(left) / log(settings.memory))

@@ -1,7 +1,7 @@
 """S14, L6: servers that are skipped because their results do not arrive.
 
-A server is skipped only if more than f peers claim for the same rounds that they have waited for
-its result in vain. Every peer that has waited makes this claim. On all peers the skip lasts for the
+A server is skipped only if more than f peers claim for the same rounds that they have not received
+its result in time. Every peer that has waited makes this claim. On all peers the skip lasts for the
 same, prescribed number of rounds.
 """
 
@@ -57,8 +57,8 @@ class _RoundTurns:
 
 @dataclass(frozen=True, slots=True)
 class Waits:
-    """Record, along a history, of servers whose results other peers did not receive. ``wrong`` is
-    (peer, error text) if a decision of the core does not follow from this record.
+    """Record, along a history, of servers with results that other peers did not receive. ``wrong``
+    is (peer, error text) if a decision of the core does not follow from this record.
 
     Attributes:
         claims: (server, round) -> peers that claim that they did not receive its result.
@@ -180,10 +180,9 @@ class Waits:
 
 
 class OmissionsFollowTheCommits(HistoryChecker):
-    """S14: along a history a server is skipped after more than f peers have waited in vain for its
-    result in enough rounds, and not earlier. The skip lasts for the prescribed number of rounds, in
-    which the server makes no result. A peer that has waited in vain states this in its next own
-    commit."""
+    """S14: along a history a server is skipped after more than f peers have missed its result in
+    enough rounds, and not earlier. The skip lasts for the prescribed number of rounds, in which the
+    server makes no result. A peer that has missed a result states this in its next own commit."""
 
     invariant = "S14"
     told = TURNS

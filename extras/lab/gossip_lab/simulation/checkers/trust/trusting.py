@@ -158,8 +158,8 @@ def _judged(
     commits: Sequence[Commit], settings: CoreSettings, locked: Collection[PeerId]
 ) -> list[tuple[PeerId, int]]:
     """Return (peer, mark) for each peer that the rule has judged in this round. The mark is that of
-    the shard in which the peer stood out most, see ``RoundEvidence``. Of the peers whose update was
-    not used, only those in ``locked`` were measured."""
+    the shard in which the peer stood out most, see ``RoundEvidence``. Among the peers with an
+    unused update, only those in ``locked`` were measured."""
     farthest: dict[PeerId, float] = {}
     for commit in commits:
         for each in commit.contributors:
@@ -267,9 +267,9 @@ class TrustFollowsExperience(Checker):
 
 class AccusesByExperience(Checker):
     """S14, in rolling rounds: the accusations in a commit are based on what its server has
-    experienced itself. The server has rejected a result that the accused peer sent, has waited in
-    vain for its result, or states a result that the accused peer has sent. Claims of other peers
-    are not evidence."""
+    experienced itself. The server has rejected a result that the accused peer sent, has not
+    received its result in time, or states a result that the accused peer has sent. Claims of other
+    peers are not evidence."""
 
     invariant = "S14"
     # (peer, round) -> hashes of the results that this peer has sent itself.
@@ -303,7 +303,7 @@ class AccusesByExperience(Checker):
 
 def _accused(report: Report, silent: bool) -> tuple[PeerId | None, int] | None:
     """Return (accused peer, round) if the report is evidence for an accusation, else None: it
-    reports a wait in vain if ``silent``, and otherwise a rejected result that its own server has
+    reports a missing result if ``silent``, and otherwise a rejected result that its own server has
     sent."""
     fields = report.fields
     if silent:
