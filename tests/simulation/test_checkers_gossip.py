@@ -125,7 +125,7 @@ def when_mixing(**fields: Any) -> Change:
             swapped(Apply, payloads=()),
             "a vector other than the result of its rule",
         ),
-        (AppliesWhatTheRuleSaid, swapped(Aggregate, own_share=0.25), "beside the rule's result of"),
+        (AppliesWhatTheRuleSaid, swapped(Aggregate, own_share=0.25), "with the rule's result of"),
     ],
 )
 def test_a_peer_that_does_something_else_than_its_core_is_caught(
