@@ -83,7 +83,7 @@ def test_a_rule_that_makes_no_finite_aggregate_is_caught_and_the_mean_is_not(top
 
     with pytest.raises(
         Violation,
-        match=r"S11.*of \d finite updates.*the rule makes nothing: the aggregate is not finite",
+        match=r"S11.*of \d finite updates.*the rule has no result: the aggregate is not finite",
     ):
         checked_swarm(RuleAnswers(), topology=topology, reducer=now_and_then).run_for(2.0)
 
@@ -121,7 +121,7 @@ def test_the_command_fails_for_a_rule_that_answers_nothing_and_quotes_it(
     ]
     done = CliRunner().invoke(app, [*command, "--seeds", "1", "--jobs", "1"])
     assert done.exit_code == 1
-    assert f"the rule makes nothing: {words}" in done.output
+    assert f"the rule has no result: {words}" in done.output
 
 
 def test_a_rule_that_refuses_everything_is_refused_before_anything_is_played(rules: Path) -> None:

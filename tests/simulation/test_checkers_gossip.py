@@ -118,7 +118,7 @@ def when_mixing(**fields: Any) -> Change:
         (
             AppliesWhatTheRuleSaid,
             each(Apply, lambda apply: [replace(apply, mix=apply.mix and apply.payloads[0])]),
-            "elsewhere than to its rule",
+            "not towards its rule",
         ),
         (
             AppliesWhatTheRuleSaid,
@@ -139,8 +139,8 @@ def test_a_peer_that_does_something_else_than_its_core_is_caught(
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda ask: [replace(ask, rows=ask.rows[:1])], "arrived or own are"),
-        (lambda ask: [replace(ask, rows=ask.rows[::-1])], "arrived or own are"),
+        (lambda ask: [replace(ask, rows=ask.rows[:1])], "arrived, or its own, are"),
+        (lambda ask: [replace(ask, rows=ask.rows[::-1])], "arrived, or its own, are"),
         (lambda ask: [], "which has arrived"),
     ],
 )
@@ -331,7 +331,7 @@ def test_who_stands_out_is_locked_up_and_released_and_that_is_found_right(
         ),
         (
             lambda table: setattr(table, "settings", replace(table.settings, quarantine_rounds=90)),
-            "is in quarantine for|is to tolerate|are outside, but not in quarantine",
+            "is in quarantine for|is to tolerate|are only measured, without quarantine",
         ),
         (lambda table: setattr(table, "settings", replace(table.settings, memory=0.5)), "required"),
     ],

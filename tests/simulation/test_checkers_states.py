@@ -204,7 +204,7 @@ def test_who_asks_others_wherever_they_are_over_and_over_is_caught() -> None:
         return poll(now)
 
     recovery._poll = as_if_first  # type: ignore[method-assign]
-    assert "in any round, at once after it has asked so in vain" in caught(swarm)
+    assert "of any round, directly after such a request has failed" in caught(swarm)
 
 
 def test_who_names_a_round_to_come_is_sound() -> None:

@@ -49,8 +49,8 @@ class NothingGoesWrong(Checker):
         if self.circumstances.faultless:
             self.demand(
                 not lacking,
-                f"commits round {commit.round_id}, shard {commit.shard} without {lacking}, but "
-                "nothing is wrong",
+                f"commits round {commit.round_id}, shard {commit.shard} without {lacking}, "
+                "although there is no fault",
             )
 
 

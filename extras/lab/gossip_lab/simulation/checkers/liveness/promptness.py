@@ -202,8 +202,8 @@ class OverWhenAllIsThere(Checker):
         paused_s = sum(for_s for until, for_s in self._paused if until >= last.at)
         self.demand(
             waited_s <= AT_ONCE_S + paused_s + self.swarm.travel_s,
-            f"round {round_id} was over {waited_s:.2f} s after the last update of {list(roster)} "
-            "had arrived, with no peer missing",
+            f"round {round_id} ended only {waited_s:.2f} s after the last update of "
+            f"{list(roster)} had arrived, although no peer was missing",
         )
 
     def _is_settled(self, roster: tuple[PeerId, ...]) -> bool:

@@ -114,14 +114,14 @@ class Conserved(Checker):
         what = f"round {ask.round_id}, shard {ask.shard}"
         self.demand(
             peers == sorted(set(peers)),
-            f"{what}: the rows are of peers {peers}; each once and ascending, or sums differ",
+            f"{what}: the rows are of peers {peers}, not distinct and ascending",
         )
         own = peers.index(self.peer) if self.peer in peers else None
         if ask.own != own:
             raise self.violated(f"{what}: the own row is {ask.own} and should be {own}")
         if min([row.samples for row in ask.rows], default=1) < 1:
             samples = [(row.peer, row.samples) for row in ask.rows]
-            raise self.violated(f"{what}: a row without samples: {samples}")
+            raise self.violated(f"{what}: a row has no samples; (peer, samples): {samples}")
         last = self._previous
         sent = [self._sent.get((row.peer, ask.round_id), ()) for row in ask.rows]
         kinds = {kind for each in sent for _, kind in each} or {*last, 0}
@@ -198,8 +198,8 @@ class Conserved(Checker):
             read = self._read.get((c.peer, commit.round_id, commit.parent))
             if read is not None and read != tuple(slices.get(c.peer, ())):
                 raise self.violated(
-                    f"round {commit.round_id}: peer {c.peer} has read {read}, the others count "
-                    f"{slices.get(c.peer)}"
+                    f"round {commit.round_id}: peer {c.peer} has read {read}, but the commits "
+                    f"count {slices.get(c.peer)}"
                 )
 
     def _judge_epoch(self, done: Committed, steps: int) -> None:
@@ -317,7 +317,9 @@ class TakesOverTheDonorsState(Checker):
     def judge_state(self, restore: Restore) -> None:
         content, stated = _state_digest(restore.payload), parts_of(restore.payload)[0]
         if _name_of(restore.payload) != stated:
-            raise self.violated(f"restores bytes with the digest {content.hex()} as {stated.hex()}")
+            raise self.violated(
+                f"restores bytes with the digest {content.hex()}, not {stated.hex()}"
+            )
         if self.peer not in self.misled:
             known = content in self._taken.get(restore.round_id, [])
             self.demand(
@@ -419,7 +421,9 @@ class CheckedBeforeUse(Checker):
         want = self.core.rounds.shard_bytes[ask.shard]
         for row in ask.rows:
             if not self.core.settings.may_be(row.peer):
-                raise self.violated(f"round {ask.round_id}: a row of a stranger, {row.peer}")
+                raise self.violated(
+                    f"round {ask.round_id}: a row of {row.peer}, which cannot be a peer"
+                )
             self._judge_payload(row.payload, want, f"peer {row.peer}'s row in round {ask.round_id}")
 
     @on_effect

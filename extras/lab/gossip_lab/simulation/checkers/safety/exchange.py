@@ -338,8 +338,8 @@ class TakesWhatItWasPushed(Checker):
         expected.sort(key=lambda row: row.peer)
         self.demand(
             _are_same(expected, ask.rows),
-            f"round {doing.round_id}: the rows of {kind} are {_names(ask.rows)}; arrived or "
-            f"own are {_names(expected)}",
+            f"round {doing.round_id}: the rows of {kind} are {_names(ask.rows)}; arrived, or its "
+            f"own, are {_names(expected)}",
         )
 
     @on_effect

@@ -32,6 +32,6 @@ class KeepsWhatWasHeld(Checker):
         round_id, holder = self._before
         self.demand(
             round_id == 0,
-            f"it begins with fresh weights: the run had had round {round_id}, by peer {holder}, "
-            "when its life began",
+            f"begins with new weights, although peer {holder} had reached round {round_id} "
+            "before it started",
         )

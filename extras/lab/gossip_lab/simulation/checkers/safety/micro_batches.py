@@ -136,7 +136,7 @@ class CountsOnce(StageChecker):
             apart, what = _distance(mean, found), "all micro-batches"
         self.demand(
             apart <= TOLERANCE,
-            f"round {apply.round_id}: applied is {apart:g} off the mean of {what}",
+            f"round {apply.round_id}: the result differs by {apart:g} from the mean of {what}",
         )
 
     def _mixed_distance(self, round_id: int, found: list[float]) -> float:
@@ -223,7 +223,9 @@ class UsesNothingOld(StageChecker):
         attempt = known.latest.get((sender, *place), (0, 0))
         self.demand((life, message.attempt) >= attempt, f"{text} attempt {message.attempt}")
         member = self.core.membership.members[sender]
-        self.demand(life >= member.incarnation, f"{text} a message of a former life of {sender}")
+        self.demand(
+            life >= member.incarnation, f"{text} a message of an old incarnation of {sender}"
+        )
 
 
 class GoesOnTogether(StageChecker):
@@ -308,7 +310,7 @@ class StageGoesOn(StageChecker):
         own = self.stages[stage]
         holds = [p for p, of in rounds.items() if p in own and p != self.peer and of.mode != "off"]
         self.demand(
-            not holds, f"stage {stage} is rebuilt, although its members {holds} hold its state"
+            not holds, f"stage {stage} is rebuilt, although its members {holds} have its state"
         )
         others = {p: of.round_id for p, of in rounds.items() if p not in own and of.mode != "off"}
         text = f"it continues in round {round_id}, but the other stages are in {others}"

@@ -202,7 +202,7 @@ class AppliesWhatTheRuleSaid(Checker):
         others = len(asked[-1].ask.rows) - 1
         most = others / (others + 1)
         least = min(self.core.settings.gossip.mixing, most)
-        self.demand(apply.mix is output, f"{moves} elsewhere than to its rule's result")
+        self.demand(apply.mix is output, f"{moves} not towards its rule's result")
         if not least <= apply.mix_scale <= most:
             raise self.violated(
                 f"{moves} by {apply.mix_scale:.3f} of the way towards {others} others; "
@@ -235,6 +235,6 @@ class RuleAnswers(Checker):
         if ask is not None and all(row.payload.finite for row in ask.rows):
             self.demand(
                 event.payload is not None or not event.reason,
-                f"round {ask.round_id}: of {len(ask.rows)} finite updates, where it needs "
-                f"{self.core.settings.updates_min}, the rule makes nothing: {event.reason}",
+                f"round {ask.round_id}: of {len(ask.rows)} finite updates, although it needs only "
+                f"{self.core.settings.updates_min}, the rule has no result: {event.reason}",
             )

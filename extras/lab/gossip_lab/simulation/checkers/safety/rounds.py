@@ -373,15 +373,14 @@ class OneHistory(Checker):
         away = [p for p in rounds.roster if p not in here and not core.membership.is_gone(p)]
         alone = len(here) > len(answers) and (not away or shard.attempt >= len(shard.order))
         present = len(here) if alone else len(answers)
-        self.demand(present >= need, f"{closes} with {present} replies of {need}")
+        self.demand(present >= need, f"{closes} with {present} replies, but needs {need}")
         is_plain = not alone and not gone and rounds.joining <= set(rounds.roster)
         if is_plain and core.settings.rounds.quorum == "majority":
             useful = sum(sender not in rounds.server.present.proven for sender in answers)
             need = updates_needed(core.settings, rounds.roster, rounds.server.present.proven)
             if useful < need:
                 raise self.violated(
-                    f"{closes} with {useful} replies, for which the rule has no result: it needs "
-                    f"{need}"
+                    f"{closes} with {useful} replies that the rule can use, but it needs {need}"
                 )
         right = ask.round_id, ask.shard, shard.served.attempt, rounds.chain
         for sender, (update, _) in answers.items():
@@ -467,7 +466,7 @@ class OneHistory(Checker):
         self._began_at.setdefault((go.round_id, rounds.chain), self.now)
         self.demand(
             known == orders,
-            f"has another order of servers in round {go.round_id}: {orders}, others {known}",
+            f"has an order of servers in round {go.round_id} other than {known}: {orders}",
         )
 
 

@@ -76,8 +76,8 @@ class DecidesTogether(Checker):
         outside = sorted([row.peer for row in ask.outside])
         self.demand(
             sorted((*ask.peers, *outside)) == sorted(common),
-            f"decides on {ask.peers} with {outside} outside; all servers have measured "
-            f"{sorted(common)}",
+            f"decides on {ask.peers}, with {outside} only measured, but all servers have "
+            f"measured {sorted(common)}",
         )
         if self.circumstances.equivocating:
             return
@@ -117,8 +117,8 @@ class DecidesTogether(Checker):
         if first.commit is None and committed and progress is not None and fresh:
             self.demand(
                 progress.step not in ("measured", "decide"),
-                f"would decide in round {rounds.round_id} again, though it holds the results of "
-                f"shards {committed}",
+                f"would decide in round {rounds.round_id} again, although it has the results "
+                f"of shards {committed}",
             )
 
     @on_effect

@@ -30,7 +30,7 @@ class TakesTurns(Checker):
             self.demand(
                 start.round_id - start.collectives == known[0],
                 f"round {start.round_id} is started with {start.collectives} collective operations "
-                f"before it, and comes after {known[0]} steps",
+                f"before it, but {known[0]} steps were made",
             )
 
     @on_effect
@@ -57,7 +57,7 @@ class TakesTurns(Checker):
         self.demand(
             trainer.moved[1] == before % trainer.fragments,
             f"round {event.round_id} has moved fragment {trainer.moved[1]} of {trainer.fragments}, "
-            f"and comes after {before} steps",
+            f"but {before} steps were made before it",
         )
 
 

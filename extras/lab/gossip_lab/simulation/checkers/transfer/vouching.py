@@ -173,6 +173,6 @@ class NamesARoundToCome(Checker):
         )
         self.demand(
             ask.round_id > 0 or found_somebody,
-            f"asks peer {send.peer} for its state in any round, at once after it has asked so "
-            "in vain",
+            f"asks peer {send.peer} for its state of any round, directly after such a "
+            "request has failed",
         )

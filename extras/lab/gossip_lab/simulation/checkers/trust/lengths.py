@@ -38,6 +38,6 @@ class RuleKnowsUsualLengths(Checker):
         self.judged += bool(recent)
         if ask.usual != (longest := max(recent, default=0.0)):
             raise self.violated(
-                f"round {ask.round_id}: its rule gets {ask.usual:g} as the usual length, which is "
+                f"round {ask.round_id}: its rule gets the usual length {ask.usual:g}, but it is "
                 f"{longest:g}"
             )

@@ -100,7 +100,9 @@ class TrustFollowsTheCommits(HistoryChecker):
         suspects = set(ledger.locked()) - set(ledger.proven())
         measured = {row.peer for row in ask.outside}
         if free := sorted(measured - suspects):
-            raise self.violated(f"{where}: {free} are outside, but not in quarantine")
+            raise self.violated(
+                f"{where}: the updates of {free} are only measured, without quarantine"
+            )
         inside = {row.peer for row in ask.rows} - measured
         kind = served.find_kind(inside) if inside else None
         usable = [peer for peer in served.usable() if served.answers[peer][0].kind == kind]
@@ -130,13 +132,13 @@ class TrustFollowsTheCommits(HistoryChecker):
         enough = max([n for n in range(f + 1) if settings.updates_needed(n) <= left], default=0)
         if ask.f != max(0, f - len(faulty), enough):
             raise self.violated(
-                f"{bears}, of {settings.f} with {proven} proven and {faulty} without numbers"
+                f"{bears}; f = {settings.f}, proven: {proven}, not finite: {faulty}"
             )
         attackers = self.circumstances.attackers
         liars = [row.peer for row in ask.rows if row.peer in attackers]
         is_bound = settings.rounds.quorum != "available" and len(attackers) <= settings.f
         if is_bound and ask.f < len(liars):
-            raise self.violated(f"{bears}, but gets {liars}")
+            raise self.violated(f"{bears}, but gets updates of {liars}")
 
 
 def _quarantine_text(ask: Aggregate, used: list[PeerId]) -> str:
