@@ -337,7 +337,7 @@ def _check_numbers(n: Sequence[int], f: Sequence[int], declared: Sequence[int]) 
             )
         if not 0 <= told < workers:
             raise ConfigError(
-                f"f = {told} is declared of {counted(workers, 'worker')}",
+                f"--declared-f is {told}, with {counted(workers, 'worker')}",
                 "use a --declared-f from 0 to less than --n",
             )
 

@@ -280,8 +280,8 @@ def _worst_classes(table: RobustnessTable, rows: Sequence[RobustnessRow]) -> lis
 
 
 def _lost(table: RobustnessTable, rows: Sequence[RobustnessRow]) -> list[str]:
-    """Return one line for each rule and reason why rounds made no step. The line has the attacks
-    and the number of lost rounds under each."""
+    """Return one line for each rule and reason why rounds made no step. The line shows the attacks,
+    each with its number of lost rounds."""
     lines = []
     for row in rows:
         under: dict[str, list[str]] = {}

@@ -194,7 +194,7 @@ def _spot(peer: int, seed: int, up_s: float, down_s: float | None) -> Iterator[f
             now_s += CHURN_AWAY_S
         else:
             drawn = float(draw_uniform("availability", seed, peer, change))
-            # At least a little above 0, so that no two changes have the same time.
+            # The minimum is a little above 0, so that no two changes have the same time.
             now_s += mean_s * max(-math.log1p(-drawn), 1e-9)
 
 

@@ -119,7 +119,7 @@ def d_cliques(  # noqa: PLR0913 - three arguments are those of every topology
     if not isinstance(histograms, Histograms) or (peers and peers[-1] >= len(histograms)):
         raise ConfigError(
             f"d_cliques: there are no label counts of peer {peers[-1] if peers else 0}",
-            "a world binds those of its split: topology.bind(histograms=...)",
+            "add the label counts of the split: topology.bind(histograms=...)",
         )
     return _d_cliques(
         peers,

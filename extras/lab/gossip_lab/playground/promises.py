@@ -1,5 +1,5 @@
-"""Lazy updates of the exact engine. When one is read, all open updates are computed in one call, so
-that many small models are as fast as one large model."""
+"""Lazy updates of the exact engine. As soon as any update is read, all open updates are computed in
+one call, so that many small models are as fast as one large model."""
 
 from __future__ import annotations
 

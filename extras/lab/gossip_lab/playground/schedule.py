@@ -42,7 +42,7 @@ class Wave:
 
     Attributes:
         lost: ``(m,)``: peers that first adopt the state of another peer.
-        begun: ``(m,)``, ascending: peers that begin a round after that.
+        begun: ``(m,)``, ascending: peers that then begin a round.
         rounds: ``(n,)``: current round of each peer.
         sent: Pushes of the peers in ``begun``; within a round, ascending by receiver and sender.
         expected: Pushes that the peers with an open round expect from the plan of this round.

@@ -234,9 +234,9 @@ def many_peers(
 
 
 def measure_speed(world: ManyPeers) -> SwarmSpeed:
-    """Play two rounds, and then measure ``world.rounds`` rounds without a fault. The memory is
-    right only for the first call in a process. Raises: SimulationStuck: A round does not end in
-    time."""
+    """Play two rounds, and then measure ``world.rounds`` rounds without a fault. The measured
+    memory is correct only for the first call in a process. Raises: SimulationStuck: A round does
+    not end in time."""
     resident_kib = getrusage(RUSAGE_SELF).ru_maxrss
     swarm = _swarm(world, Acquaintance(dict.fromkeys(range(world.n), 0)))
     _advance(swarm, partial(_is_in, swarm, 2), "two rounds", lambda text: None)

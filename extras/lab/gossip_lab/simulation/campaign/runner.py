@@ -134,8 +134,8 @@ def search(question: SearchQuery, jobs: int) -> Iterator[SimulationResult]:
         pool = stack.enter_context(
             ProcessPoolExecutor(jobs, mp_context=context, initializer=_begin_work, initargs=(over,))
         )
-        # A dictionary, and no set, so that the order of the results does not depend on addresses in
-        # memory.
+        # A dictionary rather than a set, so that the order of the results does not depend on
+        # addresses in memory.
         pending: dict[Future[list[SimulationResult]], bool] = {}
         try:
             while True:

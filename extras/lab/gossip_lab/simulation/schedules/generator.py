@@ -65,12 +65,12 @@ STABLE = 0.2  # share of the schedules in which restarted peers keep their addre
 FIXED_GLOBAL = 0.25
 LOCAL = 0.2
 LOCAL_STEPS = (2, 5, 20)
-FRAGMENTED = 0.4  # share among those with local steps and rolling rounds
+FRAGMENTED = 0.4  # share among the schedules with local steps and rolling rounds
 FRAGMENTS = (2, 4, 5)
-OVERLAP = 0.3  # share among those with rolling rounds
-FURTHER = 0.25  # share among those with plain rolling rounds
+OVERLAP = 0.3  # share among the schedules with rolling rounds
+FURTHER = 0.25  # share among the schedules with plain rolling rounds
 FURTHER_EVERY = (1, 1, 3, 5)
-WEIGHTED = 0.2  # share among those with rolling rounds
+WEIGHTED = 0.2  # share among the schedules with rolling rounds
 WEIGHTS = (1, 1, 1, 2, 4, 10)
 RULES = {"mean": 1, "median": 3, "trimmed_mean": 3, "multi_krum": 5}
 """Rule -> number of updates that it needs against one Byzantine peer. One of these rules is used if
@@ -114,8 +114,8 @@ SERVER_ATTACKS = (
 # a state to more than half of it.
 IN_PIECES, PIECES_BYTES = 0.5, (4, 8, 20)
 PIECE_ATTACKER = 0.5
-"""Share of the schedules with states in pieces in which a peer attacks pieces. Rolling rounds are
-needed, in which other peers attest the pieces, and enough peers."""
+"""Share of the schedules with states in pieces in which a peer attacks pieces. Such an attack needs
+enough peers and rolling rounds, because only there other peers attest the pieces."""
 PIECES_PEERS = 4  # a requesting peer, and 2f + 1 others
 PIECES_ASKING = 3  # number of restarted peers, which request pieces
 PIECES_FROM_S = 2.0  # start of these restarts

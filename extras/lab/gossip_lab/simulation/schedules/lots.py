@@ -56,8 +56,8 @@ class Scenario:
 
     Attributes:
         weight: Relative frequency.
-        least, most: Bounds of the number of peers. Within them, the number of the replaced schedule
-            is used.
+        least, most: Bounds of the number of peers. Within these bounds, the schedule has as many
+            peers as the replaced schedule.
         arrange: Function that makes the special schedule from the replaced schedule without faults.
     """
 

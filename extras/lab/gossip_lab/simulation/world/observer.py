@@ -77,7 +77,8 @@ class Observer:
 
 
 class _ByKind(dict[type, tuple[Watcher, ...]]):
-    """Kind -> watchers at one moment. They are looked up when the kind first occurs."""
+    """Kind -> methods of observers to call at one moment. They are looked up when the kind first
+    occurs."""
 
     def __init__(self, observers: Iterable[Observer], moment: str) -> None:
         super().__init__()

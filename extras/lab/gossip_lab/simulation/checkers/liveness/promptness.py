@@ -44,7 +44,8 @@ from gossip_lab.simulation.world import AnySwarm
 PAUSES_KNOWN = 32
 AT_ONCE_S = 0.5  # half of the shortest round timeout
 QUIET_S = 1.0  # time without events after which the views of peers agree
-# Maximum time from a report that a peer is behind to its request. A peer should need a fiftieth.
+# Maximum time from a report that a peer is behind to its request. A peer should need a fiftieth of
+# this time.
 ASKED_WITHIN_S = 1.0
 LOOK_EVERY_S = 0.2
 ROUNDS_KNOWN = 64

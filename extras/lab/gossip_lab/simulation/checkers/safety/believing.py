@@ -56,8 +56,8 @@ def _is_opposed(
     commit: Commit,
     similarity: ResultSimilarity | None,
 ) -> bool:
-    """Whether the result is opposed to the local update. An update that is too small to be more
-    than noise is not compared."""
+    """Whether the result points in a direction opposite to the local update. An update that is too
+    small to be more than noise is not compared."""
     limits = core.settings.results
     if similarity is None or not (
         similarity.product < limits.opposed * similarity.length * similarity.own

@@ -312,8 +312,8 @@ class OneHistory(Checker):
             rounds.round_id <= commit.round_id and rounds.shards[commit.shard].commit is None
         ):
             return
-        # A peer that was paused moves on to a later attempt before it handles the commit. If it is
-        # the server of this attempt, it may send the commit under it.
+        # A peer that was paused moves on to a later attempt before it handles the commit. If the
+        # peer is the server of the later attempt, it may send the commit again in this attempt.
         moved = {"round": commit.round_id, "shard": commit.shard, "server": self.peer}
         self.demand(
             commit.attempt >= attempt

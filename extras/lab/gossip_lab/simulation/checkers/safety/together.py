@@ -17,7 +17,7 @@ from gossip_lab.simulation.checkers.base import Checker, PerLife, keep_latest
 from gossip_lab.simulation.checkers.watching import after_event, on_effect, on_event
 
 KEPT = 1024
-"""Number of stored (round, shard) records: more than any peer is behind."""
+"""Number of stored (round, shard) records. No peer is behind by so many records."""
 
 
 class DecidesTogether(Checker):

@@ -93,9 +93,9 @@ class TrustFollowsTheCommits(HistoryChecker):
         self._judge_f(ask, ledger)
 
     def _judge_outside(self, ask: Aggregate, ledger: Ledger) -> None:
-        """Check which updates are only measured: only those of unproven peers in quarantine, and in
-        each ``measured_every``-th round (every second by default) those of all unproven peers in
-        quarantine with a usable update."""
+        """Check which updates are only measured. Only updates of unproven peers in quarantine may
+        be. In every ``measured_every``-th round (every second round by default), all usable updates
+        of these peers have to be."""
         where, served = f"round {ask.round_id}, shard {ask.shard}", self._served(ask)
         suspects = set(ledger.locked()) - set(ledger.proven())
         measured = {row.peer for row in ask.outside}
