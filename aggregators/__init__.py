@@ -1,5 +1,5 @@
-"""Robust aggregation: rules that combine many updates into one, and rate each of them. Nothing is
-imported before it is used."""
+"""Robust aggregation rules. A rule combines many updates into one, and rates each update.
+Submodules are imported when they are first used."""
 
 from __future__ import annotations
 

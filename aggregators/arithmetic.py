@@ -7,13 +7,14 @@ import math
 import torch
 from torch import Tensor
 
-HUGE = 1e300  # Replaces larger values, so that a sum of a few stays finite.
-HUGE_FACTOR = 1e130  # Replaces larger factors, so that a product stays finite.
-# A larger square may come from a number that was clipped to the factor.
+HUGE = 1e300  # Replaces larger values, so that the sum of a few such values stays finite.
+HUGE_FACTOR = 1e130  # Replaces larger factors, so that the product of two factors stays finite.
+# A larger square may come from an element that was clipped to HUGE_FACTOR.
 CUT_SQUARE = HUGE_FACTOR**1.9
-# Largest number of a float64 update for rules on distances: differences need no clipping.
+# Largest element of a float64 update for rules that use distances. Differences of such elements
+# are below HUGE_FACTOR, so they are not clipped.
 LARGEST = 1e123
-TINY_NORM = 1e-15  # float32 squares of shorter vectors lose digits or vanish
+TINY_NORM = 1e-15  # In shorter vectors, float32 squares of elements lose digits or become 0.
 FLOAT32_MAX = torch.finfo(torch.float32).max
 BLOCK_ELEMENTS = 2**19
 
@@ -24,7 +25,8 @@ def working_dtype(tensor: Tensor) -> torch.dtype:
 
 
 def is_too_large(vector: Tensor) -> bool:
-    """Whether a finite vector in float64 has a number beyond ``LARGEST``. False in other dtypes."""
+    """Whether a finite float64 vector has an element beyond ``LARGEST``. False for other
+    dtypes."""
     return vector.dtype == torch.float64 and LARGEST < float(vector.abs().max()) < math.inf
 
 
@@ -47,6 +49,6 @@ def norm(vector: Tensor) -> float:
 
 
 def resolution(vector: Tensor) -> float:
-    """Return the distance that rounding alone can cause between equal vectors of this size and
-    dtype."""
+    """Return the distance that rounding alone can cause between two equal vectors with the norm and
+    the dtype of ``vector``."""
     return 4 * float(torch.finfo(vector.dtype).eps) * norm(vector)

@@ -1,15 +1,16 @@
-"""Base of rules: functions that aggregate updates and return a weight and an outlyingness for each.
+"""Base classes of rules: functions that aggregate updates, and rate each update.
 
 ``@rule`` turns a function ``(updates, *, f, ...) -> Tensor`` into a ``Rule``. A call returns the
-aggregate; ``explain`` returns a ``Verdict`` with the weight and the outlyingness of each update. A
-function may return a ``Verdict`` itself if it has better values than the distance to the aggregate.
-Rules that need only inner products are made by ``@gram_rule``, see ``gram_rules``.
+aggregate; ``explain`` returns a ``Verdict`` with the weight and the outlyingness of each update. By
+default the outlyingness is the distance to the aggregate; a function that has better values returns
+a ``Verdict`` itself. ``@gram_rule`` makes rules that need only inner products (``gram_rules``).
 
-Rules take finite updates: a peer drops an update that is not finite when it receives it, and counts
-that as evidence. A rule does not check this again, unless its result is not finite. From finite
-updates of any size, no rule makes a NaN. Distances can be measured up to 1e123 (``LARGEST``), far
-beyond float32. In float64 a rule on distances replaces larger numbers by 1e123, and raises an error
-if most updates have them; medians and means of coordinates are exact at any size.
+Rules accept only finite updates. A peer that receives a non-finite update drops it, and records
+evidence against the sender. A rule checks the updates only if its result is not finite. If all
+updates are finite, no rule returns NaN, however large they are. Rules that use distances work for
+elements up to 1e123 (``LARGEST``), far beyond the range of float32. In float64 they clip larger
+elements to 1e123, and raise an error if most updates have such elements. Medians and means of
+coordinates have no such limit.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from .kernels import Rows, check_listed, check_stored
 from .numbers import whole
 
 Updates: TypeAlias = "Tensor | Sequence[Tensor] | Sequence[NDArray[Any]] | Rows"
-"""``(n, d)``, or n vectors ``(d,)``. Vectors are stacked only for a rule that needs it."""
+"""``(n, d)``, or n vectors ``(d,)``. Vectors are stacked only for a rule that needs one tensor."""
 AVAILABLE = frozenset(
     {
         "f",
@@ -49,17 +50,17 @@ AVAILABLE = frozenset(
         "round_id",
     }
 )
-"""Arguments that a caller may pass to a rule that names them. ``previous`` is missing in the first
-round, for aggregates of parameters, and for rules that run in the trainer."""
+"""Arguments that the runtime passes to a rule with a parameter of this name. There is no
+``previous`` in the first round, for aggregates of parameters, and for rules in the trainer."""
 Robust: TypeAlias = bool | Literal["bounded"]
-SMALLER = 1e-190  # the product with any float64 is at most 1e119
+SMALLER = 1e-190  # factor for huge updates: its product with any float64 is at most 1e119
 RowFunction: TypeAlias = Callable[[Sequence[NDArray[np.float32]], NDArray[np.float32]], bool]
 OfRows = TypeVar("OfRows", bound=RowFunction)
 
 
 def plain_bound(f: int) -> int:
-    """Return n >= 2f + 1: honest peers outnumber Byzantine ones, as any rule without a trusted
-    reference needs."""
+    """Return 2f + 1, the smallest n with an honest majority. Every rule without a trusted reference
+    needs an honest majority."""
     return 2 * f + 1
 
 
@@ -81,14 +82,14 @@ class Verdict:
 
     Attributes:
         aggregate: ``(d,)``, dtype and device of the updates.
-        weights: ``(n,)`` float64, the share of each update in the aggregate; coordinate rules: the
-            fraction of its coordinates that survived, divided by their sum. Sums to 1, or is all
-            zero when no update at all was accepted.
-        outlyingness: ``(n,)`` float64, >= 0, finite, the outlyingness of each; 1.0 is typical (the
-            median over the updates). All ones for a rule that never distinguishes updates (the
-            mean): such a verdict is no evidence against any peer.
+        weights: ``(n,)`` float64, the share of each update in the aggregate. In a coordinate rule
+            this is the fraction of the update's coordinates that survived, divided by the sum of
+            these fractions. The weights add up to 1, or are all zero if no update was accepted.
+        outlyingness: ``(n,)`` float64, the outlyingness of each update, finite and at least 0. 1.0
+            is typical (the median over the updates). All ones for a rule that never distinguishes
+            updates (the mean): such a verdict is no evidence against any peer.
         length: Usual length of an update, measured in this round. Rules with a parameter ``usual``
-            receive it in later rounds. 0.0 if not known.
+            receive it in later rounds. 0.0 if the rule does not measure it.
     """
 
     aggregate: Tensor
@@ -100,7 +101,7 @@ class Verdict:
 class Rule:
     """A robust aggregation rule. ``rule(updates, f=f)`` returns the aggregate, ``(d,)``.
 
-    ``gossip.testing.check_aggregator`` tests a rule against its declarations here.
+    ``gossip.testing.check_aggregator`` tests a rule against the declarations below.
 
     Attributes:
         name: Name for ``--aggregator``.
@@ -108,10 +109,10 @@ class Rule:
         scale: Declares F(aX) = aF(X) for a > 0.
         robust: True declares that f Byzantine updates move the aggregate by at most a constant
             times the spread of the honest updates. "bounded" declares at most a constant times the
-            norm of the trusted vectors (honest updates, the judge's gradient). This may be many
-            spreads. False declares nothing.
+            norm of the trusted vectors (honest updates, the judge's gradient), which may be many
+            times the spread. False declares nothing.
         discerning: False when the rule treats all updates alike, as the mean does.
-        needs: Arguments that it takes in addition to the updates, such as ``center``.
+        needs: Arguments that the rule takes in addition to the updates, such as ``center``.
     """
 
     def __init__(
@@ -143,7 +144,8 @@ class Rule:
 
     @property
     def needs_trainer(self) -> bool:
-        """Whether it runs in the trainer's process, to evaluate the loss or its gradient."""
+        """Whether the rule runs in the trainer's process, because it needs the loss or its
+        gradient."""
         return bool(self.needs & {"evaluate", "gradient"})
 
     symmetric = True
@@ -151,32 +153,32 @@ class Rule:
     absolute: frozenset[str] = frozenset()
     """Options in units of the updates. If one is set, ``scale`` does not hold."""
     points: tuple[str, ...] = ()
-    """Points that a ``GramRule`` requests."""
+    """Names of the points (``gram.POINTS``) that a ``GramRule`` requests."""
     optional: frozenset[str] = frozenset()
-    """Points that may be missing."""
+    """Names in ``points`` whose point may be missing."""
     fixed_f: int | None = None
-    """Smallest f that the options of a stage fix; None if each stage uses the f of the whole
-    rule."""
+    """Smallest f in the options of the stages, or None if no stage has an f of its own."""
     whole_vector = True
-    """False for rules that work coordinate by coordinate. Their updates may be cut in shards."""
+    """Whether the rule needs whole updates. False for coordinate rules: their updates may be cut
+    into shards."""
     takes_rows = False
-    """Whether it takes ``Rows``, so that separate updates are never stacked."""
+    """Whether the function takes ``Rows``; then separate updates are never stacked."""
     from_rows: RowFunction | None = None
     """Function that computes the aggregate from separate rows; see ``of_rows``."""
 
     @property
     def by_sums(self) -> Rule | None:
-        """The ``GramRule`` that makes one decision for all shards from sums over them. None if the
-        rule needs whole updates."""
+        """The ``GramRule`` that makes one decision for all shards, from the sum of the shards' Gram
+        matrices. None if this rule needs whole updates."""
         return None
 
     def of_rows(self, function: OfRows) -> OfRows:
         """Register a second function ``(rows, out) -> bool``, which writes the aggregate to
         ``out``. The rule must treat all updates alike, at any f, and have no options.
 
-        ``rows`` are float32 arrays of one length, at least one, and share no memory with ``out``,
-        which has the same length. It returns True if ``out`` has the aggregate and all its numbers
-        are finite, and False if the caller must use the rule itself.
+        ``rows`` has at least one float32 array. All arrays have the length of ``out``, and none
+        shares memory with it. The function returns True if ``out`` contains the aggregate and is
+        finite, and False if the caller must call the rule itself.
         """
         assert not self.discerning
         assert self.needs <= {"f"}
@@ -186,13 +188,13 @@ class Rule:
     def least(
         self, f: int, *, centered: bool = False, options: Mapping[str, Any] | None = None
     ) -> int:
-        """Return the smallest number of updates.
+        """Return the smallest number of updates that the rule accepts.
 
         Args:
             f: Byzantine peers to tolerate.
-            centered: The peer's own update is trusted and passed as ``center``.
-            options: Options of the rule. Those that the bound depends on (zeno's ``b``) are passed
-                to ``at_least`` by name.
+            centered: Whether the local update is trusted and passed as ``center``.
+            options: Options of the rule. ``at_least`` receives those that it has as parameters,
+                such as zeno's ``b``.
         """
         bound = (
             self.at_least_centered if centered and "center" in self.parameters else self.at_least
@@ -218,15 +220,15 @@ class Rule:
         return finite(aggregate, given, self.name)
 
     def explain(self, updates: Updates, **options: Any) -> Verdict:
-        """Aggregate the updates, and report the use of each.
+        """Aggregate the updates, and rate each update.
 
         Args:
             updates: ``(n, d)``, one row per peer, all finite; or n vectors ``(d,)``.
             options: ``f`` and the options of the rule.
-        Returns: The ``Verdict``. For a rule that returns a bare tensor, outlyingness is the
-            distance to the aggregate and the weights are equal.
-        Raises: AggregationError: The rule cannot aggregate these updates, ``TooFewUpdates`` if
-            they are too few for f, or it returned no finite tensor ``(d,)``.
+        Returns: The ``Verdict``. If the function returns a bare tensor, the outlyingness is the
+            distance to the aggregate, and the weights are equal.
+        Raises: AggregationError: The rule cannot aggregate these updates (``TooFewUpdates`` if
+            there are too few for f), or its result is not a finite tensor ``(d,)``.
         """
         given = Rows.of(updates) if self.takes_rows else as_tensor(updates)
         result = self.function(given, **options)
@@ -237,7 +239,8 @@ class Rule:
         return verdict
 
     def measure(self, updates: Updates, start: int, **options: Any) -> Tensor:
-        """Return the outlyingness of the updates from index ``start``, compared with the others."""
+        """Return the outlyingness of ``updates[start:]``, measured together with the other
+        updates."""
         return self.explain(updates, **options).outlyingness[start:]
 
     def _one_update(self, updates: Tensor | Rows, result: Any) -> Tensor:
@@ -263,8 +266,8 @@ class Rule:
 
 
 class CoordinateRule(Rule):
-    """Rule that treats each coordinate alone. A built-in function takes ``Columns``, a user's
-    function blocks ``(n, c)``."""
+    """Rule that aggregates each coordinate separately. The function of a built-in rule takes
+    ``Columns``; a user's function takes a block ``(n, c)`` of columns."""
 
     whole_vector = False
 
@@ -278,7 +281,7 @@ class CoordinateRule(Rule):
         self.takes_columns = takes_columns
 
     def keep(self, columns: Columns, options: Mapping[str, Any]) -> Kept:
-        """Return the aggregate of the columns, of any rows."""
+        """Return the aggregate of the columns. Their rows may be updates or sums of updates."""
         if self.takes_columns:
             kept: Kept = self.function(columns, **options)
             return kept
@@ -297,13 +300,12 @@ class CoordinateRule(Rule):
         return self._verdict_of(rows, self.keep(Columns(rows, survivors=True), options))
 
     def explain_parts(self, updates: Tensor, parts: int, **options: Any) -> list[Verdict]:
-        """Return the result of ``explain`` for each of several groups of n updates, from one run of
-        the rule.
+        """Run the rule once on several groups of n updates, and return the verdict of each group.
 
         Args:
             updates: ``(n, parts * d)``, the groups side by side, all finite.
             options: ``f`` and the options of the rule, for all groups.
-        Raises: AggregationError: As for ``explain``, if it raises for one of them.
+        Raises: AggregationError: ``explain`` would raise it for one of the groups.
         """
         rows = self._checked(updates, options)
         kept = self.keep(Columns(rows, survivors=parts), options)
@@ -354,17 +356,17 @@ def rule(
     Args:
         name: Name of the rule. By default the function's name.
         at_least: ``f -> n``, the smallest number of updates. By default 2f + 1.
-        at_least_centered: The same with a trusted ``center``. By default ``at_least``.
-        coordinatewise: Whether it treats each coordinate alone. Then it may be called with any
-            columns of the updates, ``(n, c) -> (c,)``.
-        discerning: False when it treats all updates alike, as the mean does. Its verdicts are then
-            no evidence against any peer.
+        at_least_centered: The smallest number with a trusted ``center``. By default ``at_least``.
+        coordinatewise: Whether the function aggregates each coordinate separately. It may then be
+            called with any columns of the updates, ``(n, c) -> (c,)``.
+        discerning: False if the rule treats all updates alike, as the mean does. Its verdicts are
+            then no evidence against any peer.
         translation: Whether F(X + c) = F(X) + c holds.
         scale: Whether F(aX) = aF(X) holds for a > 0.
-        robust: True: f Byzantine updates of any size move the aggregate by at most a constant
-            times the spread of the honest updates. "bounded": by at most a constant times their
-            length. By default as ``discerning``.
-    Raises: AggregationError: When the rule is called and its result is not a finite ``(d,)``.
+        robust: True if f Byzantine updates of any size move the aggregate by at most a constant
+            times the spread of the honest updates. "bounded" if by at most a constant times the
+            length of the honest updates. By default equal to ``discerning``.
+    Raises: AggregationError: The rule was called, and its result is not a finite ``(d,)``.
     """
     kind = CoordinateRule if coordinatewise else Rule
     made = functools.partial(kind, **declared)
@@ -379,7 +381,7 @@ def coordinate_rule(
 
 
 def named(function: Callable[..., Any], options: Mapping[str, Any], *more: str) -> dict[str, Any]:
-    """Return the options that a function takes by name; f only if ``more`` has it."""
+    """Return the options that ``function`` has as parameters; f only if ``more`` contains it."""
     return {
         key: value
         for key, value in options.items()
@@ -393,7 +395,7 @@ def _names(function: Callable[..., Any]) -> frozenset[str]:
 
 
 def as_tensor(updates: Updates) -> Tensor:
-    """Return ``(n, d)``, detached from autograd. Separate updates are stacked."""
+    """Return the updates as one tensor ``(n, d)``, detached from autograd."""
     if isinstance(updates, Tensor):
         check_stored(updates)
         return updates.detach()
@@ -401,8 +403,8 @@ def as_tensor(updates: Updates) -> Tensor:
 
 
 def require(updates: Tensor, name: str, f: int, at_least: int) -> None:
-    """Check that ``updates`` is ``(n, d)`` floating point with enough rows, and ``f >= 0``. Raises
-    AggregationError."""
+    """Check that ``updates`` is a floating point tensor ``(n, d)`` with at least ``at_least`` rows,
+    and that f is at least 0. Raises AggregationError."""
     if updates.ndim != 2 or not updates.is_floating_point() or updates.shape[1] == 0:
         raise AggregationError(
             f"{name} takes an (n, d) floating point tensor, got {tuple(updates.shape)} "
@@ -412,7 +414,8 @@ def require(updates: Tensor, name: str, f: int, at_least: int) -> None:
 
 
 def check_rows(updates: Updates, name: str, f: int, at_least: int) -> Rows:
-    """Return the updates, also separate vectors, as ``Rows`` after the checks of ``require``."""
+    """Return the updates (a tensor or separate vectors) as ``Rows``, after the checks of
+    ``require``."""
     if isinstance(updates, Tensor):
         require(updates, name, f, at_least)
     elif not isinstance(updates, Rows):
@@ -424,8 +427,8 @@ def check_rows(updates: Updates, name: str, f: int, at_least: int) -> Rows:
 
 
 def finite(aggregate: Tensor, updates: Updates, name: str) -> Tensor:
-    """Return the aggregate. Raises AggregationError if it is not finite because an update is not;
-    the updates are checked only if the aggregate is not finite."""
+    """Return the aggregate. If it is not finite, check the updates, and raise AggregationError if
+    an update is not finite."""
     if not math.isfinite(float(aggregate.detach().sum())) and not bool(
         torch.isfinite(aggregate).all()
     ):
@@ -437,29 +440,31 @@ DROP = "drop it; its sender then no longer counts towards f"
 
 
 def check_finite(rows: Rows, name: str) -> None:
-    """Raise AggregationError for the first update that is not finite, or too large."""
+    """Raise AggregationError for the first update that is not finite, or has an element beyond
+    ``LARGEST``."""
     for at in range(rows.n):
         if not bool(torch.isfinite(rows.row(at)).all()):
             raise AggregationError(f"{name}: update {at} of {rows.n} is not finite", DROP)
         if is_too_large(rows.row(at)):
             raise AggregationError(
-                f"{name}: update {at} of {rows.n} has a number beyond {LARGEST:g}", DROP
+                f"{name}: update {at} of {rows.n} has an element beyond {LARGEST:g}", DROP
             )
 
 
 def within_reach(rows: Rows, name: str) -> Rows:
-    """Return the rows for a rule on distances: in float64 without numbers beyond ``LARGEST``.
+    """Return the rows for a rule that uses distances, with float64 elements clipped to
+    ``LARGEST``.
 
-    An update with larger numbers counts as being at the largest measurable distance. Raises
-    AggregationError if most updates have them.
+    Clipping leaves an update at the largest distance that can be measured. Raises AggregationError
+    if most updates have elements beyond ``LARGEST``.
     """
     if rows.dtype != torch.float64:
         return rows
     beyond = frozenset(at for at, row in enumerate(rows.vectors) if is_too_large(row))
     if 2 * len(beyond) > rows.n:
         raise AggregationError(
-            f"{name}: {len(beyond)} of {rows.n} updates have numbers beyond {LARGEST:g}, the limit "
-            "of distances",
+            f"{name}: {len(beyond)} of {rows.n} updates have elements beyond {LARGEST:g}, the "
+            "limit of distances",
             "scale them down",
         )
     return (

@@ -1,4 +1,5 @@
-"""Input of a coordinate rule: the values of each coordinate, selected by rank or by nearness."""
+"""Input of a coordinate rule. Its methods select values of each coordinate by rank or by
+distance."""
 
 from __future__ import annotations
 
@@ -19,8 +20,8 @@ from .kernels import Rows
 
 
 class Kept(NamedTuple):
-    """Aggregate ``(d,)``, and the number of coordinates in which each row survived, ``(n,)`` or
-    ``(parts, n)``; None if it was not requested or is not defined."""
+    """Aggregate ``(d,)``, with the survivors. ``survived`` is the number of coordinates in which
+    each row survived, ``(n,)`` or ``(parts, n)``; None if not requested or not defined."""
 
     aggregate: Tensor
     survived: NDArray[np.float64] | None = None
@@ -28,14 +29,14 @@ class Kept(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Columns of n rows, or of weighted sums of them. The sums are computed in blocks and never
-    stored as a whole.
+    """Columns of updates, or of weighted sums of updates. The sums are computed block by block, and
+    are never stored as a whole.
 
     Attributes:
         rows: The updates, followed by points if there are any.
-        matrix: ``(n, rows)``: the weighted sums of rows to use; None means the rows themselves.
-        survivors: The number of equal parts of the columns in which to count survivors; 0 means
-            none.
+        matrix: ``(n, rows)``, the weights of the rows in each sum; None to use the rows themselves.
+        survivors: Number of equal parts of the columns. Survivors are counted in each part; 0 to
+            count none.
     """
 
     rows: Rows
@@ -47,8 +48,8 @@ class Columns:
         return self.rows.n if self.matrix is None else len(self.matrix)
 
     def between(self, low: int, high: int) -> Kept:
-        """Return the mean of the sorted values low..high of each coordinate, both included and
-        counted from 0."""
+        """Sort the values of each coordinate, and return the mean of those with the ranks ``low``
+        to ``high`` (both included, the smallest value has rank 0)."""
         return Kept(
             *kernels.between(
                 self.rows, low, high, count_survivors=self.survivors, matrix=self.matrix
@@ -56,22 +57,22 @@ class Columns:
         )
 
     def nearest(self, count: int, low: int, high: int) -> Kept:
-        """Return the mean of the ``count`` values nearest to the mean of the sorted values
-        low..high; of two equally near values the smaller one."""
+        """Return the mean of the ``count`` values nearest to ``between(low, high)``, for each
+        coordinate. If two values are equally near, the smaller value is used."""
         found = kernels.nearest(
             self.rows, count, around=(low, high), count_survivors=self.survivors, matrix=self.matrix
         )
         return Kept(*found)
 
     def majority(self) -> Kept:
-        """Return the sign that more rows have in each coordinate: 1, -1, or 0."""
+        """Return the sign of most rows in each coordinate: 1 or -1; 0 for a tie."""
         return Kept(
             *kernels.majority(self.rows, count_survivors=self.survivors, matrix=self.matrix)
         )
 
     def each(self, function: Callable[[Tensor], Any], name: str) -> Kept:
-        """Return the result of a function ``(n, c) -> (c,)`` on all coordinates, a cache block at a
-        time."""
+        """Apply a function ``(n, c) -> (c,)`` to all columns, in blocks that fit in the CPU
+        cache."""
         parts = []
         factors = None
         if self.matrix is not None:

@@ -1,9 +1,9 @@
 """Input and output of a Gram rule. The input is the inner products of updates and additional
 points.
 
-Weights over updates and points add up to 1. So the result does not depend on the common reference
-that is subtracted from the rows before the products. Gram matrices of the shards of a vector add
-up, with any reference for each.
+The weights of updates and points add up to 1. So the result does not depend on the reference, a
+vector that is subtracted from all rows before the products are computed. The Gram matrix of a
+vector is the sum of those of its shards, and each shard may have another reference.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from gossip.errors import AggregationError
 
 FloatArray = NDArray[np.float64]
 POINTS = ("origin", "center", "previous", "gradient", "median")
-"""Virtual rows that a rule may request: the zero vector; the local update (gossip); the last
-aggregate; the judge's gradient; the median of each coordinate, which costs a further read of the
+"""Additional rows that a rule may request: the zero vector; the local update (gossip); the last
+aggregate; the judge's gradient; the median of each coordinate, which needs another pass over the
 updates."""
 GIVEN = ("center", "previous", "gradient")
-"""Points that are passed as arguments."""
+"""Points that a caller passes as arguments."""
 OUTLYING_MAX = float(np.finfo(np.float32).max)
 
 
 def read_points(points: Sequence[str]) -> tuple[tuple[str, ...], frozenset[str]]:
-    """Return the names of points, and those with a ``?`` after them, which are optional. Raises
-    AggregationError: There is no such point."""
+    """Return the names of all points, and of the optional points, which are written with a ``?``.
+    Raises AggregationError: There is no such point."""
     plain = tuple(point.removesuffix("?") for point in points)
     for point in plain:
         if point not in POINTS:
@@ -43,12 +43,12 @@ class Gram:
     """Inner products of n updates and some points, after subtraction of a common reference.
 
     Attributes:
-        products: ``(m, m)``; first the n updates, then ``points`` in their order.
+        products: ``(m, m)``. The rows are the n updates, followed by ``points`` in their order.
         n: Number of rows that are updates.
         points: Names of the other rows.
         resolution: The distance that rounding alone can cause between equal updates.
-        precision: Relative rounding of the products. A distance not above it counts as zero, so
-            that equal rows are equal.
+        precision: Relative rounding error of the products. A squared distance within this error is
+            set to 0, so that equal rows have the distance 0.
     """
 
     products: FloatArray
@@ -56,11 +56,12 @@ class Gram:
     points: tuple[str, ...] = ()
     resolution: float = 0.0
     precision: float = 0.0
-    # cached at the first request
+    # Squared distances between updates, computed at the first request.
     _apart: list[FloatArray] = field(default_factory=list, init=False, repr=False, compare=False)
 
     def __add__(self, other: Gram) -> Gram:
-        """Return the Gram matrix of the columns of both, which have the same updates and points."""
+        """Return the Gram matrix of the columns of both shards. Both must have the same updates and
+        points."""
         if not isinstance(other, Gram) or (self.n, self.points) != (other.n, other.points):
             raise AggregationError(
                 f"shards do not fit: {self.n} updates with {self.points}, and {other}"
@@ -76,19 +77,19 @@ class Gram:
         return point in self.points
 
     def at(self, point: str) -> int:
-        """Return the row of a point. ``previous`` is the origin as long as there is no last
-        aggregate."""
+        """Return the row index of a point. Until there is a last aggregate, ``previous`` is the
+        origin."""
         if point == "previous" and point not in self.points:
             point = "origin"
         if point not in self.points:
             raise AggregationError(
                 f"there is no point {point!r} among {self.points}",
-                "name it: @gram_rule(points=(...,))",
+                "request it: @gram_rule(points=(...,))",
             )
         return self.n + self.points.index(point)
 
     def only(self, point: str) -> FloatArray:
-        """Return ``(m,)``: all weight on one point."""
+        """Return ``(m,)``: weight 1 for ``point``, 0 for all other rows."""
         weights = np.zeros(len(self.products))
         weights[self.at(point)] = 1.0
         return weights
@@ -100,7 +101,7 @@ class Gram:
         return weights
 
     def full(self, weights: ArrayLike) -> FloatArray:
-        """Return ``(m,)``: the weights, padded with zeros for the points if they are ``(n,)``."""
+        """Return weights ``(m,)``. Weights ``(n,)`` are padded with zeros for the points."""
         given = np.asarray(weights, dtype=np.float64)
         if given.shape == (self.n,):
             return np.concatenate([given, np.zeros(len(self.points))])
@@ -122,11 +123,11 @@ class Gram:
             apart[apart <= self.precision * sums] = 0.0
             apart.reshape(-1)[:: self.n + 1] = 0.0  # the diagonal
             self._apart.append(apart)
-        return self._apart[0].copy()  # a rule may write into it
+        return self._apart[0].copy()  # because a rule may write into the result
 
     def with_equal_twins(self) -> Gram:
-        """Return the matrix in which each row that equals an earlier one has the products of that
-        row, so that equal rows tie to the last bit."""
+        """Return the matrix in which equal rows have the products of the first of them, so that
+        their scores have the same bits."""
         equal = self.squared_distances() == 0
         # If true, the only zero distances are those of each row to itself.
         if np.count_nonzero(equal) == self.n:
@@ -135,18 +136,18 @@ class Gram:
         return replace(self, products=self.products[np.ix_(order, order)])
 
     def distances_to(self, what: ArrayLike | str) -> FloatArray:
-        """Return ``(n,)``: distance of each update to a point, by name, or to a weighted sum of
-        updates and points."""
+        """Return ``(n,)``: distance of each update to ``what``, the name of a point or the weights
+        of a sum of updates and points."""
         return np.asarray(np.sqrt(self.squares_to(what)[0]))
 
     def nearest_to(self, what: ArrayLike | str) -> list[int]:
-        """Return all updates, sorted by distance to the point ``what``. Two distances that differ
-        only by rounding are equal, and keep their order."""
+        """Return the indices of all updates, sorted by their distance to ``what`` (as for
+        ``distances_to``). Updates whose distances differ only by rounding keep their order."""
         return ascending(*self.squares_to(what))
 
     def squares_to(self, what: ArrayLike | str) -> tuple[FloatArray, FloatArray]:
-        """Return ``(n,)`` twice: squared distances to an argument of ``distances_to``, and the
-        rounding error of each."""
+        """Return the squared distances to ``what`` (as for ``distances_to``), and their rounding
+        errors, both ``(n,)``."""
         own = self.products.diagonal()[: self.n]
         if isinstance(what, str):
             at = self.at(what)
@@ -157,11 +158,11 @@ class Gram:
             center = max(0.0, float(weights @ along))
         apart = own - 2 * along[: self.n] + center
         apart[apart <= self.precision * (own + center)] = 0.0
-        # All distances contain the rounding error of the center's square.
+        # Without the rounding error of the center's square, which is the same in all distances.
         return apart, self.precision * (own + 2 * np.sqrt(np.maximum(own, 0.0)) * math.sqrt(center))
 
     def between(self, one: ArrayLike, other: ArrayLike) -> float:
-        """Return the distance of two weighted sums."""
+        """Return the distance between two weighted sums of updates and points."""
         difference = self.full(one) - self.full(other)
         return math.sqrt(max(0.0, float(difference @ self.products @ difference)))
 
@@ -186,8 +187,8 @@ class Gram:
         return self.between(self.only(point), self.only("origin"))
 
     def mixed(self, matrix: FloatArray) -> Gram:
-        """Return the Gram matrix of ``(k, n + points)`` weighted sums of these rows, with the same
-        points."""
+        """Return the Gram matrix of k weighted sums of these rows, with the same points.
+        ``matrix``: the weights, ``(k, n + points)``."""
         count, beside = len(matrix), len(self.points)
         whole = np.zeros((count + beside, len(self.products)))
         whole[:count, : matrix.shape[1]] = matrix
@@ -195,7 +196,7 @@ class Gram:
         return replace(self, products=whole @ self.products @ whole.T, n=count)
 
     def rows(self, chosen: Sequence[int]) -> Gram:
-        """Return the Gram matrix of some of the updates, in this order, with the same points."""
+        """Return the Gram matrix of the updates ``chosen``, in this order, with the same points."""
         kept = [*chosen, *range(self.n, len(self.products))]
         return replace(self, products=self.products[np.ix_(kept, kept)], n=len(chosen))
 
@@ -205,12 +206,12 @@ class Decision:
     """Decision of a Gram rule about a Gram matrix.
 
     Attributes:
-        weights: ``(n,)`` or ``(n + points,)``: the aggregate is this sum of updates and points.
-            They add up to 1; weight on the origin adds nothing to the aggregate.
+        weights: ``(n,)`` or ``(n + points,)``: weights of updates and points in the aggregate. They
+            add up to 1; weight on the origin adds nothing to the aggregate.
         outlyingness: ``(n,)``; None means the distance to the aggregate in units of the typical
-            one.
-        shares: ``(n,)``: the share to report for each update if its weight does not show it, as for
-            a rescaled update. None means its share of the weights.
+            distance.
+        shares: ``(n,)``: the reported share of each update, for a rule whose weights are not shares
+            because it rescales updates. None means the weights divided by their sum.
     """
 
     weights: FloatArray
@@ -219,8 +220,8 @@ class Decision:
 
 
 def middle_of(values: FloatArray) -> Any:
-    """Return the median along the last axis. For a few numbers it takes a tenth of the time of
-    ``numpy.median``, which checks for NaN."""
+    """Return the median along the last axis. For a few values this takes a tenth of the time of
+    ``numpy.median``, which also checks for NaN."""
     ordered, count = np.sort(values, axis=-1), values.shape[-1]
     low, high = ordered[..., (count - 1) // 2], ordered[..., count // 2]
     return low + 0.5 * (high - low) if count % 2 == 0 else high
@@ -229,8 +230,8 @@ def middle_of(values: FloatArray) -> Any:
 def in_typical(
     distances: FloatArray, floor: float = 0.0, typical: float | None = None
 ) -> FloatArray:
-    """Return distances in units of the median, or of ``typical``. If that unit is not above
-    ``floor``, each is at least 1."""
+    """Return the distances divided by their median, or by ``typical``. If that divisor is not above
+    ``floor``, they are divided by ``floor``, and each result is at least 1."""
     unit = float(middle_of(distances)) if typical is None else typical
     if unit > floor:
         return np.minimum(distances / unit, OUTLYING_MAX)
@@ -240,11 +241,11 @@ def in_typical(
 
 
 def ascending(scores: ArrayLike, rounding: ArrayLike = 0.0) -> list[int]:
-    """Return rows by ascending score; equal scores keep their order.
+    """Return row indices by ascending score. Rows with equal scores keep their order.
 
-    ``rounding``: possible error of each score or of all, in either direction. Scores that differ by
-    no more than the errors of both are equal. Otherwise shards, kernels and machines would not
-    agree on the first row.
+    ``rounding``: largest error of each score, or of all scores. Scores that differ by no more than
+    the sum of their errors count as equal. Otherwise the order of nearly equal rows would depend on
+    the kernel and the machine.
     """
     given = np.asarray(scores, dtype=np.float64)
     order = np.argsort(given, kind="stable")

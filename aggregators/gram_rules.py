@@ -1,13 +1,13 @@
 """Rules that need only inner products. They read the updates twice: for the products and for the
 weighted sum.
 
-A ``GramRule`` is called like any rule. Servers of a vector that is cut in shards call its three
-steps separately:
+A ``GramRule`` is called like any rule. If updates are cut into shards, the servers of the shards
+call its three steps separately:
 
-    gram = sum of rule.statistics(part) over the shards  each from its own columns; all add up in
-                                                         the same order
-    decision = rule.decide(gram, f=2)                    the same everywhere, because it depends on
-                                                         nothing else
+    gram = sum of rule.statistics(part) over the shards  each part by its own server; the sum in a
+                                                         fixed order
+    decision = rule.decide(gram, f=2)                    the same on every server, because only
+                                                         ``gram`` determines it
     part of the aggregate = rule.combine(part, decision)
 """
 
@@ -45,10 +45,12 @@ from .gram import GIVEN, Decision, FloatArray, Gram, in_typical, middle_of, read
 from .kernels import Rows, check_stored, middle, tensor_of
 from .numbers import whole
 
-# Columns sampled to choose the reference: few, so that it costs little beside a pass.
+# Number of columns sampled to choose the reference: few, so that the choice costs much less than a
+# pass over all columns.
 SAMPLE_COLUMNS = 1024
 SAMPLE_PIECES = 8
-FAR = 4.0  # farther references lose digits (times the best row)
+# A reference farther from most rows than this multiple of the best row's distance loses digits.
+FAR = 4.0
 ATTEMPTS = 3
 
 
@@ -62,8 +64,8 @@ class GramDeclarations(Declarations, total=False):
 
 
 class GramRule(Rule):
-    """Rule on a ``Gram``. Additional ``points`` are passed as arguments; ``?`` marks an optional
-    one."""
+    """Rule that decides from a ``Gram``. Its ``points`` are additional arguments; ``?`` after a
+    name marks an optional point."""
 
     takes_rows = True
 
@@ -103,9 +105,9 @@ class GramRule(Rule):
 
     @property
     def by_sums(self) -> GramRule | None:
-        """This rule, if it needs only sums of the shards' statistics (``ShardedRule``). From the
-        trainer it needs at most the judge's gradient, of which each server uses its own columns.
-        Its aggregate is a weighted sum of the columns."""
+        """This rule, if the sum of the shards' statistics is enough for its decision
+        (``ShardedRule``), or else None. The aggregate then is a weighted sum, and the trainer
+        provides at most the judge's gradient, of which each server uses its own columns."""
         beside = set(self.points) - self.optional
         adds_up = (
             self.last_step is None
@@ -120,7 +122,7 @@ class GramRule(Rule):
         reference: Tensor | None = None,
         **points: Tensor | None,
     ) -> Gram:
-        """Return the statistics of these columns that ``decide`` needs.
+        """Return the statistics that ``decide`` needs, from these columns.
 
         Args:
             updates: ``(n, d)`` or n vectors: all columns, or those of a shard.
@@ -134,7 +136,7 @@ class GramRule(Rule):
     def gram_of(
         self, rows: Rows, vectors: Mapping[str, Tensor], reference: Tensor | None = None
     ) -> Gram:
-        """Return the statistics with the points from ``vectors_of``."""
+        """Return the statistics of the rows and of ``vectors``, a result of ``vectors_of``."""
         gram = (
             plain_statistics(rows, vectors)
             if self.about_origin
@@ -143,9 +145,10 @@ class GramRule(Rule):
         return self.finite(gram, rows)
 
     def finite(self, gram: Gram, rows: Rows) -> Gram:
-        """Return the Gram matrix. Raises AggregationError for a non-finite update, which is
-        detected by its square at no cost."""
-        if not float(gram.products.trace()) < CUT_SQUARE:  # an infinity was cut to the factor
+        """Return the Gram matrix. Raises AggregationError if an update is not finite. The squares
+        in the matrix show this at no cost."""
+        # Infinite elements were clipped to HUGE_FACTOR.
+        if not float(gram.products.trace()) < CUT_SQUARE:
             check_finite(rows, self.name)
         return gram
 
@@ -164,13 +167,13 @@ class GramRule(Rule):
         return Decision(weights, outlyingness, shares)
 
     def _twinned(self, gram: Gram) -> Gram:
-        """Return the Gram matrix with the same products for equal rows. Around the origin equal
-        rows cannot be found, because rounding hides small distances."""
+        """Return ``gram.with_equal_twins()``, or ``gram`` itself if no reference was subtracted:
+        rounding then hides small distances, so equal rows cannot be found."""
         return gram if self.about_origin else gram.with_equal_twins()
 
     def _checked(self, gram: Gram, options: Mapping[str, Any]) -> Decision:
-        """Return the function's decision about a Gram matrix, with weights for all rows that add up
-        to 1."""
+        """Call the function, check that the weights add up to 1, and return its decision with a
+        weight for each row."""
         whole(self.name, "f", options.get("f", 0))
         result = self.function(gram, **options)
         decision = (
@@ -180,7 +183,7 @@ class GramRule(Rule):
         )
         weights = gram.full(decision.weights)
         total = float(weights.sum())
-        # If weights are not finite, neither is their sum.
+        # This also detects weights that are not finite, because then their sum is not finite.
         if (
             not abs(total - 1) <= 1e-6
             and not abs(total - 1) <= 1e-6 * float(np.abs(weights).sum()) < math.inf
@@ -195,8 +198,8 @@ class GramRule(Rule):
         """Return ``(d,)``: the aggregate of these columns with the weights of a decision.
 
         Args:
-            options: Points as for ``statistics``; for a rule with a last step also its options,
-                such as ``f``.
+            options: Points as for ``statistics``; if the rule has a last step, also the options of
+                that step, such as ``f``.
         """
         rows = within_reach(Rows.of(updates), self.name)
         vectors = self.vectors_of(rows, options)
@@ -211,8 +214,8 @@ class GramRule(Rule):
         options: Mapping[str, Any],
         survivors: bool = False,
     ) -> Kept:
-        """Return the aggregate with final weights. The updates are combinations ``matrix`` of the
-        rows; None means the rows themselves."""
+        """Return the aggregate with these weights. ``matrix``: weights of the rows in each update;
+        None if the updates are the rows themselves."""
         n = rows.n if matrix is None else len(matrix)
         if self.last_step is None:
             if matrix is not None:
@@ -260,8 +263,8 @@ class GramRule(Rule):
         given: Mapping[str, Any],
         wanted: frozenset[str] | None = None,
     ) -> dict[str, Tensor]:
-        """Return the points of this rule by name, in its order. ``wanted``: names of the points to
-        return; None means all."""
+        """Return the vectors of the rule's points by name, in the order of ``points``. ``wanted``:
+        names of the points to return; None means all."""
         vectors: dict[str, Tensor] = {}
         for point in self.points if wanted is None else filter(wanted.__contains__, self.points):
             value = given.get(point)
@@ -281,14 +284,15 @@ class GramRule(Rule):
 
 
 def outlyingness_about(gram: Gram, weights: FloatArray, f: int) -> FloatArray:
-    """Return ``(n,)``: distances to a weighted sum, in units of the typical one."""
+    """Return ``(n,)``: distance of each update to a weighted sum, in units of the typical
+    distance."""
     distances = gram.distances_to(weights)
     return in_typical(distances, gram.resolution, typical(distances, f))
 
 
 def surviving_shares(decision: Decision, kept: Kept, n: int) -> FloatArray:
-    """Return ``(n,)``: the share of each of n rows, by the coordinates in which it survived if
-    these were counted."""
+    """Return ``(n,)``: the shares of the rows. They are proportional to the numbers of coordinates
+    in which the rows survived, or are the decision's shares if survivors were not counted."""
     if kept.survived is None:
         return np.asarray(decision.shares)
     shares = np.zeros(n)
@@ -297,7 +301,7 @@ def surviving_shares(decision: Decision, kept: Kept, n: int) -> FloatArray:
 
 
 def verdict_of(aggregate: Tensor, decision: Decision) -> Verdict:
-    """Return the verdict with a decision that ``GramRule.decide`` has completed."""
+    """Return the verdict for a decision of ``GramRule.decide``, in which no field is None."""
     shares, outlyingness = np.asarray(decision.shares), np.asarray(decision.outlyingness)
     return Verdict(aggregate, torch.from_numpy(shares), torch.from_numpy(outlyingness))
 
@@ -307,8 +311,8 @@ def _points(vectors: Mapping[str, Tensor]) -> list[Tensor | None]:
 
 
 def typical(distances: FloatArray, f: int) -> float:
-    """Return the median distance, or the (n - f)-th smallest if that is smaller. An honest update
-    is at least as far."""
+    """Return the median distance, or the (n - f)-th smallest if that is smaller. At least one
+    honest update has such a distance or a larger one."""
     ordered, count = np.sort(distances), len(distances)
     return min(
         float(ordered[(count - 1) // 2] + ordered[count // 2]) / 2,
@@ -317,7 +321,7 @@ def typical(distances: FloatArray, f: int) -> float:
 
 
 def checked_point(name: str, point: str, value: Tensor | NDArray[Any], rows: Rows) -> Tensor:
-    """Return a point in the dtype of the rows. Raises AggregationError."""
+    """Check a point, and return it in the dtype of the rows. Raises AggregationError."""
     value = value.detach() if isinstance(value, Tensor) else tensor_of(np.asarray(value))
     check_stored(value, f"{name}: updates and {point}")
     if not value.is_floating_point():
@@ -339,7 +343,8 @@ def checked_point(name: str, point: str, value: Tensor | NDArray[Any], rows: Row
     moved = value.to(rows.dtype)
     if is_too_large(moved):
         raise AggregationError(
-            f"{name} cannot rank updates: {point} has a number beyond {LARGEST:g}", "scale it down"
+            f"{name} cannot rank updates: {point} has an element beyond {LARGEST:g}",
+            "scale it down",
         )
     if rows.dtype != value.dtype and not bool(torch.isfinite(moved).all()):
         raise AggregationError(f"{name}: {point} does not fit into the {rows.dtype} of the updates")
@@ -349,8 +354,8 @@ def checked_point(name: str, point: str, value: Tensor | NDArray[Any], rows: Row
 def with_points(
     rows: Rows, vectors: Mapping[str, Tensor], matrix: FloatArray
 ) -> tuple[Rows, FloatArray]:
-    """Return the rows with the points that have a weight in ``matrix`` (the origin adds nothing),
-    and the matrix without the others."""
+    """Return the rows followed by the points that have a weight in ``matrix``, and the matrix
+    without the columns of other points. The origin is left out, because it adds nothing."""
     used = [
         (at, vector)
         for at, (point, vector) in enumerate(vectors.items(), rows.n)
@@ -363,8 +368,8 @@ def with_points(
 
 
 def combined(rows: Rows, vectors: Mapping[str, Tensor], weights: FloatArray) -> Tensor:
-    """Return ``(d,)``: the weighted sum of updates and points. A row with the weight 1 is returned
-    bit for bit."""
+    """Return ``(d,)``: the weighted sum of updates and points. If one row has all the weight, that
+    row is returned bit for bit."""
     every, factors = (
         with_points(rows, vectors, weights[None])
         if any(point != "origin" for point in vectors)
@@ -380,18 +385,18 @@ def combined(rows: Rows, vectors: Mapping[str, Tensor], weights: FloatArray) -> 
 
 
 def statistics(rows: Rows, vectors: Mapping[str, Tensor], reference: Tensor | None = None) -> Gram:
-    """Return the Gram matrix around a reference near most rows, so that products are no larger than
-    the distances require.
+    """Return the Gram matrix after subtraction of a reference near most rows, so that products are
+    small and distances are precise.
 
-    The default reference is estimated from a few columns. The Gram matrix shows whether it is far
-    from most rows; then the pass is repeated. So attacks on these columns cost time, but no
-    precision.
+    By default the reference is a row, chosen by a few columns. If the Gram matrix shows that this
+    row is far from most others, the pass is repeated with another row. So an attack on the sampled
+    columns costs time, but no precision.
     """
     guessed = reference is None
     if reference is None:
         reference = vectors.get("center", vectors.get("median"))
     if reference is None:
-        # With few numbers, another pass costs less than a choice.
+        # For small updates, a second pass costs less than the choice of a reference.
         reference = rows.row(_central_row(_sample(rows)) if rows.n * rows.d >= kernels.SMALL else 0)
     for _ in range(ATTEMPTS):
         resolution = 4 * float(torch.finfo(rows.dtype).eps) * norm(reference)
@@ -412,8 +417,8 @@ def statistics(rows: Rows, vectors: Mapping[str, Tensor], reference: Tensor | No
 
 
 def plain_statistics(rows: Rows, vectors: Mapping[str, Tensor]) -> Gram:
-    """Return the Gram matrix around the origin. Norms and directions keep their precision, small
-    distances do not."""
+    """Return the Gram matrix without subtraction of a reference. Norms and directions are precise,
+    small distances are not."""
     products = kernels.gram(rows, None, _points(vectors))
     length = float(np.sqrt(middle_of(products.diagonal()[: rows.n])))
     return Gram(
@@ -426,12 +431,12 @@ def plain_statistics(rows: Rows, vectors: Mapping[str, Tensor]) -> Gram:
 
 
 def precision_of(dtype: torch.dtype) -> float:
-    """Return the relative rounding of inner products of rows of this dtype."""
+    """Return the relative rounding error of inner products of rows of this dtype."""
     return 4 * float(torch.finfo(torch.float64 if dtype == torch.float64 else torch.float32).eps)
 
 
 def _sample(rows: Rows) -> FloatArray:
-    """Return ``(n, columns)`` float64: some columns, evenly spread."""
+    """Return a sample of the columns, in a few evenly spaced pieces: ``(n, columns)`` float64."""
     d = rows.d
     if d <= SAMPLE_COLUMNS:
         pieces = [slice(0, d)]
@@ -444,7 +449,8 @@ def _sample(rows: Rows) -> FloatArray:
 
 
 def _central_row(sample: FloatArray) -> int:
-    """Return the row with the least median distance to the others; the first of equal rows."""
+    """Return the index of the row with the least median distance to the others; for equal distances
+    the first."""
     # numpy's product would wake threads that compete with torch's.
     columns = torch.from_numpy(sample)
     apart = Gram((columns @ columns.T).numpy(), len(sample)).squared_distances()
@@ -452,7 +458,8 @@ def _central_row(sample: FloatArray) -> int:
 
 
 def _nearer_row(gram: Gram) -> int | None:
-    """Return a better row as reference if the present one is far from most rows, or else None."""
+    """Return the index of a better row for the reference, or None if the present reference is not
+    far from most rows."""
     radius = float(middle_of(gram.products.diagonal()[: gram.n]))
     medians = middle_of(gram.squared_distances())
     best = int(np.argmin(medians))
@@ -471,15 +478,14 @@ def gram_rule(
     """Make a rule from a function ``(gram: Gram, *, f, ...) -> weights or Decision``.
 
     Args:
-        name, at_least, at_least_centered, translation, scale, robust: As for ``rule``. The bound is
-            checked before every call.
-        absolute: Options in units of the updates: with one of them, the rule is not scale
-            equivariant.
-        about_origin: Whether it uses lengths and directions, not distances. Then no reference is
-            subtracted from the updates.
-        points: Points in ``POINTS``; ``?`` after one marks it optional (``gram.has``). All except
-            origin and median are arguments of the rule.
-        last_step: Function of the columns of the updates with a weight, if the aggregate is not
-            their weighted sum.
+        name, at_least, at_least_centered, translation, scale, robust: As for ``rule``. The number
+            of updates is checked before every call.
+        absolute: Options in units of the updates. If one is set, the rule is not scale equivariant.
+        about_origin: Whether the rule uses lengths and directions, not distances. Then no reference
+            is subtracted from the updates.
+        points: Names from ``POINTS``; ``?`` after a name marks an optional point (``gram.has``).
+            All points except origin and median are arguments of the rule.
+        last_step: Function that aggregates the columns of the updates with a nonzero weight. By
+            default the aggregate is the weighted sum.
     """
     return partial(GramRule, **declared) if function is None else GramRule(function, **declared)

@@ -1,4 +1,4 @@
-"""Checks of numbers that are options: their type and their range. Torch is not imported."""
+"""Checks of numeric options: their type and their range. This module does not import torch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 from gossip.errors import AggregationError, ConfigError
 
 Range: TypeAlias = "tuple[str, Callable[[float], bool]]"
-"""Description of a range, and whether a number is in it."""
+"""Description of a range, and the function that checks whether a number is in it."""
 FINITE: Range = ("finite", math.isfinite)
 POSITIVE: Range = ("above 0 and finite", lambda value: 0 < value < math.inf)
 NOT_NEGATIVE: Range = ("at least 0 and finite", lambda value: 0 <= value < math.inf)
@@ -21,7 +21,7 @@ RADIUS: Range = ("above 0", lambda value: value > 0)
 
 def whole(name: str, what: str, value: Any, least: int | None = None) -> int:
     """Return the value as an int. Raises AggregationError if it is not an integer, or below
-    ``least``; 2.0 is no integer, because it may be a rounded result."""
+    ``least``. A float such as 2.0 is rejected, because it may be a rounded result."""
     try:
         found = operator.index(value)
     except TypeError:
@@ -32,13 +32,13 @@ def whole(name: str, what: str, value: Any, least: int | None = None) -> int:
 
 
 def number(name: str, what: str, value: Any, allowed: Range = FINITE) -> float:
-    """Return the value as a float. Raises AggregationError if it is not a number, or out of range;
-    a text with a number is not a number."""
+    """Return the value as a float. Raises AggregationError if it is not a number, or out of range.
+    A string is rejected even if it contains a number."""
     try:
         if isinstance(value, str | bytes):
             raise TypeError
         found = float(value)
-    except (TypeError, ValueError, RuntimeError):  # the last from a tensor of several numbers
+    except (TypeError, ValueError, RuntimeError):  # RuntimeError: a tensor with several elements
         raise AggregationError(f"{name}: {what} must be a number, not {value!r}") from None
     words, fine = allowed
     if not fine(found):
@@ -50,9 +50,10 @@ def number(name: str, what: str, value: Any, allowed: Range = FINITE) -> float:
 
 
 def read_number(owner: str, key: str, text: str, allowed: Range) -> float:
-    """Return the value of an option. ``owner``: name of its sender or step, for the message.
+    """Read the value of an option. ``owner``: name of the sender or step that has the option, for
+    the message.
 
-    Raises: ConfigError: It cannot be read or is out of range.
+    Raises: ConfigError: The text is not a number, or the number is out of range.
     """
     try:
         value = float(text)

@@ -1,12 +1,12 @@
-"""Finds rules by name: built in, registered, or from an entry point, a module or a file.
+"""Loads rules by name: built in, registered, or from an entry point, a module or a file.
 
     suspicion                   a name from ``names()``; trimmed-mean and trimmed_mean are the same
-    multi_krum:m=3,f=1          with options, typed by the rule's signature
-    my_rules.py:my_rule         a function in a file, relative to the working directory
-    package.module:my_rule:k=2  a function in an importable module, with a dot or without
-    bucketing:s=2+nnm+krum      pre-aggregations and, last, a rule; each of them as above
+    multi_krum:m=3,f=1          with options, whose types are those of the rule's signature
+    my_rules.py:my_rule         a function in a file; the path is relative to the working directory
+    package.module:my_rule:k=2  a function in a module; the module's name need not have a dot
+    bucketing:s=2+nnm+krum      pre-aggregations, then a rule; each part is written as above
 
-The names are available without importing torch, so that ``--help`` is quick.
+The names are available without an import of torch, so that ``--help`` is quick.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 ENTRY_POINTS = "gossip.aggregators"
 TRIED_COORDINATES = 8
 _NEVER_OPTIONS = frozenset({"center", "previous", "evaluate", "gradient"})
-"""Tensors and functions, which only the runtime has."""
+"""Parameters that are never options: tensors and functions that only the runtime has."""
 
 _FAMILIES = {
     "means": ("mean",),
@@ -58,13 +58,13 @@ _registered: dict[str, Rule | PreAggregation] = {}
 
 @dataclass(frozen=True, slots=True)
 class BoundRule:
-    """Rule with its options, for a node to run.
+    """Rule with values for its options, as a node runs it.
 
     Attributes:
         name: The rule's name, without options.
-        spec: The argument of ``load``, which returns the same rule again in any process with the
-            same files.
-        options: Options of the spec; they override arguments of the runtime (``f=1``).
+        spec: Argument of ``load``. It loads the same rule in every process with the same files.
+        options: Options in the spec. They override arguments of the runtime: ``f=1`` overrides
+            the run's f.
     """
 
     name: str
@@ -84,14 +84,14 @@ class BoundRule:
 
     @property
     def judges_directions(self) -> bool:
-        """Whether it compares updates with the judge's gradient. Then different data of a peer do
-        not make its updates stand out. Under a rule on the loss, such as Zeno, updates from rare
-        data also stand out."""
+        """Whether the rule compares updates with the judge's gradient. Then a peer's update does
+        not stand out only because its data differ from the others'. Under a rule that uses the loss
+        (Zeno), updates from rare data stand out too."""
         return "gradient" in self.needs
 
     @property
     def needs_center(self) -> bool:
-        """Whether it needs the local update, which only gossip topologies have."""
+        """Whether the rule needs the local update, which only gossip topologies have."""
         center = self.rule.parameters.get("center")
         return center is not None and center.default is inspect.Parameter.empty
 
@@ -101,12 +101,13 @@ class BoundRule:
 
     @property
     def by_pointer(self) -> bool:
-        """Whether it takes separate vectors; otherwise they are stacked first."""
+        """Whether the rule reads separate vectors where they are; otherwise they are stacked
+        first."""
         return self.rule.takes_rows or not self.rule.whole_vector
 
     @property
     def cross_shard(self) -> bool:
-        """Whether its updates may be cut in shards that decide together."""
+        """Whether updates may be cut into shards whose servers make one decision together."""
         return self.rule.by_sums is not None
 
     @property
@@ -115,30 +116,30 @@ class BoundRule:
 
     @property
     def robust(self) -> bool:
-        """Whether it declares a bound on the distance by which attackers move the aggregate."""
+        """Whether the rule declares a bound on how far attackers can move the aggregate."""
         return bool(self.rule.robust)
 
     @property
     def from_rows(self) -> RowFunction | None:
-        """The rule's function for separate rows; None if there is no bound, or the rule has
-        options."""
+        """The rule's function for separate rows (``Rule.of_rows``). None if there is no such
+        function, or if options are set."""
         return None if self.options else self.rule.from_rows
 
     def at_least(self, f: int, *, centered: bool = False) -> int:
-        """Return the smallest number of updates for f Byzantine peers (or for the ``f`` of the
-        options); ``centered``: with a trusted own row."""
+        """Return the smallest number of updates for f Byzantine peers; an ``f`` in the options
+        takes precedence. ``centered``: whether the local update is trusted."""
         return self.rule.least(
             int(self.options.get("f", f)), centered=centered, options=self.options
         )
 
     def check(self, f: int, n: int, *, centered: bool = False) -> None:
-        """Reject a rule that would fail in the first round, by a trial on n synthetic updates.
+        """Try the rule on n synthetic updates, and reject it if it would fail in the first round.
 
-        An exception that is not a ConfigError is only logged: a rule of another author may need
-        vectors of a certain length, which is not known yet.
+        An exception that is not a ConfigError is only logged: a third-party rule may need vectors
+        of a certain length, and the length is not known yet.
 
         Raises:
-            TooFewUpdates: It takes more than n updates to tolerate f Byzantine peers.
+            TooFewUpdates: The rule needs more than n updates to tolerate f Byzantine peers.
             ConfigError: An option covers fewer than f Byzantine peers, or is out of range.
         """
         import torch
@@ -179,10 +180,10 @@ class BoundRule:
             log.info("rule cannot be tried: rule=%s reason=%s", self.name, why)
 
     def check_model_differences(self) -> None:
-        """Reject a rule that cannot take model differences as updates.
+        """Reject a rule that cannot aggregate model differences.
 
-        Raises: ConfigError: It rescales updates to the length of the judge's gradient
-            (``lengths``).
+        Raises: ConfigError: The rule rescales updates to the length of the judge's gradient
+            (option ``lengths``).
         """
         stages = _stages(self.spec)
         last = load(stages[-1]) if len(stages) > 1 else self
@@ -193,40 +194,41 @@ class BoundRule:
         if "lengths" not in last.options:
             spec = f"{spec.rstrip().rstrip(':')}{',' if last.options else ':'}lengths=updates"
         raise ConfigError(
-            f"the rule {self.name} makes updates as long as the judge's gradient, and with local "
-            "steps or an outer step they are model differences of another length",
+            f"the rule {self.name} makes updates as long as the judge's gradient; with local steps "
+            "or an outer step, updates are model differences, which have another length",
             f"write {spec}",
         )
 
     def explain(self, updates: Updates, **available: Any) -> Verdict:
-        """Run the rule with the arguments that it names.
+        """Run the rule with the available arguments that it has as parameters.
 
         Args:
             updates: ``(n, d)``, one row per peer, all finite; or n vectors.
-            available: Arguments of ``base.AVAILABLE`` that the caller has; None if it has not.
+            available: Values of the arguments in ``base.AVAILABLE``; None for an argument that the
+                caller does not have.
         Raises: ConfigError: The rule needs an argument that the caller does not have.
         """
         return self.rule.explain(updates, **self.chosen(available))
 
     def measure(self, updates: Updates, start: int, **available: Any) -> tuple[float, ...]:
-        """Return the outlyingness of the updates from index ``start``, those of peers in
-        quarantine, as if they counted. Empty if the rule fails on them, because these updates may
-        be invalid.
+        """Return the outlyingness of ``updates[start:]``, which come from peers in quarantine. The
+        rule treats them like the other updates. If the rule fails, the result is empty, because
+        these updates may be invalid.
 
         Args:
             updates, available: As for ``explain``.
         """
         try:
             return tuple(self.rule.measure(updates, start, **self.chosen(available)).tolist())
-        except Exception:  # noqa: BLE001 - an update in quarantine must not end a round
+        except Exception:  # noqa: BLE001 - an update of a quarantined peer must not end a round
             return ()
 
     def __call__(self, updates: Updates, **available: Any) -> Tensor:
         return self.rule(updates, **self.chosen(available))
 
     def chosen(self, available: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the arguments of a call. Raises ConfigError: The rule needs an argument that the
-        caller does not have."""
+        """Return the arguments for a call of the rule. Raises ConfigError: The rule needs an
+        argument that the caller does not have."""
         needs = self.rule.needs
         chosen = {
             key: value for key, value in available.items() if key in needs and value is not None
@@ -245,24 +247,24 @@ class BoundRule:
 
 
 CENTER_HINT = (
-    "only gossip topologies have an own update to start from; use one of them, or another rule"
+    "only gossip topologies have a local update to start from; use such a topology, or another rule"
 )
 _WHERE_FROM = {
     "center": CENTER_HINT,
-    "previous": "give it the default None: there is none in the first round",
+    "previous": "give it the default None: the first round has no last aggregate",
     "evaluate": (
-        "the trainer has no loss to evaluate: give one to peer.prepare, or use a rule that needs "
-        "none"
+        "the trainer has no loss to evaluate: pass a loss to peer.prepare, or use a rule that "
+        "needs no loss"
     ),
     "gradient": (
-        "the trainer has no loss to evaluate: give one to peer.prepare, or use a rule that needs "
-        "none"
+        "the trainer has no loss to evaluate: pass a loss to peer.prepare, or use a rule that "
+        "needs no loss"
     ),
 }
 
 
 def names() -> tuple[str, ...]:
-    """Return all rules that ``load`` finds by name alone, ascending."""
+    """Return the names of all rules that ``load`` finds without a path, ascending."""
     others = {*_BUILT_IN, *_registered, *_entry_points()}
     return tuple(
         sorted(
@@ -274,8 +276,8 @@ def names() -> tuple[str, ...]:
 
 
 def pre_aggregations() -> tuple[str, ...]:
-    """Return all pre-aggregations with a name, ascending. Those of entry points are among ``names``
-    until they are loaded."""
+    """Return the names of all pre-aggregations, ascending. Pre-aggregations of entry points are
+    listed by ``names`` unless they are registered, because only an import shows their kind."""
     return tuple(
         sorted({*_PRE_AGGREGATIONS, *(name for name, part in _registered.items() if _is_pre(part))})
     )
@@ -293,7 +295,7 @@ def check(spec: str) -> None:
         if function and _is_name(place) and not _is_module(place):
             raise ConfigError(
                 f"there is neither a rule nor a module {place!r}",
-                f"a rule in a file is path/to/{place}.py:{function}; known by name: "
+                f"write path/to/{place}.py:{function} for a rule in a file; known names: "
                 f"{', '.join(known)}",
             )
         if not function and _is_name(place) and _plain(place) not in known:
@@ -306,8 +308,8 @@ def _is_module(place: str) -> bool:
 
 
 def places(spec: str) -> tuple[str, ...]:
-    """Return the origins of the parts of ``spec``, in order: paths of files, names of modules.
-    Parts of other packages are not loaded."""
+    """Return the file path or module name in which each part of ``spec`` is defined, in order.
+    Third-party packages are not imported."""
     found = []
     for stage in _stages(spec):
         place, function, _ = _split(stage)
@@ -325,10 +327,10 @@ def places(spec: str) -> tuple[str, ...]:
 
 
 def register(rule: Registered) -> Registered:
-    """Register a rule or pre-aggregation under its name in this process. Returns it, so it may
-    decorate ``@rule``.
+    """Register a rule or pre-aggregation under its name in this process. Returns ``rule``, so that
+    it can be a decorator above ``@rule``.
 
-    Raises: ConfigError: Another one has that name.
+    Raises: ConfigError: Another rule or pre-aggregation has that name.
     """
     name = _plain(rule.name)
     if name in _BUILT_IN or name in _PRE_AGGREGATIONS or _registered.get(name, rule) is not rule:
@@ -338,12 +340,12 @@ def register(rule: Registered) -> Registered:
 
 
 def load(spec: str) -> BoundRule:
-    """Return the rule of a spec, with its options.
+    """Return the rule that ``spec`` names, with the options in ``spec``.
 
     A name is looked up among the registered and built-in rules first, then among entry points.
 
     Raises:
-        UnknownName: No such rule or option; the nearest is suggested.
+        UnknownName: There is no such rule or option; the message suggests the nearest name.
         ConfigError: The file, module or function cannot be loaded, or an option has a wrong value.
     """
     from .base import Rule
@@ -369,8 +371,8 @@ def load(spec: str) -> BoundRule:
 
 
 def _stages(spec: str) -> list[str]:
-    """Return the parts between plus signs; a plus that follows the ``e`` of a number (``1e+3``)
-    does not separate."""
+    """Return the parts of ``spec`` between plus signs. The plus sign in a number (``1e+3``) does
+    not separate parts."""
     return [stage.strip() for stage in re.split(r"(?<![0-9][eE])\+", spec)]
 
 
@@ -386,10 +388,10 @@ def _load_part(spec: str, last: bool) -> tuple[Rule | PreAggregation, dict[str, 
 
 
 def _parse_options(part: Rule | PreAggregation, text: str) -> dict[str, Any]:
-    """Return the options in ``key=value,key=value``, typed by the signature.
+    """Return the options in ``key=value,key=value``, with the types in the signature.
 
-    Raises: UnknownName: There is no such option. ConfigError: A value cannot be read, or is
-        missing although it is required.
+    Raises: UnknownName: There is no such option. ConfigError: A value cannot be read, or a required
+        option is missing.
     """
     variadic = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
     settable = {
@@ -419,14 +421,14 @@ def _is_name(place: str) -> bool:
 
 
 def _split(spec: str) -> tuple[str, str, str]:
-    """Split ``place[:function][:options]``; a part with an ``=`` is options."""
+    """Split ``place[:function][:options]``. A part that contains ``=`` has the options."""
     place, *rest = (part.strip() for part in spec.strip().split(":", 2))
     by_name = _is_name(place)
     if not place:
         raise ConfigError(f"{spec!r} does not name a rule", f"known: {', '.join(names())}")
     if not by_name and (not rest or not rest[0] or "=" in rest[0]):
         raise ConfigError(
-            f"{spec!r} does not name the function of {place} is the rule",
+            f"{spec!r} does not name the function of {place} that is the rule",
             f"write {place}:name_of_the_function",
         )
     if not rest:

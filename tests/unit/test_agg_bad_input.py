@@ -197,7 +197,7 @@ def test_updates_most_of_which_are_so_large_are_refused_or_all_the_same(spec: st
             continue
         for how in ("__call__", "explain"):
             with pytest.raises(
-                AggregationError, match=r"11 of 11 updates have numbers beyond 1e\+123"
+                AggregationError, match=r"11 of 11 updates have elements beyond 1e\+123"
             ) as caught:
                 call(spec, size * x, how, **({"center": x[4]} if center else {}))
             assert caught.value.hint == "scale them down"
@@ -214,7 +214,9 @@ def test_medians_and_means_of_coordinates_agree_at_the_end_of_float64(spec: str)
 def test_a_rule_of_ones_own_that_sums_too_much_is_told_of_the_update() -> None:
     x = updates().double()
     x[2:4] = 1.7e308
-    with pytest.raises(AggregationError, match="own: update 2 of 11 has a number beyond") as caught:
+    with pytest.raises(
+        AggregationError, match="own: update 2 of 11 has an element beyond"
+    ) as caught:
         rule(lambda rows, f: rows.sum(dim=0), name="own")(x, f=0)
     assert "drop it" in str(caught.value.hint)
 
@@ -232,7 +234,7 @@ def test_a_point_that_is_so_large_is_named() -> None:
         ("fltrust", "gradient"),
         ("centered_clipping", "previous"),
     ):
-        with pytest.raises(AggregationError, match=f"{point} has a number beyond"):
+        with pytest.raises(AggregationError, match=f"{point} has an element beyond"):
             call(spec, updates().double(), **{point: torch.full((D,), 1e124, dtype=torch.float64)})
 
 
