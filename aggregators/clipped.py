@@ -1,5 +1,4 @@
-"""Rules that bound the pull of each update by a radius, around a point that is trusted more than
-the mean."""
+"""Rules that clip each update to a ball around a point that is more trusted than the mean."""
 
 from __future__ import annotations
 
@@ -24,19 +23,18 @@ def centered_clipping(
 
     v + mean of min(1, tau / |x_i - v|) (x_i - v). Tolerates f < n/2 in practice, f < 0.15 n in
     theory, if ``previous`` is close to the honest updates. Attackers can move the aggregate by the
-    distance of the honest updates from ``previous``, or in the first round by their length. Needs
-    norms of differences to ``previous``.
+    distance of the honest updates from ``previous``, or in the first round by the length of the
+    honest updates. Needs norms of differences to ``previous``.
 
     Args:
         gram: Inner products of the updates.
-        previous: ``(d,)``, the last aggregate; the origin in the first round. In a run this is the
-            last one that was applied. A peer that has received its state from another peer uses the
-            origin until it has applied an aggregate.
-        f: Byzantine peers to tolerate; determines how many updates are needed, and the number
-            left out of the typical distance.
+        previous: ``(d,)``, the last aggregate that this peer applied; the origin in the first
+            round. After a state transfer, a peer uses the origin until it has applied an aggregate.
+        f: Byzantine peers to tolerate; determines how many updates are needed, and how many the
+            typical distance leaves out.
         tau: Radius, in units of an update's norm. By default the median distance to ``previous``,
-            taken once before the steps.
-        steps: Rounds of clipping.
+            computed once before the first step.
+        steps: Number of clipping steps.
     Raises:
         TooFewUpdates: Fewer than 2f + 1 updates.
         AggregationError: tau is not above 0, or there are no steps.
@@ -58,16 +56,17 @@ def centered_clipping(
 def self_centered_clipping(gram: Gram, *, f: int, tau: float | None = None) -> Decision:
     """The local update plus the mean of the clipped differences of all updates to it.
 
-    For gossip: needs a ``center``. Each of f attackers of n pulls by tau / n at most, so f + 1
-    updates are enough to stay near the local one. tau^2 = (1 / f) * sum of |x_i - x|^2 over the
-    honest updates, as in the theory for equal mixing weights. The n - f nearest updates count as
-    honest. (The authors' code takes the second largest distance.) With f = 0 nothing is clipped.
+    For gossip: needs a ``center``. Among n updates, each attacker moves the result by at most
+    tau / n, so f + 1 updates are enough to stay near the local update. tau^2 = (1 / f) * sum of
+    |x_i - x|^2 over the honest updates, as in the theory for equal mixing weights. The n - f
+    nearest updates count as honest. (The authors' code uses the second largest distance as tau.)
+    With f = 0 nothing is clipped.
 
     Args:
-        gram: Inner products of the updates. The local one, if it is among them, counts like the
+        gram: Inner products of the updates. If the local update is among them, it counts like the
             others.
         f: Byzantine peers to tolerate.
-        tau: Radius, in units of an update's norm, in place of the one of the theory.
+        tau: Radius, in units of an update's norm. By default that of the formula above.
     Raises:
         TooFewUpdates: Fewer than f + 1 updates.
         AggregationError: tau is not above 0.
@@ -84,8 +83,8 @@ def self_centered_clipping(gram: Gram, *, f: int, tau: float | None = None) -> D
 
 
 def _clipped(gram: Gram, center: FloatArray, radius: float) -> FloatArray:
-    """Return the weights of the center plus the mean of the differences to it, each clipped to the
-    radius."""
+    """Return the weights of this sum: the center plus the mean of the updates' differences to it,
+    each clipped to the radius."""
     apart = gram.distances_to(center)
     shares = np.ones(gram.n)
     far = apart > radius

@@ -1,9 +1,9 @@
 """Pre-aggregations, and rules made of several stages: ``nnm+trimmed_mean``, ``compose(nnm, krum)``.
 
-A pre-aggregation is a matrix W found from the Gram matrix G: the rule after it works on the rows W
-X. A Gram rule needs only W G W^T, without another read of the updates. For a coordinate rule the
-sums are computed block by block in cache. Weights and outlyingness of the result are those of the
-original updates.
+A pre-aggregation computes a matrix W from the Gram matrix G of the updates X. The rule that follows
+aggregates the rows of W X. A Gram rule needs only W G W^T, so the updates are not read again. For a
+coordinate rule, W X is computed block by block in the CPU cache. Weights and outlyingness in the
+verdict are those of the original updates.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ from .numbers import whole
 
 
 class PreAggregation:
-    """Stage before a rule: ``(gram, *, f, ...) -> W``, ``(k, n)`` or ``(k, n + points)``, each row
-    adding up to 1."""
+    """Stage before a rule: a function ``(gram, *, f, ...) -> W``. W is ``(k, n)`` or ``(k, n +
+    points)``, and each row adds up to 1."""
 
     def __init__(
         self,
@@ -136,14 +136,16 @@ def pre_aggregation(
 
     Args:
         name: Name of the pre-aggregation; the function's own name by default.
-        at_least: The smallest number of updates for a given f (and options, by name).
-        inputs: Number of updates for ``rows`` rows (and options, by name).
+        at_least: ``f -> n``, the smallest number of updates. Options are passed to parameters of
+            the same name.
+        inputs: ``rows -> n``, the smallest number of updates that make so many rows of W. Options
+            are passed to parameters of the same name.
         points: As for ``gram_rule``.
         translation, scale, absolute: As for ``gram_rule``.
         symmetric: Whether the order of the updates does not matter.
-        robust: A robust rule remains robust after it: f attackers corrupt no more rows than the
-            rule tolerates. "bounded" and False as for ``rule``, and also bind the rule that
-            follows.
+        robust: True if a robust rule remains robust after this stage: f attackers corrupt no more
+            rows than the rule tolerates. "bounded" and False mean the same as for ``rule``, and
+            then hold for the composed rule.
     """
     made = partial(PreAggregation, **declared)
     return made if function is None else made(function)
@@ -163,12 +165,13 @@ class Stage:
 
     @property
     def open(self) -> Mapping[str, inspect.Parameter]:
-        """Parameters that are not fixed, without the first."""
+        """Parameters without a fixed value, except the first parameter (the updates)."""
         own = [*self.part.parameters.items()][1:]
         return {key: parameter for key, parameter in own if key not in self.options}
 
     def chosen(self, options: Mapping[str, Any]) -> dict[str, Any]:
-        """Return those of ``options`` that the stage takes, and the fixed ones."""
+        """Return the entries of ``options`` that the stage accepts, and the stage's fixed
+        options."""
         return {
             **{key: value for key, value in options.items() if key in self.open},
             **self.options,
@@ -183,8 +186,9 @@ def compose(*parts: PreAggregation | Rule | Stage) -> ComposedRule:
     """Make one rule from pre-aggregations and, last, a rule: ``compose(nnm, krum)(updates, f=2)``.
 
     An option is passed to every stage that has it. ``Stage(bucketing, {"s": 3})`` fixes
-    the options of one.
-    Raises: AggregationError: The last is not a rule, or another one is not a pre-aggregation.
+    options of a single stage.
+    Raises: AggregationError: The last part is not a rule, or an earlier part is not a
+        pre-aggregation.
     """
     for part in parts:
         if not isinstance(part, PreAggregation | Rule | Stage):
@@ -192,8 +196,8 @@ def compose(*parts: PreAggregation | Rule | Stage) -> ComposedRule:
                 f"compose takes pre-aggregations and a rule, got {type(part).__name__} {part!r}"[
                     :200
                 ],
-                "load('nnm+trimmed_mean') reads text; @rule and @pre_aggregation make stages of "
-                "functions",
+                "to compose by name, use load('nnm+trimmed_mean'); to make a stage from a "
+                "function, use @rule or @pre_aggregation",
             )
     stages = tuple(part if isinstance(part, Stage) else Stage(part, {}) for part in parts)
     kinds = [*[PreAggregation] * (len(stages) - 1), Rule]
@@ -228,7 +232,8 @@ class ComposedRule(Rule):
         for part in parts:
             for point in part.points:
                 points.setdefault(point, f"{point}?" if point in part.optional else point)
-        # The points of all stages, in one Gram matrix. The median needs the earlier stages.
+        # One Gram matrix contains the points of all stages. The median is not among them, because
+        # it is that of the earlier stages' results.
         points.pop("median", None)
         first = inspect.Parameter("updates", inspect.Parameter.POSITIONAL_OR_KEYWORD)
         self._gatherer = gatherer = GramRule(self._decision, points=[*points.values()])
@@ -258,8 +263,8 @@ class ComposedRule(Rule):
 
     @property
     def by_sums(self) -> GramRule | None:
-        """The stages on one Gram matrix, if the last one is a rule that decides by sums. None if
-        that rule needs the median, which is known only after the earlier stages have run."""
+        """The composed rule on one Gram matrix, if the last stage decides by sums. None otherwise,
+        and if the last stage needs the median, which is that of the earlier stages' results."""
         final = self.final.by_sums
         if not isinstance(final, GramRule) or "median" in final.points:
             return None
@@ -328,7 +333,7 @@ class ComposedRule(Rule):
         assert isinstance(self.final, GramRule)
         points = self._vectors(rows, options)
         if "median" in self.final.points and options.get("center") is None:
-            # The median of the results of earlier stages, which are available only here.
+            # The median of the earlier stages' results, which are not available before.
             every, part = with_points(rows, points, matrix)
             n = len(part)
             points["median"] = kernels.between(every, *middle(n), matrix=part)[0]
@@ -344,13 +349,14 @@ class ComposedRule(Rule):
         return self._verdict(rows, kept.aggregate, matrix, shares)
 
     def _decision(self, gram: Gram, **options: Any) -> Decision:
-        """Return the decision of all stages about the updates behind a Gram matrix."""
+        """Run all stages on a Gram matrix, and return the decision on the original updates."""
         matrix = self._mixing(gram, options)
         decision = self._final_decision(gram, matrix, options)
         return self._of_updates(gram, matrix, decision, int(options.get("f", 0)))
 
     def _mixing(self, gram: Gram, options: Mapping[str, Any]) -> FloatArray:
-        """Return ``(k, n + points)``: the combinations of updates for the last stage."""
+        """Return ``(k, n + points)``: the weights of updates and points in each of the k rows that
+        the last stage aggregates."""
         matrix = np.eye(gram.n, len(gram.products))
         seen = gram.with_equal_twins()
         for part, stage in self.pre:
@@ -362,7 +368,7 @@ class ComposedRule(Rule):
     def _final_decision(
         self, gram: Gram, matrix: FloatArray, options: Mapping[str, Any]
     ) -> Decision:
-        """Return the decision of the last stage, on the rows that ``matrix`` makes."""
+        """Return the decision of the last stage on the k sums whose weights are ``matrix``."""
         assert isinstance(self.final, GramRule)
         chosen = {
             key: value
@@ -406,8 +412,8 @@ class ComposedRule(Rule):
 
 
 def _product(made: FloatArray, matrix: FloatArray, n: int) -> FloatArray:
-    """Return the matrix that computes the sums ``made`` of the rows of ``matrix`` (and of the same
-    points) from the original rows."""
+    """Return the weights of the original rows and points in sums of sums. ``made``: weights of the
+    inner sums; ``matrix``: weights of the original rows in each inner sum."""
     whole = made[:, :n] @ matrix
     beside = made.shape[1] - n
     if beside:
@@ -416,7 +422,7 @@ def _product(made: FloatArray, matrix: FloatArray, n: int) -> FloatArray:
 
 
 def _shared(shares: FloatArray, matrix: FloatArray, n: int) -> Tensor:
-    """Return the shares of the original updates, from shares of the rows of ``matrix``."""
+    """Convert shares of the rows of ``matrix`` into shares of the original updates."""
     own = shares @ matrix[:, :n]
     total = float(own.sum())
     return torch.from_numpy(own / total if total > 0 else own)

@@ -1,4 +1,4 @@
-"""Rules that treat each coordinate alone. Each tolerates f < n/2, and may be called with any
+"""Rules that aggregate each coordinate separately. All tolerate f < n/2, and may be called with any
 columns of the updates."""
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ def median(columns: Columns, *, f: int = 0) -> Kept:
     """The median of each coordinate; for even n the midpoint of the two middle values.
 
     Tolerates f < n/2; (f, kappa)-robust with kappa <= 4 (1 + f / (n - 2f))^2. An update survives in
-    a coordinate if it is the middle value or one of the two.
+    a coordinate if its value there is the middle value, or one of the two.
 
     Args:
         columns: Columns of the updates.
@@ -28,8 +28,8 @@ def median(columns: Columns, *, f: int = 0) -> Kept:
 def trimmed_mean(columns: Columns, *, f: int) -> Kept:
     """Drop the f largest and f smallest values of each coordinate, average the rest.
 
-    Tolerates f < n/2; kappa <= 6f / (n - 2f) (1 + f / (n - 2f)). An update survives in each
-    coordinate in which it was not dropped; values that tie with a kept one count as kept.
+    Tolerates f < n/2; kappa <= 6f / (n - 2f) (1 + f / (n - 2f)). An update survives in a coordinate
+    if its value there was kept, or equals a kept value.
 
     Args:
         columns: Columns of the updates.
@@ -42,10 +42,9 @@ def trimmed_mean(columns: Columns, *, f: int) -> Kept:
 
 @coordinate_rule()
 def meamed(columns: Columns, *, f: int) -> Kept:
-    """The mean of the n - f values nearest to the median of each coordinate; the smaller one of two
-    equally near values.
+    """The mean of the n - f values nearest to the median, in each coordinate.
 
-    Tolerates f < n/2.
+    Tolerates f < n/2. If two values are equally near, the smaller value is used.
 
     Args:
         columns: Columns of the updates.
@@ -58,10 +57,9 @@ def meamed(columns: Columns, *, f: int) -> Kept:
 
 @coordinate_rule()
 def phocas(columns: Columns, *, f: int) -> Kept:
-    """The mean of the n - f values nearest to the trimmed mean of each coordinate; the smaller one
-    of two equally near values.
+    """The mean of the n - f values nearest to the trimmed mean, in each coordinate.
 
-    Tolerates f < n/2.
+    Tolerates f < n/2. If two values are equally near, the smaller value is used.
 
     Args:
         columns: Columns of the updates.
@@ -79,8 +77,8 @@ def sign_majority(columns: Columns, *, f: int = 0) -> Kept:
     abstain.
 
     Tolerates f < n/2 in the sense that an attacker has one vote: a sign is right if the honest
-    updates that agree outnumber all others. The result does not have the size of an update; choose
-    the learning rate for it.
+    updates that agree outnumber all others. The result does not have the length of an update;
+    choose the learning rate accordingly.
 
     Args:
         columns: Columns of the updates.

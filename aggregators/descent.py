@@ -1,10 +1,11 @@
-"""Scorers: rules that use the loss to find updates that reduce it. They need no honest majority,
-only an honest judge.
+"""Scorers: rules that use the loss to find updates that reduce it. The judge, which evaluates the
+loss on its own samples, must be honest; an honest majority is not needed.
 
-The outlyingness of a scorer is the shortfall of a score against the typical kept one: 1 + 1.5 (m -
-score) / u, at least 1. Here m is the median of the kept scores, and u the larger of |m| and five
-times their median deviation from m. So a zero update (score 0) is at 2.5, the opposite of a typical
-one at 4 or more, and honest ones seldom above 2. It does not depend on the unit of the loss.
+The outlyingness of an update is the shortfall of its score: 1 + 1.5 (m - score) / u, at least 1.
+Here m is the median score of the kept updates, and u is the larger of |m| and five times the median
+deviation of these scores from m. If u is |m|, a zero update (score 0) is at 2.5, and the opposite
+of a typical update at 4 or more. Honest updates are seldom above 2. Outlyingness does not depend on
+the unit of the loss.
 """
 
 from __future__ import annotations
@@ -28,11 +29,12 @@ from .kernels import Rows
 from .numbers import NOT_NEGATIVE, POSITIVE, number, whole
 
 Lengths = Literal["gradient", "updates"]
-"""Norm of a judged update: that of the judge's gradient, or the typical one of the updates."""
+"""Norm to which accepted updates are rescaled: that of the judge's gradient, or the typical norm of
+the updates."""
 
 
 def zeno_bound(f: int, b: int | None = None) -> int:
-    """Return the number of updates to leave out, plus one."""
+    """Return b + 1, where b is the number of updates that ``zeno`` leaves out."""
     return (f if b is None else whole("zeno", "b", b)) + 1
 
 
@@ -53,14 +55,15 @@ def zeno(
     Args:
         updates: ``(n, d)``, one row per peer; or n vectors, which are not stacked.
         f: Byzantine peers to tolerate.
-        evaluate: ``evaluate(step)`` is the loss at x - step, ``step`` a ``(d,)`` tensor, on one
-            fresh mini-batch of the judge: the same for all calls, and drawn after the updates
-            arrived. Called with zeros first.
+        evaluate: ``evaluate(step)`` returns the loss at x - step, for a tensor ``step`` ``(d,)``.
+            All calls use the same mini-batch of the judge, sampled after the updates arrived. The
+            first call has a zero step.
         learning_rate: lr, > 0.
-        b: Number of updates to leave out; f by default, and never less than f.
-        rho_over_lr: rho / lr, the penalty of size. 1/20 with the sum did best in our trials; 0 to
-            1/20 hardly differ.
-        norm: |g|^2 is the sum of the squares (paper) or their mean (the authors' code).
+        b: Number of updates to leave out; at least f, which is the default.
+        rho_over_lr: rho / lr, the penalty on the norm. 1/20 with norm=sum did best in our trials;
+            values from 0 to 1/20 hardly differ.
+        norm: "sum" if |g|^2 is the sum of the squares (paper), "mean" if it is their mean (the
+            authors' code).
     Returns: ``(d,)``; zeros when no score is finite.
     An update is never averaged if its loss is not finite.
     Raises:
@@ -92,7 +95,7 @@ def zeno(
         rows.vectors, kernels.squared_distances_to(rows).tolist(), strict=True
     ):
         score = here - float(evaluate(learning_rate * update)) - rho * square
-        # The loss of an extreme step may be any value.
+        # After an extreme step, the loss may be infinite or NaN.
         scores.append(score if math.isfinite(score) else -math.inf)
     best = sorted(range(n), key=lambda row: (-scores[row], row))[: n - left_out]
     kept = frozenset(row for row in best if math.isfinite(scores[row]))
@@ -125,34 +128,37 @@ def zeno_pp(
     epsilon: float = 0.0,
     lengths: Lengths = "gradient",
 ) -> Decision:
-    """The mean of the updates that agree with a validation gradient v, each rescaled to its norm or
-    to the typical one.
+    """The mean of the updates that agree with a validation gradient v, each rescaled to the norm of
+    v or to the typical norm.
 
-    Tolerates any f < n, as long as the judge is honest. Rescaled g' = |v| / |g| g; first-order
-    score lr <v, g'> - rho |g'|^2; accepted when it is at least -lr epsilon. The penalty is on the
-    rescaled norm, as in the paper; the authors' code uses the norm before rescaling. So an update
-    is accepted when its cosine to v is at least rho/lr - epsilon / |v|^2.
+    Tolerates any f < n if the judge is honest. The rescaled update is g' = |v| / |g| g. Its
+    first-order score is lr <v, g'> - rho |g'|^2; it is accepted if the score is at least
+    -lr epsilon. As in the paper, the penalty uses the rescaled norm; the authors' code uses the
+    norm before rescaling. So an update is accepted if its cosine to v is at least
+    rho/lr - epsilon / |v|^2.
 
     Args:
         gram: Inner products of the updates.
-        f: Byzantine peers to tolerate: f + 1 updates are needed; also used by ``lengths``.
+        f: Byzantine peers to tolerate. f + 1 updates are needed; ``lengths`` also uses f.
         gradient: ``(d,)``, the judge's own v on fresh samples; or a function that returns it.
         learning_rate: lr, > 0; scales score and threshold equally.
         rho_over_lr: rho / lr: 0.001 / 0.1 in the authors' scripts.
-        epsilon: Permitted ascent, divided by lr, of a step lr g' with the norm of lr v. With both
-            values of ``lengths`` it has the unit of |v|^2. Above 0, all updates are accepted once
-            |v|^2 is below epsilon / (1 + rho/lr). With lengths=updates they keep their full length.
-        lengths: "gradient" (paper): accepted updates are rescaled to the length of v, so they have
-            to be gradients, like v. "updates": rescaled to the typical length of the updates, for
-            updates of another length, such as the model differences of local steps. This is their
-            median norm, or the (n - f)-th smallest if that is smaller. An update then becomes at
-            most n times as long. Scores and outlyingness are the same.
-    Returns: zeros, and all weights zero, when no update is accepted: no step is better than one
-        that the judge rejects. Zeros when v is zero. A zero update has no direction and is not
-        accepted. The aggregate is no longer than v. With lengths=updates it is no longer than the
-        longest of n - f honest updates: the (n - f)-th smallest norm is not above that, for any f
-        other updates. Outlyingness is the larger of the shortfall of the score and the norm over
-        the median norm, because rescaling hides an attack by size alone.
+        epsilon: Permitted increase of the loss, divided by lr, for a step lr g' with the norm of
+            lr v. Its unit is that of |v|^2, with either value of ``lengths``. If it is above 0, all
+            updates are accepted once |v|^2 is below epsilon / (1 + rho/lr). With lengths=updates
+            they do not become shorter with v.
+        lengths: "gradient" (paper): accepted updates are rescaled to the length of v, so they must
+            be gradients, like v. "updates": they are rescaled to the typical length, which is the
+            median norm of all updates, or the (n - f)-th smallest if that is smaller. This is for
+            updates of another length than v, such as the model differences of local steps. An
+            update becomes at most n times as long. Scores and outlyingness do not depend on
+            ``lengths``.
+    Returns: zeros and zero weights if no update is accepted, because no step is better than a
+        rejected step. Zeros if v is zero. A zero update has no direction and is not accepted. The
+        aggregate is no longer than v. With lengths=updates it is no longer than the longest of
+        n - f honest updates, because the (n - f)-th smallest norm cannot be larger. Outlyingness is
+        the larger of the shortfall of the score and the norm over the median norm, because
+        rescaling hides an attack by size alone.
     Raises:
         TooFewUpdates: Fewer than f + 1 updates.
         AggregationError: ``gradient`` is not finite or of another shape; an option is out of range.
@@ -187,18 +193,18 @@ def zeno_pp(
 )
 def fltrust(gram: Gram, *, f: int = 0, lengths: Lengths = "gradient") -> Decision:
     """The mean of the updates, each rescaled to the norm of the judge's gradient v or to the
-    typical one, and weighted by max(0, cosine to v).
+    typical norm, and weighted by max(0, cosine to v).
 
-    Tolerates any f < n, as long as the judge is honest. Needs the gradient.
+    Tolerates any f < n if the judge is honest. Needs the gradient.
 
     Args:
         gram: Inner products of the updates.
-        f: Byzantine peers to tolerate: f + 1 updates are needed; also used by ``lengths``.
+        f: Byzantine peers to tolerate. f + 1 updates are needed; ``lengths`` also uses f.
         gradient: ``(d,)``, the judge's own v; or a function that returns it.
-        lengths: As for ``zeno_pp``: "gradient" (paper), where updates are gradients, or "updates".
-            With both values an update becomes at most n times as long.
-    Returns: zeros, and all weights zero, when no update has a positive cosine. The norm is bounded
-        as in ``zeno_pp``. Outlyingness as there, by the cosine.
+        lengths: "gradient" (paper) if updates are gradients, or "updates", as for ``zeno_pp``. With
+            either value an update becomes at most n times as long.
+    Returns: zeros and zero weights if no update has a positive cosine. The norm is bounded as in
+        ``zeno_pp``. Outlyingness is that of ``zeno_pp``, with the cosine as the score.
     Raises:
         TooFewUpdates: Fewer than f + 1 updates.
         AggregationError: ``gradient`` is not finite or of another shape; ``lengths`` is neither.
@@ -207,7 +213,8 @@ def fltrust(gram: Gram, *, f: int = 0, lengths: Lengths = "gradient") -> Decisio
     """
     size, norms, cosines = _directions(gram)
     trust = np.maximum(cosines, 0.0)
-    # Servers of shards reject weights that add up to more than n, which one attacker could cause.
+    # A server of a shard rejects weights that add up to more than n. Without this limit, a tiny
+    # update of one attacker could cause such weights.
     sizes = np.minimum(_sizes("fltrust", lengths, size, norms, f), gram.n * norms)
     return _rescaled(gram, trust, cosines.tolist(), sizes, norms, floor=1e-6)
 
@@ -221,24 +228,23 @@ def fltrust(gram: Gram, *, f: int = 0, lengths: Lengths = "gradient") -> Decisio
     robust="bounded",
 )
 def judged_clipping(gram: Gram, *, f: int) -> Decision:
-    """The mean of the updates, clipped to the typical norm and weighted by max(0, cosine)^2 to the
-    judge's gradient v, and of v at that norm, which counts as f updates.
+    """The mean of the updates, clipped to the typical norm and weighted by max(0, cosine to v)^2,
+    and of f copies of the judge's gradient v, rescaled to that norm.
 
-    Tolerates any f < n, as long as the judge is honest. Made for unequal data: by default
-    ``fltrust`` and ``zeno_pp`` make every step as long as v. If peers have different data, v is
-    much shorter than their updates. Here v determines only the direction. The length comes from the
-    updates: the median norm, or the (n - f)-th smallest if that is smaller, which is bounded by an
-    honest update. So v outweighs attackers with a barely positive cosine to it. v becomes at most n
-    times as long.
+    Tolerates any f < n if the judge is honest. Meant for peers with different data: v is then much
+    shorter than their updates, but by default ``fltrust`` and ``zeno_pp`` make every step as long
+    as v. Here v determines only the direction. The typical norm is the median norm of the updates,
+    or the (n - f)-th smallest if that is smaller, so it is at most that of an honest update. So v
+    outweighs attackers whose cosine to it is barely positive. v becomes at most n times as long.
 
     Args:
         gram: Inner products of the updates.
         f: Byzantine peers to tolerate.
         gradient: ``(d,)``, the judge's own v; or a function that returns it.
-    Returns: zeros, and all weights zero, when no update has a positive cosine. Weights are relative
-        to the other updates. Outlyingness is the shortfall of the cosine, or a tenth of the norm
-        over the median norm. A peer with samples that the model does not fit yet has updates
-        several times as long as others', and they are clipped.
+    Returns: zeros and zero weights if no update has a positive cosine. The verdict's weights do not
+        include v. Outlyingness is the shortfall of the cosine, or a tenth of (norm / median norm)
+        if that is larger. Only a tenth counts, because a peer with samples that the model does not
+        fit yet sends updates several times as long as others', and these are clipped.
     Raises:
         TooFewUpdates: Fewer than f + 1 updates.
         AggregationError: ``gradient`` is not finite or of another shape.
@@ -258,8 +264,8 @@ def judged_clipping(gram: Gram, *, f: int) -> Decision:
 
 
 def _directions(gram: Gram) -> tuple[float, FloatArray, FloatArray]:
-    """Return the norm of the judge's gradient, those of the updates, and their cosines to it; 0 if
-    there is no direction."""
+    """Return the norm of the judge's gradient, the norms of the updates, and the cosines between
+    updates and gradient. A cosine is 0 if one of the two vectors is zero."""
     size, norms = gram.length("gradient"), gram.norms()
     lengths = norms * size
     cosines = np.divide(gram.along("gradient"), lengths, out=np.zeros(gram.n), where=lengths > 0)
@@ -275,7 +281,7 @@ def _sizes(
         return size
     if lengths != "updates":
         raise AggregationError(f"{name}: lengths is 'gradient' or 'updates', not {lengths!r}")
-    if size == 0:  # without a direction, zeno_pp would accept all updates
+    if size == 0:  # for a zero gradient, zeno_pp would accept all updates
         return 0.0
     # The factor of a tiny update is limited to n.
     return np.minimum(typical(norms, f), len(norms) * norms)
@@ -298,8 +304,8 @@ def _rescaled(
 def _resized(
     gram: Gram, trust: FloatArray, sizes: FloatArray | float, norms: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
-    """Return the weights of ``_rescaled``, and the share of each update. The weight that remains is
-    on the origin."""
+    """Return the weights for ``_rescaled``, and the share of each update. The rest of the weight,
+    up to a sum of 1, is on the origin."""
     total = float(trust.sum())
     shares = trust / total if total > 0 else np.zeros(gram.n)
     factors = np.divide(shares * sizes, norms, out=np.zeros(gram.n), where=norms > 0)
@@ -315,8 +321,8 @@ def _kept(trust: FloatArray) -> frozenset[int]:
 
 
 def _shortfall(scores: Sequence[float], kept: frozenset[int], floor: float) -> Tensor:
-    """Return ``(n,)`` outlyingness by score, see the top of this file. All ones if no update was
-    kept, because there is no reference."""
+    """Return ``(n,)``, the outlyingness from scores (formula at the top of this file). All ones if
+    no update was kept, because then there is no typical score."""
     if not kept:
         return torch.ones(len(scores), dtype=torch.float64)
     good = [scores[row] for row in kept]

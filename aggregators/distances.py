@@ -16,18 +16,18 @@ from .kernels import middle
 from .numbers import whole
 
 COVERS_MAX = 200_000
-"""Maximum number of search steps of ``mda``, which take a few seconds. f up to 20 needs far
-fewer."""
+"""Maximum number of search steps of ``mda``; so many steps take a few seconds. For f up to 20, far
+fewer are needed."""
 
 
 def krum_bound(f: int) -> int:
-    """Return n >= 2f + 3, as in the paper (2f + 2 < n)."""
+    """Return 2f + 3, the smallest n that the paper permits (2f + 2 < n)."""
     return 2 * f + 3
 
 
 def multi_krum_bound(f: int, m: int | None = None) -> int:
-    """Return the maximum of ``krum_bound`` and f + m, because more than n - f rows would include an
-    attacker's."""
+    """Return the maximum of ``krum_bound`` and f + m, because a mean of more than n - f updates
+    would include an attacker's."""
     return max(krum_bound(f), 0 if m is None else f + whole("multi_krum", "m", m))
 
 
@@ -35,16 +35,15 @@ def multi_krum_bound(f: int, m: int | None = None) -> int:
 def krum(gram: Gram, *, f: int) -> Decision:
     """The update with the smallest sum of squared distances to its n - f - 2 nearest neighbours.
 
-    Tolerates 2f + 2 < n; kappa <= 6 (1 + f / (n - 2f)). Needs distances. The result is as noisy as
-    one update.
+    Tolerates 2f + 2 < n; kappa <= 6 (1 + f / (n - 2f)). Needs distances. The result has the noise
+    of a single update.
 
     Args:
         gram: Inner products of the updates.
         f: Byzantine peers to tolerate.
-    Returns: the row with the lowest score, the first one of equal scores. Outlyingness is the
-        square root of a
-        score over the median score: a score is a sum of squared distances, and outlyingness is in
-        units of distance for every rule.
+    Returns: the row with the lowest score; for equal scores the earlier row. Outlyingness is the
+        square root of (score / median score), because a score is a sum of squared distances, and
+        outlyingness is a ratio of distances in every rule.
     Raises: TooFewUpdates: Fewer than 2f + 3 updates.
     Source: Blanchard, El Mhamdi, Guerraoui, Stainer 2017, "Machine Learning with Adversaries",
         arXiv:1703.02757.
@@ -61,7 +60,7 @@ def multi_krum(gram: Gram, *, f: int, m: int | None = None) -> Decision:
     Args:
         gram: Inner products of the updates.
         f: Byzantine peers to tolerate.
-        m: Number of averaged updates; n - f by default, and never more.
+        m: Number of averaged updates; at most n - f, which is the default.
     Returns: for equal scores the earlier rows are used. Outlyingness as in ``krum``.
     Raises:
         TooFewUpdates: Fewer than 2f + 3 updates, or than m + f.
@@ -75,7 +74,7 @@ def krum_scores(squares: FloatArray, f: int) -> FloatArray:
     """Return ``(n,)``: for each row the sum of its n - f - 2 smallest squared distances to other
     rows (at least one distance)."""
     squares = squares.copy()
-    np.fill_diagonal(squares, -1.0)  # A row sorts before its duplicates.
+    np.fill_diagonal(squares, -1.0)  # Each row sorts before its duplicates.
     neighbours = max(1, len(squares) - f - 2)
     return np.asarray(np.sort(squares, axis=1)[:, 1 : 1 + neighbours].sum(axis=1))
 
@@ -100,21 +99,21 @@ def _middle_of_chosen(columns: Columns, *, f: int) -> Kept:
 
 @gram_rule(at_least=lambda f: 4 * f + 3, last_step=_middle_of_chosen)
 def bulyan(gram: Gram, *, f: int) -> Decision:
-    """Average per coordinate the n - 4f values nearest to the median, among n - 2f updates that
-    Krum chooses one after the other.
+    """Choose n - 2f updates by Krum, one after the other, and average in each coordinate their
+    n - 4f values nearest to the median.
 
     Tolerates 4f + 3 <= n, and bounds each coordinate by honest values, which Krum does not. After
-    each choice the scores are computed again among the remaining updates. Several implementations
-    keep the initial scores, which is Multi-Krum. Near the end fewer than f + 3 remain; then a score
-    is the distance to the nearest one. Two updates that are nearest to each other have equal
-    scores: then the one with the better Krum score among all is chosen, for equal scores the
-    earlier row.
+    each choice the scores are computed again among the remaining updates. (Several implementations
+    keep the initial scores, which is Multi-Krum.) If fewer than f + 3 updates remain, a score is
+    the squared distance to the nearest remaining update. So two updates that are nearest to each
+    other have equal scores. Of updates with equal scores, the update with the better Krum score
+    among all n updates is chosen; if these are equal too, the earlier row.
 
     Args:
         gram: Inner products of the updates.
         f: Byzantine peers to tolerate.
-    Returns: the weight of an update is the share of the coordinates in which it was averaged; 0 if
-    it was not chosen.
+    Returns: the weight of an update is proportional to the number of coordinates in which it was
+        averaged; 0 if it was not chosen.
     Raises: TooFewUpdates: Fewer than 4f + 3 updates.
     Source: El Mhamdi, Guerraoui, Rouault 2018, "The Hidden Vulnerability of Distributed Learning in
         Byzantium", arXiv:1802.07927.
@@ -124,7 +123,7 @@ def bulyan(gram: Gram, *, f: int) -> Decision:
     left, chosen = ascending(among_all, _rounding(gram, range(gram.n), among_all, f)), []
     for _ in range(gram.n - 2 * f):
         scores = krum_scores(squares[np.ix_(left, left)], f)
-        # Scores of equal updates are exactly equal at any length, so they need no rounding.
+        # The distance between equal updates is exactly 0, so a score of 0 has no rounding error.
         rounding = np.where(scores > 0, _rounding(gram, left, scores, f), 0.0)
         chosen.append(left.pop(ascending(scores, rounding)[0]))
     return Decision(gram.even(chosen))
@@ -132,13 +131,13 @@ def bulyan(gram: Gram, *, f: int) -> Decision:
 
 @gram_rule
 def mda(gram: Gram, *, f: int) -> Decision:
-    """The mean of the n - f updates with the smallest diameter (the largest distance of two of
+    """The mean of the n - f updates with the smallest diameter (largest distance between two of
     them).
 
-    Tolerates f < n/2. Needs distances. The search is exact: it finds the smallest diameter such
-    that f updates cover all pairs that are farther apart. This is a vertex cover and takes about
-    1.4^f steps, not n over f. Several subsets may have that diameter; then updates are kept in the
-    order of their summed squared distances to all, for equal sums the earlier rows.
+    Tolerates f < n/2. Needs distances. The search is exact: it finds the smallest diameter for
+    which f updates cover all pairs with a larger distance. This vertex cover takes about 1.4^f
+    steps, far fewer than there are subsets. If several subsets have that diameter, updates with a
+    smaller sum of squared distances to all updates are preferred; for equal sums the earlier rows.
 
     Args:
         gram: Inner products of the updates.
@@ -166,13 +165,14 @@ def mda(gram: Gram, *, f: int) -> Decision:
 
 
 def _farther(squares: FloatArray, size: float) -> list[int]:
-    """Return for each row a bit set of the rows that are farther from it."""
+    """Return, for each row, the bit set of the rows whose squared distance to it is above
+    ``size``."""
     return [sum(1 << int(other) for other in np.flatnonzero(row > size)) for row in squares]
 
 
 class _Covers:
-    """Whether at most k rows touch every pair of a graph,
-    by branching on the row with most pairs."""
+    """Search for a vertex cover: at most k rows that touch every pair of a graph. The search
+    branches on the row with the most pairs."""
 
     def __init__(self, n: int, f: int) -> None:
         self._n, self._f, self._steps = n, f, 0
@@ -194,13 +194,13 @@ class _Covers:
         row = degrees.index(most)
         if self.cover(_without(pairs, 1 << row), k - 1):
             return True
-        # If this row is not in the cover, all its partners are. If it has one pair, both choices
-        # cost the same.
+        # If this row is not in the cover, all its neighbours are. If it has only one neighbour,
+        # that choice cannot be better than the first one.
         return 1 < most <= k and self.cover(_without(pairs, pairs[row]), k - most)
 
     def first_kept(self, pairs: list[int], order: list[int]) -> list[int]:
-        """Return the first n - f rows of an order that may stay together; rows are tried in
-        order."""
+        """Return n - f rows with no pair among them. Rows that come early in ``order`` are
+        preferred."""
         kept: list[int] = []
         left_out = 0
         for row in order:

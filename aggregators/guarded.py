@@ -1,4 +1,5 @@
-"""Rule of a run without an f: the mean of updates, of which unusually long ones are clipped."""
+"""Default rule of a run without f: the mean of the updates, after clipping of unusually long
+updates."""
 
 from __future__ import annotations
 
@@ -19,33 +20,33 @@ LONGER = 3.0
 
 
 class LengthRule(Rule):
-    """Rule that clips updates by their lengths, and then averages them."""
+    """Rule that clips unusually long updates, and then averages all updates."""
 
     whole_vector = False
     from_rows = staticmethod(mean_of_rows)
-    """Aggregate of a round in which no update is too long. ``find_usual`` and ``weigh`` determine
-    this."""
+    """Function for a round in which no update is clipped. ``find_usual`` and ``weigh`` show whether
+    that is so."""
 
     def measure(self, updates: Updates, start: int, **options: Any) -> Tensor:
-        """Return the outlyingness of the updates from index ``start``; the others determine the
-        usual length."""
+        """Return the outlyingness of ``updates[start:]``. The other updates determine the usual
+        length."""
         lengths = measure_lengths(within_reach(Rows.of(updates), self.name).block())
         f, usual = options.get("f", 0), options.get("usual", 0.0)
         _, typical = self.find_usual(lengths[:start], f, usual)
         return torch.tensor(self.weigh(lengths[start:], typical)[1], dtype=torch.float64)
 
     def find_usual(self, lengths: Sequence[float], f: int, usual: float) -> tuple[float, float]:
-        """Return the usual length of an update in a round with these lengths, and the maximum of it
-        and ``usual``, the usual length in recent rounds."""
+        """Return the usual length of an update in this round, and the larger of it and ``usual``,
+        the usual length in recent rounds."""
         n, positive = len(lengths), sorted([length for length in lengths if length > 0.0])
-        # One update of three or more may be broken at any f. Of two updates, either may be the
-        # broken one.
+        # Of three or more updates, one may be broken even if f is 0. Of two updates, nothing shows
+        # which one is broken.
         beyond = max(1, f, n // 4) if n > 2 else 0
         length = positive[max(0, len(positive) - 1 - beyond)] if positive else 0.0
         return length, max(length, usual)
 
     def weigh(self, lengths: Sequence[float], typical: float) -> tuple[list[float], list[float]]:
-        """Return factors and outlyingness of updates of these lengths."""
+        """Return the clipping factor and the outlyingness of each update, from the lengths."""
         far = [length > LONGER * typical for length in lengths]
         pairs = list(zip(lengths, far, strict=True))
         factors = [typical / length if out else 1.0 for length, out in pairs]
@@ -62,22 +63,22 @@ def measure_lengths(updates: Tensor) -> list[float]:
 
 
 def _guarded_mean(updates: Tensor, *, f: int = 0, usual: float = 0.0) -> Verdict:
-    """Average the updates after clipping unusually long ones. It is the mean if no peer is broken.
+    """Average the updates after clipping unusually long ones. If no peer is broken, this is the
+    mean.
 
-    The usual length of a round is that of its longest update after dropping the longest quarter (at
-    least f and at least one). The maximum over this round and recent ones counts. An update more
-    than three times as long is clipped to the usual length, and stands out. A peer that stands out
-    repeatedly is quarantined. Two updates are averaged as they are.
+    The usual length of a round is that of its longest update after the longest quarter (at least f
+    and at least one) is left out. The largest usual length of this round and recent rounds counts.
+    An update more than three times as long is clipped to it, and stands out. A peer whose updates
+    stand out repeatedly is quarantined. Two updates are averaged unchanged.
 
-    It tolerates crashes, NaN, flipped bits and runaway scales, and costs nothing without them. It
-    is not a
-    defence against adversaries: updates of usual length may have any direction.
+    It tolerates crashes, NaN, flipped bits and exploding updates, and costs nothing without them.
+    It is no defence against adversaries: updates of usual length may have any direction.
 
     Args:
         updates: ``(n, d)``, one row per peer.
         f: Broken peers to tolerate.
-        usual: The longest ``length`` of recent verdicts; 0.0 if nothing is known of earlier rounds.
-    Returns: ``(d,)``; the verdict's ``length`` is that of this round.
+        usual: The largest ``length`` in recent verdicts; 0.0 if there are none.
+    Returns: ``(d,)``; the verdict's ``length`` is the usual length of this round.
     Raises: TooFewUpdates: Fewer than 2f + 1 updates.
     Source: norm clipping, as for gradients (Pascanu et al. 2013, arXiv:1211.5063), with a bound
         from the lengths of most updates.

@@ -17,24 +17,25 @@ from .numbers import RADIUS, number, whole
 
 @pre_aggregation
 def nnm(gram: Gram, *, f: int) -> FloatArray:
-    """Nearest-neighbour mixing: each update becomes the mean of its n - f nearest, itself included.
+    """Nearest-neighbour mixing: each update becomes the mean of the n - f updates nearest to it,
+    including itself.
 
-    Tolerates f < n/2. A rule with kappa has kappa' <= 8f / (n - f) (kappa + 1) after it, which is
-    the best possible order. If data differ between peers, it is the most effective pre-aggregation
-    for any rule.
+    Tolerates f < n/2. A rule with robustness kappa has kappa' <= 8f / (n - f) (kappa + 1) after
+    this stage, which is the best possible order. If peers have different data, it is the most
+    effective pre-aggregation for any rule.
 
     Args:
         gram: Inner products of the updates.
         f: Byzantine peers to tolerate.
-    Returns: n rows. Among equally near updates the earlier ones are used, and always the update
-        itself.
+    Returns: n rows. Each contains the update itself; of equally near updates, the earlier rows are
+        used.
     Raises: TooFewUpdates: Fewer than 2f + 1 updates.
     Source: Allouah, Farhadkhani, Guerraoui, Gupta, Pinot, Stephan 2023, "Fixing by Mixing",
         arXiv:2302.01772.
     """
     squares, own = gram.squared_distances(), gram.products.diagonal()[: gram.n]
     rounding = gram.precision * (own[:, None] + own)
-    # Despite rounding, no other row is as near as the row itself.
+    # So that each row is nearest to itself in spite of rounding.
     np.fill_diagonal(squares, -np.inf)
     count = gram.n - f
     matrix = np.zeros((gram.n, gram.n))
@@ -52,20 +53,20 @@ def bucketing_inputs(rows: int, s: int = 2) -> int:
 def bucketing(
     gram: Gram, *, f: int = 0, s: int = 2, seed: int = 0, round_id: int = 0
 ) -> FloatArray:
-    """The means of buckets of s updates each, drawn in every round;
+    """The means of random buckets of s updates, which change in every round;
     the last bucket may have fewer.
 
     f attackers corrupt at most f of ceil(n / s) buckets, so the rule that follows needs as many
-    buckets as it needs updates for f. It makes updates of peers with different data more similar,
-    but tolerates fewer attackers.
+    buckets as it needs updates for f. Bucketing makes updates of peers with different data more
+    similar, but fewer attackers are tolerated.
 
     Args:
         gram: Inner products of the updates.
-        f: Byzantine peers to tolerate, by the rule that follows.
+        f: Has no effect here; the rule that follows uses it.
         s: Updates in a bucket.
-        seed: Seed of the draw.
-        round_id: Part of the seed. The runtime passes the current round, so buckets change, and all
-            peers draw the same.
+        seed: Seed of the random order.
+        round_id: Also a part of the seed. The runtime passes the current round, so buckets change,
+            and are the same on all peers.
     Returns: ceil(n / s) rows.
     Raises: AggregationError: s is less than 1.
     Source: Karimireddy, He, Jaggi 2022, "Byzantine-Robust Learning on Heterogeneous Datasets via
@@ -93,15 +94,15 @@ def clipping(
 
     Args:
         gram: Inner products of the updates.
-        f: Byzantine peers to tolerate; excluded from the typical distance.
+        f: Byzantine peers to tolerate; the default radius leaves out the f largest distances.
         radius: In units of an update's norm; the median distance by default.
-        about: "center" needs a center, which only gossip rounds have.
+        about: The point. "center" is the local update, which only gossip rounds have.
     Raises: AggregationError: The radius is not above 0; or there is no center.
     """
     if about == "center" and not gram.has("center"):
         raise AggregationError(
-            "clipping about a center needs a center, and there is none here",
-            "use a gossip topology, or clip about the origin",
+            "clipping with about=center needs the local update, which is not available here",
+            "use a gossip topology, or about=origin",
         )
     apart = gram.distances_to(about)
     if radius is None:
@@ -113,8 +114,8 @@ def clipping(
 
 @pre_aggregation(points=("origin",), translation=False)
 def arc(gram: Gram, *, f: int) -> FloatArray:
-    """Adaptive robust clipping: the floor(2f / n (n - f)) longest updates are cut to the length
-    of the next one.
+    """Adaptive robust clipping: the floor(2f / n (n - f)) longest updates are clipped to the length
+    of the next longest update.
 
     Tolerates f < n/2, and keeps the kappa of the rule that follows, which clipping to a fixed
     radius does not. Needs norms.
@@ -132,7 +133,8 @@ def arc(gram: Gram, *, f: int) -> FloatArray:
 
 
 def _pulled(gram: Gram, point: str, apart: FloatArray, radius: float) -> FloatArray:
-    """Return each update moved towards a point, no farther from it than the radius."""
+    """Return the weights that move each update towards a point until its distance is at most the
+    radius."""
     shares = np.ones(gram.n)
     far = apart > radius
     shares[far] = radius / apart[far]

@@ -1,20 +1,20 @@
-"""Outer steps, for runs with several local steps between two rounds: one step of an outer optimizer
-on the aggregate, the same on all peers.
+"""Outer steps, for runs with several local steps between two rounds. After a round, all peers apply
+the same step of an outer optimizer to the aggregate.
 
     load("mean")                                    local SGD: the mean of the models
     load("nesterov:lr=0.7,momentum=0.9")            DiLoCo (Douillard et al. 2023, arXiv:2311.08105)
     load("heavy_ball:lr=0.7,momentum=0.9")
 
-An update is a peer's model difference after its steps, delta = before - after. With D the aggregate
-of them, momentum mu and rate eta:
+An update is a peer's model difference over its local steps, delta = before - after. With the
+aggregate D of the updates, momentum mu and learning rate eta:
 
     mean         theta <- theta - D
     heavy_ball   m <- mu m + D;  theta <- theta - eta m
     nesterov     m <- mu m + D;  theta <- theta - eta (D + mu m)
 
-The momentum follows the rule: a Byzantine update that the rule lets through stays in it for
-1 / (1 - mu) rounds. For momentum before the rule use a sender (``senders``) and ``mean``. Listing
-the names does not import torch.
+The momentum is applied after the rule: a Byzantine update that the rule accepts has an effect for
+about 1 / (1 - mu) rounds. For momentum before the rule, use a sender (``senders``) and ``mean``.
+Listing the names does not import torch.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ if TYPE_CHECKING:
 
 NESTEROV, HEAVY_BALL, MEAN = "nesterov", "heavy_ball", "mean"
 NAMES = (HEAVY_BALL, MEAN, NESTEROV)
-LR, MOMENTUM = 0.7, 0.9  # of DiLoCo
+LR, MOMENTUM = 0.7, 0.9  # defaults, as in DiLoCo
 _ALLOWED: Mapping[str, Range] = {"lr": POSITIVE, "momentum": DECAY}
 
 
 class OuterStep(NamedTuple):
-    """Step after each round. ``spec`` names it."""
+    """Outer step with its options."""
 
     name: str
     lr: float
@@ -48,16 +48,16 @@ class OuterStep(NamedTuple):
 
     @property
     def spec(self) -> str:
-        """Text that ``load`` reads."""
+        """Argument of ``load`` that returns this step."""
         options = "" if self.name == MEAN else f":lr={self.lr!r},momentum={self.momentum!r}"
         return self.name + options
 
     def move(self, aggregate: Tensor, memory: Tensor | None) -> tuple[Tensor, Tensor]:
         """Return the vector to subtract from the parameters, ``(d,)``, and the memory for the next
-        round. It equals a step of ``optimizer``, for callers that have parameters in one vector.
+        round. This equals a step of ``optimizer``, for callers whose parameters are one vector.
 
         Args:
-            aggregate: ``(d,)``, of the model differences.
+            aggregate: ``(d,)``, aggregate of the model differences.
             memory: Memory of the last round; None before the first.
         """
         memory = aggregate if memory is None else self.momentum * memory + aggregate
@@ -65,8 +65,8 @@ class OuterStep(NamedTuple):
         return self.lr * ahead, memory
 
     def optimizer(self, parameters: Iterable[Tensor]) -> torch.optim.Optimizer:
-        """Return the optimizer of the step, with the aggregate as the gradient of
-        ``parameters``."""
+        """Return an optimizer that makes this step when the gradient of ``parameters`` is the
+        aggregate."""
         from torch.optim import SGD
 
         nesterov = self.name == NESTEROV and self.momentum > 0

@@ -1,10 +1,9 @@
 """Iteratively reweighted means: each update is weighted by its distance to the last estimate,
 repeatedly.
 
-The rules of the family differ in the weight of a distance s. ``reweighted(weight)`` starts from a
-robust reference (the coordinate median, or the local update). It takes the typical distance to it
-as
-the scale, and keeps that scale: a scale that follows the estimate would also follow attackers.
+The rules of this family differ in the weight for a distance s. ``reweighted`` starts from a robust
+reference (the coordinate median, or the local update). The scale is the typical distance to this
+reference, and stays the same: attackers could move a scale that follows the estimate.
 """
 
 from __future__ import annotations
@@ -30,8 +29,8 @@ def reweighted(
     Args:
         weight: Function of distances and scale.
         name: Name of the rule.
-        about: Description of the weight, for the docstring.
-        source: Source of the weight.
+        about: Description of the weight, the first paragraph of the rule's docstring.
+        source: Publication of the weight.
         trim: Whether each step replaces the f most distant updates by the mean of the others.
     """
 
@@ -48,15 +47,15 @@ def reweighted(
             distances = np.sqrt(squares)
         return Decision(weights, in_typical(distances, gram.resolution, typical(distances, f)))
 
-    replaced = ", and the f farthest updates are replaced by the mean of the others" if trim else ""
-    own = "f + 1 updates are enough to stay near it" if trim else "it takes as many"
+    replaced = " The f farthest updates are replaced by the mean of the others." if trim else ""
+    own = "f + 1 updates are enough to stay near it" if trim else "as many updates are needed"
     estimate.__name__ = estimate.__qualname__ = name
     estimate.__doc__ = f"""{about}
 
     Tolerates f < n/2; with a trusted ``center`` {own}.
     Starts from the coordinate median, or from ``center``. In each step updates are weighted by
-    their distance to the last estimate, in units of the typical distance to the start, which
-    stays for all steps{replaced}.
+    their distance to the last estimate, in units of the typical distance to the starting point;
+    this unit is the same in all steps.{replaced}
 
     Args:
         gram: Inner products of the updates.
@@ -73,7 +72,7 @@ def reweighted(
 
 
 def centered_bound(f: int) -> int:
-    """Return n >= f + 1: one honest update in addition to a trusted reference."""
+    """Return f + 1: one honest update in addition to a trusted reference."""
     return f + 1
 
 
@@ -93,16 +92,16 @@ def _shares(weights: FloatArray, distances: FloatArray, order: Sequence[int], f:
 
 
 def fair_weight(distances: FloatArray, scale: float) -> FloatArray:
-    """Return scale / (scale + s): weight 1/2 at the typical distance, and a bounded effect at any
-    distance."""
+    """Return scale / (scale + s). The weight is 1/2 at the typical distance, and the effect of an
+    update is bounded at any distance."""
     if scale == 0.0:
         return np.asarray((distances == 0).astype(np.float64))
     return np.asarray(scale / (scale + distances))
 
 
 def huber_weight(distances: FloatArray, scale: float) -> FloatArray:
-    """Return min(1, scale / s): full weight within the typical distance, and a bounded effect
-    beyond it."""
+    """Return min(1, scale / s). The weight is 1 within the typical distance; beyond it, the effect
+    of an update is bounded."""
     return np.divide(scale, distances, out=np.ones_like(distances), where=distances > scale)
 
 
@@ -110,7 +109,7 @@ def cauchy_weight(distances: FloatArray, scale: float) -> FloatArray:
     """Return 1 / (1 + (s / scale)^2): distant updates have almost no weight."""
     if scale == 0.0:
         return np.asarray((distances == 0).astype(np.float64))
-    with np.errstate(over="ignore"):  # an infinite distance in units of the scale has no weight
+    with np.errstate(over="ignore"):  # if distance / scale overflows, the weight is 0
         return np.asarray(1.0 / (1.0 + (distances / scale) ** 2))
 
 
@@ -118,12 +117,12 @@ suspicion = reweighted(
     fair_weight,
     name="suspicion",
     about=(
-        "Weight each update by how little it is suspected, replace the f most suspected by the "
-        "mean of the others."
+        "Weight scale / (scale + s), after which the f farthest updates are replaced by the mean "
+        "of the others."
     ),
     source=(
-        'the rule of this project\'s origin, made sound; in a step it is the "Fair" M-estimator, '
-        "cut at f."
+        "the original rule of this project (``suspicion_literal``), corrected; without the "
+        'replacement, a step is that of the "Fair" M-estimator.'
     ),
     trim=True,
 )
@@ -131,8 +130,8 @@ huber = reweighted(
     huber_weight,
     name="huber",
     about=(
-        "Huber's M-estimator: weight min(1, scale / s), so that no update pulls more than one at "
-        "the typical distance."
+        "Huber's M-estimator: weight min(1, scale / s), so that no update has more effect than an "
+        "update at the typical distance."
     ),
     source='Huber 1964, "Robust Estimation of a Location Parameter".',
 )
@@ -153,18 +152,18 @@ cauchy = reweighted(
 def suspicion_literal(gram: Gram, *, f: int, alpha: float = 1.0, steps: int = 1) -> Decision:
     """The original rule of this project, unchanged, for comparison: do not train with it.
 
-    Equal weights 1/n; g = sum w_i g_i; suspicion s_i = |g_i - g|; w_i = alpha / (alpha + s_i). The
-    f updates of least weight are replaced by the mean of the others; g = sum w_i g'_i, repeatedly.
-    Its weights are not normalised, so the size of the result depends on alpha. Its first reference
-    is the mean, so two colluding attackers break it worse than the mean. It tolerates no Byzantine
-    peer.
+    Starts with weights w_i = 1/n and g = sum w_i g_i. In each step, s_i = |g_i - g| and w_i = alpha
+    / (alpha + s_i); the f updates of least weight are replaced by the mean of the others; then g =
+    sum w_i g'_i. The weights are not normalised, so the length of the result depends on alpha. The
+    first reference is the mean, so two colluding attackers do more harm than with the mean. It
+    tolerates no Byzantine peer.
 
     Args:
         gram: Inner products of the updates.
         f: Number of updates to replace.
-        alpha: In units of distance.
+        alpha: Distance at which a weight is 1/2.
         steps: Number of times that the weights are computed.
-    Returns: the verdict's weights are normalised, the aggregate is not their combination.
+    Returns: the weights in the verdict are normalised; those of the aggregate are not.
     Raises:
         TooFewUpdates: Fewer than f + 1 updates.
         AggregationError: alpha is not above 0 or not finite, or there are no steps.

@@ -10,11 +10,11 @@ from .gram_rules import gram_rule
 def monna(gram: Gram, *, f: int) -> Decision:
     """The mean of the n - f updates nearest to the local one.
 
-    For gossip: needs a ``center``. With it, f + 1 updates are enough to stay near the local one;
-    the proof is for f < n/5.
+    For gossip: needs a ``center``, so f + 1 updates are enough to stay near the local update. The
+    proof is for f < n/5.
 
     Args:
-        gram: Updates, possibly with the local one.
+        gram: Inner products of the updates; the local update may be among them.
         f: Byzantine peers to tolerate.
     Returns: among equally near updates, the earlier ones are kept.
     Raises: TooFewUpdates: Fewer than f + 1 updates.
@@ -26,7 +26,7 @@ def monna(gram: Gram, *, f: int) -> Decision:
 
 @gram_rule
 def faba(gram: Gram, *, f: int) -> Decision:
-    """Remove f times the update farthest from the mean of the remaining ones.
+    """Repeat f times: remove the update that is farthest from the mean of the remaining updates.
 
     Tolerates f < n/2, but is weak for large f, because the first means include the attackers'
     updates. Needs distances.
@@ -50,9 +50,9 @@ def faba(gram: Gram, *, f: int) -> Decision:
 def cge(gram: Gram, *, f: int) -> Decision:
     """The mean of the n - f updates with the smallest norm.
 
-    Tolerates f < n/2 attackers with long updates. An update no longer than the honest ones is
-    averaged like them, in any direction. So attackers move the aggregate by at most the length of
-    honest updates. Needs norms. Meant for gradients, not for parameters.
+    Tolerates f < n/2 attackers with long updates. An update that is no longer than the honest
+    updates is averaged, whatever its direction. So attackers move the aggregate by at most the
+    length of honest updates. Needs norms. Meant for gradients, not for parameters.
 
     Args:
         gram: Inner products of the updates.

@@ -4,15 +4,16 @@ clipping, normalisation.
     sender = load("momentum:beta=0.9+clip:10")
     sent, memory = sender(update, memory)            memory is None in the first round
 
-A sender is a function of the update and of its memory, which it returns as data. The peer keeps the
-memory, saves it with a checkpoint, and loses it when its process ends. Steps are applied from left
-to right. The same text names the same sender on every peer.
+A sender is a pure function of the update and of a memory, and returns the new memory. The peer
+stores the memory and saves it in checkpoints; if its process ends, memory since the last checkpoint
+is lost. Steps are applied from left to right. A spec means the same sender on every peer.
 
 If peers have equal data, momentum is the most effective single defence. It averages the noise of a
-peer's gradients over rounds, so that honest updates agree with each other. Byzantine updates that
-hid in their noise stand out (Karimireddy, He, Jaggi 2021, arXiv:2012.10333). If their data differ,
-momentum reduces the noise but not the difference, so honest peers also stand out. With labels by
-Dirichlet(0.1) under ``sign_flip``, ``suspicion`` reached 62 % without and 20 % with it.
+peer's gradients over rounds, so that honest updates become similar. Byzantine updates that the
+noise would hide then stand out (Karimireddy, He, Jaggi 2021, arXiv:2012.10333). If peers have
+different data, momentum reduces the noise but not the difference, so honest peers also stand out.
+With labels by Dirichlet(0.1) and the attack ``sign_flip``, the accuracy with ``suspicion`` was 62 %
+without momentum and 20 % with it.
 
 Listing the names does not import torch.
 """
@@ -41,8 +42,8 @@ _STEPS: dict[str, Step] = {}
 
 
 def step(function: Step) -> Step:
-    """Register ``(update, memory, *, options) -> (update, memory)`` under its name. It changes
-    neither argument."""
+    """Register a function ``(update, memory, *, options) -> (update, memory)`` under its name. The
+    function must not change its arguments in place."""
     _STEPS[function.__name__] = function
     return function
 
@@ -58,11 +59,12 @@ def momentum(
     """Send a running average of the peer's updates instead of the update.
 
     Args:
-        beta: Share of the past that is kept, in [0, 1). 0.9 spans about ten rounds; 0.99 is too
-            slow for runs of a few hundred.
-        form: ``mean`` (default): m = beta m + (1 - beta) g, with the length of an update, so that
-            learning rates and clipping radii keep their meaning. The first one is short, (1 - beta)
-            g. ``sum``: m = beta m + g, as in SGD with momentum; 1 / (1 - beta) times as large.
+        beta: Weight of the past, in [0, 1). 0.9 averages about ten rounds; 0.99 is too slow for
+            runs of a few hundred rounds.
+        form: ``mean`` (default): m = beta m + (1 - beta) g. m is about as long as an update, so
+            learning rates and clipping radii keep their meaning; in the first round it is shorter,
+            (1 - beta) g. ``sum``: m = beta m + g, as in SGD with momentum; this is 1 / (1 - beta)
+            times as long.
     """
     share = 1.0 - beta if form == "mean" else 1.0
     sent = update * share if memory is None else memory * beta + update * share
@@ -97,13 +99,13 @@ def _resized(update: Tensor, length: float, size: float) -> Tensor:
         return update * (length / size)
     if not bool(update.any()):
         return update
-    # The squares or the factor exceed the range of a dtype; after division by the largest number
+    # Squares or the factor exceed the range of the dtype. After division by the largest element
     # they do not.
     within = update.to(torch.float64) / float(update.abs().max())
     return (within * (length / _norm(within))).to(update.dtype)
 
 
-_ORDINARY = 1e30  # this and its inverse are far within the range of float32
+_ORDINARY = 1e30  # this and its inverse are well within the range of float32
 _ALIASES = {"normalize": "normalise"}
 _ALLOWED: Mapping[str, Range] = {"beta": DECAY, "radius": POSITIVE, "length": POSITIVE}
 
@@ -123,12 +125,12 @@ class Sender:
     def __call__(self, update: Tensor, memory: Memory | None = None) -> tuple[Tensor, Memory]:
         """Return the update to send, and the memory for the next round.
 
-        A non-finite update is returned unchanged, so that its receivers drop it, and does not
-        change the memory. Nor does a non-finite result of the steps, because an infinite sum would
-        remain infinite.
+        A non-finite update is returned unchanged, and its receivers drop it. The memory changes
+        only if both the update and the result of the steps are finite, because an infinite sum
+        would remain infinite.
 
         Args:
-            update: ``(d,)``; is not changed, and may be returned.
+            update: ``(d,)``. It is not changed in place, and may be the result.
             memory: Memory of the last round; None before the first.
         Raises: ConfigError: The memory belongs to another sender, or to vectors of another size.
         """
@@ -139,8 +141,8 @@ class Sender:
             kept is not None and kept.shape != update.shape for kept in before
         ):
             raise ConfigError(
-                f"the memory is not that of the sender {self.spec!r} for updates of {len(update)} "
-                "elements"
+                f"the memory does not belong to the sender {self.spec!r} for updates of "
+                f"{len(update)} elements"
             )
         if not bool(torch.isfinite(update).all()):
             return update, before
@@ -161,10 +163,11 @@ def names() -> tuple[str, ...]:
 
 
 def load(spec: str) -> Sender:
-    """Return the sender of a text: ``momentum``, ``momentum:beta=0.9+clip:10``; the empty text
-    sends updates unchanged.
+    """Return the sender that ``spec`` describes, such as ``momentum`` or
+    ``momentum:beta=0.9+clip:10``. An empty ``spec`` means that updates are sent unchanged.
 
-    A step's options follow a colon, separated by commas; the first may be given without its name.
+    A step's options follow a colon, separated by commas. The name of the first option may be left
+    out.
 
     Raises: UnknownName: No such step or option. ConfigError: A value is missing, cannot be read or
         is out of range.
@@ -181,7 +184,8 @@ def _step_of(text: str, whole: str) -> tuple[Step, dict[str, Any]]:
     plain = _ALIASES.get(plain, plain)
     if not plain:
         raise ConfigError(
-            f"sender {whole!r}: a step is missing beside '+'", "write momentum:beta=0.9+clip:10"
+            f"sender {whole!r}: a step is missing before or after '+'",
+            "write momentum:beta=0.9+clip:10",
         )
     if plain not in _STEPS:
         raise UnknownName("sender", name.strip(), _STEPS)

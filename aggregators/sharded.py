@@ -1,8 +1,10 @@
-"""Gram rules on a vector that is cut in shards, each with its own server: measure, decide, combine.
+"""Gram rules for updates that are cut into shards, each with its own server: measure, decide,
+combine.
 
-Every server measures its shard. One server adds up the measurements and decides. Each server
-combines its shard with that decision. The measurements are sent as a flat float64 array,
-``[resolution, remembers, upper triangle of the products]``.
+Every server measures its shard. One server adds up the measurements and decides. Every server then
+aggregates its shard with the weights of that decision. Measurements are sent as a flat float64
+array, ``[resolution, remembers, upper triangle of the products]``. ``remembers`` is 1 if the server
+has a last aggregate.
 """
 
 from __future__ import annotations
@@ -32,10 +34,10 @@ class ShardedRule:
     """The three steps of a rule that decides ``by_sums``.
 
     Each server measures its shard with the judge's gradient from its own trainer, so the gradient
-    of a round is combined from several trainers.
+    of a round consists of shards from several trainers.
 
-    All servers measure the same points in the same order. A server without a last aggregate (after
-    a state transfer) marks its place as empty; then no server's last aggregate is used.
+    All servers measure the same points in the same order. If a server has no last aggregate (after
+    a state transfer), its measurements report this, and the decision uses no last aggregate.
     """
 
     def __init__(self, bound: BoundRule) -> None:
@@ -63,8 +65,8 @@ class ShardedRule:
             updates: n vectors ``(d,)`` or ``(n, d)``, all finite, at least one: those of a shard.
             previous: ``(d,)``: the last aggregate of the same shard.
             gradient: ``(d,)``: the judge's gradient, of the same shard.
-            inside: Rows that points, such as the median, are made of; None means all.
-        Raises: AggregationError: The rule needs a gradient, and there is none, or an invalid one.
+            inside: Rows from which points such as the median are computed; None means all.
+        Raises: AggregationError: The rule needs a gradient, and it is missing or invalid.
         """
         rows = within_reach(Rows.of(updates), self.rule.name)
         vectors = self._vectors(_chosen(rows, inside), previous, gradient)
@@ -85,7 +87,7 @@ class ShardedRule:
         whole: Gram | None = None
         grams = [self._unpacked(measured) for _, measured in parts]
         forgotten = self._remembers and not all(remembers for _, remembers in grams)
-        with np.errstate(all="ignore"):  # numbers of an attacker may not be inner products
+        with np.errstate(all="ignore"):  # an attacker's measurements may overflow
             for (chosen, _), (gram, _) in zip(parts, grams, strict=True):
                 if max(chosen, default=0) >= gram.n:
                     raise AggregationError(
@@ -94,7 +96,7 @@ class ShardedRule:
                 one = (_without_last_point(gram) if forgotten else gram).rows(chosen)
                 whole = one if whole is None else whole + one
             assert whole is not None
-            # Only the measurement needs the gradient: the decision uses the products.
+            # The gradient is only needed to measure; the decision uses the inner products.
             options = self.bound.chosen({"f": f, "round_id": round_id, "gradient": whole})
             options.pop("gradient", None)
             tolerated = int(options.get("f", f))
@@ -178,14 +180,14 @@ class ShardedRule:
         }
 
     def _unpacked(self, measured: FloatArray) -> tuple[Gram, bool]:
-        """Return the Gram matrix, and whether it has the last aggregate. Raises
-        AggregationError."""
+        """Return the Gram matrix in measurements, and whether it includes the last aggregate.
+        Raises AggregationError."""
         triangle = measured[_AHEAD:]
         width = int((np.sqrt(8.0 * len(triangle) + 1) - 1) / 2)
         n = width - len(self.points)
         if n < 1 or width * (width + 1) // 2 != len(triangle):
             raise AggregationError(
-                f"{self.rule.name}: a part of {len(measured)} numbers fits no number of updates"
+                f"{self.rule.name}: measurements of length {len(measured)} fit no number of updates"
             )
         products = np.zeros((width, width))
         upper = np.triu_indices(width)
@@ -197,7 +199,8 @@ class ShardedRule:
         ] == 1.0
 
     def _check(self, weights: FloatArray, n: int) -> None:
-        # A Byzantine server that decides must not scale the updates beyond their sum.
+        # The deciding server may be Byzantine. Its weights must not scale the aggregate beyond the
+        # sum of the updates.
         counted = (
             np.delete(weights, n + self.points.index("origin"))
             if "origin" in self.points

@@ -18,7 +18,8 @@ SUBSETS_MAX = 20_000
 """Maximum number of subsets that ``smea`` tries. There are 4,845 for n = 20, f = 4, and 12,650 for
 n = 25, f = 4."""
 TIE = 1e-9
-"""Relative rounding error of eigenvalues even for precise updates, and of a weight of zero."""
+"""Relative rounding error of eigenvalues even for precise updates. A smaller weight counts as
+zero."""
 RATIO = ("at least 1 and finite", lambda value: 1 <= value < math.inf)
 _AT_ONCE = 2048
 _POWER_STEPS = 8
@@ -28,9 +29,9 @@ _POWER_STEPS = 8
 def smea(gram: Gram, *, f: int) -> Decision:
     """The mean of the n - f updates with the smallest top eigenvalue of the covariance.
 
-    Tolerates f < n/2. Needs inner products. It considers every subset, deterministically: a lower
-    bound from a few power steps selects the subsets for which eigenvalues are computed. For equal
-    eigenvalues, the subset of earlier rows is used.
+    Tolerates f < n/2. Needs inner products. It considers every subset, and is deterministic. A
+    lower bound from a few power steps shows for which subsets the eigenvalue must be computed. For
+    equal eigenvalues, the subset of earlier rows is used.
 
     Args:
         gram: Inner products of the updates.
@@ -44,8 +45,8 @@ def smea(gram: Gram, *, f: int) -> Decision:
     count = math.comb(gram.n, f)
     if count > SUBSETS_MAX:
         raise AggregationError(
-            f"smea tries every {gram.n - f} of {gram.n} updates, {count} subsets; "
-            f"{SUBSETS_MAX} are the most",
+            f"smea tries every {gram.n - f} of {gram.n} updates, {count} subsets; the maximum is "
+            f"{SUBSETS_MAX}",
             "use caf, which filters along the same direction without a search",
         )
     products, tie = gram.products[: gram.n, : gram.n], max(TIE, gram.precision)
@@ -65,7 +66,7 @@ def smea(gram: Gram, *, f: int) -> Decision:
 
 
 def _centered(products: FloatArray) -> FloatArray:
-    """Return Gram matrices of rows minus their mean, as a stack."""
+    """Return the Gram matrices after subtraction of each matrix's mean row."""
     means = products.mean(axis=-1, keepdims=True)
     return np.asarray(
         products - means - means.swapaxes(-1, -2) + means.mean(axis=-2, keepdims=True)
@@ -73,8 +74,8 @@ def _centered(products: FloatArray) -> FloatArray:
 
 
 def _power_bounds(stack: FloatArray) -> FloatArray:
-    """Return a lower bound of the top eigenvalue of each matrix, except for rounding: Rayleigh's
-    quotient after some power steps."""
+    """Return the Rayleigh quotient of each matrix after some power steps. Except for rounding, it
+    is a lower bound of the top eigenvalue."""
     squares = stack.diagonal(axis1=1, axis2=2)
     unit = np.maximum(squares.max(axis=1), np.finfo(np.float64).tiny)
     stack = stack / unit[:, None, None]  # a huge row must not overflow in its square
@@ -95,10 +96,10 @@ def caf(gram: Gram, *, f: int) -> Decision:
     until a total weight of 2f is removed. Return the mean of the iteration with the least variance.
 
     Tolerates f < n/2; f only determines when to stop. c_i <- c_i (1 - t_i / max t), with t_i the
-    squared projection of x_i - mean on the top eigenvector of the covariance weighted by c, as long
-    as the c add up to more than n - 2f. The result is the weighted mean of the iteration with the
-    smallest top eigenvalue. Needs inner products. Deterministic: the eigenvector is exact, not one
-    power step from a random start.
+    squared projection of x_i - mean on the top eigenvector of the covariance weighted by c. This is
+    repeated while the c_i add up to more than n - 2f. The result is the weighted mean of the
+    iteration with the smallest top eigenvalue. Needs inner products. Deterministic: the eigenvector
+    is exact, not one power step from a random start.
 
     Args:
         gram: Inner products of the updates.
@@ -126,21 +127,21 @@ def caf(gram: Gram, *, f: int) -> Decision:
 
 @gram_rule(robust=False)
 def dnc(gram: Gram, *, f: int, c: float = 1.0) -> Decision:
-    """Divide and conquer: the mean without the c f updates that are farthest along the direction in
-    which all differ most.
+    """Divide and conquer: the mean without the c f updates that are farthest along the direction of
+    most variance.
 
     Meant for f < n/2 colluding peers that push in one direction. It is not robust in the worst
     case. It starts from the plain mean of all, so one attacker far away can shield others (the
     sacrificial anchor). If attackers are far out in different directions (scale, bit flips), one
-    direction shows only the farthest. Needs inner products. The paper draws some columns at random,
-    several times, and keeps the updates that pass each time, because a singular vector of all
-    columns was expensive. The Gram matrix yields the singular vector of all columns at no cost, so
-    nothing is drawn or repeated, and every column counts.
+    direction shows only the farthest attacker. Needs inner products. The paper samples columns at
+    random several times, and keeps the updates that pass every time, because a singular vector of
+    all columns is expensive. Here the Gram matrix yields that vector at no cost, so all columns are
+    used, once.
 
     Args:
         gram: Inner products of the updates.
         f: Byzantine peers to tolerate.
-        c: Multiple of f to leave out, rounded; at least f, and at least one update stays.
+        c: c f updates, rounded, are left out: at least f, and at most n - 1.
     Raises:
         TooFewUpdates: Fewer than 2f + 1 updates.
         AggregationError: c is not finite, or fewer than f or all would be left out.
@@ -168,16 +169,16 @@ def spectral_clipping(
     radius: float = 2.0,
     every: int = 3,
 ) -> Decision:
-    """The mean of updates, clipped to ``radius`` times the typical norm, without the f farthest
-    along the direction of most variance if one direction stands out. In every third round no update
-    is left out.
+    """The mean of the updates, clipped to ``radius`` times the typical norm; if one direction has
+    much more variance than the next, the f updates farthest along it are left out. In every third
+    round no update is left out.
 
-    Meant for unequal data without a judge. Attackers push together, so two of them dominate one
-    direction; honest peers with different data rarely do. If a peer with rare data is left out in
-    every round, its updates grow, because the model does not learn its samples. So all updates
-    count in every ``every``-th round. Attackers also use these rounds, but are clipped. ``dnc``
-    leaves out the same f updates in every round, without clipping. Bounded for f < n/2, and made
-    for f of at most n/4: some attacks of 4 peers among 10 prevent learning.
+    Meant for peers with different data, without a judge. Attackers push together, so two of them
+    dominate one direction; honest peers with different data rarely do. If a peer with rare data is
+    left out in every round, its updates grow, because the model does not learn its samples. So all
+    updates count in every ``every``-th round. Attackers also use these rounds, but are clipped.
+    ``dnc`` leaves out the same f updates in every round, without clipping. Bounded for f < n/2, and
+    meant for f of at most n/4: some attacks of 4 peers among 10 prevent learning.
 
     Args:
         gram: Inner products of the updates.
@@ -188,10 +189,10 @@ def spectral_clipping(
         radius: In units of the typical norm: the median, or the (n - f)-th smallest if that is
             smaller.
         every: Period, in rounds; with 1 no update is ever left out.
-    Returns: the weights are relative to the other clipped updates.
+    Returns: equal weights for all updates that are not left out.
     Raises:
         TooFewUpdates: Fewer than 2f + 1 updates.
-        AggregationError: ``radius`` is not above 0, ``gap`` is below 1, or ``every`` is.
+        AggregationError: ``radius`` is not above 0, or ``gap`` or ``every`` is below 1.
     Source: this project, after ``dnc``.
     """
     whole("spectral_clipping", "every", every, least=1)
@@ -212,14 +213,14 @@ def spectral_clipping(
 
 def _top_direction(gram: Gram, weights: FloatArray) -> tuple[float, FloatArray]:
     """Return the top eigenvalue of the weighted covariance, and each update's squared distance from
-    the mean along its direction."""
+    the mean along the top eigenvector."""
     values, along = _spectrum(gram, weights)
     return float(values[0]), along
 
 
 def _spectrum(gram: Gram, weights: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Return the eigenvalues of the weighted covariance, the largest first, and each update's
-    squared distance from the mean along the direction of the first."""
+    """Return the eigenvalues of the weighted covariance in descending order, and each update's
+    squared distance from the mean along the top eigenvector."""
     products = gram.products[: gram.n, : gram.n]
     along = products @ weights
     centered = products - along[:, None] - along[None, :] + weights @ along

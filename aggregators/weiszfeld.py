@@ -10,7 +10,7 @@ from .gram_rules import gram_rule, typical
 from .numbers import POSITIVE, number, whole
 
 STEPS_MAX = 1000
-STANDSTILL = 1e-10  # in typical distances; iteration ends with a shorter step
+STANDSTILL = 1e-10  # in typical distances; after a shorter step the iteration ends
 # in typical distances; a nearer update counts as if it were at this distance
 SMOOTHING = 1e-3
 
@@ -21,10 +21,10 @@ def geometric_median(gram: Gram, *, f: int = 0, nu: float | None = None) -> Deci
     convergence.
 
     Tolerates f < n/2; kappa <= 4 (1 + f / (n - 2f))^2. Needs distances; the cost of the steps is
-    negligible against the two reads of the updates. Starts from the mean of the half of the updates
-    that are nearest to the most central one, so it does not depend on the origin; ``rfa`` is the
-    published variant that does. If rounding prevents convergence, or updates are nearly on one
-    line, the result is that of ``STEPS_MAX`` steps.
+    negligible compared with the two reads of the updates. It starts from the mean of the half of
+    the updates that are nearest to the most central update. So the result does not depend on the
+    origin, as it does in ``rfa``, the published variant. If rounding prevents convergence, or
+    updates are nearly on one line, the iteration ends after ``STEPS_MAX`` steps.
 
     Args:
         gram: Inner products of the updates.
@@ -51,8 +51,8 @@ def geometric_median(gram: Gram, *, f: int = 0, nu: float | None = None) -> Deci
 def _until_it_stands_still(
     gram: Gram, weights: FloatArray, smallest: float, still: float
 ) -> FloatArray:
-    """Return the result of steps of ``_weiszfeld`` without additional points. Each step is a few
-    short operations. Their overhead dominates for few updates."""
+    """Return the weights after steps of ``_weiszfeld``, until a step is no longer than ``still``.
+    The step is written out here without points, because for few updates overhead dominates."""
     products = gram.products[: gram.n, : gram.n]
     own, least = products.diagonal(), max(smallest * smallest, float(np.finfo(np.float64).tiny))
     along = products @ weights
@@ -74,13 +74,13 @@ def rfa(gram: Gram, *, f: int = 0, nu: float = 0.1, steps: int = 8) -> Decision:
 
     Tolerates f < n/2 if the steps converge. They start from zero with a fixed smoothing, so the
     result depends on the origin and on the unit of the updates. For comparison with published
-    numbers; otherwise use ``geometric_median``.
+    results; otherwise use ``geometric_median``.
 
     Args:
         gram: Inner products of the updates.
         f: Byzantine peers to tolerate; determines how many updates are needed.
         nu: Smoothing, in units of an update's norm.
-        steps: 8 in the experiments on bucketing, 3 in others.
+        steps: Number of steps: 8 in the experiments on bucketing, 3 in other experiments.
     Raises:
         TooFewUpdates: Fewer than 2f + 1 updates.
         AggregationError: nu is not above 0 or not finite, or there are no steps.

@@ -6,17 +6,18 @@
     # (f, d): all attackers together, with knowledge of the honest updates
     bad = make("alie").collude(honest, f=2)
 
-    # gossip rounds: another update for each receiver
+    # gossip rounds: a different update for each receiver
     bad = make("dissensus").tell(update, receiver, theirs, others)
 
     # a function of your own
     bad = make("my_attacks.py:mine")(update, round_id)
 
-An attack changes an update before it is sent. It depends on the round and a seed, so a peer sends
-the same vectors in every run. Colluding attacks (``alie``, ``min_max``, ...) are omniscient in
-``collude``. For one peer, they estimate the honest updates from the results that every replica has
-(``guessing``). A few cannot use an estimate: ``names(lonely=True)`` omits them. ``label_flip`` is
-an attack on data and acts where the trainer reads it: ``flip_labels``.
+An attack changes an update before it is sent. All randomness comes from the round and a seed, so a
+run can be repeated. In ``collude``, attacks of several peers (``alie``, ``min_max``, ...) know all
+honest updates. In a call for one peer, they estimate the honest updates from the results that every
+replica has (``guessing``). A few attacks cannot use an estimate; ``names(lonely=True)`` omits
+these.
+``label_flip`` does not change updates but the labels that the trainer reads (``flip_labels``).
 
 Listing the names does not import torch, because command lines check them.
 """

@@ -26,8 +26,8 @@ _SECTION = (math.sqrt(5) - 1) / 2
 
 @dataclass(frozen=True, slots=True)
 class AttackOptimum:
-    """Most damaging strength of a family of attacks, and the distance by which it moved the
-    result."""
+    """Most damaging strength of a family of attacks, and the measure of the damage at that
+    strength."""
 
     strength: float
     damage: float
@@ -38,13 +38,13 @@ def strongest(
     lies: Callable[[float], Tensor],
     measure: Callable[[Tensor], float] | None = None,
 ) -> AttackOptimum:
-    """Search ``lies(strength) -> (f, d)`` for the strength with the largest ``measure``: by
-    default, the distance of the rule's result from the honest mean.
+    """Return the strength at which the attack ``lies(strength)``, ``(f, d)``, has the largest
+    ``measure``. By default, this is the distance of the rule's result from the honest mean.
 
     The search first tries the powers of 2 from 1/16 to 128, because damage is not a smooth function
     of strength: a rule accepts close vectors and drops distant ones. A golden-section search
-    follows between the neighbours of the best. It takes ``len(STRENGTHS) + REFINEMENTS + 1``
-    trials.
+    follows between the neighbours of the best power. In total, ``len(STRENGTHS) + REFINEMENTS + 1``
+    strengths are tried.
     """
     measure = crowd.damage if measure is None else measure
 
@@ -71,8 +71,8 @@ def _damage(found: AttackOptimum) -> float:
 
 
 def directions(crowd: OmniscientView) -> Mapping[str, Tensor]:
-    """Return the directions ``(d,)`` in which ``adaptive`` pushes from the honest mean. All but the
-    first are as long as a typical honest update is far from the mean."""
+    """Return the directions ``(d,)`` in which ``adaptive`` pushes from the honest mean. The length
+    of all but the first is the typical distance of an honest update from that mean."""
     import torch
 
     from .crowd import unit
@@ -95,8 +95,9 @@ def worst(
     ways: Mapping[str, Callable[[float], Tensor]],
     measure: Callable[[Tensor], float] | None = None,
 ) -> Tensor:
-    """Return ``(f, d)``: the vector of the way and strength with the largest ``measure`` (as in
-    ``strongest``), once for each attacker. Search again after ``every`` rounds."""
+    """Return ``(f, d)``: for each attacker the same vector ``ways[name](strength)``, with the name
+    and strength of largest ``measure`` (as in ``strongest``). The search is repeated after
+    ``every`` rounds."""
     age = crowd.memory.get("age", 0)
     if age % int(every) == 0:
         tried = {
@@ -125,24 +126,24 @@ def adaptive(crowd: OmniscientView, *, strength: float) -> Tensor:
 
 @searching(strength=1.0)
 def optimal_alie(crowd: OmniscientView, *, strength: float) -> Tensor:
-    """``alie`` with the z that moves the result of this rule farthest from the honest mean: 19
-    trials in each search."""
+    """``alie`` with the z that moves the result of this rule farthest from the honest mean. A
+    search evaluates the rule 19 times."""
     mean, deviation = crowd.mean(), crowd.deviation()
     return worst(crowd, strength, {"z": lambda z: mean - z * deviation})
 
 
 @searching(strength=1.0)
 def optimal_ipm(crowd: OmniscientView, *, strength: float) -> Tensor:
-    """``ipm`` with the epsilon that moves the result of this rule farthest from the honest mean: 19
-    trials in each search."""
+    """``ipm`` with the epsilon that moves the result of this rule farthest from the honest mean. A
+    search evaluates the rule 19 times."""
     mean = crowd.mean()
     return worst(crowd, strength, {"epsilon": lambda epsilon: -epsilon * mean})
 
 
 @searching(strength=1.0)
 def optimal_inner_product(crowd: OmniscientView, *, strength: float) -> Tensor:
-    """``alie`` or ``ipm``, with the z or epsilon that gives the smallest inner product of this
-    rule's result and the honest mean: 38 trials in each search."""
+    """``alie`` or ``ipm``, with the z or epsilon for which the inner product of this rule's result
+    and the honest mean is smallest. A search evaluates the rule 38 times."""
     mean, deviation = crowd.mean(), crowd.deviation()
     ways = {"z": lambda z: mean - z * deviation, "epsilon": lambda epsilon: -epsilon * mean}
     return worst(crowd, strength, ways, crowd.measure_reversal)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 AWAKE = 10.0
-"""Factor of the negated update of a sleeper after it has begun to attack."""
+"""Factor by which ``sleeper`` multiplies the negated update when it attacks."""
 
 
 @attack(strength=1.0, meaning="factor of the negated update")
@@ -45,7 +45,7 @@ def bit_flip(update: Tensor, *, strength: float, generator: torch.Generator) -> 
 def gaussian(update: Tensor, *, strength: float, generator: torch.Generator) -> Tensor:
     """Noise N(0, strength^2) instead of the update.
 
-    Source: Xie, Koyejo, Gupta 2018, arXiv:1802.10116 (200).
+    Source: Xie, Koyejo, Gupta 2018, arXiv:1802.10116 (strength 200).
     """
     import torch
 
@@ -78,13 +78,13 @@ def zero(update: Tensor) -> Tensor:
 
 @attack(strength=10.0, meaning="age in rounds", allowed=ROUNDS)
 def stale(update: Tensor, *, past: Tensor) -> Tensor:
-    """The update of ``strength`` rounds ago; in the first rounds the oldest one."""
+    """The update of ``strength`` rounds ago; in the first rounds the oldest update."""
     return past
 
 
-@attack(strength=1.0, meaning="length in norms of the own update", allowed=NOT_NEGATIVE)
+@attack(strength=1.0, meaning="length, in norms of the own update", allowed=NOT_NEGATIVE)
 def random_direction(update: Tensor, *, strength: float, direction: torch.Generator) -> Tensor:
-    """A vector as long as the update, in a direction drawn once for the whole run."""
+    """A vector as long as the update, in a random direction that is the same in all rounds."""
     import torch
 
     drawn = torch.randn(update.shape, generator=direction, dtype=torch.float64).to(update.device)
@@ -93,15 +93,15 @@ def random_direction(update: Tensor, *, strength: float, direction: torch.Genera
     return lie
 
 
-@attack(strength=25.0, meaning="rounds that it waits at most", allowed=ROUNDS)
+@attack(strength=25.0, meaning="maximum number of honest rounds", allowed=ROUNDS)
 def sleeper(update: Tensor, *, strength: float, round_id: int, somebody_locked: bool) -> Tensor:
     """Send honest updates for this number of rounds, then ten times the negated update. In ``gossip
-    bench robustness`` it also begins once an honest peer is in quarantine."""
+    bench robustness`` the attack begins earlier if an honest peer is in quarantine."""
     awake = round_id >= strength or somebody_locked
     return update * -AWAKE if awake else update.clone()
 
 
 @attack(strength=1.0, meaning="factor of the negated update", allowed=POSITIVE)
 def every_second(update: Tensor, *, strength: float, round_id: int) -> Tensor:
-    """``sign_flip`` in rounds of even number; honest in the others."""
+    """``sign_flip`` in even rounds, the honest update in odd rounds."""
     return update * -strength if round_id % 2 == 0 else update.clone()

@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 @attack(shape="apart", strength=1.0, meaning="factor of the two opposite updates", allowed=POSITIVE)
 def equivocation(update: Tensor, *, strength: float, receiver: int) -> Tensor:
-    """The update to peers of even number, and its opposite to peers of odd number."""
+    """The update for peers with an even number, its opposite for peers with an odd number."""
     return update * (strength if receiver % 2 == 0 else -strength)
 
 
 @attack(
     shape="apart",
     strength=1.0,
-    meaning="epsilon, of which 1 undoes what honest neighbours do",
+    meaning="epsilon (1 cancels the pull of the honest neighbours)",
     allowed=POSITIVE,
 )
 def dissensus(
@@ -38,15 +38,15 @@ def dissensus(
     """A push away from the receiver's honest neighbours: ``x_i - epsilon / b * sum of (x_j -
     x_i)``.
 
-    With epsilon = 1 and plain mixing the b attackers cancel the pull of all honest neighbours: the
+    With epsilon = 1 and plain mixing, the b attackers cancel the pull of all honest neighbours: the
     receiver does not move.
 
     Args:
-        theirs: Last vector of the receiver, x_i; the attacker's own vector before one has arrived.
-        others: Last vectors of its honest neighbours, x_j. Without any, the attacker sends its own
-            vector.
-        neighbours: Number of these neighbours. Those without a vector count with the mean of the
-            others.
+        theirs: x_i, the receiver's last vector. If it is None, the attacker's own vector is used.
+        others: x_j, the last vectors of the receiver's honest neighbours. If there are none, x_i is
+            sent.
+        neighbours: Number of the receiver's honest neighbours. If ``others`` has fewer vectors,
+            their mean counts for the missing ones.
         attackers: b, the number of peers that send this vector.
     Source: He, Karimireddy, Jaggi 2022, "Byzantine-Robust Decentralized Learning via
     ClippedGossip", arXiv:2202.01545, with equal mixing weights.

@@ -1,5 +1,5 @@
-"""Knowledge of colluding Byzantine peers: the honest updates of the round, their own, their number,
-and perhaps the rule."""
+"""Knowledge of colluding Byzantine peers: the honest updates of the round, their own updates, and
+perhaps the rule."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class OmniscientView:
 
     Attributes:
         honest: ``(h, d)``, float32 or float64.
-        own: ``(f, d)``, honest updates of the attackers.
+        own: ``(f, d)``, the updates that the attackers would send if they were honest.
         generator: Randomness of this round, the same for all attackers.
         direction: Randomness of the whole run, the same for all attackers.
         rule: Rule of the run; None if the attackers do not know it.
@@ -50,8 +50,8 @@ class OmniscientView:
         return self.honest.mean(dim=0)
 
     def deviation(self) -> Tensor:
-        """Return ``(d,)``: standard deviation of each coordinate over the honest (divided by h -
-        1); zeros if there is only one."""
+        """Return ``(d,)``: standard deviation of each coordinate over the honest updates (with the
+        divisor h - 1); zeros if there is only one honest update."""
         return self.honest.std(dim=0) if self.h > 1 else torch.zeros_like(self.honest[0])
 
     def typical_norm(self) -> Tensor:
@@ -78,8 +78,10 @@ class OmniscientView:
 
     def measure_reversal(self, lies: Tensor) -> float:
         """Return the inner product of the rule's result and the opposite of the honest mean;
-        infinite if it is not finite. Return 0 if the attack itself is not finite, because it is
-        never sent.
+        infinite if it is not finite.
+
+        Minus infinity if the attack itself is not finite, because no peer passes such updates to
+        its rule.
 
         Raises: ConfigError: The rule is not known.
         """
@@ -89,7 +91,7 @@ class OmniscientView:
         return reversal if math.isfinite(reversal) else math.inf
 
     def aggregate(self, lies: Tensor) -> Tensor:
-        """Return the rule's result of the honest updates and an attack, ``(d,)``.
+        """Return the rule's result ``(d,)`` for the honest updates and the attackers' updates.
 
         Raises: ConfigError: The rule is not known.
         """

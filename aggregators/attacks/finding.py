@@ -1,6 +1,6 @@
-"""Attacks by name: built-in ones, and users' functions in a file or a module.
+"""Loads attacks by name: built-in attacks, and users' functions in a file or a module.
 
-    my_attacks.py:mine          a function in a file, relative to the working directory
+    my_attacks.py:mine          a function in a file; the path is relative to the working directory
     package.module:mine         a function in an importable module
 
 A function with the decorator ``attack`` has the declared shape and strength. An undecorated
@@ -24,13 +24,13 @@ KNOWN = {
     "alone": ("strength", "generator", "direction", "round_id", "somebody_locked"),
     "together": ("strength",),
 }
-"""Arguments that a function may name after its first parameter."""
+"""Parameters that a user's function may have after the first one; the key is the shape."""
 
 
 def kind_of(name: str) -> AttackKind:
-    """Return the attack with a name, or in a user's file; hyphens and underscores in a name are
-    equivalent. Raises: UnknownName: There is none. ConfigError: It is an attack on data, or cannot
-    be loaded."""
+    """Return a built-in attack, or a user's attack at ``PLACE:FUNCTION``; hyphens and underscores
+    in a name are equivalent. Raises: UnknownName: There is no such attack. ConfigError: It is an
+    attack on data, or cannot be loaded."""
     if ":" in name:
         return load(name)
     plain = name.replace("-", "_")
@@ -45,7 +45,7 @@ def kind_of(name: str) -> AttackKind:
 
 
 def place_of(name: str) -> str:
-    """Return the path or module of a user's attack; empty for a built-in one."""
+    """Return the path or module of a user's attack; empty for a built-in attack."""
     return name.rpartition(":")[0]
 
 
@@ -54,7 +54,7 @@ def load(name: str) -> AttackKind:
 
     Raises:
         UnknownName: The file or module has no such function.
-        ConfigError: It cannot be loaded, or the function is not an attack.
+        ConfigError: The function cannot be loaded, or is not an attack.
     """
     place, _, function = name.rpartition(":")
     found = load_named(place, function, "attack", inspect.isfunction, anew=True)
@@ -64,7 +64,8 @@ def load(name: str) -> AttackKind:
             "an attack is a function (update, ...) -> update or (crowd, ...) -> (f, d)",
         )
     kind: AttackKind | None = vars(found).get("attack_kind")
-    # Another decorator may wrap the attack, and copy this attribute.
+    # A further decorator may have wrapped the attack and copied this attribute. The wrapper has to
+    # be called.
     return _plain(found, place) if kind is None else replace(kind, function=found)
 
 

@@ -17,16 +17,16 @@ class HonestEstimate:
     """Estimate of the honest updates of the next round.
 
     Every replica has the result of the last round, which is the estimate of the honest mean. The
-    peer's honest update minus the result of its round is one honest deviation. The last
-    ``RESIDUALS_MAX`` of them estimate the deviations of the other peers. So attackers on different
-    machines have the same mean, and nearly the same deviation, without communication.
+    peer's honest update minus the result of the same round is one sample of an honest deviation.
+    The last ``RESIDUALS_MAX`` samples estimate the deviations of the other peers. So attackers on
+    different machines estimate the same mean, and nearly the same deviation, without communication.
     """
 
     def __init__(self) -> None:
         self.result: Tensor | None = None
-        self._own: dict[int, Tensor] = {}  # updates of unfinished rounds
+        self._own: dict[int, Tensor] = {}  # honest updates of unfinished rounds, by round
         self._residuals: deque[Tensor] = deque(maxlen=RESIDUALS_MAX)
-        self._round = -1  # of the result
+        self._round = -1  # round of ``result``
 
     def sends(self, update: Tensor, round_id: int) -> None:
         """Record the honest update of a round, ``(d,)``."""
@@ -35,7 +35,8 @@ class HonestEstimate:
             del self._own[min(self._own)]
 
     def saw(self, result: Tensor, round_id: int) -> None:
-        """Record the result of a round, ``(d,)``. It is kept, so its memory must not be reused."""
+        """Record the result of a round, ``(d,)``. It is stored without a copy, so the caller must
+        not reuse its memory."""
         own = self._own.pop(round_id, None)
         if own is not None:
             self._residuals.append(own - result)

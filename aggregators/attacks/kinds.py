@@ -35,17 +35,19 @@ class AttackKind:
     Attributes:
         name: Name of the attack.
         function: Function that returns the updates to send.
-        shape: ``alone``: ``(update, ...) -> lie``, from one attacker's honest update. ``together``:
-            ``(crowd, ...) -> (f, d)``, from the honest updates. ``apart``: ``(update, ...) ->
-            lie``, for one receiver. ``data``: on the training data.
+        shape: Signature of the function. ``alone``: ``(update, ...) -> update``, from one
+            attacker's honest update. ``together``: ``(crowd, ...) -> (f, d)``, from all honest
+            updates. ``apart``: ``(update, ...) -> update``, for one receiver. ``data``: the attack
+            changes training data.
         strength: Default strength. None if the attack has none, or derives it from n and f.
-        meaning: Meaning of the strength, with its unit. Empty if the attack has none.
+        meaning: Meaning of the strength, with its unit. Empty if the attack has no strength.
         wants: Names of the function's parameters.
-        refusal: Reason why one attacker cannot compute it from its own observations, and an
-            alternative; empty if it can.
-        tries: Whether it evaluates the rule.
-        allowed: Range of the strength, as text, and its test.
-        idle: Whether it has no effect with f of n attackers at the default strength.
+        refusal: Reason why a single attacker cannot compute the attack from its own observations,
+            and an alternative. Empty if it can.
+        tries: Whether the attack evaluates the rule.
+        allowed: Allowed range of the strength.
+        idle: ``(n, f) -> bool``, whether the attack has no effect if f of n peers carry it out at
+            the default strength.
     """
 
     name: str
@@ -61,8 +63,8 @@ class AttackKind:
 
     @property
     def lonely(self) -> bool:
-        """Whether one attacker can compute it from its own observations. All but a few attacks
-        ``together`` work on an estimate of the honest updates."""
+        """Whether a single attacker can compute the attack from its own observations. Most attacks
+        ``together`` can use an estimate of the honest updates."""
         return not self.refusal
 
     @property
@@ -93,16 +95,16 @@ def attack(
     """Register a function as an attack under its name. An attack in a user's file is not
     registered, because another file may define the same name.
 
-    The shape determines the arguments of the function and which further parameters it may name:
+    The shape determines the first parameter of the function, and which parameters may follow:
 
-    - ``alone``: ``(update, *, ...) -> update``, ``(d,)`` to ``(d,)``. One Byzantine peer, without
-      knowledge of the others. ``strength``, ``generator``, ``past``, ``direction``, ``round_id``,
-      ``somebody_locked``.
-    - ``together``: ``(crowd, *, ...) -> (f, d)``. All Byzantine peers at once, with knowledge of
-      the honest updates. ``strength``.
-    - ``apart``: ``(update, *, ...) -> update``. One Byzantine peer of a gossip round, with another
-      update for each receiver. ``strength``, ``receiver``, ``theirs``, ``others``, ``neighbours``,
-      ``attackers``.
+    - ``alone``: ``(update, *, ...) -> update``, ``(d,)`` to ``(d,)``. The attack of one Byzantine
+      peer without knowledge of other updates. Parameters: ``strength``, ``generator``, ``past``,
+      ``direction``, ``round_id``, ``somebody_locked``.
+    - ``together``: ``(crowd, *, ...) -> (f, d)``. The attack of all Byzantine peers, with knowledge
+      of the honest updates. Parameter: ``strength``.
+    - ``apart``: ``(update, *, ...) -> update``. The attack of one Byzantine peer in a gossip round,
+      with a different update for each receiver. Parameters: ``strength``, ``receiver``,
+      ``theirs``, ``others``, ``neighbours``, ``attackers``.
 
     Raises: ConfigError: Another attack has that name.
 
@@ -110,12 +112,12 @@ def attack(
         strength: Default strength. None if the attack has none, or derives it from n and f.
         meaning: Meaning of the strength, with its unit; by default "strength" if there is one.
         shape: ``alone``, ``together`` or ``apart``.
-        refusal: Reason why a single peer cannot send it in a real run, and an alternative. Empty
-            if it can.
-        tries: Whether it searches its strength by trying the rule.
-        allowed: The allowed strengths, as text and as a test.
-        idle: ``(n, f) -> bool``, whether it has no effect with f Byzantine peers of n at its
-            default strength.
+        refusal: Reason why a single peer cannot carry out the attack in a real run, and an
+            alternative. Empty if it can.
+        tries: Whether the attack evaluates the rule.
+        allowed: Allowed range of the strength.
+        idle: ``(n, f) -> bool``, whether the attack has no effect if f of n peers carry it out at
+            the default strength.
     """
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -137,7 +139,7 @@ def attack(
 
 
 def names(*, lonely: bool = False) -> tuple[str, ...]:
-    """Return the attacks on updates for ``make``, ascending, without ``DATA_ATTACKS``.
+    """Return the names of the attacks on updates, ascending. ``DATA_ATTACKS`` are not included.
 
     Args:
         lonely: Return only attacks that one peer can carry out alone in a real run.
@@ -146,8 +148,8 @@ def names(*, lonely: bool = False) -> tuple[str, ...]:
 
 
 def checked_strength(kind: AttackKind, strength: float | None) -> float | None:
-    """Return the strength, or the default one. Raises: ConfigError: The strength is out of range,
-    or cannot be set."""
+    """Check the strength and return it, or return the default strength. Raises: ConfigError: The
+    strength is out of range, or the attack has none."""
     if strength is None:
         return kind.strength
     if not kind.meaning:

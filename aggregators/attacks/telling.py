@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class AttackerGroup:
-    """Group of the Byzantine peers of a run, which each of them derives without communication.
+    """Byzantine peers that attack together. Each of them derives the group without communication.
 
     Attributes:
         honest: Number of honest peers.
         attackers: Number of peers that carry out this attack.
         rank: Index of this attacker in the group, from 0.
-        seed: The same for all of them.
+        seed: Seed that all attackers of the group share.
         rule: The aggregation rule with its f bound; None if the attackers do not have it.
     """
 
@@ -38,11 +38,11 @@ class AttackerGroup:
 
 
 class Attack:
-    """Attack of one Byzantine peer, or with ``collude`` of all of them at once.
+    """Attack of one Byzantine peer, or with ``collude`` of all Byzantine peers.
 
-    Its output depends only on the seed, the round, and the updates and results seen. ``stale``
-    keeps copies of the last ``strength`` updates. Attacks of the shape ``together`` keep some of
-    the last deviations. No other attack has a memory.
+    The output depends only on the seed, the round, and the updates and results so far. ``stale``
+    stores the last ``strength`` updates. Attacks of the shape ``together`` store some deviations of
+    the last rounds. Other attacks have no memory.
 
     Attributes:
         somebody_locked: Whether this attacker has seen an honest peer in quarantine.
@@ -66,21 +66,22 @@ class Attack:
 
     @property
     def guesses(self) -> bool:
-        """Whether it estimates honest updates from results of rounds. Then call ``saw``."""
+        """Whether the attack estimates honest updates from results. If so, call ``saw`` after each
+        round."""
         return self._kind.shape == "together"
 
     @property
     def tells_each(self) -> bool:
-        """Whether each receiver gets a different update. Then call ``tell``."""
+        """Whether each receiver gets a different update. If so, call ``tell`` for each receiver."""
         return self._kind.shape == "apart"
 
     # --- alone ------------------------------------------------------------------------------------
 
     def __call__(self, update: Tensor, round_id: int) -> Tensor:
-        """Return the update to send instead of an honest one. Call it once a round.
+        """Return the update to send instead of the honest update. Call this once per round.
 
-        An attack of the shape ``together`` works on an estimate of the honest updates
-        (``HonestEstimate``) and returns the part of ``attacker_group.rank``.
+        An attack of the shape ``together`` uses an estimate of the honest updates
+        (``HonestEstimate``), and returns the row of this attacker (``attacker_group.rank``).
 
         Args:
             update: ``(d,)``, the honest update, which is not changed.
@@ -96,7 +97,7 @@ class Attack:
             )
         if self._kind.shape == "apart":
             raise ConfigError(
-                f"{self.name} sends each receiver another update", "use .tell(update, receiver)"
+                f"{self.name} sends each receiver a different update", "use .tell(update, receiver)"
             )
         if self._kind.shape == "together":
             self._guess.sends(update, round_id)
@@ -145,27 +146,28 @@ class Attack:
         round_id: int = 0,
         locked: Collection[int] = (),
     ) -> Tensor:
-        """Return the updates of f omniscient Byzantine peers. Call it once a round.
+        """Return the updates of f omniscient Byzantine peers. Call this once per round.
 
         Args:
             honest: ``(h, d)``, the honest updates, which are not changed.
             f: Number of Byzantine peers.
             generator: Randomness of this round. By default it follows from the seed and the round.
             rule: ``(n, d) -> (d,)``, with its f bound, for attacks that evaluate it.
-            own: ``(f, d)``, the honest updates of the Byzantine peers. By default copies of
-                ``honest``.
+            own: ``(f, d)``, the updates that the Byzantine peers would send if they were honest.
+                By default copies of rows of ``honest``.
             round_id: Number of the round, for attacks that replay or wait.
-            locked: Rows of ``honest`` of peers in quarantine, as far as the Byzantine peers know.
-                The rule does not receive them.
+            locked: Indices of rows of ``honest`` whose peers are in quarantine, as far as the
+                Byzantine peers have detected it.
         Returns: ``(f, d)`` in the dtype and on the device of ``honest``.
-        Raises: ConfigError: The attack needs the rule but received none, or has no form with
-            colluding peers.
+        Raises: ConfigError: The attack needs ``rule`` and it is None, or the attack works only in
+            gossip rounds (``tell``).
         """
         import torch
 
         if self._kind.shape == "apart":
             raise ConfigError(
-                f"{self.name} sends each receiver another update: it works only in gossip rounds",
+                f"{self.name} sends each receiver a different update, so it works only in gossip "
+                "rounds",
                 "use .tell(update, receiver)",
             )
         if f < 0 or not len(honest):
@@ -228,10 +230,10 @@ class Attack:
         Args:
             update: ``(d,)``, the honest update.
             receiver: Number of the receiving peer.
-            theirs: ``(d,)``, the receiver's last update, if one arrived.
+            theirs: ``(d,)``, the receiver's last update; None if none has arrived.
             others: The last updates of other honest peers.
         Returns: ``(d,)``.
-        Raises: ConfigError: All receivers of this attack get the same update.
+        Raises: ConfigError: This attack sends the same update to all receivers.
         """
         if self._kind.shape != "apart":
             raise ConfigError(
@@ -245,7 +247,7 @@ class Attack:
             "others": others,
             "attackers": self.attacker_group.attackers,
         }
-        # The receiver is one of the honest peers.
+        # Minus 1, because the receiver is one of the honest peers.
         given["neighbours"] = max(len(others), self.attacker_group.honest - 1)
         lie: Tensor = self._kind.function(
             update, **{key: value for key, value in given.items() if key in self._kind.wants}
@@ -255,7 +257,7 @@ class Attack:
     # --- chance and memory ------------------------------------------------------------------------
 
     def _generator(self, round_id: int | None, seed: int) -> torch.Generator:
-        """Return the generator of a round; without a round that of the whole run."""
+        """Return the random generator of a round, or of the whole run if ``round_id`` is None."""
         import torch
 
         words = f"{self.name}/{seed}" + ("" if round_id is None else f"/{round_id}")
@@ -288,16 +290,16 @@ def make(
     """Make an attack by name.
 
     Args:
-        name: One of ``names()``; hyphens and underscores are the same.
-        strength: Its meaning and its default depend on the attack. ``nan``, ``zero`` and some
-            others have none.
-        seed: Use a different seed for each Byzantine peer; with equal seeds all send the same
-            vector.
+        name: A name in ``names()``; hyphens and underscores are equivalent.
+        strength: Meaning and default depend on the attack. Some attacks, such as ``nan`` and
+            ``zero``, have no strength.
+        seed: Use a different seed for each Byzantine peer. With equal seeds all peers send the same
+            random vector.
         attacker_group: Group of this attacker, for attacks that several peers carry out. By default
             one Byzantine and one honest peer.
     Raises:
         UnknownName: There is no such attack.
-        ConfigError: The strength is out of range, or the attack is one on data.
+        ConfigError: The strength is out of range, or ``name`` is an attack on data.
     """
     kind = kind_of(name)
     return Attack(

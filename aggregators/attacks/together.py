@@ -1,4 +1,4 @@
-"""Attacks of colluding peers that have the honest updates of the round."""
+"""Attacks of colluding peers that have received the honest updates of the round."""
 
 from __future__ import annotations
 
@@ -15,21 +15,22 @@ if TYPE_CHECKING:
     from .crowd import OmniscientView
 
 DRIFT_MEMORY, DRIFT_LENGTH = 0.9, 0.9
-"""Share of its running mean that ``drift_ip`` keeps in each round; length of its vector, in typical
-norms."""
+"""For ``drift_ip``: decay factor of the running mean in each round; length of the vector sent, in
+typical norms of honest updates."""
 MOMENTUM = 0.9
 """Momentum of the outer step that ``outer_momentum`` attacks, as in DiLoCo."""
 SEES_NOBODY_IN_TIME = (
-    "it follows an update of the same round, which a peer of a real run does not see in time; "
-    "`gossip bench robustness` and the simulator show it"
+    "it needs another peer's update of the same round, which a peer of a real run does not see in "
+    "time; use `gossip bench robustness` or the simulator"
 )
 
 
-@attack(shape="together", strength=0.1, meaning="epsilon, times the honest mean", allowed=FINITE)
+@attack(shape="together", strength=0.1, meaning="epsilon", allowed=FINITE)
 def ipm(crowd: OmniscientView, *, strength: float) -> Tensor:
-    """Inner-product manipulation: all send ``-epsilon`` times the honest mean.
+    """Inner-product manipulation: all attackers send ``-epsilon`` times the honest mean.
 
-    A small epsilon hides among the honest updates, a large one (10) outweighs them in a mean.
+    With a small epsilon the vectors hide among the honest updates. With a large epsilon (10) they
+    outweigh the honest updates in a mean.
     Source: Xie, Koyejo, Gupta 2019, "Fall of Empires", arXiv:1903.03936.
     """
     return crowd.all_alike(-strength * crowd.mean())
@@ -37,16 +38,16 @@ def ipm(crowd: OmniscientView, *, strength: float) -> Tensor:
 
 @attack(
     shape="together",
-    meaning="z in standard deviations of each coordinate; from n and f by default",
+    meaning="z, in standard deviations of each coordinate; computed from n and f by default",
     allowed=NOT_NEGATIVE,
     idle=lambda n, f: f < n and alie_z(n, f) == 0,
 )
 def alie(crowd: OmniscientView, *, strength: float | None) -> Tensor:
-    """All send the honest mean less z honest standard deviations of each coordinate ("a little is
-    enough").
+    """All attackers send the honest mean minus z times the standard deviation of the honest
+    updates, in each coordinate ("a little is enough").
 
-    Without a strength, z is such that enough honest updates are beyond it to make a majority with
-    the attackers: ``alie_z``.
+    By default z is such that the attackers and the honest updates beyond z are a majority together
+    (``alie_z``).
     Source: Baruch, Baruch, Goldberg 2019, "A Little Is Enough", arXiv:1902.06156.
     """
     z = alie_z(crowd.h + crowd.f, crowd.f) if strength is None else strength
@@ -54,16 +55,16 @@ def alie(crowd: OmniscientView, *, strength: float | None) -> Tensor:
 
 
 def alie_z(n: int, f: int) -> float:
-    """Return z = Phi^-1((n - f - s) / (n - f)): s = floor(n / 2 + 1) - f honest updates are beyond
-    it, which attackers need for a majority.
+    """Return z = Phi^-1((n - f - s) / (n - f)), where s = floor(n / 2 + 1) - f is the number of
+    honest updates that the attackers need for a majority. These updates are beyond z.
 
-    For small n it is small: 0 for 2 of 8 and 2 of 10, 0.16 for 4 of 20. With n even and one
-    attacker, s is more than half of the honest peers, so z is below 0, on the other side of the
-    mean.
+    For small n, z is small: 0 for 2 attackers of 8 or 10 peers, 0.16 for 4 of 20. If n is even and
+    there is one attacker, s is more than half of the honest peers, so z is below 0, on the other
+    side of the mean.
 
-    Where Phi^-1 would be infinite, z is at the outermost honest update, with half an update beyond
-    it. This is the case for a majority of attackers, which needs no honest update beyond z (s <=
-    0), and for one attacker and one honest peer, where z is 0.
+    Where Phi^-1 would be infinite, z is limited: half an honest update is beyond it. This is the
+    case if the attackers are a majority and need no honest update (s <= 0). For one attacker and
+    one honest peer, z is 0.
 
     Raises: ConfigError: There is no attacker, or no other peer.
     """
@@ -81,9 +82,9 @@ def alie_z(n: int, f: int) -> float:
 
 @attack(shape="together")
 def min_max(crowd: OmniscientView) -> Tensor:
-    """All attackers send the honest mean minus gamma times the standard deviation. Gamma is the
-    largest at which the vector is no farther from any honest update than two honest ones are from
-    each other.
+    """All attackers send the honest mean minus gamma times the standard deviation. Gamma is as
+    large as possible while the vector is no farther from any honest update than two honest updates
+    are from each other.
 
     Source: Shejwalkar, Houmansadr 2021, "Manipulating the Byzantine" (NDSS),
         with the deviation as perturbation.
@@ -113,8 +114,8 @@ def find_hidden(crowd: OmniscientView, away: Tensor) -> float:
 
 @attack(shape="together")
 def min_sum(crowd: OmniscientView) -> Tensor:
-    """``min_max`` with sums: the squared distances to all honest updates add up to no more than the
-    largest such sum of an honest update.
+    """``min_max`` with sums: the sum of the squared distances to all honest updates is no more than
+    the largest such sum of an honest update.
 
     Source: as ``min_max``.
     """
@@ -131,15 +132,15 @@ def min_sum(crowd: OmniscientView) -> Tensor:
 
 def _quadratics(crowd: OmniscientView, away: Tensor) -> tuple[Tensor, Tensor, float]:
     """Return the coefficients of |m - gamma p - x_i|^2 = along gamma^2 + 2 aside_i gamma + away_i,
-    for the mean m, the perturbation p ``away`` and each honest x_i."""
+    for the mean m, the perturbation p (``away``) and each honest update x_i."""
     apart = crowd.honest.double() - crowd.mean().double()
     perturbation = away.double()
     return (apart**2).sum(dim=1), apart @ perturbation, float(perturbation @ perturbation)
 
 
 def _larger_root(a: float, b: float, c: float) -> float:
-    """Return the larger root of a x^2 + 2 b x + c = 0 with c <= 0; 0 when all honest updates are
-    the same."""
+    """Return the larger root of a x^2 + 2 b x + c = 0, where c <= 0. If all honest updates are
+    equal (a = 0), return 0."""
     return max(0.0, (-b + max(0.0, b * b - a * c) ** 0.5) / a) if a > 0 else 0.0
 
 
@@ -148,12 +149,12 @@ def _larger_root(a: float, b: float, c: float) -> float:
     refusal=SEES_NOBODY_IN_TIME,
 )
 def mimic(crowd: OmniscientView) -> Tensor:
-    """All attackers copy the honest update of one peer, always the same.
+    """All attackers copy the honest update of one peer, which is the same peer in all rounds.
 
-    The victim is the honest one farthest along the direction in which the honest updates of the
-    first round differ most.
+    The victim is the honest peer whose update is farthest along the direction in which the honest
+    updates of the first round differ most.
     Source: Karimireddy, He, Jaggi 2022, "Byzantine-Robust Learning on Heterogeneous Datasets via
-    Bucketing", arXiv:2006.09365 (where the attackers learn the direction over some rounds first).
+    Bucketing", arXiv:2006.09365 (where attackers first estimate the direction over some rounds).
     """
     victim = crowd.memory.setdefault("victim", _outermost(crowd))
     return crowd.all_alike(crowd.honest[min(victim, crowd.h - 1)])
@@ -170,16 +171,17 @@ def _outermost(crowd: OmniscientView) -> int:
 @attack(
     shape="together",
     strength=0.5,
-    meaning="part of the way to the mirror image of the victim",
+    meaning="distance from the mean, as a multiple of the victim's distance",
     allowed=POSITIVE,
     refusal=SEES_NOBODY_IN_TIME,
 )
 def framing(crowd: OmniscientView, *, strength: float) -> Tensor:
-    """All attackers send the honest mean minus ``strength`` times the difference of one honest peer
-    to it, so that this peer stands out.
+    """All attackers send a vector on the other side of the honest mean than one honest peer's
+    update, so that this peer stands out.
 
-    The victim is the honest one farthest from the mean, and stays the same until it is in
-    quarantine; then it is the next one.
+    With the victim's update x and the honest mean m, the vector is m - strength (x - m). The victim
+    is the honest peer whose update is farthest from the mean. It stays the same until it is in
+    quarantine; then the next victim is chosen.
     """
     return crowd.all_alike(frame(crowd, strength))
 
@@ -202,12 +204,12 @@ def frame(crowd: OmniscientView, strength: float) -> Tensor:
 @attack(
     shape="together",
     strength=DRIFT_LENGTH,
-    meaning="length in median norms of the honest updates",
+    meaning="length, as a fraction of the median norm of the honest updates",
     allowed=FRACTION,
 )
 def drift_ip(crowd: OmniscientView, *, strength: float) -> Tensor:
-    """All send the opposite of the running mean of the honest mean over the rounds, no longer than
-    the honest updates.
+    """All attackers send the opposite of the running mean of the honest means over the rounds,
+    scaled to the length of a typical honest update or less.
 
     Source: the inner-product manipulation of Xie, Koyejo, Gupta 2019, arXiv:1903.03936, coupled
         over time as in Karimireddy, He, Jaggi 2021, arXiv:2012.10333.
@@ -216,8 +218,8 @@ def drift_ip(crowd: OmniscientView, *, strength: float) -> Tensor:
 
 
 def push_back(crowd: OmniscientView, length: float = DRIFT_LENGTH) -> Tensor:
-    """Return the opposite of the running mean of the honest means, ``length`` typical norms long,
-    for each attacker."""
+    """Return ``(f, d)``: for each attacker the opposite of the running mean of the honest means.
+    Its norm is ``length`` times the typical norm."""
     import torch
 
     mean = crowd.mean()
@@ -235,11 +237,12 @@ def push_back(crowd: OmniscientView, length: float = DRIFT_LENGTH) -> Tensor:
 )
 def outer_momentum(crowd: OmniscientView, *, strength: float) -> Tensor:
     """All attackers send the honest mean plus gamma times the momentum of an outer step over the
-    honest means so far, with the largest gamma that hides as in ``min_max``.
+    honest means so far. Gamma is as large as possible while the vector is hidden as in ``min_max``.
 
-    Momentum m <- mu m + D loses the share 1 - mu in a round. A push of g m in D reduces that share
-    to 1 - mu - g. If g is at least 1 - mu (0.1), the momentum does not decay, and the model
-    overshoots increasingly. Without an outer momentum the attack only makes steps longer.
+    In each round the momentum m <- mu m + D decays by the fraction 1 - mu. If the attackers add g m
+    to D, this fraction is only 1 - mu - g. If g is at least 1 - mu (0.1), the momentum does not
+    decay, and the model overshoots increasingly. Without an outer momentum the attack only makes
+    steps longer.
     """
     before = crowd.memory.get("momentum")
     mean = crowd.mean()
@@ -255,16 +258,14 @@ def outer_momentum(crowd: OmniscientView, *, strength: float) -> Tensor:
     meaning="factor of the negated gradient",
     allowed=POSITIVE,
     refusal=(
-        "the attackers would have to exchange an update within the round; `ipm:PEERS*1` sends "
-        "copies of the negated estimate of the mean, and `gossip bench robustness` shows this "
-        "attack itself"
+        "the attackers would have to exchange an update within the round; use `ipm:PEERS*1`, which "
+        "sends copies of the negated estimate of the mean, or `gossip bench robustness`"
     ),
 )
 def negated_copies(crowd: OmniscientView, *, strength: float) -> Tensor:
-    """All send the negated gradient of the first Byzantine peer, as identical copies.
+    """All attackers send the same vector: the negated gradient of the first Byzantine peer.
 
-    The Zeno paper calls this "bit-flipping", and its authors' code does this. ``bit_flip`` flips
-    bits.
+    The Zeno paper calls this "bit-flipping". ``bit_flip`` flips bits.
     Source: Xie, Koyejo, Gupta 2019, "Zeno", arXiv:1805.10032.
     """
     return crowd.all_alike(-strength * crowd.own[0])
@@ -277,7 +278,7 @@ def negated_copies(crowd: OmniscientView, *, strength: float) -> Tensor:
     allowed=POSITIVE,
 )
 def sacrificial_anchor(crowd: OmniscientView, *, strength: float) -> Tensor:
-    """One attacker sends a vector far away, the others send the resulting mean.
+    """One attacker sends a vector far away, the others send the resulting mean of all updates.
 
     A rule that starts from the mean drops the anchor and trusts the copies of the mean most. These
     copies are as far from the honest updates as the anchor has moved the mean, so two attackers

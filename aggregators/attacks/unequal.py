@@ -1,4 +1,4 @@
-"""Attacks that cannot be distinguished from honest peers with unequal data."""
+"""Attacks whose updates cannot be distinguished from those of honest peers with different data."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ LAST_PART = 0.1
     shape="together",
     tries=True,
     strength=1.0,
-    meaning="part of the distance at which it would stand out",
+    meaning="fraction of the distance at which the attack would stand out",
     allowed=FRACTION,
 )
 def spread_match(crowd: OmniscientView, *, strength: float) -> Tensor:
-    """All attackers send the honest mean minus a multiple of it. Among the multiples that hide as
-    in ``min_max``, the attack uses the one that leaves the smallest part of the mean in this rule's
-    result.
+    """All attackers send the honest mean minus a multiple of it. Among the multiples that are
+    hidden as in ``min_max``, the attack uses the multiple for which the inner product of this
+    rule's result and the mean is smallest.
 
-    It evaluates the rule 8 times a round.
+    The attack evaluates the rule 8 times per round.
     """
     mean = crowd.mean()
     farthest = strength * find_hidden(crowd, mean)
@@ -40,10 +40,10 @@ def spread_match(crowd: OmniscientView, *, strength: float) -> Tensor:
     return max(tried, key=crowd.measure_reversal)
 
 
-@attack(shape="together", strength=20.0, meaning="rounds that it is honest", allowed=ROUNDS)
+@attack(shape="together", strength=20.0, meaning="number of honest rounds", allowed=ROUNDS)
 def momentum_push(crowd: OmniscientView, *, strength: float) -> Tensor:
-    """Attackers are honest for this number of rounds. Then all send the opposite of the momentum of
-    the honest means, scaled to the norm of a typical honest update."""
+    """Attackers are honest for this number of rounds. Then all send the opposite of the running
+    mean of the honest means, scaled to the norm of a typical honest update."""
     seen = crowd.memory["seen"] = crowd.memory.get("seen", 0) + 1
     lies = push_back(crowd, 1.0)
     return lies if seen > strength else crowd.own.clone()
@@ -52,12 +52,13 @@ def momentum_push(crowd: OmniscientView, *, strength: float) -> Tensor:
 @attack(
     shape="together",
     strength=1.0,
-    meaning="standard deviations of each coordinate",
+    meaning="distance, in standard deviations of each coordinate",
     allowed=NOT_NEGATIVE,
 )
 def slow_drift(crowd: OmniscientView, *, strength: float) -> Tensor:
-    """``alie`` that pushes in the same direction in every round: each coordinate moves by this
-    number of honest standard deviations against the sign of the sum of the honest means so far."""
+    """``alie`` in nearly the same direction in every round. The vector differs from the honest mean
+    by ``strength`` honest standard deviations in each coordinate, against the sign of the sum of
+    the honest means so far."""
     total = crowd.memory["total"] = crowd.memory.get("total", 0) + crowd.mean()
     return crowd.all_alike(crowd.mean() - strength * crowd.deviation() * total.sign())
 
@@ -74,13 +75,13 @@ def few_coordinates(update: Tensor, *, strength: float) -> Tensor:
 @attack(
     shape="together",
     strength=0.5,
-    meaning="part of the way to the mirror image of the victim",
+    meaning="distance from the mean, as a multiple of the victim's distance",
     allowed=POSITIVE,
     refusal=SEES_NOBODY_IN_TIME,
 )
 def frame_rare(crowd: OmniscientView, *, strength: float) -> Tensor:
-    """Every second attacker does ``framing`` against the honest peer with the rarest data. The
-    others send ``drift_ip`` while that peer is suspected."""
+    """Every second attacker uses ``framing`` against the honest peer with the rarest data. The
+    other attackers use ``drift_ip`` while that peer is suspected."""
     lies = push_back(crowd)
     lies[::2] = frame(crowd, strength)
     return lies
@@ -89,7 +90,7 @@ def frame_rare(crowd: OmniscientView, *, strength: float) -> Tensor:
 @attack(shape="together", strength=0.05, meaning="cosine with the honest mean", allowed=FRACTION)
 def inside_radius(crowd: OmniscientView, *, strength: float) -> Tensor:
     """All attackers send a vector with the norm of a typical honest update, nearly at right angles
-    to the honest mean, in a direction that stays the same."""
+    to the honest mean. Its direction is nearly the same in all rounds."""
     import torch
 
     from .crowd import unit

@@ -147,7 +147,7 @@ def test_what_is_no_stage_is_named() -> None:
     ):
         with pytest.raises(AggregationError, match=says) as caught:
             compose(*parts)  # type: ignore[arg-type]
-        assert "load('nnm+trimmed_mean') reads text" in str(caught.value.hint)
+        assert "to compose by name, use load('nnm+trimmed_mean')" in str(caught.value.hint)
 
 
 def test_a_stage_alone_is_no_rule_and_says_how_to_write_one() -> None:
