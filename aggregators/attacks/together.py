@@ -176,8 +176,8 @@ def _outermost(crowd: OmniscientView) -> int:
     refusal=SEES_NOBODY_IN_TIME,
 )
 def framing(crowd: OmniscientView, *, strength: float) -> Tensor:
-    """All attackers send a vector on the other side of the honest mean than one honest peer's
-    update, so that this peer stands out.
+    """All attackers send a vector that is opposite to one honest peer's update, as seen from the
+    honest mean, so that this peer stands out.
 
     With the victim's update x and the honest mean m, the vector is m - strength (x - m). The victim
     is the honest peer whose update is farthest from the mean. It stays the same until it is in

@@ -1,12 +1,12 @@
 """Building blocks of rules, limited by memory bandwidth: ranks of each coordinate, inner products
 and weighted sums of rows.
 
-They are pure functions over ``Rows``, in two implementations with the same results. Compiled ones
-(numba, the extra ``fast``) take float32 rows on the CPU. Plain ones (torch and numpy) take small
-updates and all others, or all updates if numba is not installed. ``backend()`` returns the one in
-use; GOSSIP_KERNELS=plain forces the plain one, GOSSIP_KERNELS=fast the compiled one. Kernels use as
-many threads as torch may. They expect finite updates without a check, and from these compute no
-NaN.
+They are pure functions over ``Rows``, in two implementations with the same results. Compiled
+kernels (numba, the extra ``fast``) are used for large float32 updates on the CPU. Plain kernels
+(torch and numpy) are used for all other updates, and if numba is not installed. ``backend()``
+returns the implementation in use; GOSSIP_KERNELS=plain or GOSSIP_KERNELS=fast selects it. Kernels
+use at most as many threads as torch. They do not check that updates are finite; for finite updates
+no result is NaN.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ __all__ = [
 log = logging.getLogger(__name__)
 forks.watch()
 SMALL = 2**18
-"""Number of elements below which plain kernels are used. They take a millisecond or two, and
-loading numba takes half a second."""
+"""Number of elements below which plain kernels are used. For so few elements they take one or two
+milliseconds, and loading numba would take half a second."""
 Survivors = NDArray[np.float64] | None
 _forced = ""
 
@@ -96,8 +96,8 @@ def prepare(n: int, d: int) -> tuple[str, ...]:
     """Load the kernels that n float32 updates of d coordinates need, and compile them if this
     machine has not done so.
 
-    It takes less than a second, or 6 to 13 with compilation. Without it the first call of a rule
-    takes this time. If several processes call it at once, one of them compiles.
+    This takes less than a second, or 6 to 13 s with compilation. Without this call, the first call
+    of a rule takes so long. If several processes call it at once, only one process compiles.
     Returns: the names of the kernels that this process has compiled.
     """
     if is_prepared(n, d):
@@ -113,11 +113,11 @@ def prepare(n: int, d: int) -> tuple[str, ...]:
 
 
 def compile_apart(n: int, d: int, patience_s: float) -> bool:
-    """Compile the kernels that ``prepare`` will load in a separate process, so that the threads of
-    this one continue.
+    """Compile in a separate process the kernels that ``prepare`` loads, so that other threads of
+    this process are not blocked.
 
-    Returns: whether all are compiled within ``patience_s`` seconds. After that a compilation
-        continues.
+    Returns: whether all kernels were compiled within ``patience_s`` seconds. Otherwise the
+        compilation continues.
     """
     folder, until = cache_folder.folder(), time.monotonic() + patience_s
     if folder is None or cache_folder.is_complete():
@@ -149,8 +149,8 @@ def do_without() -> None:
 
 
 def _kernels(rows: Rows, values: int = 1) -> Any:
-    """Return the module of kernels for ``rows``, and for ranks among ``values`` values of each
-    column."""
+    """Return the module of kernels for ``rows``. ``values``: number of values of each column that
+    are ranked."""
     if (
         not _worth_compiling(rows.n * rows.d)
         or backend() == "plain"
@@ -164,8 +164,8 @@ def _kernels(rows: Rows, values: int = 1) -> Any:
 
 
 def _worth_compiling(elements: int) -> bool:
-    """Whether the compiled kernels are used. Only the size decides, so the same updates always use
-    the same kernels."""
+    """Whether updates with so many elements are worth the compiled kernels. Nothing but the size
+    matters, so equal updates always use the same kernels."""
     return elements >= SMALL or os.environ.get("GOSSIP_KERNELS") == "fast"
 
 
@@ -176,12 +176,13 @@ def between(
 
     Args:
         low, high: Ranks from 0, both included.
-        count_survivors: Also count in how many columns the value of each row was in that
-            range; ties count. A number above 1: count in this number of equal parts of the columns.
-        matrix: ``(m, n)`` weights: ranks are taken among the m weighted sums of rows, which are
+        count_survivors: If above 0, count for each row the columns in which its value was in that
+            range; ties count. The columns are divided into this number of equal parts, each with
+            counts of its own.
+        matrix: ``(m, n)``, weights of m sums of the rows. These sums replace the rows, and are
             never stored.
-    Returns: ``(d,)`` in the dtype and on the device of the rows; ``(n,)`` float64 counts (``(m,)``
-        with a matrix, ``(parts, n)`` with parts), or None.
+    Returns: ``(d,)`` in the dtype and on the device of the rows; and the counts or None. Counts are
+        float64 ``(n,)``, ``(m,)`` with a matrix, ``(parts, n)`` with several parts.
     """
     weights, m = _matrix(rows, matrix)
     _check(0 <= low <= high < m, f"ranks {low}..{high} of {m} values")
@@ -196,13 +197,13 @@ def nearest(
     count_survivors: int = 0,
     matrix: ArrayLike | None = None,
 ) -> tuple[Tensor, Survivors]:
-    """Return the mean of the ``count`` values of each column that are nearest to the mean of its
-    sorted values ``around``.
+    """Return the mean of the ``count`` values of each column that are nearest to a center: the mean
+    of the sorted values with the ranks ``around``.
 
-    The smaller one of two equally near values is used.
+    If two values are equally near, the smaller value is used.
 
     Args:
-        around: The ranks (low, high) whose mean is the center: ``middle(m)`` for the median.
+        around: The ranks (low, high) whose mean is the center; ``middle(m)`` for the median.
         count_survivors, matrix: As in ``between``.
     Returns: As ``between``.
     """
@@ -218,8 +219,8 @@ def nearest(
 def majority(
     rows: Rows, count_survivors: int = 0, matrix: ArrayLike | None = None
 ) -> tuple[Tensor, Survivors]:
-    """Return 1, -1 or 0 in each column: the sign that more rows have. A row survives in the columns
-    in which it has that sign.
+    """Return the sign of most rows in each column: 1 or -1; 0 for a tie. A row survives in the
+    columns in which it has that sign.
 
     Args:
         count_survivors, matrix: As in ``between``.
@@ -238,13 +239,13 @@ def middle(m: int) -> tuple[int, int]:
 def gram(
     rows: Rows, reference: Tensor | None = None, points: Sequence[Tensor | None] = ()
 ) -> NDArray[np.float64]:
-    """Return ``(m, m)`` inner products of all rows, and after them the points, minus a reference.
-    Finite.
+    """Return ``(m, m)`` inner products of all vectors, after subtraction of a reference. The
+    vectors are the rows, followed by the points. The result is finite.
 
     Args:
         reference: ``(d,)``; zero by default. Precision is lost if rows are farther from it than
             from each other.
-        points: ``(d,)`` each, further rows; None is the zero vector.
+        points: Further vectors, ``(d,)`` each; None is the zero vector.
     """
     for vector in (reference, *points):
         _check(
@@ -257,7 +258,7 @@ def gram(
 
 def squared_distances_to(rows: Rows, center: Tensor | None = None) -> NDArray[np.float64]:
     """Return ``(n,)`` squared Euclidean distances of the rows to ``center`` (``(d,)``), or to zero.
-    Finite."""
+    The result is finite."""
     _check(
         center is None or center.shape == (rows.d,), f"a center that is not of shape ({rows.d},)"
     )
@@ -266,10 +267,8 @@ def squared_distances_to(rows: Rows, center: Tensor | None = None) -> NDArray[np
 
 
 def weighted_sum(rows: Rows, weights: ArrayLike) -> Tensor:
-    """Return ``(d,)`` in the dtype and on the device of the rows: their sum with ``(n,)`` weights.
-    Finite.
-
-    Rows of weight 0 are not read.
+    """Return the sum of the rows with ``weights`` ``(n,)``: ``(d,)`` in the dtype and on the device
+    of the rows. The result is finite.
     """
     factors = np.ascontiguousarray(weights, dtype=np.float64)
     _check(factors.shape == (rows.n,), f"{factors.shape} weights for {rows.n} rows")
@@ -278,7 +277,7 @@ def weighted_sum(rows: Rows, weights: ArrayLike) -> Tensor:
 
 
 def mixed(rows: Rows, matrix: ArrayLike) -> Tensor:
-    """Return ``(m, d)``: the weighted sums of rows by an ``(m, n)`` matrix."""
+    """Return ``(m, d)``: m sums of the rows with the weights ``matrix`` ``(m, n)``."""
     factors = np.ascontiguousarray(matrix, dtype=np.float64)
     _check(
         factors.ndim == 2 and factors.shape[1] == rows.n,

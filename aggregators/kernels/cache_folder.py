@@ -1,5 +1,5 @@
-"""Cache folder of compiled kernels, which one process at a time fills. This module does not load
-the compiler."""
+"""Cache folder of compiled kernels. Only one process at a time writes to it. This module does not
+load the compiler."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ COMPLETE = "complete"
 
 @functools.cache
 def folder() -> Path | None:
-    """Return a folder for this version of the kernels. The cache of numba checks the date of one
-    file, but a kernel depends on several."""
+    """Return a folder for this version of the kernels. The versions need separate folders because
+    numba checks the date of one file, but a kernel depends on several files."""
     digest = hashlib.blake2b(digest_size=8)
     for source in sorted(Path(__file__).parent.glob("*.py")):
         digest.update(source.read_bytes())
@@ -32,7 +32,8 @@ def folder() -> Path | None:
 
 
 def is_complete() -> bool:
-    """Whether all kernels were compiled for this machine, or for one that shares the folder."""
+    """Whether all kernels were compiled, by this machine or another machine that shares the
+    folder."""
     there = folder()
     return there is not None and (there / COMPLETE).exists()
 
@@ -47,7 +48,7 @@ def mark_complete() -> None:
 
 @contextmanager
 def alone(there: Path, what: str, patience_s: float) -> Iterator[bool]:
-    """Lock ``what`` against other processes of the machine, and wait for it up to ``patience_s``.
+    """Lock the file ``what`` against other processes, and wait for the lock up to ``patience_s``.
     Yields whether the lock was acquired.
 
     Raises: OSError: The folder cannot be made.
@@ -63,7 +64,8 @@ def alone(there: Path, what: str, patience_s: float) -> Iterator[bool]:
 
 
 def locked(fd: int) -> bool:
-    """Lock a file, until it is closed or the process ends."""
+    """Try to lock a file until it is closed or the process ends. Return whether it is locked
+    now."""
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -14,19 +14,20 @@ from . import cache_folder
 log = logging.getLogger(__name__)
 PATIENCE_S = 30.0
 """Maximum wait for another process that compiles the same kernels. It is longer than the
-compilation of all, and finite because the other process may be stopped."""
+compilation of all kernels, and finite because the other process may be suspended."""
 compiled: list[str] = []
 """Names of kernels that this process did not find in the cache."""
 
 
 def kernel(function: Callable[[Any], None]) -> Any:
-    """Compile ``function(job)`` to a C function, which takes seconds, or load it from the cache."""
+    """Load the C function of ``function(job)`` from the cache, or compile it, which takes
+    seconds."""
     signature = types.void(types.voidptr)
     folder = cache_folder.folder()
     if folder is None:
         return cfunc(signature)(function)
     before = config.CACHE_DIR
-    config.CACHE_DIR = str(folder)  # numba reads it only while it makes the function
+    config.CACHE_DIR = str(folder)  # numba reads this setting only in ``cfunc``
     try:
         with cache_folder.alone(folder, "lock", PATIENCE_S) as mine:
             if not mine:

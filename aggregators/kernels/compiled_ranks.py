@@ -1,9 +1,9 @@
-"""Compiled kernels on the ranks of each coordinate. Importing this compiles them, or fetches them
-from the cache on disk.
+"""Compiled kernels on the ranks of each coordinate. Importing this module compiles them, or loads
+them from the cache on disk.
 
 A block of columns is read from all rows, multiplied by the matrix if there is one, sorted by a
-network and averaged, all in the first-level cache. The next block is prefetched. The comparisons of
-the network are data, so one compiled kernel serves every n.
+sorting network and averaged, all in the first-level cache. The next block is prefetched. The
+comparisons of the network are data, so one compiled kernel serves every n.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ from .lanes import (
 )
 
 BETWEEN, MAJORITY = 0, 2
-"""Modes: 1 is nearest."""
+"""Modes of ``ranks``. Mode 1 is ``nearest``."""
 
 
 @njit
 def _read_runs(rows: int, n: int, here: int, into: int, stride: int) -> int:
-    """Read a block in sorted runs, as in ``network.runs``. Returns 0, or another number if there is
-    a NaN."""
+    """Read a block, and sort its rows in runs (``network.runs``). Returns a value other than 0 if
+    there is a NaN."""
     done = strangers = 0
     while done + 16 <= n:
         for k in range(0, stride, STEP):
@@ -85,8 +85,8 @@ def _read_runs(rows: int, n: int, here: int, into: int, stride: int) -> int:
 def _merge(
     block: int, stride: int, table: int, count: int, rows: int, n: int, following: int
 ) -> None:
-    """Run the steps of a table; between them prefetch the data at ``following`` bytes into each of
-    n rows."""
+    """Run the steps of a table (``network.table``). Between steps, prefetch the next block: the
+    data ``following`` bytes after the start of each of n rows."""
     lines = stride // 64
     share = (n * lines + count - 1) // max(count, 1)
     row, line = 0, 0
@@ -131,8 +131,8 @@ def _merge(
 
 @njit
 def mix(rows: int, n: int, here: int, matrix: int, m: int, into: int, stride: int) -> None:
-    """Compute weighted sums of a block's rows. ``matrix``: float32, four weights for each row and
-    each group of four outputs."""
+    """Compute m weighted sums of a block's rows. ``matrix``: float32, in groups of four sums; each
+    group has four weights for each row."""
     for first in range(0, m, 4):
         weights = matrix + 4 * n * first
         target = into + stride * first
@@ -158,7 +158,7 @@ def _means(block: int, stride: int, low: int, high: int, share: Any, into: int) 
         for _ in range(low, high):
             at += stride
             mean = add(mean, load_four(at))
-        mean = add(mul(mean, share), zero)  # + 0 makes 0 of -0
+        mean = add(mul(mean, share), zero)  # + 0 turns -0 into 0
         store(into + k, mean)
         if beyond(mean):
             for column in range(k, k + 4 * STEP, 4):
@@ -173,12 +173,12 @@ def _means(block: int, stride: int, low: int, high: int, share: Any, into: int) 
 
 @njit
 def _pick(at: int, jump: int, turns: int, center: Any) -> Any:
-    """Return the last of some sorted values, ``jump`` bytes apart, that is nearer to the center
-    than the one before it.
+    """Return the last of several ascending values, ``jump`` bytes apart, that is nearer to the
+    center than the value before it; otherwise the first value.
 
-    The ``count`` values of a column nearest to any center have consecutive ranks. So among values
-    with ranks that differ by multiples of ``count``, exactly one is one of them: this one. The
-    smaller one of two equally near values is used.
+    The ``count`` values of a column that are nearest to a center have consecutive ranks. So among
+    values whose ranks differ by multiples of ``count``, exactly one value is among the nearest
+    values: the returned value. If two values are equally near, the smaller value is used.
     """
     before = taken = load_two(at)
     for _ in range(turns):
@@ -213,7 +213,8 @@ def _nearest(
 
 @njit
 def _exact_nearest(column: int, stride: int, n: int, count: int, center: Any) -> Any:
-    """Return that mean of one column, computed in float64."""
+    """Return the mean of the ``count`` values of one column nearest to the center, computed in
+    float64."""
     start = 0
     while start + count < n and (
         center - number(column + stride * start)
@@ -228,8 +229,8 @@ def _exact_nearest(column: int, stride: int, n: int, count: int, center: Any) ->
 
 @njit
 def _votes(rows: int, n: int, here: int, k: int) -> Any:
-    """Return 1, -1 or 0 for each column: the sign that more rows have; and the sum of the values,
-    which is NaN if one of them is."""
+    """Return two values for each column: the sign of most rows (1 or -1; 0 for a tie), and the sum
+    of all values. The sum is NaN if a value is NaN."""
     zero, one = splat_two(np.float32(0.0)), splat_two(np.float32(1.0))
     other = splat_two(np.float32(-1.0))
     votes = everything = zero
@@ -250,10 +251,10 @@ def _count(rows: int, n: int, here: int, k: int, low: Any, high: Any, survived: 
 def _block(
     job: int, rows: int, here: int, out: int, block: int, following: int, survived: Any
 ) -> int:
-    """Aggregate one block of columns for ``ranks``. ``rows``: addresses of m rows, ``here`` bytes
-    before the block.
+    """Aggregate one block of columns for ``ranks``. ``rows``: address of the addresses of m rows;
+    the block begins ``here`` bytes after each of them.
 
-    Returns 0, or another value if the block may contain a NaN.
+    Returns a value other than 0 if the block may contain a NaN.
     """
     m, stride = word(job + 24), 4 * word(job + 8)
     mode, low, high, count = word(job + 80), word(job + 88), word(job + 96), word(job + 104)
@@ -266,7 +267,8 @@ def _block(
             strangers |= strange(everything)
             store(out + k, sign)
             if counting:
-                # A row survives where its sign is the result: in (0, inf], [-inf, 0) or at 0.
+                # A row survives if its sign is the result, so its value is in (0, inf] or
+                # [-inf, 0), or is 0.
                 tiny, huge = splat_two(np.float32(1e-45)), splat_two(np.float32(np.inf))
                 least_kept = where_more(
                     sign, zero, tiny, where_more(zero, sign, sub(zero, huge), zero)
@@ -305,14 +307,15 @@ def _block(
 
 @kernel
 def ranks(pointer: Any) -> None:
-    """Aggregate chunks of columns until none is left. Any number of threads may run it on one job.
+    """Aggregate chunks of columns until none is left. Several threads may run this on the same job.
 
-    The job is int64 words: 0 next chunk, 1 columns of a block, 2 rows n, 3 rows after mixing m, 4
-    columns d. 5 address of the rows' addresses, 6 of the matrix (or 0), 7 of the result, 8 of the
-    table of comparisons. 9 their count, 10 mode, 11 low, 12 high, 13 count, 14 address of the
-    survivors' int64 counts (or 0), 15 columns of a chunk. 16 is not 0 afterwards if there may be a
-    NaN among the rows: then the result is invalid. 17 bytes from the counts of a chunk to those of
-    the next; 0: all chunks add to the same counts.
+    The job has int64 words. 0: next chunk. 1: columns of a block. 2: n, rows. 3: m, rows after
+    mixing. 4: d, columns. 5: address of the rows' addresses. 6: address of the matrix, or 0.
+    7: address of the result. 8: address of the table of comparisons. 9: number of comparisons.
+    10: mode. 11: low. 12: high. 13: count. 14: address of the int64 numbers of survivors, or 0.
+    15: columns of a chunk. 16: output; if it is not 0, rows may contain a NaN, and the result is
+    invalid. 17: bytes between the numbers of survivors of two chunks; if it is 0, all chunks add to
+    the same numbers.
     """
     job = address_of(pointer)
     columns, n, m, d = word(job + 8), word(job + 16), word(job + 24), word(job + 32)
@@ -320,7 +323,7 @@ def ranks(pointer: Any) -> None:
     stride = 4 * columns
     space = np.empty((2 * m + n + 16) * columns, np.float32)
     block = (space.ctypes.data + 63) // 64 * 64
-    mixed = block + stride * (m + 1)  # the row after the block has its centers
+    mixed = block + stride * (m + 1)  # + 1 because a row of centers follows the block
     staged = mixed + stride * (m + 4)
     addresses = np.empty(m + n, np.int64)
     for row in range(m):
@@ -354,7 +357,7 @@ def ranks(pointer: Any) -> None:
                 source, here = mixed_rows, 0
             strangers |= _block(job, source, here, target, block, 4 * start + stride, survived)
             if width < columns:
-                survived -= columns - width  # do not count the padding, in which every row survives
+                survived -= columns - width  # without the padding, in which every row survives
                 for k in range(width):
                     put(out + 4 * (start + k), number(last + 4 * k))
         if word(job + 112):

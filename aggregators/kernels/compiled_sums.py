@@ -1,9 +1,9 @@
-"""Compiled kernels for sums over rows and over columns. Importing this compiles them, or fetches
-them from the cache on disk.
+"""Compiled kernels for sums over rows and over columns. Importing this module compiles them, or
+loads them from the cache on disk.
 
-Products are summed in float32 over at most 2,048 columns and in float64 beyond. Each chunk of
-columns has its own sums, which are added up in order. So the number of threads does not change a
-result.
+Products of at most 2,048 columns are summed in float32, and these sums are added in float64. Each
+chunk of columns has its own sums, which are added in the order of the chunks. So the number of
+threads does not change a result.
 """
 
 from __future__ import annotations
@@ -41,14 +41,15 @@ from .lanes import (
 )
 
 FLUSH = 2048
-"""Columns after which float32 sums are added to float64 ones."""
+"""Number of columns after which float32 sums are added to float64 sums."""
 AHEAD = 1024
-"""Bytes by which a weighted sum prefetches its rows, so that they arrive in time."""
+"""Distance in bytes at which rows are prefetched, so that the data arrive in time."""
 
 
 @njit
 def _tile(first: int, second: int, stride: int, sums: int) -> None:
-    """Add the products of four rows with three, over one block, to twelve sums in registers."""
+    """Add the products of four rows with three rows, over one block, to twelve sums. The sums are
+    in registers."""
     found = load_tile(sums)
     for k in range(0, stride, STEP):
         found = add_products(found, first + k, second + k, stride)
@@ -57,8 +58,8 @@ def _tile(first: int, second: int, stride: int, sums: int) -> None:
 
 @njit
 def _center(row: int, reference: int, at: int, width: int, into: int, stride: int) -> None:
-    """Write one row's block minus the reference's; an address of 0 is a row of zeros. It is padded
-    with zeros after ``width`` columns."""
+    """Write one row's block minus the block of the reference, padded with zeros after ``width``
+    columns. An address of 0 means a row of zeros."""
     zero = splat(np.float32(0.0))
     whole = width * 4 // STEP * STEP
     for k in range(0, whole, STEP):
@@ -76,9 +77,9 @@ def _center(row: int, reference: int, at: int, width: int, into: int, stride: in
 def gram(pointer: Any) -> None:
     """Compute inner products of all rows minus a reference, one chunk of columns after the other.
 
-    The job is int64 words: 0 next chunk, 1 columns of a block, 2 rows m, 3 columns d, 4 address of
-    the rows' addresses, 5 of the reference (or 0). 6 columns of a chunk, 7 address of float64
-    (chunks, m, m) of which the upper triangles are filled.
+    The job has int64 words. 0: next chunk. 1: columns of a block. 2: m, rows. 3: d, columns.
+    4: address of the rows' addresses. 5: address of the reference, or 0. 6: columns of a chunk.
+    7: address of the result, float64 (chunks, m, m); only upper triangles are written.
     """
     job = address_of(pointer)
     columns, m, d, rows, reference = (
@@ -90,7 +91,7 @@ def gram(pointer: Any) -> None:
     )
     chunk, out = word(job + 48), word(job + 56)
     stride = 4 * columns
-    # tiles extend beyond row m: these rows stay zero
+    # Tiles extend beyond row m. The additional rows stay zero.
     space = np.zeros((m + 4) * columns + 16, np.float32)
     block = (space.ctypes.data + 63) // 64 * 64
     tiles = 0
@@ -149,11 +150,11 @@ def gram(pointer: Any) -> None:
 
 @kernel
 def weighted(pointer: Any) -> None:
-    """Compute the sum of rows, each times its weight, in one pass.
+    """Compute the weighted sum of the rows in one pass.
 
-    The job is int64 words: 0 next chunk, 1 number of results that were not finite, 2 rows n, 3
-    columns d. 4 address of the rows' addresses, 5 of n float32 weights, 6 of the result, 7 columns
-    of a chunk.
+    The job has int64 words. 0: next chunk. 1: output, number of elements that are not finite.
+    2: n, rows. 3: d, columns. 4: address of the rows' addresses. 5: address of n float32 weights.
+    6: address of the result. 7: columns of a chunk.
     """
     job = address_of(pointer)
     n, d, rows, weights = word(job + 16), word(job + 24), word(job + 32), word(job + 40)
@@ -188,8 +189,8 @@ def weighted(pointer: Any) -> None:
 
 @njit
 def _square(row: int, center: int, width: int) -> float:
-    """Return the sum of the squares of a row, or of a row minus a center (0: none), over ``width``
-    columns."""
+    """Return the sum of the squares of a row minus a center, over ``width`` columns. If ``center``
+    is 0, nothing is subtracted."""
     squares = splat_four(np.float32(0.0))
     whole = 4 * width // (4 * STEP) * 4 * STEP
     for k in range(0, whole, 4 * STEP):
@@ -212,9 +213,9 @@ def _square(row: int, center: int, width: int) -> float:
 def squares(pointer: Any) -> None:
     """Compute squared distances of rows to a center, one chunk of columns after the other.
 
-    The job is int64 words: 0 next chunk, 1 columns of a block, 2 rows n, 3 columns d, 4 address of
-    the rows' addresses, 5 of the center (or 0), 6 columns of a chunk,
-    7 address of float64 (chunks, n).
+    The job has int64 words. 0: next chunk. 1: columns of a block. 2: n, rows. 3: d, columns.
+    4: address of the rows' addresses. 5: address of the center, or 0. 6: columns of a chunk.
+    7: address of the result, float64 (chunks, n).
     """
     job = address_of(pointer)
     columns, n, d, rows, center = (

@@ -15,9 +15,9 @@ from .rows import Rows
 from .teams import Compiled, run
 
 COLUMNS = 128  # Columns of a block. With 20 rows a block takes a third of the first-level cache.
-CHUNK = 8192  # Columns that a thread takes at a time.
+CHUNK = 8192  # Columns of a chunk, which one thread processes.
 CHUNKS_MAX = 256  # Maximum number of chunks for kernels that return a result for each chunk.
-ALONE = 2**15  # Numbers below which a second thread takes more time than it saves.
+ALONE = 2**15  # Number of elements below which a second thread takes more time than it saves.
 
 
 def between(
@@ -56,8 +56,8 @@ def _ranks(
     wanted: tuple[int, int],
     count_survivors: int,
 ) -> tuple[Tensor, plain.Counts | None] | None:
-    """Return the result of ``ranks``; None if there may be a NaN among the values. Sorting loses
-    NaNs; the plain kernels keep them."""
+    """Return the result of the compiled ``ranks``. Return None if a value may be NaN, because
+    sorting loses NaNs; the plain kernels keep them."""
     from .compiled_ranks import ranks
 
     addresses = _addresses(rows)
@@ -174,8 +174,8 @@ def _job(*words: int) -> NDArray[np.int64]:
 
 
 def _chunks(d: int) -> tuple[int, int]:
-    """Return the columns of a chunk and the number of chunks. They depend only on d, so the number
-    of threads never changes a sum."""
+    """Return the number of columns in a chunk, and the number of chunks. Both depend only on d, so
+    the number of threads never changes a sum."""
     chunk = max(CHUNK, -(-d // CHUNKS_MAX // 2048) * 2048)
     return chunk, -(-d // chunk)
 
@@ -196,8 +196,8 @@ def _vector(vector: Tensor, rows: Rows) -> Tensor:
 
 
 def _in_fours(matrix: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return the matrix in the layout that ``mix`` reads, padded with zeros: four weights for each
-    row and each group of four outputs."""
+    """Return the matrix in the layout that ``mix`` reads, padded with zeros: in groups of four sums
+    with four weights for each row."""
     m, n = matrix.shape
     full = np.zeros((-(-m // 4) * 4, n), np.float32)
     full[:m] = matrix

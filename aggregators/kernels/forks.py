@@ -1,9 +1,10 @@
-"""Makes forks safe. In a forked process torch would wait forever for threads of its parent.
+"""Makes forks safe. Without this module, torch in a forked process would wait forever for threads
+of the parent process.
 
 OpenMP keeps a team of threads for each thread that has run a parallel region. A child process has
-only the forking thread, but the data of its team. So the team is released before a fork, and both
-processes start a new one when they need it. This takes about as long as the fork. The release
-happens at every fork by Python. Torch's own operations need it, too.
+only the forking thread, but still has the data structures of its team. So the team is released
+before every fork by Python, and both processes start a new team when they need one. The release
+takes about as long as the fork. Torch's own operations need it, too.
 """
 
 from __future__ import annotations
@@ -17,16 +18,16 @@ from typing import Any
 
 import torch
 
-SOFT = 1  # omp_pause_soft: releases threads and keeps settings
+SOFT = 1  # omp_pause_soft, which releases threads and keeps settings
 _left_behind = False
 
 
 def openmp(name: str) -> Any:
-    """Return a function of the OpenMP library that torch is linked to; None if it is not linked to
-    one, or has no such function."""
+    """Return a function of the OpenMP library that torch is linked to. None if there is no such
+    library, or no such function in it."""
     for library in sorted((Path(torch.__file__).parent / "lib").glob("libtorch_cpu.*")):
         try:
-            # also searched in the dependencies of the library
+            # This also searches the dependencies of the library, such as OpenMP.
             return getattr(ctypes.CDLL(str(library)), name)
         except (OSError, AttributeError):
             continue
@@ -51,12 +52,13 @@ def _before() -> None:
 
 def _in_child() -> None:
     if _left_behind and torch.get_num_threads() > 1:
-        # An OpenMP library from before 2018. One thread is slow, but cannot deadlock.
+        # The OpenMP library is from before 2018 and cannot release threads. One thread is slow, but
+        # cannot deadlock.
         torch.set_num_threads(1)
 
 
 @functools.cache
 def watch() -> None:
-    """Release the team before each fork from now on. Further calls have no effect."""
+    """Release the team before each fork from now on. A second call has no effect."""
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(before=_before, after_in_child=_in_child)

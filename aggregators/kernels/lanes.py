@@ -37,7 +37,7 @@ class Lanes(types.Type):
 
 lanes = Lanes(WIDTH)
 SAME = object()
-"""Vectors of any width, which is the same for all operands and the result."""
+"""Type of vectors of any width. All operands and the result then have the same width."""
 
 
 @register_model(Lanes)
@@ -51,8 +51,8 @@ def _vector(width: int) -> Any:
 
 
 def _operation(result: Any, *takes: Any) -> Callable[[Callable[..., Any]], Any]:
-    """Make an intrinsic from a function ``(builder, *values) -> value``. Without a result the
-    intrinsic returns nothing."""
+    """Make an intrinsic from a function ``(builder, *values) -> value``. ``result`` and ``takes``:
+    types of the value and of the arguments; with ``types.void`` the intrinsic returns nothing."""
 
     def decorate(emit: Callable[..., Any]) -> Any:
         def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -148,7 +148,7 @@ def _fma(builder: Any, a: Any, b: Any, c: Any) -> Any:
 
 fma = _operation(SAME, SAME, SAME, SAME)(_fma)
 tile = UniTuple(lanes, TILE_ROWS * TILE_COLUMNS)
-"""Sums of the products of four rows with three, in registers."""
+"""Type of the twelve sums of products of four rows with three rows, in registers."""
 
 
 @_operation(tile, types.int64)
@@ -165,8 +165,8 @@ def store_tile(builder: Any, address: Any, value: Any) -> None:
 
 @_operation(tile, tile, types.int64, types.int64, types.int64)
 def add_products(builder: Any, sums: Any, first: Any, second: Any, stride: Any) -> Any:
-    """Return the sums after addition of the products of four vectors with three, which are
-    ``stride`` bytes apart."""
+    """Add to the sums the products of four vectors with three vectors, and return them.
+    Consecutive vectors are ``stride`` bytes apart."""
     others = []
     for _ in range(TILE_COLUMNS):
         others.append(_load(builder, second))
@@ -181,9 +181,9 @@ def add_products(builder: Any, sums: Any, first: Any, second: Any, stride: Any) 
 
 
 def _extreme(builder: Any, which: str, a: Any, b: Any) -> Any:
-    """Return minnum or maxnum. A comparison and a selection would become a masked store if the
-    result replaces an operand, which takes some processors twenty times as long. Operands have no
-    NaN, and either of two zeros may be returned.
+    """Return the result of minnum or maxnum. If the result replaces an operand, a comparison and a
+    selection would become a masked store, which takes twenty times as long on some processors. The
+    operands have no NaN, and of 0 and -0 either may be returned.
     """
     found = _function(builder, f"llvm.{which}.v{a.type.count}f32", *[a.type] * 3)
     return builder.call(found, [a, b], fastmath=("nnan", "nsz"))
@@ -206,11 +206,11 @@ def where_more(builder: Any, a: Any, b: Any, then: Any, otherwise: Any) -> Any:
 
 
 def _run(length: int) -> Any:
-    """Read one vector of each of several rows, sort them in the registers, and write them
-    ``stride`` bytes apart.
+    """Return an intrinsic that reads one vector from each of ``length`` rows, sorts the vectors in
+    the registers, and writes them ``stride`` bytes apart.
 
-    It returns 0, or another number if one of the values is a NaN, which sorting loses. A comparison
-    of two values detects a NaN in both.
+    The intrinsic returns a value other than 0 if an element is NaN, because sorting loses NaNs. One
+    comparison of two elements detects a NaN in either.
     """
 
     @_operation(types.int64, types.int64, types.int64, types.int64, types.int64)
@@ -268,7 +268,7 @@ def beyond(builder: Any, value: Any) -> Any:
 
 @_operation(types.int64, SAME)
 def strange(builder: Any, value: Any) -> Any:
-    """Return 0, or another number if a lane is a NaN."""
+    """Return a value other than 0 if a lane is NaN."""
     return builder.zext(_bits(builder, builder.fcmp_unordered("uno", value, value)), _INT64)
 
 
@@ -312,8 +312,8 @@ def put_double(builder: Any, address: Any, value: Any) -> None:
 
 @_operation(types.int64, types.int64)
 def draw_ticket(builder: Any, address: Any) -> Any:
-    """Add one to the int64 at an address, and return its previous value, which is different for
-    each thread."""
+    """Atomically add one to the int64 at an address, and return its previous value. So every thread
+    gets a different value."""
     return builder.atomic_rmw(
         "add", _pointer(builder, address, _INT64), ir.Constant(_INT64, 1), "monotonic"
     )

@@ -1,5 +1,5 @@
-"""Comparisons of rows in a sorting network: Batcher's odd-even merges, without the comparisons that
-do not affect a requested rank."""
+"""Comparisons of rows in a sorting network: Batcher's odd-even mergesort, without comparisons that
+do not affect the requested ranks."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 BOTH, LESSER, GREATER, MERGE = 0, 1, 2, 3
-"""Kinds of steps on rows a and b: keep the smaller in a and the larger in b, or only one of them. A
-merge of rows a, b with rows c, d makes the comparisons (a, c), (b, d), (b, c) with a third less
-cache traffic."""
+"""Kinds of steps. BOTH writes the smaller value to row a and the larger value to row b; LESSER
+writes only row a, GREATER only row b. MERGE makes the comparisons (a, c), (b, d), (b, c) at once,
+with a third less cache traffic."""
 ROWS_MAX = 2**12
-"""Maximum number of rows in a table."""
+"""Maximum number of rows in a table, because a row's index has 12 bits."""
 RUNS = (16, 8, 4, 2)
-"""Lengths of runs of rows that are sorted in the registers while they are read, without a table."""
+"""Lengths of runs of rows. A run is sorted in the registers when it is read, without a table."""
 
 
 def comparators(n: int) -> Iterator[tuple[int, int, int, int]]:
-    """Yield Batcher's odd-even merge exchange for any n (Knuth, volume 3, 5.2.2, algorithm M), in
-    order: (reach, step, first, second).
+    """Yield the comparisons of Batcher's odd-even mergesort for any n, in order: (reach, step,
+    first, second). Source: Knuth, volume 3, 5.2.2, algorithm M.
 
-    Comparisons of one reach merge sorted runs of that length. Comparisons of one reach and step use
-    different rows.
+    Comparisons with the same reach merge sorted runs of that length. Comparisons with the same
+    reach and step have no row in common.
     """
     reach = 1
     while reach < n:
@@ -34,7 +34,7 @@ def comparators(n: int) -> Iterator[tuple[int, int, int, int]]:
             for start in range(step % reach, n - step, 2 * step):
                 for low in range(start, start + min(step, n - start - step)):
                     merge = low // (2 * reach)
-                    # otherwise there is no run to merge with
+                    # Both rows must be in the same pair of runs, and the second run must exist.
                     if merge == (low + step) // (2 * reach) and merge * 2 * reach + reach < n:
                         yield reach, step, low, low + step
             step //= 2
@@ -42,7 +42,7 @@ def comparators(n: int) -> Iterator[tuple[int, int, int, int]]:
 
 
 def runs(n: int) -> Iterator[tuple[int, int]]:
-    """Yield the order in which n rows are read: (first row, length) of each sorted run. Longest
+    """Yield (first row, length) of each run, in the order in which n rows are read. The longest
     runs come first, and at most one row is left over."""
     first = 0
     for length in RUNS:
@@ -53,8 +53,8 @@ def runs(n: int) -> Iterator[tuple[int, int]]:
 
 @functools.lru_cache(maxsize=256)
 def comparisons(n: int, first: int, last: int) -> tuple[tuple[int, int, int, int, int], ...]:
-    """Return the comparisons that ranks ``first..last`` of n values depend on: (reach, step, first,
-    second, kind)."""
+    """Return the comparisons that ranks ``first..last`` of n values depend on. A comparison is
+    (reach, step, first row, second row, kind)."""
     wanted = set(range(first, last + 1))
     kept = []
     for reach, step, low, high in reversed(list(comparators(n))):
@@ -69,24 +69,24 @@ def comparisons(n: int, first: int, last: int) -> tuple[tuple[int, int, int, int
 
 @functools.lru_cache(maxsize=256)
 def table(n: int, first: int, last: int) -> NDArray[np.int64]:
-    """Return the steps that put ranks ``first..last`` of n rows in place, for rows in sorted
-    ``runs``.
+    """Return the steps that put ranks ``first..last`` of n rows in place, if the ``runs`` are
+    sorted already.
 
-    Returns: one int64 a step: ``kind << 48 | d << 36 | c << 24 | b << 12 | a``.
+    Returns: one int64 per step, ``kind << 48 | d << 36 | c << 24 | b << 12 | a``.
     """
     run_of = [0] * n
     for begin, length in runs(n):
         run_of[begin : begin + length] = [length] * length
     levels: dict[tuple[int, int], dict[int, tuple[int, int]]] = {}
     for reach, step, low, high, kind in comparisons(n, first, last):
-        if reach >= min(run_of[low], run_of[high]):  # otherwise both are in one run
+        if reach >= min(run_of[low], run_of[high]):  # otherwise both rows are in one sorted run
             levels.setdefault((reach, -step), {})[low] = (high, kind)
     return np.array(_fused(list(levels.values())), dtype=np.int64)
 
 
 def _fused(levels: list[dict[int, tuple[int, int]]]) -> list[int]:
-    """Return the steps of all levels in order. Where possible, three comparisons of two levels
-    become one merge."""
+    """Return the steps of all levels in order. Where possible, three comparisons of two successive
+    levels become one MERGE."""
     made: list[int] = []
     for here, after in itertools.pairwise([*levels, {}]):
         lows = {high: low for low, (high, _) in here.items()}

@@ -1,7 +1,8 @@
-"""The kernels without a compiler: torch and numpy on chunks of columns, for every dtype and device.
+"""Plain kernels, which need no compiler: torch and numpy on chunks of columns, for every dtype and
+device.
 
-float64 is calculated in float64, all other types in float32. The order of operations is that of
-the compiled kernels, so both select the same values bit for bit.
+float64 updates are computed in float64, all others in float32. The order of operations is that of
+the compiled kernels, so both implementations select bit-identical values.
 """
 
 from __future__ import annotations
@@ -19,23 +20,24 @@ from torch import Tensor
 from . import network, precision
 from .rows import Rows
 
-# Elements of a chunk for ranks: the chunk and its copy are in the second-level cache.
+# Maximum number of elements in a chunk for ranks: the chunk and its copy fit in the second-level
+# cache.
 RANK_ELEMENTS = 2**18
-FEW = 4096  # numbers for which one sort is faster than a call for each comparison
-FLUSH = 4096  # columns after which float32 sums are added in float64
-HUGE_FACTOR = 1e130  # products of float64 values beyond it could leave float64
+FEW = 4096  # maximum number of elements for which one sort is faster than a call per comparison
+FLUSH = 4096  # number of columns after which float32 sums are added in float64
+HUGE_FACTOR = 1e130  # float64 values are clipped to this, so that their products do not overflow
 Counts: TypeAlias = NDArray[np.float64]
 _Part: TypeAlias = tuple[Any, Any]
 
 
 def working(dtype: torch.dtype) -> torch.dtype:
-    """Return float64 for float64, else float32: half precision is a storage format only."""
+    """Return float64 for float64, else float32, because half precision is only a storage format."""
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
 # --- ranks of each coordinate ---------------------------------------------------------------------
-# numpy on the CPU, torch elsewhere: there are many short operations, and torch would wake its
-# threads for each.
+# These use numpy on the CPU, because torch would wake its threads for each of many short
+# operations. On other devices they use torch.
 
 
 def between(
@@ -58,15 +60,15 @@ def nearest(
     matrix: NDArray[np.float32] | None,
 ) -> tuple[Tensor, Counts | None]:
     """Return the mean of the ``count`` values of each column nearest to the mean of its sorted
-    values ``around``; ties go to the smaller."""
+    values ``around``. If two values are equally near, the smaller value is used."""
 
     def part(block: Any) -> _Part:
         library = _library(block)
         ranks = ranked(block, 0, len(block) - 1)
         center = mean_of(ranks[around[0] : around[1] + 1])
         taken = ranks[:count]
-        # The nearest values have consecutive ranks, so they include exactly one of the values with
-        # ranks that differ by multiples of ``count``.
+        # The nearest values have consecutive ranks. So among values whose ranks differ by multiples
+        # of ``count``, exactly one is among the nearest.
         for rank in range(count, len(ranks)):
             moves = center - ranks[rank - count] > ranks[rank] - center
             taken[rank % count] = library.where(moves, ranks[rank], taken[rank % count])
@@ -82,7 +84,7 @@ def nearest(
 def majority(
     rows: Rows, count_survivors: int, matrix: NDArray[np.float32] | None
 ) -> tuple[Tensor, Counts | None]:
-    """Return 1, -1 or 0 for each column: the sign that more rows have."""
+    """Return the sign of most rows in each column: 1 or -1; 0 for a tie."""
 
     def part(block: Any) -> _Part:
         library = _library(block)
@@ -94,16 +96,16 @@ def majority(
 
 
 def ranked(block: Any, low: int, high: int) -> list[Any]:
-    """Return ranks low..high of each column of ``(n, c)``, ascending.
+    """Return the values with ranks low..high of each column of ``(n, c)``, one row per rank.
 
-    Whole rows are compared, because sorting the few values of a column takes several times as long,
-    unless there are few columns.
+    If there are many columns, whole rows are compared, because sorting each column takes several
+    times as long.
     """
     if isinstance(block, Tensor):
         return list(block.sort(dim=0).values[low : high + 1])
     if block.size <= FEW:
         ordered = np.sort(block, axis=0)
-        # sorting hides a NaN, but the result must show it
+        # The result must be NaN if a value is NaN, but sorting would hide it.
         if not np.isnan(ordered[-1]).any():
             return list(ordered[low : high + 1])
     rows = list(np.array(block, order="C"))
@@ -121,9 +123,9 @@ def ranked(block: Any, low: int, high: int) -> list[Any]:
 
 
 def mean_of(values: Sequence[Any]) -> Any:
-    """Return the mean of rows, summed in order; finite if the rows are."""
+    """Return the mean of rows, which are added in order. It is finite if all rows are finite."""
     share = 1.0 / len(values)
-    mean = values[0] + 0.0  # a copy, with 0 for -0
+    mean = values[0] + 0.0  # a copy, in which -0 becomes 0
     for row in values[1:]:
         mean += row
     mean *= float(np.float32(share)) if mean.itemsize == 4 else share
@@ -151,8 +153,8 @@ def _survived(block: Any, low: Any, high: Any) -> Any:
 def _each_chunk(
     rows: Rows, matrix: NDArray[np.float32] | None, part: Callable[[Any], _Part], counting: int
 ) -> tuple[Tensor, Counts | None]:
-    """Apply ``part`` to one chunk after the other. It uses no threads: they would wait longer for
-    the interpreter lock than they compute."""
+    """Apply ``part`` to one chunk after the other. Threads are not used, because they would wait
+    longer for the interpreter lock than they compute."""
     work = working(rows.dtype)
     on_cpu = rows.device.type == "cpu"
     mixing = None if matrix is None else torch.from_numpy(matrix).to(rows.device, work)
@@ -174,12 +176,12 @@ def _each_chunk(
 
 
 def by_part(counts: NDArray[Any]) -> Counts:
-    """Return ``(parts, n)`` counts as float64; ``(n,)`` if there is one part."""
+    """Return survivor counts ``(parts, n)`` as float64; ``(n,)`` if there is one part."""
     return np.asarray((counts[0] if len(counts) == 1 else counts).astype(np.float64))
 
 
 def _in(dtype: torch.dtype, tensor: Tensor) -> Tensor:
-    """Return ``tensor.to(dtype)``, faster if the tensor has that dtype."""
+    """Return ``tensor.to(dtype)``. If the tensor has that dtype already, this is faster."""
     return tensor if tensor.dtype == dtype else tensor.to(dtype)
 
 
@@ -189,8 +191,8 @@ def _in(dtype: torch.dtype, tensor: Tensor) -> Tensor:
 def gram(
     rows: Rows, reference: Tensor | None, points: Sequence[Tensor | None]
 ) -> NDArray[np.float64]:
-    """Return inner products of all rows and points minus the reference. Products outside the range
-    of float32 are recomputed in float64."""
+    """Return inner products of all rows and points after subtraction of the reference. Products
+    outside the range of float32 are recomputed in float64."""
     products = _products(rows, reference, points, range(rows.n + len(points)), working(rows.dtype))
     return mend(products, rows, reference, points)
 
@@ -201,7 +203,7 @@ def mend(
     reference: Tensor | None,
     points: Sequence[Tensor | None],
 ) -> NDArray[np.float64]:
-    """Recompute in float64 the products of rows with squares that overflow float32 or nearly
+    """Recompute in float64 the products of rows whose squares overflow in float32 or nearly
     underflow."""
     squares = products.diagonal()
     wrong = [
@@ -220,7 +222,8 @@ def mend(
 
 
 def _is_reference(row: Tensor | None, reference: Tensor | None) -> bool:
-    """Whether a row with products of zero is the reference, and did not only underflow."""
+    """Whether a row whose square is 0 equals the reference. Otherwise the square has underflowed.
+    ``None`` is the zero vector."""
     if row is None or reference is None:
         other = reference if row is None else row
         return other is None or not bool(other.any())
@@ -270,9 +273,11 @@ def _centered(
     points: Sequence[Tensor | None],
     work: torch.dtype,
 ) -> Tensor:
-    """Return ``(n + points, c)``: these columns of all rows and points minus the reference. With a
-    reference or points it is a copy. If it has at least ``FLUSH`` columns, zeros pad it to a
-    multiple."""
+    """Return ``(n + points, c)``: these columns of all rows and points minus the reference.
+
+    If there is a reference or a point, the result is a copy. If it also has at least ``FLUSH``
+    columns, it is padded with zeros to a multiple of ``FLUSH``.
+    """
     center = None if reference is None else reference[columns].to(rows.device, work)
     if not points and center is None:
         return _in(work, rows.block(columns))
@@ -308,7 +313,7 @@ def squared_distances_to(rows: Rows, center: Tensor | None) -> NDArray[np.float6
 def mend_squares(
     found: NDArray[np.float64], rows: Rows, center: Tensor | None
 ) -> NDArray[np.float64]:
-    """Recompute in float64 the distances that overflow float32 or nearly underflow."""
+    """Recompute in float64 the squared distances that overflow in float32 or nearly underflow."""
     for at in np.flatnonzero(~((found > 1e-30) & (found < 1e38))).tolist():
         if found[at] == 0.0 and _is_reference(rows.row(at), center):
             continue
@@ -323,21 +328,21 @@ def mend_squares(
 
 
 def weighted_sum(rows: Rows, weights: NDArray[np.float64]) -> Tensor:
-    """Return the sum of the rows, each times its weight."""
+    """Return the weighted sum of the rows."""
     work = torch.float64 if are_extreme(weights) else working(rows.dtype)
     result = _weighted_sum(rows, weights, work)
     return result if math.isfinite(float(result.sum())) else exact_weighted_sum(rows, weights)
 
 
 def are_extreme(weights: NDArray[np.float64]) -> bool:
-    """Whether a weight other than 0 is near the ends of the range of float32."""
+    """Whether a nonzero weight is near the smallest or largest magnitude of float32."""
     sizes = np.abs(weights[weights != 0])
     return bool(len(sizes)) and not (sizes.min() > 1e-30 and sizes.max() < 1e30)
 
 
 def exact_weighted_sum(rows: Rows, weights: NDArray[np.float64]) -> Tensor:
-    """Return that sum, computed in float64 and clipped to the range of its dtype, so that it is
-    finite for any rows."""
+    """Return the weighted sum of the rows, computed in float64. It is clipped to the range of the
+    rows' dtype, so that it is finite for all rows."""
     return _weighted_sum(rows, weights, torch.float64)
 
 
@@ -357,7 +362,7 @@ def _weighted_sum(rows: Rows, weights: NDArray[np.float64], work: torch.dtype) -
 
 @precision.full()
 def mixed(rows: Rows, matrix: NDArray[np.float64]) -> Tensor:
-    """Return ``(m, d)``: weighted sums of the rows by a matrix."""
+    """Return ``(m, d)``: m sums of the rows with the weights ``matrix`` ``(m, n)``."""
     work = working(rows.dtype)
     result = torch.empty(len(matrix), rows.d, dtype=rows.dtype, device=rows.device)
     factors = torch.from_numpy(matrix).to(rows.device, work)

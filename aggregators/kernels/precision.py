@@ -1,4 +1,5 @@
-"""Products of float32 at full precision, whatever precision the script has set in torch."""
+"""Products of float32 matrices at full precision, whatever precision the script has set in
+torch."""
 
 from __future__ import annotations
 
@@ -18,10 +19,10 @@ _before: list[Any] = []
 def full() -> Iterator[None]:
     """Compute matrix products in the dtype of their factors in this context.
 
-    PyTorch recommends ``torch.set_float32_matmul_precision("medium")`` for training. It rounds the
-    factors to bfloat16 on processors that multiply that faster, and to TF32 on GPUs. Updates that
-    are close to each other would become equal. The setting applies to all threads of the process,
-    until the last one leaves this context.
+    PyTorch recommends ``torch.set_float32_matmul_precision("medium")`` for training. With it,
+    factors are rounded to bfloat16 on processors that are faster with bfloat16, and to TF32 on
+    GPUs. Updates that are close to each other would become equal. This context sets the precision
+    for all threads of the process, until the last thread leaves the context.
     """
     global _inside
     with _lock:
@@ -38,7 +39,8 @@ def full() -> Iterator[None]:
                 _write(_before)
 
 
-# torch 2.9 has a setting for each backend. If one of these is in use, the old functions raise.
+# torch 2.9 has a setting for each backend. If a script uses such a setting, the old functions
+# raise.
 _BACKENDS = (torch.backends.mkldnn, torch.backends.cuda)
 _BY_BACKEND = all(
     hasattr(getattr(backend, "matmul", None), "fp32_precision") for backend in _BACKENDS

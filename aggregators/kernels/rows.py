@@ -12,16 +12,15 @@ from torch import Tensor
 
 from gossip.errors import AggregationError
 
-CHUNK_ELEMENTS = 2**19  # of (n, columns): a chunk and its copies stay in cache
+CHUNK_ELEMENTS = 2**19  # maximum size of a chunk, so that it and its copies fit in the cache
 
 
 class Rows:
-    """Vectors of d coordinates, n of them: an (n, d) tensor, or n tensors or arrays that are not
-    stacked.
+    """n vectors of d coordinates: an (n, d) tensor, or n separate tensors or arrays.
 
     Attributes:
         n, d: Number of rows, and their length.
-        dtype, device: Type and device, common to all rows.
+        dtype, device: Dtype and device of all rows.
     """
 
     __slots__ = ("_apart", "_together", "d", "device", "dtype", "n")
@@ -37,10 +36,10 @@ class Rows:
 
     @classmethod
     def of(cls, updates: Rows | Tensor | Sequence[Tensor | NDArray[Any]] | NDArray[Any]) -> Rows:
-        """Return the rows of updates in any form; nothing is copied.
+        """Return the updates as rows, without a copy.
 
-        Raises: AggregationError: There is none, or they differ in shape, dtype or device, or are
-            not floating point vectors.
+        Raises: AggregationError: There are no updates, or they differ in shape, dtype or device, or
+            are not floating point vectors.
         """
         if isinstance(updates, Rows):
             return updates
@@ -70,8 +69,8 @@ class Rows:
         for at, row in enumerate(apart):
             if row.shape != first.shape or row.dtype != first.dtype or row.device != first.device:
                 raise AggregationError(
-                    f"all updates must have the same type: the first is {tuple(first.shape)} "
-                    f"{first.dtype} on {first.device}, number {at} is {tuple(row.shape)} "
+                    f"all updates must have the same type: update 0 is {tuple(first.shape)} "
+                    f"{first.dtype} on {first.device}, update {at} is {tuple(row.shape)} "
                     f"{row.dtype} on {row.device}"
                 )
             check_stored(row)
@@ -81,17 +80,18 @@ class Rows:
         return self.n
 
     def row(self, at: int) -> Tensor:
-        """Return ``(d,)``, not a copy."""
+        """Return one row ``(d,)``, without a copy."""
         return self._apart[at] if self._together is None else self._together[at]
 
     @property
     def vectors(self) -> tuple[Tensor, ...]:
-        """Every row, not copied."""
+        """All rows, without a copy."""
         return self._apart if self._together is None else self._together.unbind(0)
 
     def blocks(self, elements: int = CHUNK_ELEMENTS, parts: int = 1) -> list[slice]:
-        """Return all columns in chunks of nearly equal width, of at most ``elements`` numbers or
-        1,024 columns if that is more. No chunk has columns of two of ``parts`` equal parts."""
+        """Return slices that divide the columns into chunks of nearly equal width. A chunk has at
+        most ``elements`` elements, or 1,024 columns if that is more. No chunk crosses the boundary
+        of two of ``parts`` equal parts."""
         part = self.d // parts
         count = -(-part // max(1024, elements // self.n))
         width = -(-part // count)
@@ -102,7 +102,8 @@ class Rows:
         ]
 
     def block(self, columns: slice = slice(None)) -> Tensor:
-        """Return ``(n, c)``: these columns of all rows; a copy if the rows are separate."""
+        """Return ``(n, c)``: these columns of all rows. If the rows are separate, this is a
+        copy."""
         if self._together is not None:
             return self._together[:, columns]
         return torch.stack([row[columns] for row in self._apart])
@@ -122,22 +123,23 @@ class Rows:
                 )
 
     def chosen(self, rows: Sequence[int]) -> Rows:
-        """Return some of the rows, not copied."""
+        """Return some of the rows, without a copy."""
         return Rows(None, tuple(self.row(at) for at in rows))
 
     def replaced(self, others: Mapping[int, Tensor]) -> Rows:
-        """Return the rows with some of them replaced; the others are not copied."""
+        """Return the rows after replacing some of them; the key of ``others`` is the row's
+        index."""
         return Rows(None, tuple(others.get(at, row) for at, row in enumerate(self.vectors)))
 
     def followed_by(self, more: Sequence[Tensor]) -> Rows:
-        """Return these rows and further ones, in the same dtype and on the same device."""
+        """Return these rows followed by further vectors, converted to their dtype and device."""
         return Rows(
             None, (*self.vectors, *(row.detach().to(self.device, self.dtype) for row in more))
         )
 
     def addresses(self) -> NDArray[np.int64] | None:
-        """Return the address of each row in memory, when all are float32 on the CPU without gaps;
-        else None."""
+        """Return the address of each row in memory, or None unless all rows are contiguous float32
+        on the CPU."""
         if self.dtype != torch.float32 or self.device.type != "cpu":
             return None
         if self._together is not None:
@@ -151,8 +153,7 @@ class Rows:
 
 
 def check_listed(updates: object) -> None:
-    """Check that updates are a sequence of a known length. Raises: AggregationError: They are
-    not."""
+    """Check that updates are a tensor, an array or a sequence. Raises AggregationError."""
     if not isinstance(updates, Sequence | Tensor | np.ndarray | Rows):
         raise AggregationError(
             "updates are an (n, d) tensor or array, or a list of vectors, got "
@@ -161,14 +162,14 @@ def check_listed(updates: object) -> None:
 
 
 def check_stored(tensor: Tensor, what: str = "updates") -> None:
-    """Check that a tensor is dense, has numbers in memory, and has a dtype with arithmetic in
-    torch. Raises AggregationError."""
+    """Check that a tensor is dense, has data in memory, and has a dtype for which torch supports
+    arithmetic. Raises AggregationError."""
     if tensor.layout != torch.strided:
         raise AggregationError(
             f"{what} are dense vectors, got {tensor.layout}", "convert them with .to_dense()"
         )
     if tensor.is_meta:
-        raise AggregationError(f"{what} on the device 'meta' have no numbers")
+        raise AggregationError(f"{what} on the device 'meta' have no data")
     if tensor.itemsize == 1:
         raise AggregationError(
             f"{what} of {tensor.dtype} do not support arithmetic",
@@ -177,8 +178,8 @@ def check_stored(tensor: Tensor, what: str = "updates") -> None:
 
 
 class _Lent:
-    """View of an array without its read-only flag, about which torch would warn. The memory is only
-    read."""
+    """View of an array without its read-only flag, because torch would warn about the flag. The
+    memory is never written."""
 
     def __init__(self, array: NDArray[Any]) -> None:
         self.array = array
@@ -189,7 +190,7 @@ class _Lent:
 
 
 def tensor_of(array: NDArray[Any]) -> Tensor:
-    """Return a tensor that shares the memory of an array, also of a read-only one."""
+    """Return a tensor that shares the memory of an array. The array may be read-only."""
     if array.dtype.kind != "f":
         raise AggregationError(f"updates are floating point, got an array of {array.dtype}")
     if (
@@ -197,7 +198,7 @@ def tensor_of(array: NDArray[Any]) -> Tensor:
         or array.dtype.itemsize > 8
         or any(stride < 0 for stride in array.strides)
     ):
-        # torch has no such array
+        # Torch does not support such arrays.
         array = array.astype(
             np.float64 if array.dtype.itemsize > 4 else array.dtype.newbyteorder("=")
         )

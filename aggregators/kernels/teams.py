@@ -1,9 +1,10 @@
-"""Runs a compiled kernel on several threads. Each takes chunks of one job until none is left.
+"""Runs a compiled kernel on several threads. Each thread processes chunks of one job until none is
+left.
 
-The threads are those of torch's own OpenMP team if it has one. New threads would compete with
-torch's, which spin for a few milliseconds after each operation. Waking a team takes microseconds.
-With one thread no team is used. A team does not survive a fork, so a forked process uses Python
-threads; ``forks`` handles those of torch.
+If torch has an OpenMP team of threads, the kernel runs on that team. New threads would compete with
+torch's threads, which spin for a few milliseconds after each operation. Waking a team takes
+microseconds. With one thread no team is used. A team does not survive a fork, so a forked process
+uses Python threads here; ``forks`` handles torch's own operations.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ class Compiled(Protocol):
 
 
 def run(kernel: Compiled, job: NDArray[np.int64], threads: int) -> None:
-    """Run ``kernel(job)`` on ``threads`` threads at once and return when all have returned."""
+    """Run ``kernel(job)`` on ``threads`` threads at once, and return when all threads have
+    finished."""
     where = job.ctypes.data
     if threads <= 1:
         kernel.ctypes(where)
@@ -47,7 +49,7 @@ def run(kernel: Compiled, job: NDArray[np.int64], threads: int) -> None:
 @functools.cache
 def _openmp() -> Any:
     """Return ``GOMP_parallel(function, data, threads, flags)`` of the OpenMP library that torch is
-    linked to, if it has that entry."""
+    linked to; None if there is no such function."""
     parallel = openmp("GOMP_parallel")
     if parallel is not None:
         parallel.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint]

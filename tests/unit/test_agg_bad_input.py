@@ -108,7 +108,7 @@ def test_a_nan_is_never_worked_on_in_silence(spec: str) -> None:
 
 STRANGE: dict[str, tuple[Any, str]] = {
     "sparse": (updates().to_sparse(), "dense vectors"),
-    "meta": (updates().to("meta"), "have no numbers"),
+    "meta": (updates().to("meta"), "have no data"),
     "float8": (updates().to(torch.float8_e4m3fn), "float8_e4m3fn do not support arithmetic"),
     "rows of float8": (
         list(updates().to(torch.float8_e4m3fn)),
@@ -334,7 +334,7 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     (
         "monna",
         {"center": torch.ones(D, device="meta")},
-        "updates and center on the device 'meta' have no numbers",
+        "updates and center on the device 'meta' have no data",
     ),
 ]
 
