@@ -155,7 +155,7 @@ class Rule:
     points: tuple[str, ...] = ()
     """Names of the points (``gram.POINTS``) that a ``GramRule`` requests."""
     optional: frozenset[str] = frozenset()
-    """Names in ``points`` whose point may be missing."""
+    """Names of the points that may be missing."""
     fixed_f: int | None = None
     """Smallest f in the options of the stages, or None if no stage has an f of its own."""
     whole_vector = True

@@ -368,7 +368,7 @@ class ComposedRule(Rule):
     def _final_decision(
         self, gram: Gram, matrix: FloatArray, options: Mapping[str, Any]
     ) -> Decision:
-        """Return the decision of the last stage on the k sums whose weights are ``matrix``."""
+        """Return the decision of the last stage on the k sums with the weights ``matrix``."""
         assert isinstance(self.final, GramRule)
         chosen = {
             key: value

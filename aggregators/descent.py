@@ -60,10 +60,9 @@ def zeno(
             first call has a zero step.
         learning_rate: lr, > 0.
         b: Number of updates to leave out; at least f, which is the default.
-        rho_over_lr: rho / lr, the penalty on the norm. 1/20 with norm=sum did best in our trials;
-            values from 0 to 1/20 hardly differ.
-        norm: "sum" if |g|^2 is the sum of the squares (paper), "mean" if it is their mean (the
-            authors' code).
+        rho_over_lr: rho / lr, the penalty on the norm. The best value in our trials was 1/20 with
+            norm=sum; values from 0 to 1/20 hardly differ.
+        norm: Whether |g|^2 is the sum of the squares (paper) or their mean (authors' code).
     Returns: ``(d,)``; zeros when no score is finite.
     An update is never averaged if its loss is not finite.
     Raises:
@@ -235,7 +234,7 @@ def judged_clipping(gram: Gram, *, f: int) -> Decision:
     shorter than their updates, but by default ``fltrust`` and ``zeno_pp`` make every step as long
     as v. Here v determines only the direction. The typical norm is the median norm of the updates,
     or the (n - f)-th smallest if that is smaller, so it is at most that of an honest update. So v
-    outweighs attackers whose cosine to it is barely positive. v becomes at most n times as long.
+    outweighs attackers with a barely positive cosine to it. v becomes at most n times as long.
 
     Args:
         gram: Inner products of the updates.

@@ -106,8 +106,8 @@ def bulyan(gram: Gram, *, f: int) -> Decision:
     each choice the scores are computed again among the remaining updates. (Several implementations
     keep the initial scores, which is Multi-Krum.) If fewer than f + 3 updates remain, a score is
     the squared distance to the nearest remaining update. So two updates that are nearest to each
-    other have equal scores. Of updates with equal scores, the update with the better Krum score
-    among all n updates is chosen; if these are equal too, the earlier row.
+    other have equal scores. For equal scores, the update with the better Krum score among all n
+    updates is chosen; if these are equal too, the earlier row.
 
     Args:
         gram: Inner products of the updates.
@@ -165,8 +165,7 @@ def mda(gram: Gram, *, f: int) -> Decision:
 
 
 def _farther(squares: FloatArray, size: float) -> list[int]:
-    """Return, for each row, the bit set of the rows whose squared distance to it is above
-    ``size``."""
+    """Return, for each row, the bit set of the rows at a squared distance above ``size``."""
     return [sum(1 << int(other) for other in np.flatnonzero(row > size)) for row in squares]
 
 

@@ -142,7 +142,7 @@ class Gram:
 
     def nearest_to(self, what: ArrayLike | str) -> list[int]:
         """Return the indices of all updates, sorted by their distance to ``what`` (as for
-        ``distances_to``). Updates whose distances differ only by rounding keep their order."""
+        ``distances_to``). If distances differ only by rounding, updates keep their order."""
         return ascending(*self.squares_to(what))
 
     def squares_to(self, what: ArrayLike | str) -> tuple[FloatArray, FloatArray]:
@@ -210,8 +210,8 @@ class Decision:
             add up to 1; weight on the origin adds nothing to the aggregate.
         outlyingness: ``(n,)``; None means the distance to the aggregate in units of the typical
             distance.
-        shares: ``(n,)``: the reported share of each update, for a rule whose weights are not shares
-            because it rescales updates. None means the weights divided by their sum.
+        shares: ``(n,)``: the reported share of each update, for rules that rescale updates and so
+            have weights that are no shares. None means the weights divided by their sum.
     """
 
     weights: FloatArray

@@ -4,11 +4,11 @@ weighted sum.
 A ``GramRule`` is called like any rule. If updates are cut into shards, the servers of the shards
 call its three steps separately:
 
-    gram = sum of rule.statistics(part) over the shards  each part by its own server; the sum in a
-                                                         fixed order
-    decision = rule.decide(gram, f=2)                    the same on every server, because only
-                                                         ``gram`` determines it
+    gram = sum of rule.statistics(part) over the shards  Each part by its own server.
+    decision = rule.decide(gram, f=2)                    The same on every server.
     part of the aggregate = rule.combine(part, decision)
+
+All servers add up the statistics in the same order, so that the decision is the same.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ from .gram import GIVEN, Decision, FloatArray, Gram, in_typical, middle_of, read
 from .kernels import Rows, check_stored, middle, tensor_of
 from .numbers import whole
 
-# Number of columns sampled to choose the reference: few, so that the choice costs much less than a
-# pass over all columns.
+# Number of columns that are sampled to choose the reference. With so few columns, the choice costs
+# much less than a pass over all columns.
 SAMPLE_COLUMNS = 1024
 SAMPLE_PIECES = 8
 # A reference farther from most rows than this multiple of the best row's distance loses digits.

@@ -68,8 +68,8 @@ def _guarded_mean(updates: Tensor, *, f: int = 0, usual: float = 0.0) -> Verdict
 
     The usual length of a round is that of its longest update after the longest quarter (at least f
     and at least one) is left out. The largest usual length of this round and recent rounds counts.
-    An update more than three times as long is clipped to it, and stands out. A peer whose updates
-    stand out repeatedly is quarantined. Two updates are averaged unchanged.
+    An update more than three times as long is clipped to it, and stands out. A peer with updates
+    that stand out repeatedly is quarantined. Two updates are averaged unchanged.
 
     It tolerates crashes, NaN, flipped bits and exploding updates, and costs nothing without them.
     It is no defence against adversaries: updates of usual length may have any direction.

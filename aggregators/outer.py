@@ -54,7 +54,7 @@ class OuterStep(NamedTuple):
 
     def move(self, aggregate: Tensor, memory: Tensor | None) -> tuple[Tensor, Tensor]:
         """Return the vector to subtract from the parameters, ``(d,)``, and the memory for the next
-        round. This equals a step of ``optimizer``, for callers whose parameters are one vector.
+        round. This equals a step of ``optimizer``, for parameters in one vector.
 
         Args:
             aggregate: ``(d,)``, aggregate of the model differences.

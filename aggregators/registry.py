@@ -1,10 +1,10 @@
 """Loads rules by name: built in, registered, or from an entry point, a module or a file.
 
-    suspicion                   a name from ``names()``; trimmed-mean and trimmed_mean are the same
-    multi_krum:m=3,f=1          with options, whose types are those of the rule's signature
-    my_rules.py:my_rule         a function in a file; the path is relative to the working directory
-    package.module:my_rule:k=2  a function in a module; the module's name need not have a dot
-    bucketing:s=2+nnm+krum      pre-aggregations, then a rule; each part is written as above
+    suspicion                   A name from ``names()``. trimmed-mean and trimmed_mean are the same.
+    multi_krum:m=3,f=1          A name with options. Their types are those of the signature.
+    my_rules.py:my_rule         A function in a file, relative to the working directory.
+    package.module:my_rule:k=2  A function in a module. The module's name need not have a dot.
+    bucketing:s=2+nnm+krum      Pre-aggregations, then a rule. Each part is written as above.
 
 The names are available without an import of torch, so that ``--help`` is quick.
 """
@@ -107,7 +107,7 @@ class BoundRule:
 
     @property
     def cross_shard(self) -> bool:
-        """Whether updates may be cut into shards whose servers make one decision together."""
+        """Whether updates may be cut into shards, for which the servers make a common decision."""
         return self.rule.by_sums is not None
 
     @property

@@ -95,9 +95,10 @@ def caf(gram: Gram, *, f: int) -> Decision:
     """Repeatedly reduce the weights of updates that are far along the direction of most variance,
     until a total weight of 2f is removed. Return the mean of the iteration with the least variance.
 
-    Tolerates f < n/2; f only determines when to stop. c_i <- c_i (1 - t_i / max t), with t_i the
-    squared projection of x_i - mean on the top eigenvector of the covariance weighted by c. This is
-    repeated while the c_i add up to more than n - 2f. The result is the weighted mean of the
+    Tolerates f < n/2; f only determines when to stop. Each iteration sets c_i <- c_i (1 - t_i / max
+    t). Here t_i is the squared projection of x_i - mean on the top eigenvector of the covariance
+    weighted by c. Iterations continue while the c_i add up to more than n - 2f. The result is the
+    weighted mean of the
     iteration with the smallest top eigenvalue. Needs inner products. Deterministic: the eigenvector
     is exact, not one power step from a random start.
 

@@ -13,7 +13,7 @@
     bad = make("my_attacks.py:mine")(update, round_id)
 
 An attack changes an update before it is sent. All randomness comes from the round and a seed, so a
-run can be repeated. In ``collude``, attacks of several peers (``alie``, ``min_max``, ...) know all
+run can be repeated. In ``collude``, attacks of several peers (``alie``, ``min_max``, ...) use all
 honest updates. In a call for one peer, they estimate the honest updates from the results that every
 replica has (``guessing``). A few attacks cannot use an estimate; ``names(lonely=True)`` omits
 these.

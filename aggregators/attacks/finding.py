@@ -1,7 +1,7 @@
 """Loads attacks by name: built-in attacks, and users' functions in a file or a module.
 
-    my_attacks.py:mine          a function in a file; the path is relative to the working directory
-    package.module:mine         a function in an importable module
+    my_attacks.py:mine          A function in a file, relative to the working directory.
+    package.module:mine         A function in an importable module.
 
 A function with the decorator ``attack`` has the declared shape and strength. An undecorated
 function has the shape ``together`` if its first parameter is called ``crowd``, and ``alone``

@@ -156,8 +156,8 @@ class Attack:
             own: ``(f, d)``, the updates that the Byzantine peers would send if they were honest.
                 By default copies of rows of ``honest``.
             round_id: Number of the round, for attacks that replay or wait.
-            locked: Indices of rows of ``honest`` whose peers are in quarantine, as far as the
-                Byzantine peers have detected it.
+            locked: Indices of the rows of ``honest`` from peers that are in quarantine, as far as
+                the Byzantine peers have detected it.
         Returns: ``(f, d)`` in the dtype and on the device of ``honest``.
         Raises: ConfigError: The attack needs ``rule`` and it is None, or the attack works only in
             gossip rounds (``tell``).

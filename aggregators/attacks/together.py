@@ -151,8 +151,8 @@ def _larger_root(a: float, b: float, c: float) -> float:
 def mimic(crowd: OmniscientView) -> Tensor:
     """All attackers copy the honest update of one peer, which is the same peer in all rounds.
 
-    The victim is the honest peer whose update is farthest along the direction in which the honest
-    updates of the first round differ most.
+    The victim's update is farthest along the direction in which the honest updates of the first
+    round differ most.
     Source: Karimireddy, He, Jaggi 2022, "Byzantine-Robust Learning on Heterogeneous Datasets via
     Bucketing", arXiv:2006.09365 (where attackers first estimate the direction over some rounds).
     """
@@ -180,7 +180,7 @@ def framing(crowd: OmniscientView, *, strength: float) -> Tensor:
     honest mean, so that this peer stands out.
 
     With the victim's update x and the honest mean m, the vector is m - strength (x - m). The victim
-    is the honest peer whose update is farthest from the mean. It stays the same until it is in
+    is the honest peer with the update farthest from the mean. It stays the same until it is in
     quarantine; then the next victim is chosen.
     """
     return crowd.all_alike(frame(crowd, strength))

@@ -1,4 +1,4 @@
-"""Attacks whose updates cannot be distinguished from those of honest peers with different data."""
+"""Attacks that cannot be distinguished from updates of honest peers with different data."""
 
 from __future__ import annotations
 

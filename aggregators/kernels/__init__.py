@@ -203,7 +203,7 @@ def nearest(
     If two values are equally near, the smaller value is used.
 
     Args:
-        around: The ranks (low, high) whose mean is the center; ``middle(m)`` for the median.
+        around: The ranks (low, high) of the center; ``middle(m)`` for the median.
         count_survivors, matrix: As in ``between``.
     Returns: As ``between``.
     """

@@ -177,7 +177,7 @@ def _pick(at: int, jump: int, turns: int, center: Any) -> Any:
     center than the value before it; otherwise the first value.
 
     The ``count`` values of a column that are nearest to a center have consecutive ranks. So among
-    values whose ranks differ by multiples of ``count``, exactly one value is among the nearest
+    values with ranks that differ by multiples of ``count``, exactly one value is among the nearest
     values: the returned value. If two values are equally near, the smaller value is used.
     """
     before = taken = load_two(at)
@@ -309,13 +309,13 @@ def _block(
 def ranks(pointer: Any) -> None:
     """Aggregate chunks of columns until none is left. Several threads may run this on the same job.
 
-    The job has int64 words. 0: next chunk. 1: columns of a block. 2: n, rows. 3: m, rows after
-    mixing. 4: d, columns. 5: address of the rows' addresses. 6: address of the matrix, or 0.
-    7: address of the result. 8: address of the table of comparisons. 9: number of comparisons.
-    10: mode. 11: low. 12: high. 13: count. 14: address of the int64 numbers of survivors, or 0.
-    15: columns of a chunk. 16: output; if it is not 0, rows may contain a NaN, and the result is
-    invalid. 17: bytes between the numbers of survivors of two chunks; if it is 0, all chunks add to
-    the same numbers.
+    The job has int64 words. Words 0 to 4: next chunk; columns of a block; n, rows; m, rows after
+    mixing; d, columns. Words 5 to 8: address of the rows' addresses, of the matrix (or 0), of the
+    result, of the table of comparisons. Words 9 to 13: number of comparisons; mode; low; high;
+    count. Word 14: address of the int64 numbers of survivors, or 0. Word 15: columns of a chunk.
+    Word 16 is an output: if it is not 0, rows may contain a NaN, and the result is invalid. Word
+    17: bytes between the numbers of survivors of two chunks; with 0, all chunks add to the same
+    numbers.
     """
     job = address_of(pointer)
     columns, n, m, d = word(job + 8), word(job + 16), word(job + 24), word(job + 32)

@@ -77,9 +77,9 @@ def _center(row: int, reference: int, at: int, width: int, into: int, stride: in
 def gram(pointer: Any) -> None:
     """Compute inner products of all rows minus a reference, one chunk of columns after the other.
 
-    The job has int64 words. 0: next chunk. 1: columns of a block. 2: m, rows. 3: d, columns.
-    4: address of the rows' addresses. 5: address of the reference, or 0. 6: columns of a chunk.
-    7: address of the result, float64 (chunks, m, m); only upper triangles are written.
+    The job has int64 words. Words 0 to 3: next chunk; columns of a block; m, rows; d, columns.
+    Words 4 and 5: address of the rows' addresses, of the reference (or 0). Word 6: columns of a
+    chunk. Word 7: address of the result, float64 (chunks, m, m); only upper triangles are written.
     """
     job = address_of(pointer)
     columns, m, d, rows, reference = (
@@ -152,9 +152,9 @@ def gram(pointer: Any) -> None:
 def weighted(pointer: Any) -> None:
     """Compute the weighted sum of the rows in one pass.
 
-    The job has int64 words. 0: next chunk. 1: output, number of elements that are not finite.
-    2: n, rows. 3: d, columns. 4: address of the rows' addresses. 5: address of n float32 weights.
-    6: address of the result. 7: columns of a chunk.
+    The job has int64 words. Word 0: next chunk. Word 1 is an output: the number of elements that
+    are not finite. Words 2 and 3: n, rows; d, columns. Words 4 to 6: address of the rows'
+    addresses, of n float32 weights, of the result. Word 7: columns of a chunk.
     """
     job = address_of(pointer)
     n, d, rows, weights = word(job + 16), word(job + 24), word(job + 32), word(job + 40)
@@ -213,9 +213,9 @@ def _square(row: int, center: int, width: int) -> float:
 def squares(pointer: Any) -> None:
     """Compute squared distances of rows to a center, one chunk of columns after the other.
 
-    The job has int64 words. 0: next chunk. 1: columns of a block. 2: n, rows. 3: d, columns.
-    4: address of the rows' addresses. 5: address of the center, or 0. 6: columns of a chunk.
-    7: address of the result, float64 (chunks, n).
+    The job has int64 words. Words 0 to 3: next chunk; columns of a block; n, rows; d, columns.
+    Words 4 and 5: address of the rows' addresses, of the center (or 0). Word 6: columns of a chunk.
+    Word 7: address of the result, float64 (chunks, n).
     """
     job = address_of(pointer)
     columns, n, d, rows, center = (

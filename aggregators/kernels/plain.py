@@ -23,9 +23,9 @@ from .rows import Rows
 # Maximum number of elements in a chunk for ranks: the chunk and its copy fit in the second-level
 # cache.
 RANK_ELEMENTS = 2**18
-FEW = 4096  # maximum number of elements for which one sort is faster than a call per comparison
-FLUSH = 4096  # number of columns after which float32 sums are added in float64
-HUGE_FACTOR = 1e130  # float64 values are clipped to this, so that their products do not overflow
+FEW = 4096  # Maximum number of elements for which one sort is faster than a call per comparison.
+FLUSH = 4096  # Number of columns after which float32 sums are added in float64.
+HUGE_FACTOR = 1e130  # Float64 values are clipped to this, so that their products do not overflow.
 Counts: TypeAlias = NDArray[np.float64]
 _Part: TypeAlias = tuple[Any, Any]
 
@@ -67,8 +67,8 @@ def nearest(
         ranks = ranked(block, 0, len(block) - 1)
         center = mean_of(ranks[around[0] : around[1] + 1])
         taken = ranks[:count]
-        # The nearest values have consecutive ranks. So among values whose ranks differ by multiples
-        # of ``count``, exactly one is among the nearest.
+        # The nearest values have consecutive ranks. So among values with ranks that differ by
+        # multiples of ``count``, exactly one is among the nearest.
         for rank in range(count, len(ranks)):
             moves = center - ranks[rank - count] > ranks[rank] - center
             taken[rank % count] = library.where(moves, ranks[rank], taken[rank % count])
@@ -203,7 +203,7 @@ def mend(
     reference: Tensor | None,
     points: Sequence[Tensor | None],
 ) -> NDArray[np.float64]:
-    """Recompute in float64 the products of rows whose squares overflow in float32 or nearly
+    """Recompute in float64 the products of rows with squares that overflow in float32 or nearly
     underflow."""
     squares = products.diagonal()
     wrong = [
@@ -222,7 +222,7 @@ def mend(
 
 
 def _is_reference(row: Tensor | None, reference: Tensor | None) -> bool:
-    """Whether a row whose square is 0 equals the reference. Otherwise the square has underflowed.
+    """Whether a row with the square 0 equals the reference. Otherwise the square has underflowed.
     ``None`` is the zero vector."""
     if row is None or reference is None:
         other = reference if row is None else row
