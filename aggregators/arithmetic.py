@@ -11,8 +11,8 @@ HUGE = 1e300  # Replaces larger values, so that the sum of a few such values sta
 HUGE_FACTOR = 1e130  # Replaces larger factors, so that the product of two factors stays finite.
 # A larger square may come from an element that was clipped to HUGE_FACTOR.
 CUT_SQUARE = HUGE_FACTOR**1.9
-# Largest element of a float64 update for rules that use distances. Differences of such elements
-# are below HUGE_FACTOR, so they are not clipped.
+# Largest element of a float64 update for rules that use distances. The difference of two elements
+# is then below HUGE_FACTOR, so it is not clipped.
 LARGEST = 1e123
 TINY_NORM = 1e-15  # In shorter vectors, float32 squares of elements lose digits or become 0.
 FLOAT32_MAX = torch.finfo(torch.float32).max

@@ -1,8 +1,7 @@
-"""Topologies: pure functions (roster, round, seed) -> plan. A plan determines which peers exchange
-updates in a round. Every peer computes the same plan.
+"""Topologies: pure functions of (roster, round, seed) that select the peers that exchange. Every
+peer computes the same selection.
 
-``load("random-k:k=3")`` returns a topology by its name. ``@topology`` creates a topology from a
-function.
+``load("random-k:k=3")`` loads a topology by name; ``@topology`` makes a topology from a function.
 """
 
 from .base import Plan, Roster, Topology, check_plan, draw, topology

@@ -1,5 +1,5 @@
-"""Base of topologies, which are pure functions (roster, round, seed) -> plan. Every peer computes
-the same plan, so plans are never sent."""
+"""Base classes of topologies, which are pure functions (roster, round, seed) -> plan. Every peer
+computes the same plan, so plans are never sent."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gossip.errors import BadTopology, UnknownName
 
 @dataclass(frozen=True, slots=True)
 class Roster:
-    """Members of a round, on which all peers agree.
+    """The agreed members of a round.
 
     Attributes:
         peers: Numbers of the members, ascending.
@@ -37,17 +37,17 @@ class Roster:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Plan of one round: its servers, or the receivers of each peer's update.
+    """Plan of one round: the servers, or the receivers of each peer's update.
 
-    A rolling plan has ``servers``, and a gossip plan has ``pushes``.
+    A rolling plan has ``servers``, a gossip plan ``pushes``.
 
     Attributes:
-        servers: For each shard, the order in which peers serve it. The server of attempt ``i`` is
-            the peer at index ``i`` modulo the length.
-        pushes: Peer -> peers that receive its update.
-        metropolis: Whether averages have Metropolis weights (Xiao, Boyd, Kim 2007), with which
-            peers of all degrees have equal influence. These weights need pushes in both directions.
-            Parameters move at most half of the way to the average.
+        servers: For each shard, the peers in the order in which they serve it. In attempt ``i``,
+            the server is the peer at index ``i`` modulo the length.
+        pushes: The receivers of each peer's update; the key is the peer.
+        metropolis: Whether averages have Metropolis weights (Xiao, Boyd, Kim 2007), which count
+            peers of any degree equally. These weights need pushes in both directions. Parameters
+            then move at most half of the way.
     """
 
     servers: tuple[tuple[int, ...], ...] = ()
@@ -55,19 +55,18 @@ class Plan:
     metropolis: bool = False
 
     def sources(self, peer: int) -> tuple[int, ...]:
-        """Return the peers that push to ``peer``, ascending. Only valid for a gossip plan."""
+        """Return the peers that send to ``peer`` in a gossip plan, ascending."""
         assert self.pushes is not None
         return tuple(sorted(sender for sender, targets in self.pushes.items() if peer in targets))
 
 
 class Topology:
-    """A named topology. ``topology(roster, round_id, seed)`` returns a ``Plan`` after
-    ``check_plan``.
+    """A named topology. ``topology(roster, round_id, seed)`` returns a checked ``Plan``.
 
     Attributes:
         name: Name for ``--topology``.
-        rolling: Whether its plans have ``servers``, not ``pushes``.
-        bound: Options that are fixed for every call.
+        rolling: Whether plans have servers. The plans of a gossip topology have pushes.
+        bound: Options with a fixed value, by name.
     """
 
     def __init__(
@@ -93,7 +92,7 @@ class Topology:
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """Names of the options that have neither a bound value nor a default."""
+        """Names of the options with neither a fixed value nor a default."""
         names = [name for name in self.options if name not in self.bound]
         empty = inspect.Parameter.empty
         return tuple([name for name in names if self.parameters[name].default is empty])
@@ -129,15 +128,15 @@ def topology(
 def topology(
     function: Callable[..., Plan] | None = None, *, name: str | None = None, rolling: bool = False
 ) -> Topology | Callable[[Callable[..., Plan]], Topology]:
-    """Create a topology from a pure function ``(roster, round_id, seed, *, ...) -> Plan``.
+    """Make a topology from a pure function ``(roster, round_id, seed, *, ...) -> Plan``.
 
-    Every peer calls the function, and all peers must get the same plan. Use ``draw(seed, round_id,
-    ...)`` for randomness, never a clock, a global generator or ``hash()``.
+    Every peer calls the function, and must get the same plan. Take randomness from ``draw(seed,
+    round_id, ...)``, never from a clock, a global generator or ``hash()``.
 
     Args:
         name: Name of the topology. By default the function's name.
-        rolling: Whether its plans have ``servers``, not ``pushes``.
-    Raises: BadTopology: In a call, the function has returned an invalid plan.
+        rolling: Whether plans have ``servers``. The plans of a gossip topology have ``pushes``.
+    Raises: BadTopology: A call of the topology returned an invalid plan (see ``check_plan``).
     """
 
     def decorate(function: Callable[..., Plan]) -> Topology:
@@ -147,16 +146,16 @@ def topology(
 
 
 def check_plan(name: str, plan: Plan, roster: Roster) -> None:
-    """Check that a plan is valid for ``roster``. Raises: BadTopology.
+    """Check that a plan is valid for this roster. Raises ``BadTopology``.
 
-    A valid plan has either ``servers`` or ``pushes``. It names only peers in the roster, and no
-    peer pushes to itself.
+    A valid plan has either ``servers`` or ``pushes``. All its peers are in the roster, and no peer
+    pushes to itself.
     """
     if not isinstance(plan, Plan) or not isinstance(plan.pushes, Mapping | None):
         found = plan.pushes if isinstance(plan, Plan) else plan
         raise BadTopology(
             f"topology {name} returned a {type(found).__name__}, not a plan",
-            "such as Plan(pushes={sender: (receiver, receiver)})",
+            "return a plan such as Plan(pushes={sender: (receiver, receiver)})",
         )
     if bool(plan.servers) == (plan.pushes is not None):
         raise BadTopology(f"topology {name} must return servers or pushes, and not both")
@@ -165,7 +164,7 @@ def check_plan(name: str, plan: Plan, roster: Roster) -> None:
         named = set(order)
         if not named or not named <= members or len(named) != len(order):
             raise BadTopology(
-                f"topology {name}: {order} is no valid order of the peers {roster.peers}"
+                f"topology {name}: {order} is not an order of the peers {roster.peers}"
             )
     for sender, targets in (plan.pushes or {}).items():
         if (
@@ -188,13 +187,13 @@ def check_plan(name: str, plan: Plan, roster: Roster) -> None:
 
 
 def draw(*words: object) -> int:
-    """Return a pseudorandom 64-bit integer that depends only on ``words``. It is a hash (blake2b),
-    so that no peer can influence it."""
+    """Return a pseudorandom 64-bit number, the blake2b hash of ``words``. It is the same on every
+    peer, and no peer can influence it."""
     return draws(words[:-1], words[-1:])[0]
 
 
 def draws(begin: Sequence[object], last: Sequence[object]) -> list[int]:
-    """Return ``draw(*begin, word)`` for each ``word`` in ``last``."""
+    """Return ``draw(*begin, word)`` for each word of ``last``."""
     prefix = "".join([f"{_text(word)}/" for word in begin])
     return [
         int.from_bytes(blake2b(f"{prefix}{_text(word)}".encode(), digest_size=8).digest(), "big")

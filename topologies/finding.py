@@ -1,4 +1,4 @@
-"""Finds topologies by a spec such as ``random-k``, ``random_k:k=4``, ``my.py:star`` or
+"""Loads topologies by name: ``random-k``, ``random_k:k=4``, ``my.py:star``,
 ``my.module:star:hub=2``."""
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from gossip.specs import load_named, option_types, read_value, split_options
 from .base import Topology
 
 GROUP = "gossip.topologies"
-"""Entry point group for topologies in other packages."""
+"""Entry point group of topologies in other packages."""
 
 _OPTIONS, _NEXT_OPTION = re.compile(r":(?=[^:=]*=)"), re.compile(r",(?=[^,:=]*=)")
-"""Separator before the first option of a spec, and separator before each further option. The value
-of an option may contain commas and colons, as in ``weights=0:4,2:2``."""
+"""Patterns for the start of the options in a spec, and for the start of each further option. A
+value may contain commas and colons, as in ``weights=0:4,2:2``."""
 
 BUILT_IN = {
     "rolling": "rolling",
@@ -28,11 +28,11 @@ BUILT_IN = {
     "static_regular": "graphs",
     "exponential": "graphs",
 }
-"""Name of a built-in topology -> module of this package that defines it."""
+"""Name -> the module of this package that defines it."""
 
 
 def names() -> tuple[str, ...]:
-    """Return all names for ``load``, sorted, including those of installed packages."""
+    """Return the names that ``load`` accepts, sorted, including those of installed packages."""
     return tuple(sorted({*BUILT_IN, *_installed()}))
 
 
@@ -41,10 +41,10 @@ def load(spec: str) -> Topology:
 
     Args:
         spec: ``name``, ``file.py:function`` or ``module:function``, optionally followed by
-            ``:option=value,option=value``. In names, hyphens are equal to underscores.
-    Returns: The topology, with its options bound.
+            ``:option=value,option=value``. Hyphens and underscores are equivalent in names.
+    Returns: The topology, to be called with ``(roster, round_id, seed)``.
     Raises:
-        UnknownName: There is no topology with this name.
+        UnknownName: There is no topology of that name.
         ConfigError: An option is unknown, a value is wrong, or the file or module has no such
             topology.
     """
@@ -55,7 +55,7 @@ def load(spec: str) -> Topology:
 
 
 def with_option(spec: str, name: str, value: object) -> str:
-    """Return ``spec`` with an additional option."""
+    """Return a spec with one more option."""
     return f"{spec}{',' if _OPTIONS.search(spec) else ':'}{name}={value}"
 
 

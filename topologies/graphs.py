@@ -1,4 +1,4 @@
-"""Topologies that are a fixed graph other than a ring, or a fixed sequence of graphs."""
+"""Fixed graphs other than rings, and fixed sequences of graphs."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ from .base import Plan, Roster, draw, topology
 from .random_k import default_k
 
 SWAPS = 10
-"""Number of attempts per chord to swap the ends of two chords. After so many attempts, the graph
-hardly depends on the initial lattice (Milo et al. 2003, arXiv:cond-mat/0312028)."""
+"""Number of attempts per chord to swap two chords. After so many attempts, the graph hardly depends
+on the initial lattice (Milo et al. 2003, arXiv:cond-mat/0312028)."""
 
 
 @topology
 def full(roster: Roster, round_id: int, seed: int) -> Plan:
-    """Each peer pushes to every other peer. This is most robust, and costs n - 1 payloads per peer
-    and round."""
+    """Each peer pushes to every other peer. This is the most robust topology, and costs n - 1
+    payloads per peer and round."""
     order = sorted(roster.peers)
     return Plan(pushes={peer: tuple(other for other in order if other != peer) for peer in order})
 
 
 @topology
 def static_regular(roster: Roster, round_id: int, seed: int, *, k: int | None = None) -> Plan:
-    """Each peer exchanges with the same k other peers in all rounds. The graph is a random regular
-    graph, which depends only on the seed and the roster.
+    """Each peer exchanges with the same k peers in all rounds. The random regular graph follows
+    from the seed, and changes when the roster changes.
 
-    The graph is a ring of all peers in random order, with random chords (Robinson, Wormald 1994,
-    "Almost All Regular Graphs Are Hamiltonian"). The ring makes it connected.
+    The graph is a ring of the peers in random order, with additional random chords (Robinson,
+    Wormald 1994, "Almost All Regular Graphs Are Hamiltonian"). The ring makes it connected.
 
     Args:
-        k: Number of neighbours of each peer, from 2 to n - 1; ceil(log2 n) by default. If k and n
-            are both odd, no such graph exists, so each peer has k + 1 neighbours.
+        k: Neighbours of each peer, from 2 to n - 1; ceil(log2 n) by default. If k and n are odd, no
+            such graph exists, and each peer has k + 1 neighbours.
     """
     if k is not None and (not isinstance(k, int) or k < 2):
         raise ConfigError(f"static_regular: k must be a whole number of at least 2, not {k!r}")
@@ -69,12 +69,13 @@ def _regular(peers: tuple[int, ...], degree: int, seed: int) -> Plan:
 
 @topology
 def exponential(roster: Roster, round_id: int, seed: int, *, static: bool = False) -> Plan:
-    """Each peer pushes to one other peer, which is 1, 2, 4, ... places after it. The power of two
-    changes in each round (one-peer exponential graph, Ying et al. 2021, arXiv:2110.13363).
+    """In each round, each peer pushes to the peer that is 1, 2, 4, ... places after it, with
+    another
+    power of two per round (one-peer exponential graph, Ying et al. 2021, arXiv:2110.13363).
 
-    If n is a power of two, log2 n successive rounds yield the exact average. Each cycle of rounds
-    has its own random order of the powers. With a fixed order, the rounds that mix parameters, for
-    example every fourth round, could all have the same power.
+    If n is a power of two, log2 n successive rounds compute the exact average. The order of the
+    powers is random in each cycle. With a fixed order, all rounds that mix parameters, such as
+    every fourth round, could have the same power.
 
     Args:
         static: Whether each peer pushes to the peers at all powers of two in every round.

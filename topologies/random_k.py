@@ -1,5 +1,5 @@
-"""Random-k gossip: each peer pushes to k random peers in each round. The random choices come from a
-shared seed, so that every peer can compute which peers send to it."""
+"""Random-k gossip: in each round, each peer pushes to k random peers. The seed is shared, so every
+peer can compute which peers send to it."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from .base import Plan, Roster, draw, topology
 
 
 def default_k(n: int) -> int:
-    """Return ceil(log2 n), at least 1. With this many pushes of each peer, information reaches all
-    peers in few rounds."""
+    """Return ceil(log2 n), at least 1. Information then reaches all peers in about as many
+    rounds."""
     return max(1, (n - 1).bit_length())
 
 
 @topology
 def random_k(roster: Roster, round_id: int, seed: int, *, k: int | None = None) -> Plan:
-    """Each peer pushes to k other peers and receives from k other peers, which are chosen at random
-    in every round (Boyd et al. 2006).
+    """In each round, each peer pushes to k random peers and receives from k random peers (Boyd et
+    al. 2006).
 
-    The peers form a ring in random order, and all peers push along the same k distinct random
-    distances. These are k disjoint cyclic shifts. So each peer receives from k peers, and pushes to
-    k different peers.
+    The peers are put on a ring in random order, and all push along the same k distinct random
+    distances: k disjoint cyclic shifts. So all peers receive equally often, and each
+    peer pushes to k different peers.
 
     Args:
-        k: Number of peers to which each peer pushes, at most n - 1; ceil(log2 n) by default.
+        k: Number of receivers of each peer, at most n - 1; ceil(log2 n) by default.
     """
     if k is not None and (not isinstance(k, int) or k < 1):
         raise ConfigError(f"random_k: k must be a whole number of at least 1, not {k!r}")

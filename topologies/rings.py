@@ -1,4 +1,4 @@
-"""Ring topology. It has the least traffic and the slowest mixing."""
+"""Rings: fixed neighbours, with the least traffic and the slowest mixing."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from .base import Plan, Roster, topology
 
 @topology
 def ring(roster: Roster, round_id: int, seed: int) -> Plan:
-    """Each peer pushes to the peers with the next lower and the next higher number, in every round
+    """Each peer pushes to its two neighbours in the order of the peers' numbers, in every round
     (D-PSGD, Lian et al. 2017)."""
     order = sorted(roster.peers)
     n = len(order)

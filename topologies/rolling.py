@@ -1,4 +1,4 @@
-"""Rolling parameter server: each shard of each round has a random server."""
+"""The rolling parameter server: a hash determines the server of every round and shard."""
 
 from __future__ import annotations
 
@@ -14,25 +14,24 @@ from .weights import lots
 def rolling(
     roster: Roster, round_id: int, seed: int, *, shards: int = 1, weights: str = ""
 ) -> Plan:
-    """Order the peers for each shard by their lots. A lot is a hash of (seed, lineage, round,
-    shard, peer).
+    """Order the peers of each shard by their lots. A lot is a hash of (seed, lineage, round, shard,
+    peer).
 
-    If a peer leaves the roster, the order of the other peers does not change, except for first
-    places. With a shuffle it would change. A peer of weight w has w lots, of which the lowest
-    counts. So it has the first place, and each later place, w times as often as a peer of weight 1.
-    Lots are integers, because logarithms differ between machines.
+    If a peer leaves the roster, the order of the others stays the same, except for first places;
+    after a shuffle it would not. A peer of weight w has w lots, and the lowest counts. So it gets
+    the first place, and each following place, w times as often as a peer of weight 1. Lots are
+    integers, because logarithms differ between machines.
 
-    Without weights, no peer has two first places in a round before every peer has one, because the
-    link of the peer that serves most shards determines the time of a round. With independent lots,
-    one of 2 peers served both of 2 shards in every other round, and the busiest of 8 peers served
-    2.6 of 8 shards on average. First places are assigned from the last shard on. So if the number
-    of shards is one more than a multiple of n, any peer may serve the first shard. With cross-shard
-    decisions, that shard is short.
+    Without weights, no peer has two first places in a round unless every peer has one, because the
+    link of the busiest server determines the time of a round. If shards had independent orders, two
+    shards on two peers would have the same server in every other round, and the busiest of 8 peers
+    would serve 2.6 of 8 shards on average. If the number of shards is a multiple of n plus one, any
+    peer may serve the first shard, which is short if shards decide together.
 
     Args:
-        shards: Number of shards of a vector. Each shard has its own order of servers.
-        weights: Relative frequency with which each peer serves, as in ``0:4,2:2``; other peers have
-            weight 1. ``weights.within_bounds`` limits the weights.
+        shards: Number of parts of a vector, each with its own order of servers.
+        weights: Relative frequencies of serving, as in ``0:4,2:2``; other peers have weight 1. See
+            ``weights.lots`` for the bounds.
     """
     if not isinstance(shards, int) or shards < 1:
         raise ConfigError(f"rolling: shards must be a whole number of at least 1, not {shards!r}")
@@ -56,9 +55,9 @@ def rolling(
 
 
 def _spread(orders: Sequence[tuple[int, ...]]) -> tuple[tuple[int, ...], ...]:
-    """Return the orders with first places that are spread over the peers. Starting with the last
-    shard, the first place of a shard is given to the first peer in its order that has no first
-    place yet. When all peers have one, this begins again."""
+    """Spread the first places over the peers. Beginning with the last shard, the first place goes
+    to the first peer in the shard's order that has no first place yet. When all peers have a first
+    place, each of them may get another."""
     spread = []
     waiting: set[int] = set()
     for servers in reversed(orders):

@@ -1,6 +1,5 @@
-"""Weights of servers and of neighbours. Weights of servers are whole numbers in the run's settings.
-They determine how often each peer serves. Weights of neighbours depend on the degrees of the
-peers."""
+"""Weights of servers and of neighbours. Weights of servers are whole numbers in the run's settings
+that determine how often each peer serves. Weights of neighbours depend on degrees."""
 
 from __future__ import annotations
 
@@ -14,22 +13,22 @@ from gossip.errors import ConfigError
 from .base import Plan
 
 WEIGHT_MAX = 10
-"""Maximum weight of a server. The minimum weight is 1, so a peer serves at most this many times as
-often as another peer."""
+"""Maximum weight of a server. With it, a peer serves this many times as often as a peer of the
+minimum weight, 1."""
 
 _HINT = (
-    "as in 0:4,2:2: peer 0 serves four times as often as other peers, peer 2 twice as often; 1 "
-    f"to {WEIGHT_MAX}"
+    "for example 0:4,2:2: peer 0 serves four times as often as a peer that is not listed, peer 2 "
+    f"twice as often; weights are 1 to {WEIGHT_MAX}"
 )
 _PAIR = re.compile(r"\s*(\d{1,4})\s*:\s*(\d{1,4})\s*", re.ASCII)
 
 
 @lru_cache(maxsize=64)
 def read_weights(text: str) -> Mapping[int, int]:
-    """Return peer -> weight, by ascending peer, without peers of weight 1.
+    """Return the weights above 1; the key is the peer, ascending.
 
     Raises: ConfigError: The text does not have the form ``0:4,2:2``, names a peer twice, or has a
-    weight outside 1 to ``WEIGHT_MAX``.
+        weight that is not in 1 to ``WEIGHT_MAX``.
     """
     found: dict[int, int] = {}
     for word in text.split(",") if text.strip() else ():
@@ -48,17 +47,17 @@ def read_weights(text: str) -> Mapping[int, int]:
 
 
 def write_weights(weights: Mapping[int, int]) -> str:
-    """Return the text that ``read_weights`` reads; "" if all weights are 1."""
+    """Return the weights as the text that ``read_weights`` reads; "" if all weights are 1."""
     return ",".join(f"{peer}:{weight}" for peer, weight in sorted(weights.items()) if weight > 1)
 
 
 @lru_cache(maxsize=64)
 def lots(text: str, peers: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the number of lots of each peer in a round. The lowest lot of all peers determines the
-    server, so peers serve in proportion to their numbers of lots."""
+    """Return the number of lots that each peer has in a round. A peer's best lot counts, so peers
+    serve in proportion to their numbers of lots."""
     given = read_weights(text)
     bounded = within_bounds([given.get(peer, 1) for peer in peers])
-    # With equal weights each peer has one lot, so the order is the same as without weights.
+    # With equal weights each peer has one lot, so the order is that of a run without weights.
     shared = gcd(*bounded) or 1
     return tuple([weight // shared for weight in bounded])
 
@@ -71,9 +70,9 @@ def within_bounds(weights: Sequence[int]) -> list[int]:
 
 
 def pull_of(plan: Plan, receiver: int, sender: int) -> float:
-    """Return the factor for the difference between the sender's and the receiver's vectors. If the
-    plan has Metropolis weights, the mean of the receiver and its neighbours has them with this
-    factor: 1 / (1 + the larger degree of both ends). Otherwise the factor is 1."""
+    """Return the factor for the difference between the sender's and the receiver's vector, 1 if the
+    plan has no Metropolis weights. After this factor, the mean of the receiver and its neighbours
+    has the weights 1 / (1 + the larger degree of the two peers)."""
     if not plan.metropolis or plan.pushes is None:
         return 1.0
     degrees = [len(plan.pushes.get(peer, ())) for peer in (receiver, sender)]

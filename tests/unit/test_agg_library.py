@@ -402,7 +402,7 @@ def test_a_search_that_would_take_too_long_is_refused_with_a_way_out() -> None:
         ("spectral_clipping:every=0", "every must be at least 1, not 0"),
         ("bucketing:s=0+mean", "s must be at least 1, not 0"),
         ("clipping:radius=0+mean", "radius must be above 0, not 0"),
-        ("clipping:about=center+mean", "needs a center, and there is none"),
+        ("clipping:about=center+mean", "needs the local update, which is not available"),
         ("multi_krum:m=0", "m must be at least 1, not 0"),
     ],
 )

@@ -80,7 +80,7 @@ def test_memory_is_data_that_a_later_life_goes_on_with() -> None:
     ]
     assert torch.equal(*again)
     assert torch.equal(saved[1], memory[1]), "a step changes no memory in place"
-    with pytest.raises(ConfigError, match="not that of the sender"):
+    with pytest.raises(ConfigError, match="does not belong to the sender"):
         sender(UPDATES[0], saved[:1])
     with pytest.raises(ConfigError, match="of 49 elements"):
         sender(UPDATES[0, 1:], saved)
