@@ -85,7 +85,7 @@ def test_a_plan_for_another_number_of_peers_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="-n 1: ") as fewer_than_stages:
         options_of(path, 1)
     assert fewer_than_stages.value.hint is not None
-    assert "one for each stage at least" in fewer_than_stages.value.hint
+    assert "each stage needs at least one peer" in fewer_than_stages.value.hint
     config = resolve(options_of(path, None) | {"peers": 3}).config
     with pytest.raises(ConfigError, match="3 peers start, and the plan has 4"):
         fitting.check(config)

@@ -156,7 +156,7 @@ def test_a_profile_is_kept_and_reused(tmp_path: Path, monkeypatch: pytest.Monkey
     assert "2 timed now" in command("profile", *words, "--memory", "2GiB")
     first = read_profile(tmp_path / "lab1.toml")
     assert (first.peer, first.memory_bytes, first.batches) == ("lab1", 2 * 2**30, (1, 4))
-    assert "all of them were known" in command("profile", *words)
+    assert "all layers were already in the file" in command("profile", *words)
     again = read_profile(tmp_path / "lab1.toml")
     assert again.layers == first.layers
     assert "2 timed now" in command("profile", *words, "--again")

@@ -1,4 +1,5 @@
-"""Random generators of torch, numpy and Python that are restored after use for the script."""
+"""Temporary seeds for the random generators of torch, numpy and Python. The generators are restored
+afterwards, so that the script's random numbers do not change."""
 
 from __future__ import annotations
 

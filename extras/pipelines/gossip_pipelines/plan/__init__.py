@@ -1,4 +1,4 @@
-"""``gossip plan``: measurement of layers and links, and the fastest kind of training on these
+"""``gossip plan``: measures layers and links, and finds the fastest kind of training on these
 peers."""
 
 from __future__ import annotations

@@ -10,7 +10,8 @@ from gossip.run import shown
 
 
 def options_of(path: Path, peers: int | None) -> dict[str, Any]:
-    """Return the options of a run. Peers have numbers in the order in which the plan lists them.
+    """Return the options of a run that follow from a plan. Peers are numbered in the order in which
+    the plan lists them.
 
     Args:
         peers: Number of peers on the command line, if there is one.
@@ -28,10 +29,10 @@ def options_of(path: Path, peers: int | None) -> dict[str, Any]:
             "without --plan peers train data-parallel",
         )
     if peers is not None and peers != len(names):
-        few = " one for each stage at least," if peers < len(plan.stage) else ""
+        few = " (each stage needs at least one peer)" if peers < len(plan.stage) else ""
         raise ConfigError(
             f"-n {peers}: {shown(path)} has {len(names)} peers in {len(plan.stage)} stages",
-            f"leave out -n;{few} or make a plan for {peers} peers: gossip plan PROFILE...",
+            f"leave out -n{few}, or make a plan for {peers} peers: gossip plan PROFILE...",
         )
     stages = [
         {

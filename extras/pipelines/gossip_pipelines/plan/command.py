@@ -52,15 +52,17 @@ def make(
         int, typer.Option(min=1, help="Number of samples of a step on all peers together.")
     ] = 32,
     samples: Annotated[
-        int | None, optional("Samples of a micro-batch; by default the best number.", min=1)
+        int | None, optional("Samples per micro-batch; by default the best number.", min=1)
     ] = None,
     stages: Annotated[
-        int | None, optional("Number of stages; by default the best one.", min=2)
+        int | None, optional("Number of stages; by default the best number.", min=2)
     ] = None,
     crashes: Annotated[
         int,
         typer.Option(
-            min=0, max=31, help="f; each stage gets at least f + 1 peers, so that f may crash."
+            min=0,
+            max=31,
+            help="f; each stage gets at least f + 1 peers, so that f peers may crash.",
         ),
     ] = 0,
     liars: Annotated[
@@ -68,7 +70,7 @@ def make(
         typer.Option(
             min=0,
             max=31,
-            help="f; each stage gets at least 2f + 1 peers, so that f may be Byzantine.",
+            help="f; each stage gets at least 2f + 1 peers, so that f peers may be Byzantine.",
         ),
     ] = 0,
     copies: Annotated[
@@ -76,7 +78,7 @@ def make(
         typer.Option(
             min=2.0,
             max=16.0,
-            help="Stored numbers per parameter: 4 with Adam, 3 with momentum, 2 with SGD.",
+            help="Stored values per parameter: 4 with Adam, 3 with momentum, 2 with SGD.",
         ),
     ] = 4.0,
     local_steps: Annotated[
@@ -89,7 +91,7 @@ def make(
     activations: Annotated[
         Literal["exact", "bf16"],  # gossip.config.Activations takes too long to import for --help
         typer.Option(
-            help="Format of activations between stages: that of the layers, or half its size."
+            help="Format of activations between stages: that of the layers, or bf16 of half the size."
         ),
     ] = "exact",
     mbit: Mbit = None,
@@ -97,7 +99,10 @@ def make(
     out: Annotated[Path, typer.Option(help="File for the best pipeline.")] = Path("plan.toml"),
     replace: Replace = False,
     show: Annotated[
-        bool, typer.Option("--show", help="Draw its stages, peers, time line and bottleneck.")
+        bool,
+        typer.Option(
+            "--show", help="Draw the stages, peers, time line and bottleneck of the plan."
+        ),
     ] = False,
     as_json: Json = False,
 ) -> None:
@@ -111,7 +116,7 @@ def make(
             f"{shown(out)} exists", "--replace overwrites it, --out names another file"
         )
     if crashes and liars:
-        raise ConfigError("--crashes and --liars: set only the one that needs more peers")
+        raise ConfigError("--crashes and --liars: set only the option that needs more peers")
     costs = _costs(profiles, mbit, delay_ms)
     least = max(crashes + 1, 2 * liars + 1)
     request = PlanRequest(
@@ -140,7 +145,7 @@ def make(
 @app.command()
 def show(
     plan: Annotated[
-        Path, typer.Argument(help="File of a plan. You may have edited it.", show_default=False)
+        Path, typer.Argument(help="File of a plan, which may be edited.", show_default=False)
     ],
     profiles: Profiles,
     mbit: Mbit = None,
@@ -172,15 +177,18 @@ def profile(
         str,
         typer.Argument(
             metavar="FILE.py:FUNCTION",
-            help="Or module:function. It returns (layers, samples): a list of modules or "
-            "of functions that build one each, and a tensor with one sample per row.",
+            help="Function that returns (layers, samples): a list of modules, or of functions that "
+            "each build a module; and a tensor with one sample per row. Or module:function.",
             show_default=False,
         ),
     ],
     name: Annotated[str, optional("Name of this peer; by default its host name.")] = "",
     out: Annotated[Path | None, optional("File for the profile; by default NAME.toml.")] = None,
     batches: Annotated[
-        str, typer.Option(help="Two numbers of samples. Micro-batches should be between them.")
+        str,
+        typer.Option(
+            help="Two batch sizes to measure. The size of micro-batches should be between them."
+        ),
     ] = "2,16",
     repeats: Annotated[
         int, typer.Option(min=1, max=1000, help="Number of repetitions. The median is used.")
@@ -215,12 +223,12 @@ def link(
     to: Annotated[str, typer.Argument(metavar="PEER", help="Name of the other peer.")],
     host: Annotated[str, typer.Option(help="Address of this end.")] = "127.0.0.1",
     other_host: Annotated[
-        str, typer.Option(help="Address of the other end; by default that of this end.")
+        str, typer.Option(help="Address of the other end; by default the address of this end.")
     ] = "",
     via: Annotated[
         str,
         typer.Option(
-            help="Command that starts a command at the other end: 'ssh lab2', 'ip netns exec b'."
+            help="Prefix that runs a command at the other end: 'ssh lab2', 'ip netns exec b'."
         ),
     ] = "",
     repeats: Annotated[

@@ -72,8 +72,8 @@ class LinkEnd:
         return self._transport.control, self._transport.bulk
 
     def connect(self, addresses: Sequence[str], within_s: float = 30.0) -> bool:
-        """Poll until the link is up, for at most ``within_s``. Each end admits the other while it
-        polls, so both must poll until both links are up."""
+        """Poll until the link is up, for at most ``within_s``. An end accepts connections only
+        while it polls, so both ends must poll until both links are up."""
         self._transport.connect(1 - self._local, *addresses)
         until = time.monotonic() + within_s
         while time.monotonic() < until:
@@ -108,7 +108,7 @@ class LinkEnd:
         """Wait for the next payload, and reply with a ping."""
         while not self._received(0.05):
             continue
-        # Without this poll, this end would receive nothing while it waits for room.
+        # Without this poll, this end would receive nothing while its queue is full.
         while not self._transport.send(1 - self._local, Ping(0, 0, ())):
             self._transport.poll(0.001)
 

@@ -18,7 +18,8 @@ class LinkTurns:
     """This end of the link. It starts the process of the other end, and stops it afterwards.
 
     Args:
-        via: Command that starts a command on the other host; "" if there is only this host.
+        via: Prefix that runs a command on the other host, such as ``ssh lab2``; "" if both ends are
+            on this host.
     """
 
     def __init__(self, host: str, other_host: str, via: str) -> None:

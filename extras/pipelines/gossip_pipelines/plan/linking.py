@@ -32,7 +32,7 @@ def link_from(path: Path, to: str, ends: tuple[str, str, str], repeats: int) -> 
     """Measure a link, and write the result into a profile. Return the result as text.
 
     Args:
-        ends: Address of this end; address of the other end; command that starts a command there.
+        ends: Address of this end; address of the other end; prefix that runs a command there.
     Raises: ConfigError: The profile cannot be read, or the other end is on another host and no
         command starts it.
     """
@@ -55,8 +55,8 @@ def link_from(path: Path, to: str, ends: tuple[str, str, str], repeats: int) -> 
 
 
 def measure_link(host: str, other_host: str, via: str, repeats: int) -> tuple[CostLine, float]:
-    """Fit a line to the median times of each size. Return it with R² over all sizes, including two
-    that were not fitted. Each payload is sent after the reply to the previous one."""
+    """Fit a line to the median times of each size. Return it with R² over all sizes, including the
+    two sizes that the fit did not use. Each payload is sent after the reply to the previous one."""
     sizes = sorted((*SIZES_KIB, *CHECKED_KIB))
     seconds: dict[int, list[float]] = {size: [] for size in sizes}
     with LinkTurns(host, other_host, via) as turns:

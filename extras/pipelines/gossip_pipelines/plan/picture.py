@@ -40,7 +40,7 @@ def seconds_word(seconds: float) -> str:
 
 
 def print_answer(costs: Costs, request: PlanRequest, answer: PlanAnswer, out: Path) -> None:
-    """Print the kinds of training and the time of a step of each, in ascending order."""
+    """Print each kind of training with the time of a step, the fastest first."""
     print(
         f"a step of {counted(request.batch, 'sample')} on {counted(len(costs.peers), 'peer')}, as "
         "predicted from the profiles:"
@@ -76,7 +76,7 @@ def _conclusions(costs: Costs, answer: PlanAnswer, out: Path) -> Iterable[str]:
                 f"{', '.join(left_out)}"
             )
     else:
-        yield "the whole model fits no peer, so there is no data-parallel training"
+        yield "the whole model fits into no peer's memory, so there is no data-parallel training"
     if not answer.pipelines:
         yield "no pipeline of two stages or more fits these peers"
         return
@@ -130,7 +130,8 @@ def print_plan(stage_costs: StageCosts, placement: Placement) -> None:
 
 
 def _time_line(tasks: Sequence[StagePass], played_s: float) -> Text:
-    """Return the time line of a peer. Each character is the pass at the middle of its interval."""
+    """Return the time line of a peer. Each character stands at an interval of time, and shows the
+    pass at the middle of that interval."""
     line = Text()
     for at in range(WIDTH):
         middle = (at + 0.5) * played_s / WIDTH

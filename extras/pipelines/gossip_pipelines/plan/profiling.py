@@ -25,7 +25,7 @@ from gossip_pipelines.planning import (
 )
 
 LAYERS_R2, LINKS_R2 = 0.95, 0.99
-"""Values of R² that fitted lines have on an idle machine."""
+"""Smallest R² of the fitted lines that is usual on an idle machine."""
 UNITS = {"": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 
 
@@ -70,7 +70,7 @@ def profile_here(request: ProfileRequest) -> str:
         f"{shown(path)}: {counted(len(layers), 'layer')}, {1e3 * step_s:.3g} ms for {whole} samples"
     )
     if not found.timed:
-        return f"{summary}; all of them were known, --again measures anew"
+        return f"{summary}; all layers were already in the file, --again measures them again"
     summary += f"; {found.timed} timed now, R² {found.r2:.3f} at two other numbers of samples"
     return summary + doubt(found.r2, LAYERS_R2)
 

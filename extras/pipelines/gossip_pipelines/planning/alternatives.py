@@ -13,8 +13,8 @@ from .costs import Costs, Group, Numbers, TrainingStep, rolling_s
 
 LOCAL_STEPS = 30
 SETTLED_ROUNDS = 48
-"""Number of rounds that ``Pace`` needs to settle for peers of constant speed: three of its
-windows."""
+"""Number of rounds, three windows of ``Pace``, after which ``Pace`` has settled if the speeds of
+peers are constant."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,8 @@ def data_parallel(costs: Costs, work: TrainingStep, local_steps: int) -> list[Da
     the model.
 
     The batch is divided as ``gossip run`` divides it by default. In rolling rounds a slow peer gets
-    a half or a quarter of a part. With local steps the parts are such that all peers end together.
+    a half or a quarter of the usual part. With local steps the parts are such that all peers end at
+    the same time.
 
     Returns: One entry for each kind of training; empty if the model does not fit any peer.
     """
@@ -107,7 +108,7 @@ def _seconds(costs: Costs, group: Group, samples: Numbers) -> Numbers:
 
 def divided_s(costs: Costs, group: Group, batch: int) -> float:
     """Return the time of a batch in seconds if it is divided so that all peers end at the same
-    time. A peer gets no samples if its fixed time is longer than that."""
+    time. A peer gets no samples if its fixed time alone is longer than the result."""
     fixed = costs.fixed_s.sum(axis=(0, 2))[list(group)]
     each = np.maximum(costs.each_s.sum(axis=(0, 2))[list(group)], 1e-15)
     order = fixed.argsort(kind="stable")

@@ -22,7 +22,7 @@ class StagePart:
         link_s: Time of the transfer of one micro-batch to the next stage and of its gradient back;
             0 for the last stage.
         wait_s: Additional time of the other micro-batches on the busiest link to the next stage.
-        exchange_s: Time of a round of this group.
+        exchange_s: Time of the round in which this group agrees on its update.
         memory_bytes: Memory that each member needs.
     """
 

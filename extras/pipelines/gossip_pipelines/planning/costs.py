@@ -37,7 +37,7 @@ Numbers = NDArray[np.float64]
 Group = tuple[int, ...]
 """Indices of peers in ``Costs.peers``, ascending."""
 STATE_COPIES = 4.0
-"""Stored numbers per parameter: the weight, its gradient and two moments of Adam."""
+"""Stored values per parameter: the weight, its gradient and two moments of Adam."""
 WIRE_BYTES = 4
 
 
@@ -50,7 +50,7 @@ class TrainingStep:
         samples: Number of samples of a micro-batch.
         members_least: Smallest number of peers of a group: f + 1 to tolerate f crashed peers, 2f +
             1 to tolerate f Byzantine peers.
-        state_copies: Stored numbers per parameter.
+        state_copies: Stored values per parameter (see ``STATE_COPIES``).
         activations: As in ``PipelineConfig``.
     """
 
@@ -74,14 +74,14 @@ class Costs:
         peers: Names of the P peers.
         layers: Names of the L layers.
         model: As in ``PeerProfile``.
-        fixed_s: Time of a batch of any size, ``(2, P, L)``: forward and backward.
+        fixed_s: Fixed time of a batch, ``(2, P, L)``: forward and backward.
         each_s: Additional time per sample, ``(2, P, L)``.
         parameter_bytes: Size of the parameters of each layer, ``(L,)``.
         output_bytes: Size of the output of each layer per sample, ``(L,)``.
         kept_bytes: Size of the tensors for the backward pass per sample, ``(L,)``.
         memory_bytes: Memory limit of each peer, ``(P,)``.
-        link_fixed_s: Time of a message of any size, ``(P, P)``: from the peer of the row to the
-            peer of the column.
+        link_fixed_s: Fixed time of a message, ``(P, P)``: from the peer of the row to the peer of
+            the column.
         link_each_s: Additional time per byte, ``(P, P)``.
     """
 
@@ -103,8 +103,9 @@ class Costs:
         return self.fixed_s + self.each_s * samples
 
     def sent_bytes(self, work: TrainingStep) -> Numbers:
-        """Return the bytes that a micro-batch sends to the next stage if the stage ends with a
-        layer, ``(L,)``. The gradient has the same size. Outputs of layers count as fp32."""
+        """Return for each layer the bytes per micro-batch that a stage sends to the next stage if
+        it ends with this layer, ``(L,)``. The gradient has the same size. For bf16,
+        the outputs of layers are assumed to be fp32."""
         part = 0.5 if work.activations == "bf16" else 1.0
         return part * self.output_bytes * work.samples
 
@@ -270,7 +271,7 @@ class StageCosts:
     def memory_bytes(self, group: Group, in_flight: int) -> Numbers:
         """Return the bytes that each member of a group needs for each range of layers,
         ``(L + 1, L + 1)``: ``[end, start]``."""
-        updates = len(group) if len(group) > 1 else 0  # The server of a round stores all of them.
+        updates = len(group) if len(group) > 1 else 0  # The server of a round stores all updates.
         copies = self.work.state_copies + updates
         return np.asarray(copies * self._parameters + in_flight * self._kept)
 

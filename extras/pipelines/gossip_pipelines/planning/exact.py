@@ -2,7 +2,7 @@
 
 As in Alpa, the time is a sum plus a maximum. So the sum is minimized under an upper limit of the
 maximum. Alpa tries every possible maximum as the limit (arXiv:2201.12023, section 5.2). Here the
-maximum of each solution is the next limit, because a better solution must have a smaller one.
+maximum of each solution is the next limit, because a better solution must have a smaller maximum.
 Therefore a few passes are enough.
 """
 
@@ -21,7 +21,8 @@ class Cut:
     """Boundaries of the stages, and the time of a step with them.
 
     Attributes:
-        bounds: S + 1 numbers. Stage s has the layers from ``bounds[s]`` to ``bounds[s + 1] - 1``.
+        bounds: S + 1 numbers of layers. Stage s has the layers from ``bounds[s]`` to
+            ``bounds[s + 1] - 1``.
         fill_s: Time of one micro-batch through all stages.
         hold_s: Additional time of the other micro-batches at the slowest stage or link.
         exchange_s: Time of the exchange in the slowest group.
@@ -38,8 +39,8 @@ class Cut:
 
 
 def cut_at(tables: Tables, bounds: tuple[int, ...]) -> Cut:
-    """Return the cut at these bounds with its times. They are infinite if a stage does not fit into
-    the memory of its group."""
+    """Return the cut at these bounds with its times. The times are infinite if a stage does not fit
+    into the memory of its group."""
     stages = np.arange(len(bounds) - 1)
     at = stages, np.array(bounds[1:]), np.array(bounds[:-1])
     return Cut(

@@ -34,8 +34,8 @@ def check_name(name: str, where: str) -> str:
 
 
 def checked(kind: type[T] | Any, values: object, where: str) -> T:
-    """Return ``values`` as ``kind``. Raises: ConfigError: A value is invalid. The error names
-    it."""
+    """Check ``values``, and return them as ``kind``. Raises: ConfigError: A value is invalid; the
+    message names the value."""
     adapter = TypeAdapter(kind)
     try:
         found: T = adapter.validate_python(values)
@@ -86,7 +86,8 @@ def read_file(path: Path, kind: type[T], schema: str, made_by: str) -> T:
 
 
 def as_toml(record: Any, schema: str, comments: Mapping[str, str]) -> str:
-    """Return the text of a file for ``read_file``. ``comments``: key -> comment on its line."""
+    """Return the text of a file for ``read_file``. ``comments``: comments on lines, by their
+    keys."""
     return _table({"schema": schema, **asdict(record)}, comments)
 
 

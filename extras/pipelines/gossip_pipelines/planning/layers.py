@@ -1,4 +1,4 @@
-"""Layers of a pipeline, and the shapes of the tensors between them, which need no data."""
+"""Layers of a pipeline, and the shapes of the tensors between layers, computed without data."""
 
 from __future__ import annotations
 

@@ -12,8 +12,8 @@ from gossip.topologies import draw
 from gossip_pipelines.generators import apart
 
 LayerMaker = Callable[[], nn.Module]
-"""A function that builds a layer, such as its class. The random generators have a seed of this
-layer during the call."""
+"""A function that builds a layer, such as the class of the layer. During the call, the random
+generators have a seed for this layer."""
 
 
 def make_layer(layer: nn.Module | LayerMaker, at: int, seed: int) -> nn.Module:

@@ -91,13 +91,13 @@ def measure_layers(
     """Measure all layers with two numbers of samples, and fit lines to the medians.
 
     Each of the ``repeats`` repetitions runs all layers with all sizes, so that other load on the
-    machine affects all of them. Two sizes in between only check the lines. Layers that were given
-    as functions are built again in each repetition, one at a time.
+    machine affects all layers alike. Two sizes in between only check the lines. Layers that were
+    given as functions are built again in each repetition, one at a time.
 
     Args:
         samples: ``(n, ...)``. Rows are repeated if there are too few.
         batches: The two numbers of samples, the smaller one first.
-        known: signature -> profile of a layer that need not be measured.
+        known: Profiles of layers that need not be measured; the key is the signature.
     Raises: ConfigError: A layer fails on these samples, or does not return a tensor with one row
         per sample.
     """
@@ -132,8 +132,8 @@ def _rows(samples: Tensor, count: int) -> Tensor:
 def _turn(
     layers: Sequence[nn.Module | LayerMaker], inputs: dict[int, Tensor], seconds: Timings
 ) -> None:
-    """Measure each layer once with each number of samples. ``inputs``: number of samples -> input
-    of the first layer. Each layer replaces it with its output."""
+    """Measure each layer once with each number of samples. ``inputs``: input of the first layer for
+    each number of samples. It is replaced with the output of one layer after the other."""
     for at, given in enumerate(layers):
         layer = make_layer(given, at, 0)
         if layer is not given:
@@ -200,5 +200,6 @@ class _Kept:
         if storage.data_ptr() not in self._seen:
             self._seen.add(storage.data_ptr())
             self.nbytes += storage.nbytes()
-        # The tensor may be an output of the graph node that stores it. That is a reference cycle.
+        # Without ``detach``, the tensor may be an output of the graph node that stores it, which is
+        # a reference cycle.
         return saved.detach()

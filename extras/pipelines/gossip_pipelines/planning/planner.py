@@ -36,7 +36,7 @@ class PlanRequest:
         batch: Number of samples of a step.
         samples: Number of samples of a micro-batch; None to choose the best divisor of the batch.
         stages: Number of stages; None to choose the best number.
-        members_least: As in ``TrainingStep``, as are ``state_copies`` and ``activations``.
+        members_least, state_copies, activations: As in ``TrainingStep``.
         local_steps: Number of steps between two rounds in the prediction of local steps.
     """
 
@@ -71,7 +71,7 @@ class PipelineOption:
 
     Attributes:
         played_s: Simulated time of a step in 1F1B order, including the exchange in its groups.
-        exact: Whether all assignments were tried. Otherwise there may be a better one.
+        exact: Whether all assignments were tried. Otherwise there may be a faster pipeline.
     """
 
     stage_costs: StageCosts
@@ -187,9 +187,9 @@ def _tried(
 def _searched(
     costs: Costs, request: PlanRequest, stages: int
 ) -> Iterator[tuple[StageCosts, Placement]]:
-    """Search from two assignments: the result of the differentiable search, and peers that are
-    assigned in turn to the stages by speed. Local searches improve both. The searches with other
-    sizes of micro-batches start from the best result."""
+    """Search from two assignments: the result of the differentiable search, and an assignment that
+    deals out the peers to the stages in the order of their speed. Local searches improve both.
+    Searches with other sizes of micro-batches start from the best result."""
     # This import is local, because torch takes a second to import.
     from .relaxed import search_placement
 

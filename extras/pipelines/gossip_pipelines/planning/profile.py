@@ -40,7 +40,8 @@ class LayerProfile:
             shape.
         output_bytes: Size of the output per sample.
         kept_bytes: Bytes per sample that the forward pass stores for the backward pass.
-        forward: Time of the forward pass, by the number of samples. So is ``backward``.
+        forward: Time of the forward pass as a function of the number of samples.
+        backward: Time of the backward pass as a function of the number of samples.
     """
 
     name: LayerName
@@ -58,8 +59,9 @@ class PeerProfile:
 
     Attributes:
         memory_bytes: Memory limit for the layers, their optimizer and their activations.
-        batches: The two numbers of samples that were measured.
-        links: peer -> time of a message to it, by its number of bytes, measured at this peer.
+        batches: The two batch sizes with which layers were measured.
+        links: Time of a message as a function of its bytes, measured at this peer. The key is the
+            receiver.
     """
 
     peer: PeerName

@@ -9,8 +9,8 @@ Peers: Logits determine the part of each peer in each stage or in no stage. A lo
 the maximum over stages. The temperatures of all three functions fall geometrically.
 
 If the order of the groups is given, dynamic programming is exact and much faster. This search is
-for peers with unequal links in any order. There the best cuts of the first stages depend on later
-groups.
+for an unknown order of peers with unequal links. With such links, the best cuts of the first stages
+depend on later groups.
 """
 
 from __future__ import annotations
@@ -108,9 +108,9 @@ class _Relaxation:
         return (lacking * members).sum((1, 2))
 
     def whole_groups(self, logits: np.ndarray) -> Groups:
-        """Assign each peer to the stage with its largest logit, or to none. A group with too few
-        members gets the peers with the smallest loss of logit, from those without a stage and from
-        groups with more than enough members."""
+        """Assign each peer to the stage with its largest logit, or to no stage. Then fill up groups
+        with too few members. Candidates are peers without a stage, and peers in groups with members
+        to spare; the peer with the smallest decrease of its logit is moved."""
         places, least = logits.argmax(1), self.work.members_least
         while True:
             sizes = np.bincount(places, minlength=self.stages + 1)[: self.stages]

@@ -1,8 +1,9 @@
-"""Simulation of a step: the member that computes each micro-batch, and its times.
+"""Simulation of a step: the member that computes each micro-batch, and the times of its passes.
 
 The order is 1F1B (Narayanan et al. 2019, "PipeDream", section 3.2). A member prefers a backward
-pass if one can begin. The number of its micro-batches between forward and backward pass has a
-limit: the number that fills its own and the later stages. A link transfers one tensor at a time.
+pass if one can begin. Between forward and backward pass, a member has a limited number of
+micro-batches: as many as fill this stage and all later stages. A link transfers one tensor at a
+time.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class StagePass:
 
 
 class _Ready(NamedTuple):
-    """A pass that has its input."""
+    """A pass that can begin, because its input has arrived."""
 
     came_s: float
     peer: int
@@ -47,7 +48,7 @@ class _Ready(NamedTuple):
 
 def dealt(shares: np.ndarray, count: int) -> list[int]:
     """Return the member that computes each of ``count`` micro-batches. Each micro-batch is assigned
-    to the member that has the fewest compared with its share."""
+    to the member that so far has the fewest micro-batches compared with its share."""
     taken = np.zeros(len(shares))
     members = []
     for number in range(1, count + 1):

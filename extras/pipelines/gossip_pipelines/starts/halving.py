@@ -2,10 +2,11 @@
 that may crash or be Byzantine.
 
 In each rung all remaining starts are trained for the same number of steps. The better half enters
-the next rung. There twice as many peers try each start, from its beginning and on other data. So
-the budget of each start doubles, and other peers check the claim of each peer. With f > 0 each
-start has 2f + 1 trials, and the f largest and the f smallest losses are ignored. A peer that does
-not reply has no trials in the next rung.
+the next rung. There twice as many peers try each start, again from its initial weights and on other
+data. So the budget of each start doubles, and other peers check the claim of each peer. With f > 0,
+each start has at least 2f + 1 trials from the second rung on if there are enough peers, and the f
+largest and the f smallest losses are ignored. A peer that does not reply has no trials in the next
+rung.
 """
 
 from __future__ import annotations
@@ -41,8 +42,8 @@ class Rung:
     Attributes:
         number: Number of the rung, from 0.
         steps: Number of steps of each trial.
-        trials: peer -> pairs of a candidate and an order of batches. The k-th trial of any
-            candidate has the same order.
+        trials: For each peer, pairs of a candidate and an order of batches. The k-th trials of all
+            candidates have the same order.
     """
 
     number: int
@@ -60,7 +61,8 @@ class RungOutcome:
 
     Attributes:
         steps: Number of steps of each trial.
-        losses: candidate -> robust mean of the claimed losses; infinity if there is no claim.
+        losses: For each candidate, the robust mean of the claimed losses; infinity if there is no
+            claim.
         settled: Whether most trials had reached their plateau.
         peers: Peers that have replied, ascending.
     """
@@ -181,8 +183,8 @@ def _judge(rung: Rung, left: Sequence[int], claims: Mapping[int, Claims], f: int
 
 def _robust(values: Sequence[float], f: int) -> float:
     """Return the mean without the f largest and the f smallest values. If there are fewer than 2f +
-    1 values, return the largest one. Then a Byzantine peer cannot make a start look better than
-    another trial of it did."""
+    1 values, return the largest value. So a Byzantine peer cannot lower the result below the loss
+    in another trial of the start."""
     ordered = sorted(values)
     if not ordered:
         return math.inf

@@ -16,8 +16,8 @@ from gossip_pipelines.generators import apart
 Make: TypeAlias = Callable[[], nn.Module]
 
 INITS = ("own", "kaiming", "xavier", "orthogonal")
-"""``own`` is the initialization in the model's constructor. The other methods draw its matrices
-again: He et al. 2015, Glorot and Bengio 2010, Saxe et al. 2014."""
+"""``own`` is the initialization in the model's constructor. The other methods initialize the
+weight matrices again: He et al. 2015, Glorot and Bengio 2010, Saxe et al. 2014."""
 _DEFAULTS = (
     ("own", 1.0),
     ("kaiming", 1.0),
@@ -37,7 +37,7 @@ class StartRecipe:
 
     Attributes:
         init: Initialization method, one of ``INITS``.
-        gain: Factor of all drawn weights.
+        gain: Factor by which all initialized weight matrices are multiplied.
         seed: Seed of the random generators.
     Raises: ConfigError: The init, the gain or the seed is invalid.
     """
@@ -52,15 +52,16 @@ class StartRecipe:
         if not 0 < self.gain < float("inf"):
             raise ConfigError(f"the gain of a start is {self.gain!r}, not a number above 0")
         if type(self.seed) is not int or self.seed < 0:
-            raise ConfigError(f"the seed of a start is {self.seed!r}, not a number from 0")
+            raise ConfigError(f"the seed of a start is {self.seed!r}, not a whole number from 0 up")
 
     def __str__(self) -> str:
         return f"{self.init}, gain {self.gain:g}, seed {self.seed}"
 
 
 def recipes(count: int = 8, seed: int = 0) -> tuple[StartRecipe, ...]:
-    """Return different starts to compare. The first is the model's own initialization. Then other
-    methods and gains follow. After the eighth they repeat with other seeds.
+    """Return different starts to compare. The first start is the model's own initialization. Other
+    methods and gains follow. After eight starts, the same methods and gains follow with other
+    seeds.
 
     Raises: ConfigError: ``count`` is below 1.
     """

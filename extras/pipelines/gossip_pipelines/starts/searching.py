@@ -3,7 +3,7 @@
 Peers agree on the recipe of the best start, and each peer computes the weights itself. All
 decisions depend only on the results of collective operations. In rolling rounds all peers have the
 same results. In gossip rounds the results differ if a peer is Byzantine or crashes during an
-operation. There the most common result counts.
+operation. So in gossip rounds the most common result counts.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ PATIENCE = 0.5
 START_S = 20.0
 """Assumed duration of the parts of a search without trials. ``PATIENCE`` applies to it, too."""
 WAITS_MAX = 16
-"""Largest number of collective operations in one part of a search. Each waits for all live peers.
-Their results are stored for late peers, at most ``ANSWERS_KEPT`` of them."""
+"""Largest number of collective operations in one part of a search. Each operation waits for all
+live peers. For late peers, at most ``ANSWERS_KEPT`` results are stored."""
 LISTEN_S, LISTEN_EVERY_S = 600.0, 0.2
 """Time that a late peer waits for the result in gossip rounds, and the interval between its
 requests."""
 HERE, OUTCOME, DRAWN = "here", "outcome", "drawn"
-"""Parts of a search besides its rungs."""
+"""Names of the parts of a search that are not rungs."""
 ORDERS_MAX = 2**16  # Largest number of orders of batches in one rung.
 
 
@@ -54,7 +54,7 @@ class Searching:
         config, self._id = peer.run.config, peer.run.peer
         self._f, self.starts = config.f or 0, search.recipes(config.seed)
         self._began = time.monotonic()
-        self._elsewhere: dict[int, str] = {}  # Peer -> the other part of the search in which it is.
+        self._elsewhere: dict[int, str] = {}  # Peers in another part of the search, and that part.
 
     def find(self, about: Sequence[object]) -> FoundStart:
         """Return the start on which all peers agree.
@@ -253,7 +253,7 @@ def search_start(
         loader: Loader of the session, which provides the batches of the trials.
         calls: ``make``, ``loss`` and ``optimizer`` of the script.
         search: Settings; None for the default ``StartSearch()``.
-    Returns: The start, or None if the run has completed steps. Then the model was not changed.
+    Returns: The start, or None if the run has completed steps; in that case the model is unchanged.
     Raises: ConfigError: As ``Session.search_start``.
     """
     make, loss, optimizer = calls
@@ -277,7 +277,7 @@ def search_start(
     except PastStart:
         return None
     raise ConfigError(
-        f"this peer draws other weights for the start ({found.recipe}) than most peers",
+        f"this peer computes other weights for the start ({found.recipe}) than most peers",
         "run the same torch on processors of the same kind, or leave orthogonal starts out; "
         "after a restart this peer receives the weights of the other peers",
     )

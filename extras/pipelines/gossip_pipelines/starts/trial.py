@@ -63,8 +63,8 @@ def run_trial(
     Args:
         order: Order of the batches.
         between: Function that is called after each step.
-    Returns: Mean held-out loss at the end of the trial, infinity if it was not finite. Whether the
-        trial was on its plateau.
+    Returns: The mean held-out loss at the end of the trial (infinity if it was not finite), and
+        whether the trial was on its plateau.
     Raises: ConfigError: ``loss`` did not return a loss.
     """
     model = build(task.make, recipe).to(task.device)
