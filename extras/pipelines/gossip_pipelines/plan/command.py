@@ -91,7 +91,7 @@ def make(
     activations: Annotated[
         Literal["exact", "bf16"],  # gossip.config.Activations takes too long to import for --help
         typer.Option(
-            help="Format of activations between stages: that of the layers, or bf16 of half the size."
+            help="Format of activations sent to other stages: that of the layers, or bf16."
         ),
     ] = "exact",
     mbit: Mbit = None,

@@ -1,10 +1,10 @@
 """Audits: members of a stage recompute some micro-batches of other members.
 
-A member chooses the micro-batches that it audits by random bytes that only it knows. An audit
-begins when the audited member reports that the micro-batch is in its sum. At that time it has sent
-all its results. The auditor requests the messages of the audited member from that member's
-neighbours, so the member does not learn of the audit. The auditor compares the recomputed results
-bit by bit. If they differ, the other members of the stage recompute the micro-batch, too, and each
+A member selects the micro-batches that it audits with secret random bytes. An audit begins when the
+audited member reports that the micro-batch is in its sum. At that time, the audited member has sent
+all its results already. The auditor requests the messages of the audited member from that member's
+neighbours, so the member cannot detect the audit. The auditor compares the recomputed results bit
+by bit. If they differ, the other members of the stage recompute the micro-batch, too, and each
 writes its finding into the commits that it creates (``ledger/audits.py``). Until then the auditor
 delays its own update. So the round does not end, and the neighbours keep the tensors of the
 micro-batch.
@@ -44,7 +44,7 @@ from .work import Work
 
 TRIES_MAX = 3
 """Number of requests to the neighbours, or to the other members of the stage, before an audit is
-abandoned. They are repeated because messages may be lost."""
+abandoned. Requests are repeated because messages may be lost."""
 FOLLOWED_MAX = 2
 """Largest number of micro-batches per round that this peer recomputes on request of one other
 member. Without this limit, a Byzantine member could dispute all micro-batches."""
@@ -108,11 +108,12 @@ class Audit:
 
     Attributes:
         trace: Digests with which that member reports its messages.
-        before, behind: The neighbours of that member; None if there is none.
+        before, behind: The neighbours of that member in the previous and in the next stage; None if
+            there is no such stage.
         own: Whether this peer began the audit. Otherwise another member requested it.
         tries: Number of requests in this step.
         asked_by: Members that get a message when the audit is over.
-        waits_for: Members that also recompute the micro-batch.
+        waits_for: Members that were asked to recompute the micro-batch and have not replied.
     """
 
     peer: PeerId
@@ -137,8 +138,8 @@ class Audit:
 
     def vote(self, round_id: int) -> AuditVote:
         """Return the vote on a result that differs. It names the neighbours with messages that
-        contradict the trace of the audited member. If there are none, the member has admitted the
-        wrong result."""
+        contradict the trace of the audited member. If no message contradicts the trace, the member
+        itself has reported the wrong result."""
         reported = self.trace[:DIGEST_BYTES], self.trace[DIGEST_BYTES:]
         disputed: list[PeerId | None] = [None, None]
         for at, side in enumerate((self.before, self.behind)):
@@ -177,8 +178,9 @@ class Auditor:
         self._roster: tuple[PeerId, ...] = ()
         self._audits: dict[tuple[PeerId, int], Audit] = {}
         self._followed: dict[PeerId, int] = {}
-        self._seen: set[tuple[PeerId, int]] = set()  # Micro-batches with a decision.
-        self._given: dict[tuple[PeerId, int], int] = {}  # Number of replies to each request.
+        # (Member, micro-batch) for which it is decided whether this peer audits it.
+        self._seen: set[tuple[PeerId, int]] = set()
+        self._given: dict[tuple[PeerId, int], int] = {}  # Replies, by auditor and micro-batch.
 
     def prepare(self, lots: bytes) -> None:
         """Store the random bytes, after the trainer has built its stage. ``lots``: see
@@ -199,7 +201,7 @@ class Auditor:
         }
 
     def begin(self, round_id: int, roster: tuple[PeerId, ...]) -> list[Effect]:
-        """Begin a round without audits. ``roster``: members of this stage that get
+        """Cancel all audits, and begin a round. ``roster``: members of this stage that get
         micro-batches."""
         effects = [e for audit in self._audits.values() for e in self.timers.cancel(audit.overdue)]
         self.round_id, self._roster = round_id, roster
@@ -223,8 +225,8 @@ class Auditor:
         return effects
 
     def _is_drawn(self, peer: PeerId, micro_batch: int) -> bool:
-        """Whether this peer audits a micro-batch. All other members decide independently. The
-        probability that at least one of them audits it is that of the settings."""
+        """Whether this peer audits a micro-batch. Each member decides independently of the others.
+        The probability that at least one member audits the micro-batch is that of the settings."""
         name = f"{self.round_id}/{micro_batch}/{peer}".encode()
         draw = int.from_bytes(blake2b(name, key=self._lots, digest_size=7).digest(), "little")
         others = max(1, len(self._roster) - 1)
@@ -290,7 +292,7 @@ class Auditor:
             work is not None
             and other < stage
             and work.source == request.peer
-            and request.peer in work.requesters  # Otherwise it used the gradient of another peer.
+            and request.peer in work.requesters  # Otherwise this gradient was not for the member.
         ):
             sent, received = work.input_gradient, work.input
         self._given[asked] = self._given.get(asked, 0) + 1
@@ -392,8 +394,8 @@ class Auditor:
     def on_finding(
         self, sender: PeerId, finding: AuditFinding, trace: bytes | None, now: float
     ) -> list[Effect]:
-        """Process another member's message: a result differs, or the member has recomputed it.
-        ``trace``: the audited member's report to this peer."""
+        """Process another member's message that a result differs, or that the member has recomputed
+        it. ``trace``: the audited member's report to this peer."""
         audit = self._audits.get((finding.peer, finding.micro_batch))
         if finding.checked:
             if audit is None or sender not in audit.waits_for:
@@ -404,7 +406,7 @@ class Auditor:
             return []
         if audit is not None:
             if audit.step in ("telling", "over"):
-                audit.waits_for.discard(sender)  # Its own audit has the same finding.
+                audit.waits_for.discard(sender)  # The sender's own audit has the same finding.
                 ends = audit.step == "telling" and not audit.waits_for
                 reply = [self._finding(sender, audit, checked=True)]
                 return reply + (self._end(audit) if ends else [])

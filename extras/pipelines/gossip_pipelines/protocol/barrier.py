@@ -1,8 +1,8 @@
 """A barrier between the stages: a stage applies its commit of a round only after all stages have
 committed the round.
 
-Before that, all stages may have to recompute a micro-batch of the round with the old parameters.
-After that, no peer needs the activations of the round.
+Until then, any stage may have to recompute a micro-batch of the round with the old parameters.
+Afterwards, no peer needs the activations of the round.
 """
 
 from __future__ import annotations
@@ -60,9 +60,9 @@ class StageBarrier:
         self.stage = stage
         self._everybody = tuple([p for each in pipeline.stages for p in each if p != local])
         self.locked_here: tuple[PeerId, ...] = ()  # Peers of this stage in quarantine.
-        # Peer -> its latest report, and the incarnation that sent it.
+        # Latest report of each peer, after the incarnation that sent it.
         self._reports: dict[PeerId, tuple[int, StageDone]] = {}
-        self._begun: dict[PeerId, int] = {}  # Peer -> its latest incarnation that was in a round.
+        self._begun: dict[PeerId, int] = {}  # Latest incarnation of each peer that was in a round.
 
     def roster_of(self, stage: int) -> tuple[PeerId, ...]:
         """Return the roster of another stage, from the reports of its members. If there is no
@@ -71,7 +71,8 @@ class StageBarrier:
         return self.pipeline.stages[stage] if latest is None else latest.roster
 
     def _latest_of(self, stage: int) -> StageDone | None:
-        """Return the report of a stage's members with the most commits; None if there is no report.
+        """Return the report with the most commits from the members of a stage; None if there is no
+        report.
 
         Reports of reachable members have priority, because the roster of a rebuilt stage differs
         from the reports of its dead members.
@@ -192,8 +193,8 @@ class StageBarrier:
         )
 
     def _has_committed(self, stage: int, round_id: int) -> bool:
-        """Whether all reachable working members of a stage have committed a round, and at least f +
-        1 members, or all, report this."""
+        """Whether all reachable working members of a stage have committed a round. At least f + 1
+        members must report this, or all members if there are fewer."""
         roster = self.working(stage)
         holding = [peer for peer in roster if self._holds(peer, round_id)]
         enough = len(holding) >= min(self.settings.f + 1, len(roster))
@@ -247,7 +248,7 @@ class StageBarrier:
         return [peer for peer in elsewhere if not self.members.skip_reason(peer)]
 
     def ask_others(self) -> list[Effect]:
-        """Request the progress of the other stages. This peer has no state."""
+        """Request the progress of the other stages, because this peer has no state."""
         asks = replace(self.report(0, 0, self.pipeline.stages[self.stage]), asks=True)
         return [Send(peer, asks) for peer in self.others()]
 

@@ -28,8 +28,8 @@ class StageCounts:
         self._reports.clear()
 
     def record(self, sender: PeerId, incarnation: int, report: Counted) -> tuple[bool, bool]:
-        """Store a report. Return whether it is newer than the previous one, and whether a
-        micro-batch of the previous one is missing in it."""
+        """Store a report. Return whether it is newer than the sender's previous report, and whether
+        a micro-batch of the previous report is missing in it."""
         life, before = self._reports.get(sender, (-1, None))
         if before is not None and (life, before.number) >= (incarnation, report.number):
             return False, False

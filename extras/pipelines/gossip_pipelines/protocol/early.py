@@ -6,8 +6,9 @@ from gossip.core import Activation, Counted, Message, Received, Withdraw
 
 
 class EarlyMessages:
-    """Stores such messages until the round begins. To limit memory, only one message per type and
-    micro-batch or sender is stored: the one with the latest attempt, or the latest report."""
+    """Stores these messages until their round begins. To limit memory, it stores only the message
+    with the latest attempt for each type and micro-batch, and only the latest report of each
+    sender."""
 
     def __init__(self) -> None:
         self._kept: dict[tuple[type, int], Received] = {}

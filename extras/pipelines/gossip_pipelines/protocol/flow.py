@@ -4,8 +4,8 @@
 output to a member of the next stage, and receives the gradient from it. If the receiver is skipped,
 refuses or times out, the next attempt is sent to another member. If a member is lost, its sum is
 also lost. The other members of its stage detect the missing micro-batches by ``Counted``, and
-recompute them from tensors that the neighbours have kept. A member sends its sum after each
-micro-batch is in the sum of a member of its stage.
+recompute them from tensors that the neighbours have stored. A member sends its sum as soon as all
+micro-batches are in sums of members of its stage.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class MicroBatchFlow:
 
     Attributes:
         round_id: The current round; -1 before the first.
-        works: number of a micro-batch -> its state in this round.
+        works: State of each micro-batch in this round; the key is its number.
         weights: Members of this stage that get micro-batches, and the weight of each.
     """
 
@@ -105,7 +105,7 @@ class MicroBatchFlow:
         self._counts = StageCounts(self.members)
         self._attempts: dict[int, int] = {}  # Highest known attempt of each activation.
         self._task: Work | None = None  # Micro-batch with a pass that the trainer computes.
-        self._stale = False  # Whether the result of the task is ignored.
+        self._stale = False  # Whether the result of the task will be ignored.
         self._collected: tuple[int, ...] | None = None
         self._early = EarlyMessages()
         self._away: set[PeerId] = set()  # Members of the previous stage that are skipped.
@@ -147,8 +147,8 @@ class MicroBatchFlow:
     def payload_bytes(
         self, sender: PeerId, message: Activation | ActivationGradient | AuditReply
     ) -> int:
-        """Return the size that the payload of a message must have, in bytes; -1 if the message must
-        not arrive."""
+        """Return the size that the payload of a message must have, in bytes; -1 if the message is
+        not allowed."""
         if isinstance(message, AuditReply):
             return self._audited_bytes(sender, message)
         forward = type(message) is Activation
@@ -242,8 +242,8 @@ class MicroBatchFlow:
         return self.auditor.on_timer(timer, now) + self._go_on()
 
     def on_joined(self, peer: PeerId, now: float) -> list[Effect]:
-        """Send outputs again to a peer that has just joined the view. It did not accept earlier
-        messages."""
+        """Send outputs again to a peer that has just joined the view, because the peer did not
+        accept earlier messages."""
         effects: list[Effect] = []
         for work in self.works.values():
             if work.waits and work.target == peer:
@@ -299,7 +299,7 @@ class MicroBatchFlow:
         if not self._is_ours(message):
             return []
         begun: list[Effect] = []
-        if isinstance(message, MicroBatchesMissing):  # So the sender has begun its rounds.
+        if isinstance(message, MicroBatchesMissing):  # Only sent after the sender's rounds began.
             news = self.barrier.note_begun(event.sender, event.incarnation)
             begun = self.on_begun(now) if news and at is not None else []
         if isinstance(message, Audited):
@@ -394,7 +394,8 @@ class MicroBatchFlow:
             return self._drop(work)
         if work.step != "queued" or work.source != sender or work.was_counted:
             return []
-        # The other requesters must send their inputs, because the withdrawn one is no longer used.
+        # The other requesters must send their inputs again, because the withdrawn input is no
+        # longer used.
         where, known = self._in_stage(self.stage - 1), self._attempts[work.micro_batch]
         asked = [
             Send(peer, ActivationRefused(*where, work.micro_batch, attempt, known))
@@ -448,13 +449,14 @@ class MicroBatchFlow:
         if work is None or sender != work.target or message.attempt != work.out_attempt:
             return []
         if message.known > message.attempt and work.output is not None:
-            work.out_attempt = message.known  # It is also set if the output was only sent again.
+            # This also holds for an output that has its gradient and was only sent again.
+            work.out_attempt = message.known
             return self._send(work, sender, now)
         return self._send_elsewhere(work, now, withdraw=False) if work.waits else []
 
     def _on_missing(self, sender: PeerId, message: MicroBatchesMissing, now: float) -> list[Effect]:
-        """Send outputs again that already have a gradient, because the sum with them was lost. An
-        output without a gradient is still being computed by another peer."""
+        """Send outputs again that already have a gradient, because the sum that contained them was
+        lost. An output without a gradient is still in use at another peer."""
         effects: list[Effect] = []
         for micro_batch in message.micro_batches:
             work = self.works.get(micro_batch)
@@ -576,8 +578,8 @@ class MicroBatchFlow:
     # --- to the next stage, and back --------------------------------------------------------------
 
     def _send_on(self, work: Work, now: float) -> list[Effect]:
-        """Send an output to a member of the next stage: the first in the order of the micro-batch
-        that has begun its rounds and was not tried.
+        """Send an output to a member of the next stage: the first member, in the order of the
+        micro-batch, that has begun its rounds and was not tried.
 
         Restarted peers are last in this order. If no peer is left, all are tried again after
         ``CHECK_INTERVAL_S`` or when a peer begins its rounds.
@@ -655,7 +657,7 @@ class MicroBatchFlow:
 
     def _reclaim(self) -> list[Effect]:
         """Queue micro-batches that are missing in the sums of all reachable members, if this peer
-        is the first reachable one in their order.
+        is the first reachable member in their order.
 
         If the input is stored, it is used again. Otherwise the first stage reads it from the data,
         and another stage requests it from the previous stage.
@@ -688,8 +690,8 @@ class MicroBatchFlow:
 
     def _leave_to_others(self) -> list[Effect]:
         """Delete unfinished micro-batches that are already in another member's sum. Otherwise one
-        of the two would have to restart its sum. This peer received them while that member was
-        skipped."""
+        of the two members would have to restart its sum. This peer received such a micro-batch
+        while the other member was skipped."""
         under_way = [w for w in self.works.values() if w.step not in DONE and w.step != "backward"]
         if not under_way:
             return []
@@ -698,8 +700,9 @@ class MicroBatchFlow:
         return [effect for work in left for effect in self._leave(work)]
 
     def _may_leave(self, work: Work) -> bool:
-        """Whether no peer waits for the result of this member. If the micro-batch was in its sum
-        before, the other member may be about to remove it from its own sum."""
+        """Whether this member may leave a micro-batch to another member, because no peer waits for
+        the result here. If the micro-batch was in the sum of both, the other member may be about to
+        remove it, so the order decides."""
         return not self._keeps(work.micro_batch) if work.was_counted else not work.requesters
 
     def _leave(self, work: Work) -> list[Effect]:

@@ -158,7 +158,7 @@ class StageRebuild:
 
     def _store_fetched(self, stage: int, effects: list[Effect]) -> list[Effect]:
         """Store a received state, and return the remaining effects of its transfer. Reports are
-        dropped, because they describe the state as one of this peer's stage."""
+        dropped, because they describe the state as if it were that of this peer's stage."""
         kept: list[Effect] = []
         for effect in effects:
             if isinstance(effect, Restore):
@@ -214,7 +214,8 @@ class _Beside:
 
 
 class _TimersOf(Timers[Any]):
-    """Timers of one transfer. In the timers of the peer each of them is a ``RebuildTimer``."""
+    """Timers of one transfer. Among the timers of the peer, each is wrapped in a
+    ``RebuildTimer``."""
 
     def __init__(self, timers: Timers[Any], stage: int) -> None:
         super().__init__()

@@ -1,10 +1,11 @@
 """Assignment of a micro-batch to a member of each stage. It is a pure function, so all peers
 compute it without messages.
 
-Weighted rendezvous hashing orders the members of a stage for each micro-batch. Each member has a
-pseudorandom number from (seed, round, micro-batch, stage, id of the member), and the largest score
-is first. Source: Thaler, Ravishankar 1998; with weights: Schindelhauer, Schomaker 2005 (weight
-divided by the logarithm of the number). If there are few micro-batches, chance could assign most of
+Weighted rendezvous hashing orders the members of a stage for each micro-batch. A member's score
+depends on its weight and on a pseudorandom number from (seed, round, micro-batch, stage, id of the
+member). The member with the largest score is first. Source: Thaler, Ravishankar 1998; with weights:
+Schindelhauer, Schomaker 2005 (weight divided by the negative logarithm of the number). If there are
+few micro-batches, chance could assign most of
 them to one member, for which all others would wait. Therefore the first choices are assigned in
 proportion to the weights. If a member is lost, only its own micro-batches move.
 """
@@ -21,9 +22,9 @@ from gossip.core import PeerId
 KEPT_MAX = 16
 """Largest number of cached lists of first choices. There is one list per round and stage."""
 ALL_EVERY = 16
-"""Number of rounds after which each member gets a micro-batch, even a slow one. So a member that
-has become fast again is measured. If there are more members than micro-batches, the members take
-turns."""
+"""In every round that is a multiple of this number, each member gets a micro-batch, even if it is
+slow. So a member that has become fast again is measured. If there are more members than
+micro-batches, the members take turns."""
 Weights: TypeAlias = Mapping[PeerId, float]
 
 
@@ -43,7 +44,7 @@ class Router:
         self, round_id: int, micro_batch: int, stage: int, weights: Weights
     ) -> list[PeerId]:
         """Return the members of a stage in order of priority for a micro-batch. The first reachable
-        one computes it, and the next attempt is sent to the member after it.
+        member computes it. The next attempt is sent to the next member in this order.
 
         Args:
             weights: Weight of each member in the division of the micro-batches.

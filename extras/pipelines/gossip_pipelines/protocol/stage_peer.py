@@ -96,7 +96,7 @@ class StagePeer(Peer):
         )
         self.rebuild = StageRebuild(settings, self.barrier, table, timers)
         self.watch = StageWatch(settings, self.barrier, table)
-        self._refused: set[PeerId] = set()  # Senders with a report.
+        self._refused: set[PeerId] = set()  # Senders that ``_refuse`` has reported.
 
     def _known_peers(self) -> frozenset[PeerId]:
         return frozenset(self._run.everybody)
@@ -188,7 +188,7 @@ class StagePeer(Peer):
         return effects + self.flow.on_message(event, round_id, now)
 
     def _is_of_stage(self, peer: PeerId) -> bool:
-        """Whether a peer is in this stage. The rounds contain only such peers."""
+        """Whether a peer is in this stage. The rounds contain only peers of this stage."""
         return self.barrier.pipeline.stage_of(peer) == self.barrier.stage
 
     def _refuse(self, event: Received) -> list[Effect]:
@@ -358,7 +358,8 @@ class StagePeer(Peer):
         return [*effects, *reports, *end]
 
     def _contribute(self, event: Contributed, now: float) -> list[Effect]:
-        """Contribute an update if it belongs to the current sum. Add the time of a micro-batch."""
+        """Contribute an update, with the time of a micro-batch, if it belongs to the current
+        sum."""
         if not event.collective and not self.flow.is_current(event):
             return []
         return super()._contribute(replace(event, pass_us=self.flow.pass_us), now)

@@ -34,7 +34,8 @@ class StageView:
         return {p: member for p, member in self._table.members.items() if p in self._stage}
 
     def met(self) -> tuple[PeerId, ...]:
-        """Return ``MemberTable.met`` without peers of other stages. The next methods are alike."""
+        """Return ``MemberTable.met`` without peers of other stages. The methods below do the same
+        for other methods of ``MemberTable``."""
         return self._of_stage(self._table.met())
 
     def alive(self) -> tuple[PeerId, ...]:

@@ -28,16 +28,17 @@ class Work:
         source, life: Sender of the input, and the incarnation of the sender; None in the first
             stage.
         requesters: Peers that wait for the gradient of the input, with the attempt of each.
-        target, out_attempt, tried: Receiver of the output; attempt; earlier receivers.
+        target, out_attempt, tried: Receiver of the output; attempt of the output; earlier
+            receivers.
         has_waited: Whether the wait for the first receiver in order is over. If that receiver has
             not begun its rounds, any other member may then get the output.
-        has_it_since, sent_at, asked: Time of the first message to the target; time of the last one;
-            number of repetitions.
+        has_it_since, sent_at, asked: Time of the first message to the target; time of the last
+            message to it; number of repeated messages.
         gradient: Gradient of the output.
         input_gradient: Gradient of the input, for the previous stage.
         was_counted: Whether the micro-batch was in the sum. In that case the gradient was sent to
             the requesters.
-        auditors: Auditors of the target that wait until the gradient arrives.
+        auditors: Requests of auditors of the target. They get a reply when the gradient arrives.
     """
 
     micro_batch: int

@@ -21,8 +21,8 @@ class TrainedLayer:
     """State of one layer on a member of its stage.
 
     Attributes:
-        tensors: name -> parameter or buffer.
-        moments: name of the parameter -> entries of the state of its optimizer.
+        tensors: Parameters and buffers, by name.
+        moments: Entries of the optimizer's state for each parameter, by the name of the parameter.
         norm: Norm of the last gradient of all parameters of the layer, before clipping; 0.0 if
             unknown.
     """
@@ -36,8 +36,8 @@ def counterparts(lost: Sequence[str], beside: Sequence[str]) -> list[int | None]
     """Return the counterpart of each lost layer in a neighbouring stage.
 
     Layers with the same signature are matched in order: first with first, second with second. If
-    the other stage has fewer of them, its last one is the counterpart of all remaining layers. If
-    it has none, the counterpart is None.
+    the other stage has fewer layers with that signature, the last of these is the counterpart of
+    all remaining layers. If it has no such layer, the counterpart is None.
 
     Args:
         lost, beside: Signatures of the layers of the two stages, in order.

@@ -38,8 +38,8 @@ def place_stage(
 
     Args:
         config: Settings of the run. Without a plan, one stage has all layers.
-    Raises: ConfigError: The plan is for other layers, or the function of a layer does not build it
-        as before.
+    Raises: ConfigError: The plan is for other layers, or the function of a layer builds another
+        layer than before.
     """
     plan, stage = config.pipeline, 0
     cut: Cut = ((0, len(layers) - 1),)

@@ -1,5 +1,5 @@
-"""Reconstruction of the state of a stage that has lost all its peers. The first peer of the stage
-that has restarted does it."""
+"""Reconstruction of the state of a stage that has lost all its peers. The first restarted peer of
+the stage reconstructs the state."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ MakeOptimizer: TypeAlias = Callable[[Iterator[nn.Parameter]], torch.optim.Optimi
 
 @dataclass(frozen=True)
 class StageModel:
-    """The stages from the point of view of one peer. It has the layers of its own stage, and
-    outlines of the layers of other stages.
+    """The stages as one peer stores them: the layers of the peer's own stage, and outlines of the
+    layers of other stages.
 
     Attributes:
         cut: First and last layer of each stage.
@@ -129,7 +129,7 @@ class StageRebuilder:
 
     def _from_checkpoint(self, round_id: int) -> Made | None:
         """Load the newest intact checkpoint that is not ahead of the other stages. Return None if
-        there is none."""
+        there is no such checkpoint."""
         try:
             run_dir = self.run.run_dir
             given = None if run_dir is None else checkpoints.folder_of(run_dir)
@@ -220,9 +220,10 @@ class StageRebuilder:
 def load_layers(
     stage: StageModel, optimizer: torch.optim.Optimizer, made: Mapping[str, TrainedLayer]
 ) -> None:
-    """Load layers into a stage, and their moments into its optimizer. ``made``: number -> layer.
+    """Load layers into a stage, and their moments into its optimizer. ``made``: the layers, by
+    number.
 
-    Raises: StateMismatch: The moments do not fit the optimizer. It was not changed.
+    Raises: StateMismatch: The moments do not fit the optimizer, which is unchanged.
     """
     for number, found in made.items():
         stage.model[number].load_state_dict(dict(found.tensors))
@@ -243,8 +244,8 @@ def load_layers(
 
 
 def copy_settings(optimizer: torch.optim.Optimizer, groups: Sequence[Mapping[str, Any]]) -> None:
-    """Copy the settings of the optimizer, such as the learning rate, if the numbers of groups are
-    equal."""
+    """Copy the settings of ``groups``, such as the learning rate, to the optimizer, if it has as
+    many parameter groups."""
     own = optimizer.param_groups
     for group, theirs in zip(own, groups, strict=False) if len(own) == len(groups) else ():
         group.update({key: value for key, value in theirs.items() if key != "params"})

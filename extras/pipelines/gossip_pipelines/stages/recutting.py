@@ -34,7 +34,8 @@ class Recut(NamedTuple):
     Attributes:
         round_id: Number of the next round.
         ledger: Ledger of that round. Its chain is a hash of the chains of all stages that saved
-            some of the layers. It has no tables, because peers have other numbers and stages.
+            some of the layers. It has no tables, because under the new plan peers have other
+            numbers and stages.
         extra: Extra entries, as ``load_checkpoint`` returns them.
     """
 
@@ -124,7 +125,7 @@ def _layers_in(
 
 
 def _is_wanted(name: str, own: set[int]) -> bool:
-    """Whether a tensor of the training file is needed. Moments of other layers are not."""
+    """Whether a tensor of the training file is needed. Moments of other layers are not needed."""
     kind, _, rest = name.partition(".")
     number = rest.partition(".")[0]
     return kind != "optimizer" or (number.isdigit() and int(number) in own)
