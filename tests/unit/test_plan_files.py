@@ -183,7 +183,7 @@ def test_no_profile_can_show_control_characters(files: Path) -> None:
         (("lab1.toml", "lab1.toml"), "two profiles are of the peer lab1"),
         (("lab1.toml", "lab2.toml", "--stages", "3"), "3 stages need 3 peers, and there are 2"),
         (("lab1.toml", "lab2.toml", "--crashes", "2", "--stages", "2"), "2 stages need 6 peers"),
-        (("lab1.toml", "lab2.toml", "--crashes", "1", "--liars", "1"), "set only the one"),
+        (("lab1.toml", "lab2.toml", "--crashes", "1", "--liars", "1"), "set only the option"),
         (("lab1.toml", "lab2.toml", "--batch", "9", "--samples", "2"), "do not divide"),
     ],
 )

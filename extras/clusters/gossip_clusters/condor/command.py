@@ -92,12 +92,12 @@ def condor(
         bool, typer.Option("--submit", help="Also submit it with condor_submit_dag.")
     ] = False,
 ) -> None:
-    """Write a DAG for HTCondor with a peer in each job, and submit it with --submit (no real
+    """Write a DAG for HTCondor with a peer in each job, and submit it if --submit is set (no real
     cluster has run it yet): gossip condor -n 8 -- train.py --lr 0.1
 
     Without --shared, the settings, the key and the script are transferred with the jobs. The jobs
-    find each other by a contact file on the submitting machine (condor_chirp), and connect to each
-    other directly. No real HTCondor pool has run this yet: docs/schedulers.md lists the tests.
+    find each other through a contact file on the submitting machine (condor_chirp), and connect to
+    each other directly. No real HTCondor pool has run this yet: docs/schedulers.md lists the tests.
     """
     from .files import DAG, MORE_SUB, Submission
 
@@ -106,13 +106,14 @@ def condor(
     words, program = patient(words, shown, "HTCondor"), program_of(context, words)
     if program.module and not shared:
         raise ConfigError(
-            f"-m {program.script}: without --shared the jobs do not have your packages",
-            "add --shared, or pass a script, and its files with --input",
+            f"-m {program.script}: without --shared, your packages are not on the machines of jobs",
+            "add --shared, or use a script in place of -m, and pass its files with --input",
         )
     name = name or re.sub(r"[^\w.-]", "_", program.name, flags=re.ASCII)
     if NAME.fullmatch(name) is None:
         raise ConfigError(
-            f"--name {name}: letters, digits, _, . and -, 80 at most", "--name my-run"
+            f"--name {name}: use letters, digits, _, . and -, at most 80 characters",
+            "--name my-run",
         )
     if submit and shutil.which("condor_submit_dag") is None:
         raise ConfigError(
@@ -125,7 +126,7 @@ def condor(
         "peers": "-n already gives it",
         "name": "it is for --name",
     }
-    refuse(shown, elsewhere, "leave it out behind --")
+    refuse(shown, elsewhere, "leave it out after --")
     check_resume_elsewhere(shown)
     folder = (out or Path(f"condor-{name}")).resolve()
     for path in (folder, Path.cwd()):
@@ -159,28 +160,28 @@ def condor(
     make_folder(folder, None if shared else resolved)
     for file, text in texts.items():
         (folder / file).write_text(text, "utf-8")
-    print(f"{counted(peers, 'job')}, a peer each: {folder}")
+    print(f"{counted(peers, 'job')}, each with one peer: {folder}")
     if submit:
         send(folder / DAG)
     else:
         print(f"  submit: condor_submit_dag {folder / DAG}")
     if submission.room:
-        print(f"  later:  condor_submit {folder / MORE_SUB}    adds a peer while they train")
+        print(f"  later:  condor_submit {folder / MORE_SUB}    adds a peer to the running jobs")
 
 
 def sent_files(paths: Sequence[Path], resolved: Resolved) -> tuple[str, ...]:
-    """Return the paths of the files that are transferred with each job into one folder. Raises:
-    ConfigError: A file is missing, or its name cannot be used in that folder."""
+    """Return the paths of the files that are transferred with each job. All files go into one
+    folder. Raises: ConfigError: A file is missing, or its name cannot be used in that folder."""
     for path in paths:
         if not path.exists():
             raise ConfigError(
-                f"there is no {path}", "--input takes files and folders of this machine"
+                f"there is no {path}", "--input is for files and folders on this machine"
             )
         check_path(path.resolve())
     names = [path.resolve().name for path in paths]
     if len(set(names)) < len(names):
         raise ConfigError(
-            f"two files of the same name would go into one folder: {', '.join(names)}",
+            f"two files with the same name cannot be in one folder: {', '.join(names)}",
             "rename one of them",
         )
     config = resolved.config
@@ -188,7 +189,7 @@ def sent_files(paths: Sequence[Path], resolved: Resolved) -> tuple[str, ...]:
         for file in re.findall(r"[^+:]+\.py(?=:)", spec):
             if file not in names:
                 raise ConfigError(
-                    f"{file}, which the run uses, is not beside the script of a job",
+                    f"the run uses {file}, which would be missing in the folder of a job",
                     f"--input {Path(file).name}",
                 )
     return tuple(str(path.resolve()) for path in paths)
@@ -217,8 +218,8 @@ def make_folder(folder: Path, resolved: Resolved | None) -> None:
         feasible.make_run_folder(folder)
     except RunExists:
         raise ConfigError(
-            f"the folder {folder} already exists, from another submission",
-            "-o FOLDER, another --name, or move the old folder",
+            f"the folder {folder} of another submission already exists",
+            "use -o FOLDER or another --name, or move the old folder",
         ) from None
     if resolved is None:
         return

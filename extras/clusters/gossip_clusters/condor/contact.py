@@ -2,8 +2,8 @@
 shared folder.
 
 The file is on the submitting machine. A job reads it and appends to it through HTCondor
-(``condor_chirp``), without a direct connection to that machine. That machine alone appends the
-lines of all jobs, so no line is lost or cut. The file contains addresses and no secret. Join
+(``condor_chirp``), without a direct connection to that machine. Only that machine writes to the
+file, so no line of a job is lost or cut. The file contains addresses and no secret. Join
 servers use the swarm key to decide which peers they admit.
 """
 
@@ -49,7 +49,7 @@ class Contact:
 
     Args:
         path: Path on the submitting machine.
-        chirp: Command that reads and writes files there.
+        chirp: Command that reads and writes files on the submitting machine.
     """
 
     def __init__(self, path: str, run: str, chirp: Sequence[str]) -> None:

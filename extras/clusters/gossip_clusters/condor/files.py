@@ -33,15 +33,15 @@ class Submission:
     """Description of a submission to HTCondor.
 
     Attributes:
-        folder: Folder of these files, of the contact file and of the results.
-        workdir: Working directory of the jobs, which all machines share. None if there is no shared
-            folder, so that files are transferred with the jobs.
+        folder: Folder of the files of HTCondor, of the contact file and of the results.
+        workdir: Working directory of the jobs, in a folder that all machines share. None if there
+            is no shared folder; then files are transferred with the jobs.
         command: The script and its arguments. With a shared folder, the options of ``gossip run``
-            are before them.
+            come first.
         joining: The script and its arguments for peers that join later.
         room: Whether peers may join later.
-        inputs: Files that are transferred with each job. The first one is the script.
-        more: Additional lines of the user for the job descriptions.
+        inputs: Files that are transferred with each job. The first file is the script.
+        more: Additional lines for the job descriptions, from the user.
     """
 
     name: str
@@ -64,7 +64,7 @@ class Submission:
     more: tuple[str, ...]
 
     def files(self) -> dict[str, str]:
-        """Return file name -> text. The settings and the key are not included."""
+        """Return the texts of the files, by name. The settings and the key are not included."""
         later = {MORE_SUB: self._more_sub()} if self.room else {}
         return {
             PEER_SUB: self._peer_sub(),
@@ -132,8 +132,8 @@ class Submission:
         )
 
     def _dag(self) -> str:
-        """Return the DAG. Each peer has a node of its own, because HTCondor removes all jobs of a
-        node if one of them fails."""
+        """Return the DAG. It has one node for each peer, because HTCondor removes all jobs of a
+        node if one of these jobs fails."""
         peers = counted(self.peers, "peer")
         rows = [
             (

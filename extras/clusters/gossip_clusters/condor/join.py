@@ -33,7 +33,7 @@ def by_contact(path: str, words: Sequence[str]) -> int:
     chirp = find_chirp()
     lines = Contact(path, "", chirp).read_all()
     if not lines:
-        raise ConfigError(f"{path}: {NONE_YET}", "submit it once they train")
+        raise ConfigError(f"{path}: {NONE_YET}", "submit this job when those jobs are training")
     name = lines[-1].run
     results = Path(RUNS) / name
     results.mkdir(parents=True, exist_ok=True)
@@ -59,11 +59,13 @@ def by_contact(path: str, words: Sequence[str]) -> int:
 
 
 def by_folder(words: Sequence[str]) -> None:
-    """Replace this process by ``gossip join`` for the newest run in this folder. The address of
-    this machine is the one that HTCondor uses."""
+    """Replace this process by ``gossip join`` for the newest run in this folder. The peer listens
+    at the address that HTCondor uses for this machine."""
     found = sorted(Path(RUNS).glob("condor-*/config.json"), key=lambda path: path.stat().st_mtime)
     if not found:
-        raise ConfigError(f"{Path(RUNS).resolve()}: {NONE_YET}", "submit it once they train")
+        raise ConfigError(
+            f"{Path(RUNS).resolve()}: {NONE_YET}", "submit this job when those jobs are training"
+        )
     config, folder = RunConfig.load(found[-1]), found[-1].parent
     listen = own_address(
         Task("HTCondor", folder.name, 0, 2, one_host=False, towards=reached_at(os.environ)), config

@@ -1,5 +1,5 @@
-"""``python -m gossip_clusters.condor.peer``: a job of HTCondor without a folder that it shares with
-other jobs.
+"""``python -m gossip_clusters.condor.peer``: a job of HTCondor that shares no folder with other
+jobs.
 
 The settings and the swarm key are transferred with the job. The contact file has the addresses of
 other jobs. If a job is evicted, it starts again with the next incarnation of its peer, and receives
@@ -36,8 +36,8 @@ from .contact import (
 )
 
 LOOK_S = 0.5
-# Interval while peers are missing or the file is not accessible. It is long because all jobs access
-# the same machine.
+# Interval between two accesses to the contact file while peers are missing or the file is not
+# accessible. It is long because all jobs access the same machine.
 AGAIN_S = 10.0
 
 
@@ -82,7 +82,7 @@ def train(contact_path: str, words: Sequence[str]) -> int:
     finally:
         bring_back(folder, results, {task.peer: incarnation})
     if code == 0:
-        with contextlib.suppress(NoContact):  # It has finished, even if no peer reads this.
+        with contextlib.suppress(NoContact):  # The peer has finished, even if no other reads this.
             contact.add(task.peer, incarnation, DONE)
     return code
 
@@ -90,9 +90,9 @@ def train(contact_path: str, words: Sequence[str]) -> int:
 async def keep_in_contact(
     supervisor: Supervisor, contact: Contact, peer: int, incarnation: int
 ) -> None:
-    """Write the address of the local join server, and then read the addresses of others. If two
-    jobs do this, at least one of them reads the address of the other. Repeat this while peers are
-    missing. If the trainer has restarted its node, write the new incarnation."""
+    """Write the address of the local join server, and then read the addresses of the others.
+    Because of this order, at least one of two jobs reads the other job's address. Repeat this while
+    peers are missing. If the trainer has restarted its node, write the new incarnation."""
     assert supervisor.join_server is not None
     join_server, told, tried = supervisor.join_server, -1, -1
     clock = asyncio.get_running_loop().time
@@ -115,8 +115,8 @@ async def keep_in_contact(
 
 
 def check_going_on(task: Task, lines: Sequence[ContactLine], incarnation: int) -> None:
-    """Check that the run can continue. Raises: ConfigError: No peer is left that could send the
-    state to this one."""
+    """Check that the run can continue. Raises: ConfigError: No other peer is left that could send
+    its state."""
     others = [line for line in lines if line.peer != task.peer and line.what != COMES]
     done = sorted({line.peer for line in others if line.what == DONE})
     if (
@@ -132,8 +132,8 @@ def check_going_on(task: Task, lines: Sequence[ContactLine], incarnation: int) -
 
 
 def own_key() -> Path | None:
-    """Return the path of the swarm key. HTCondor has copied the key into the folder of this job,
-    and its permissions are unspecified, so they are set here."""
+    """Return the path of the swarm key in the folder of this job. Its permissions are set here,
+    because HTCondor copies the key with unspecified permissions."""
     path = Path(SWARM_KEY).resolve()
     if not path.is_file():
         return None
@@ -142,11 +142,11 @@ def own_key() -> Path | None:
 
 
 def bring_back(folder: Path, results: Path, peers: Mapping[int, int]) -> None:
-    """Copy the files of an incarnation that users need to the folder that HTCondor returns. Their
-    names contain the peer and the incarnation.
+    """Copy the files that users need to the folder that HTCondor returns. Their names contain the
+    peer and the incarnation.
 
     Args:
-        peers: peer that ran here -> its first incarnation in this job.
+        peers: First incarnation in this job of each peer that ran here.
     """
     copied = {name: name for name in (CONFIG, runs.COMMAND, "environment.json")}
     for peer, incarnation in peers.items():

@@ -1,7 +1,7 @@
 """``python -m gossip_clusters.condor.verdict``: the last node of a DAG. It determines the outcome
 of the run from the files of the peers.
 
-Its exit code is 0 if at least one peer has finished. The DAG has the same outcome.
+Its exit code is 0 if at least one peer has finished, and is also the outcome of the DAG.
 """
 
 from __future__ import annotations

@@ -102,19 +102,17 @@ def kubernetes(
 
     if NAME.fullmatch(name) is None:
         raise ConfigError(
-            f"--name {name}: use lower-case letters, digits and -, at most 48",
+            f"--name {name}: use lower-case letters, digits and -, at most 48 characters",
             "--name my-run",
         )
     if mount and not claim:
         raise ConfigError(
             "--mount is the path of a volume, but there is no volume",
-            "--claim PVC, or leave it out",
+            "add --claim PVC, or leave out --mount",
         )
     mount = mount or SHARED
     if not PurePosixPath(mount).is_absolute() or ".." in PurePosixPath(mount).parts:
-        raise ConfigError(
-            f"--mount {mount} is not a path from the root of a pod", "--mount /shared"
-        )
+        raise ConfigError(f"--mount {mount} is not an absolute path", "for example --mount /shared")
     shown, given = check_options(words, peers), parsed(context, words)
     refuse_plan(shown, "Kubernetes")
     words = patient(words, shown, "Kubernetes")
@@ -181,8 +179,8 @@ def kubernetes(
 
 
 def key_file(path: Path | None, config: RunConfig) -> dict[str, str]:
-    """Return name -> text of the key file, if the run has keys: the key in ``path``, or a new one.
-    Raises: ConfigError: The key is invalid."""
+    """Return the text of the key file by its name; empty if the run has no keys. The key is that in
+    ``path``, or a new key. Raises: ConfigError: The key is invalid."""
     from gossip.launch.local import own_key
     from gossip.run import SWARM_KEY, dump_pair
     from gossip.transport import new_pair
@@ -204,12 +202,12 @@ def write(text: str, out: Path | None) -> None:
             file.write(text)
     except OSError as error:
         raise ConfigError(
-            f"cannot write {out}: {error.strerror}", "-o FILE, in a folder of yours"
+            f"cannot write {out}: {error.strerror}", "use -o FILE with a writable folder"
         ) from error
 
 
 def remark(config: Path | None) -> None:
-    """Print which settings of this shell the pods do not receive."""
+    """Warn about settings of this machine that the pods do not receive."""
     if config is not None:
         print(
             f"! every pod reads --config {config}, so the file must be in the image",

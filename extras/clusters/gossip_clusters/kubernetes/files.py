@@ -35,10 +35,10 @@ class Pods:
 
     Attributes:
         module: Module that each pod runs with ``python -m``; ``words`` are its arguments.
-        claim: Claim of the volume that all pods share at ``mount``; "" if there is none.
+        claim: Claim of the volume that all pods share at ``mount``; "" if they share no volume.
         port: Port of the join server in each pod.
-        user: User id of all processes; -1 for that of the image.
-        given: file name -> text in the secret; empty if there is no secret.
+        user: User id of all processes; -1 for the user of the image.
+        given: Texts of the files in the secret, by name; empty if there is no secret.
     """
 
     name: str
@@ -104,8 +104,8 @@ class Pods:
         return {"app.kubernetes.io/name": "gossip", "app.kubernetes.io/instance": self.name}
 
     def _secret(self) -> dict[str, Any]:
-        # The manifest of another run with this name has another key, so the peers of the two runs
-        # reject each other.
+        # Immutable, because the manifest of another run with this name has another key. Peers with
+        # different keys reject each other.
         return {
             "apiVersion": "v1",
             "kind": "Secret",
@@ -115,7 +115,7 @@ class Pods:
         }
 
     def _service(self) -> dict[str, Any]:
-        """Return the service that gives each pod a name. A pod has its name before it is ready,
+        """Return the service that gives each pod a name. The name resolves before the pod is ready,
         because readiness is not checked."""
         spec = {"clusterIP": "None", "selector": self._labels, "publishNotReadyAddresses": True}
         return {"apiVersion": "v1", "kind": "Service", "metadata": self._metadata, "spec": spec}
@@ -213,7 +213,8 @@ def escaped(word: str) -> str:
 
 
 def names_of(name: str, peers: Sequence[int]) -> list[str]:
-    """Return the names of pods in a job that has a service of the same name."""
+    """Return the host names of the pods of these peers. ``name``: name of the job and of its
+    service."""
     return [f"{name}-{peer}.{name}" for peer in peers]
 
 

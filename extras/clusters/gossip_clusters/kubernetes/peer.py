@@ -1,5 +1,5 @@
-"""``python -m gossip_clusters.kubernetes.peer``: a pod of an indexed job without a volume that it
-shares with other pods.
+"""``python -m gossip_clusters.kubernetes.peer``: a pod of an indexed job that shares no volume with
+other pods.
 
 The settings and the swarm key are files. Each pod has a stable name, and all pods have a join
 server at the same port. A new pod tries all names. Any pod that replies sends the addresses of all
@@ -46,8 +46,8 @@ FIND_S = 15.0  # Time for a restarted pod to find another pod that has its last 
 BACK_S = 120.0
 LOOK_S = 1.0
 AGAIN_S, AGAIN_MAX_S = 5.0, 60.0
-"""Seconds until the name of a missing peer is looked up, and the longest interval between two
-lookups. The interval doubles after each lookup."""
+"""Seconds until the name of a missing peer is looked up for the first time, and the longest
+interval between two lookups. The interval doubles after each lookup."""
 
 
 def train(given: Path, own: Path, name: str, port: int, words: Sequence[str]) -> int:
@@ -62,8 +62,8 @@ def train(given: Path, own: Path, name: str, port: int, words: Sequence[str]) ->
     config = settings(given / CONFIG, os.environ.get("JOB_UID", ""), own / name)
     if peer >= config.peers:
         raise ConfigError(
-            f"this pod has the index {peer}, and the run {counted(config.peers, 'peer')}",
-            "apply the manifest as it is",
+            f"this pod has the index {peer}, but the run has {counted(config.peers, 'peer')}",
+            "apply the manifest without changes",
         )
     task = Task("Kubernetes", name, peer, config.peers, one_host=False, comes_back=True)
     listen = own_address(task, config) or config.host  # A single peer needs no address.
@@ -107,15 +107,15 @@ def train(given: Path, own: Path, name: str, port: int, words: Sequence[str]) ->
 
 
 def failed_before(told: Mapping[str, str]) -> int:
-    """Return how often this index has failed. Failures count whether or not they are limited."""
+    """Return how often this index has failed. Failures that the job does not limit count, too."""
     words = [told.get(name, "") for name in ("JOB_FAILURES", "JOB_FAILURES_IGNORED")]
     return sum(int(word) for word in words if word.isascii() and word.isdecimal())
 
 
 def coming_back(config: RunConfig) -> RunConfig:
-    """Return the settings of a restarted pod. It receives the state from other peers. It begins
-    again from the start only if most peers are present, as after the loss of all. A single pod
-    would repeat the work of peers that have completed the run and ended."""
+    """Return the settings of a restarted pod, which receives the state from other peers. Only if
+    most peers are present without a state, as after the loss of all pods, the run begins again. A
+    single pod must not begin it again, because the other peers may have completed the run."""
     patience_s = config.patience_s if config.min_peers else BACK_S
     return config.model_copy(
         update={
@@ -151,8 +151,8 @@ async def find(
     pods: Callable[[], Awaitable[list[str]]],
     within_s: float,
 ) -> tuple[tuple[str, ...], int]:
-    """Request the last incarnation of this peer from all pods with a name. Repeat this until one
-    replies or ``within_s`` have passed.
+    """Request the last incarnation of this peer from all pods with a name. Repeat this until a pod
+    replies or ``within_s`` seconds have passed.
 
     Args:
         question: Request in the name of the local join server, which starts later.
@@ -207,12 +207,12 @@ class PodLookups:
     New pods look up all names themselves.
 
     Args:
-        names: peer -> name of its pod, without the local peer.
+        names: Name of the pod of each other peer.
     """
 
     def __init__(self, names: Mapping[int, str]) -> None:
         self._names = names
-        # Peer -> time of the next lookup, and the interval after it.
+        # For each missing peer: time of the next lookup, and the interval after that lookup.
         self._next: dict[int, tuple[float, float]] = {}
 
     def due(self, is_here: Callable[[int], bool], now: float) -> list[str]:
