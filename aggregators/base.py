@@ -349,7 +349,7 @@ def rule(
     The function receives ``updates``, ``(n, d)``, and returns a finite tensor ``(d,)`` or a
     ``Verdict``. The runtime passes values for parameters with these names: ``center`` (the local
     update, in gossip rounds), ``previous`` (the last aggregate; there is none in the first round),
-    ``usual`` (the longest ``length`` of the last 20 verdicts), ``evaluate`` and ``gradient`` (the
+    ``usual`` (the largest ``length`` in the last 20 verdicts), ``evaluate`` and ``gradient`` (the
     judge's loss), ``learning_rate`` and ``round_id``. All other parameters are options of the rule.
     A rule has no state of its own.
 
@@ -464,7 +464,7 @@ def within_reach(rows: Rows, name: str) -> Rows:
     if 2 * len(beyond) > rows.n:
         raise AggregationError(
             f"{name}: {len(beyond)} of {rows.n} updates have elements beyond {LARGEST:g}, the "
-            "limit of distances",
+            "limit for distances",
             "scale them down",
         )
     return (

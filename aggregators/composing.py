@@ -378,7 +378,7 @@ class ComposedRule(Rule):
         return self.final.decide(gram.mixed(matrix), **chosen)
 
     def _of_updates(self, gram: Gram, matrix: FloatArray, decision: Decision, f: int) -> Decision:
-        """Convert a decision on the rows of ``matrix`` into one on the original updates."""
+        """Convert a decision on the rows of ``matrix`` into a decision on the original updates."""
         k = len(matrix)
         weights = decision.weights[:k] @ matrix
         weights[gram.n :] += decision.weights[k:]

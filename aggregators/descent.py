@@ -145,19 +145,19 @@ def zeno_pp(
         epsilon: Permitted increase of the loss, divided by lr, for a step lr g' with the norm of
             lr v. Its unit is that of |v|^2, with either value of ``lengths``. If it is above 0, all
             updates are accepted once |v|^2 is below epsilon / (1 + rho/lr). With lengths=updates
-            they do not become shorter with v.
+            these updates do not become shorter when v does.
         lengths: "gradient" (paper): accepted updates are rescaled to the length of v, so they must
             be gradients, like v. "updates": they are rescaled to the typical length, which is the
-            median norm of all updates, or the (n - f)-th smallest if that is smaller. This is for
-            updates of another length than v, such as the model differences of local steps. An
-            update becomes at most n times as long. Scores and outlyingness do not depend on
+            median norm of all updates, or the (n - f)-th smallest if that is smaller. Use this
+            value for updates that are not gradients, such as the model differences of local steps.
+            An update becomes at most n times as long. Scores and outlyingness do not depend on
             ``lengths``.
     Returns: zeros and zero weights if no update is accepted, because no step is better than a
         rejected step. Zeros if v is zero. A zero update has no direction and is not accepted. The
         aggregate is no longer than v. With lengths=updates it is no longer than the longest of
         n - f honest updates, because the (n - f)-th smallest norm cannot be larger. Outlyingness is
-        the larger of the shortfall of the score and the norm over the median norm, because
-        rescaling hides an attack by size alone.
+        the shortfall of the score, or the norm divided by the median norm if that is larger. The
+        norm is included because rescaling hides an attack by size alone.
     Raises:
         TooFewUpdates: Fewer than f + 1 updates.
         AggregationError: ``gradient`` is not finite or of another shape; an option is out of range.
@@ -206,7 +206,7 @@ def fltrust(gram: Gram, *, f: int = 0, lengths: Lengths = "gradient") -> Decisio
         ``zeno_pp``. Outlyingness is that of ``zeno_pp``, with the cosine as the score.
     Raises:
         TooFewUpdates: Fewer than f + 1 updates.
-        AggregationError: ``gradient`` is not finite or of another shape; ``lengths`` is neither.
+        AggregationError: ``gradient`` is not finite or of another shape; ``lengths`` is invalid.
     Source: Cao, Fang, Liu, Gong 2021, "FLTrust: Byzantine-robust Federated Learning via Trust
         Bootstrapping", arXiv:2012.13995.
     """

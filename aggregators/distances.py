@@ -80,7 +80,8 @@ def krum_scores(squares: FloatArray, f: int) -> FloatArray:
 
 
 def _rounding(gram: Gram, rows: Sequence[int], scores: FloatArray, f: int) -> FloatArray:
-    """Return a bound on the rounding error of the Krum scores of these rows among themselves."""
+    """Return a bound on the rounding error of the Krum scores that these rows have among
+    themselves."""
     return gram.precision * (
         scores + max(1, len(rows) - f - 2) * gram.products.diagonal()[list(rows)]
     )
@@ -194,7 +195,7 @@ class _Covers:
         if self.cover(_without(pairs, 1 << row), k - 1):
             return True
         # If this row is not in the cover, all its neighbours are. If it has only one neighbour,
-        # that choice cannot be better than the first one.
+        # both choices cover the same pair, so the second choice need not be tried.
         return 1 < most <= k and self.cover(_without(pairs, pairs[row]), k - most)
 
     def first_kept(self, pairs: list[int], order: list[int]) -> list[int]:

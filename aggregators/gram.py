@@ -231,7 +231,7 @@ def in_typical(
     distances: FloatArray, floor: float = 0.0, typical: float | None = None
 ) -> FloatArray:
     """Return the distances divided by their median, or by ``typical``. If that divisor is not above
-    ``floor``, they are divided by ``floor``, and each result is at least 1."""
+    ``floor``, the distances are divided by ``floor``, and each result is at least 1."""
     unit = float(middle_of(distances)) if typical is None else typical
     if unit > floor:
         return np.minimum(distances / unit, OUTLYING_MAX)

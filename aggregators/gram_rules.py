@@ -49,7 +49,8 @@ from .numbers import whole
 # much less than a pass over all columns.
 SAMPLE_COLUMNS = 1024
 SAMPLE_PIECES = 8
-# A reference farther from most rows than this multiple of the best row's distance loses digits.
+# Another row becomes the reference if it is closer to most rows by this factor. With a reference
+# that is far from most rows, the products lose digits.
 FAR = 4.0
 ATTEMPTS = 3
 
@@ -325,7 +326,9 @@ def checked_point(name: str, point: str, value: Tensor | NDArray[Any], rows: Row
     value = value.detach() if isinstance(value, Tensor) else tensor_of(np.asarray(value))
     check_stored(value, f"{name}: updates and {point}")
     if not value.is_floating_point():
-        raise AggregationError(f"{name}: {point} is a floating point vector, got {value.dtype}")
+        raise AggregationError(
+            f"{name}: {point} must be a floating point vector, got {value.dtype}"
+        )
     if tuple(value.shape) != (rows.d,):
         raise AggregationError(
             f"{name}: {point} must have the shape ({rows.d},) of one update, got "

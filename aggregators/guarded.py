@@ -71,8 +71,8 @@ def _guarded_mean(updates: Tensor, *, f: int = 0, usual: float = 0.0) -> Verdict
     An update more than three times as long is clipped to it, and stands out. A peer with updates
     that stand out repeatedly is quarantined. Two updates are averaged unchanged.
 
-    It tolerates crashes, NaN, flipped bits and exploding updates, and costs nothing without them.
-    It is no defence against adversaries: updates of usual length may have any direction.
+    It tolerates crashes, NaN, flipped bits and exploding updates. It is no defence against
+    adversaries: updates of usual length may have any direction.
 
     Args:
         updates: ``(n, d)``, one row per peer.

@@ -25,7 +25,7 @@ def mean(updates: Tensor, *, f: int = 0) -> Verdict:
         any peer.
     Raises:
         TooFewUpdates: There is no update at all.
-        AggregationError: f is not a number of peers.
+        AggregationError: f is not a whole number, or is below 0.
     """
     require(updates, "mean", f, at_least=1)
     n = len(updates)

@@ -35,7 +35,7 @@ def nnm(gram: Gram, *, f: int) -> FloatArray:
     """
     squares, own = gram.squared_distances(), gram.products.diagonal()[: gram.n]
     rounding = gram.precision * (own[:, None] + own)
-    # So that each row is nearest to itself in spite of rounding.
+    # This makes each row its own nearest neighbour in spite of rounding.
     np.fill_diagonal(squares, -np.inf)
     count = gram.n - f
     matrix = np.zeros((gram.n, gram.n))
@@ -90,7 +90,8 @@ def clipping(
     """Pull updates that are farther than a radius from the origin, or from the local update, back
     to that distance.
 
-    It bounds the effect of each attacker, but alone tolerates none. Needs norms.
+    It bounds the effect of each attacker, but without a robust rule it tolerates no attacker. Needs
+    norms.
 
     Args:
         gram: Inner products of the updates.

@@ -54,7 +54,7 @@ class OuterStep(NamedTuple):
 
     def move(self, aggregate: Tensor, memory: Tensor | None) -> tuple[Tensor, Tensor]:
         """Return the vector to subtract from the parameters, ``(d,)``, and the memory for the next
-        round. This equals a step of ``optimizer``, for parameters in one vector.
+        round. The result equals that of a step of ``optimizer``, for parameters in one vector.
 
         Args:
             aggregate: ``(d,)``, aggregate of the model differences.
@@ -77,8 +77,8 @@ def load(spec: str) -> OuterStep:
     """Return the outer step that ``spec`` names. Options follow the name after a colon, separated
     by commas.
 
-    Raises: UnknownName: No such step or option. ConfigError: A value cannot be read or is out of
-        range.
+    Raises: UnknownName: There is no such step or option. ConfigError: A value cannot be read or is
+        out of range.
     """
     name, _, written = spec.partition(":")
     name = name.strip().replace("-", "_")

@@ -147,8 +147,8 @@ class BoundRule:
         fixed = self.options.get("f", self.rule.fixed_f)
         if fixed is not None and fixed < f:
             raise ConfigError(
-                f"{self.spec or self.name} tolerates f={fixed} Byzantine peers, and f={f} may be "
-                "present",
+                f"{self.spec or self.name} tolerates f={fixed} Byzantine peers, and the run has "
+                f"f={f}",
                 f"leave out f={fixed}",
             )
         need = self.at_least(f, centered=centered)

@@ -8,7 +8,7 @@ from .gram_rules import gram_rule
 
 @gram_rule(at_least_centered=lambda f: f + 1, points=("center",))
 def monna(gram: Gram, *, f: int) -> Decision:
-    """The mean of the n - f updates nearest to the local one.
+    """The mean of the n - f updates nearest to the local update.
 
     For gossip: needs a ``center``, so f + 1 updates are enough to stay near the local update. The
     proof is for f < n/5.
@@ -34,7 +34,7 @@ def faba(gram: Gram, *, f: int) -> Decision:
     Args:
         gram: Inner products of the updates.
         f: Byzantine peers to tolerate.
-    Returns: among equally far updates, the later one is left out.
+    Returns: among equally far updates, the later update is removed.
     Raises: TooFewUpdates: Fewer than 2f + 1 updates.
     Source: Xia, Tao, Hao, Li 2019, "FABA: An Algorithm for Fast Aggregation against Byzantine
         Attacks", IJCAI.

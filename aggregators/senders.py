@@ -5,8 +5,9 @@ clipping, normalisation.
     sent, memory = sender(update, memory)            memory is None in the first round
 
 A sender is a pure function of the update and of a memory, and returns the new memory. The peer
-stores the memory and saves it in checkpoints; if its process ends, memory since the last checkpoint
-is lost. Steps are applied from left to right. A spec means the same sender on every peer.
+stores the memory and saves it in checkpoints. If its process ends, changes since the last
+checkpoint are lost. Steps are applied from left to right. The same spec yields the same sender on
+every peer.
 
 If peers have equal data, momentum is the most effective single defence. It averages the noise of a
 peer's gradients over rounds, so that honest updates become similar. Byzantine updates that the
@@ -99,8 +100,8 @@ def _resized(update: Tensor, length: float, size: float) -> Tensor:
         return update * (length / size)
     if not bool(update.any()):
         return update
-    # Squares or the factor exceed the range of the dtype. After division by the largest element
-    # they do not.
+    # Here squares or the factor may exceed the range of the dtype. After division by the largest
+    # element they do not.
     within = update.to(torch.float64) / float(update.abs().max())
     return (within * (length / _norm(within))).to(update.dtype)
 
@@ -169,8 +170,8 @@ def load(spec: str) -> Sender:
     A step's options follow a colon, separated by commas. The name of the first option may be left
     out.
 
-    Raises: UnknownName: No such step or option. ConfigError: A value is missing, cannot be read or
-        is out of range.
+    Raises: UnknownName: There is no such step or option. ConfigError: A value is missing, cannot be
+        read or is out of range.
     """
     text = spec.strip()
     return Sender(

@@ -132,7 +132,8 @@ class ShardedRule:
         given = np.asarray(weights, dtype=np.float64)
         if given.shape != (rows.n + len(self.points),):
             raise AggregationError(
-                f"{self.rule.name}: {len(given)} weights for {rows.n} updates and {self.points}"
+                f"{self.rule.name}: got {len(given)} weights for {rows.n} updates and the points "
+                f"{self.points}"
             )
         self._check(given, rows.n)
         beside = {
@@ -142,7 +143,7 @@ class ShardedRule:
         }
         if "previous" in beside and previous is None:
             raise AggregationError(
-                f"{self.rule.name}: the last aggregate has a weight, but there is none here"
+                f"{self.rule.name}: the last aggregate has a weight, but this server has none"
             )
         # Do not compute a point without a weight, such as the median in most rules.
         vectors = (

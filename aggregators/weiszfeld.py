@@ -22,8 +22,9 @@ def geometric_median(gram: Gram, *, f: int = 0, nu: float | None = None) -> Deci
 
     Tolerates f < n/2; kappa <= 4 (1 + f / (n - 2f))^2. Needs distances; the cost of the steps is
     negligible compared with the two reads of the updates. It starts from the mean of the half of
-    the updates that are nearest to the most central update. So the result does not depend on the
-    origin, as it does in ``rfa``, the published variant. If rounding prevents convergence, or
+    the updates that are nearest to the most central update. So, unlike that of ``rfa`` (the
+    published variant), the result does not depend on the origin. If rounding prevents convergence,
+    or
     updates are nearly on one line, the iteration ends after ``STEPS_MAX`` steps.
 
     Args:
@@ -72,8 +73,8 @@ def _until_it_stands_still(
 def rfa(gram: Gram, *, f: int = 0, nu: float = 0.1, steps: int = 8) -> Decision:
     """The geometric median as published: a few smoothed Weiszfeld steps from zero.
 
-    Tolerates f < n/2 if the steps converge. They start from zero with a fixed smoothing, so the
-    result depends on the origin and on the unit of the updates. For comparison with published
+    Tolerates f < n/2 if the steps converge. The steps start from zero with a fixed smoothing, so
+    the result depends on the origin and on the unit of the updates. For comparison with published
     results; otherwise use ``geometric_median``.
 
     Args:

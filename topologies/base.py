@@ -47,7 +47,7 @@ class Plan:
         pushes: The receivers of each peer's update; the key is the peer.
         metropolis: Whether averages have Metropolis weights (Xiao, Boyd, Kim 2007), which count
             peers of any degree equally. These weights need pushes in both directions. Parameters
-            then move at most half of the way.
+            then move at most half of the way to the neighbours' mean.
     """
 
     servers: tuple[tuple[int, ...], ...] = ()

@@ -18,15 +18,15 @@ def rolling(
     peer).
 
     If a peer leaves the roster, the order of the others stays the same, except for first places;
-    after a shuffle it would not. A peer of weight w has w lots, and the lowest counts. So it gets
-    the first place, and each following place, w times as often as a peer of weight 1. Lots are
+    after a shuffle it would not. A peer of weight w has w lots, and its lowest lot counts. So it
+    gets the first place, and each following place, w times as often as a peer of weight 1. Lots are
     integers, because logarithms differ between machines.
 
     Without weights, no peer has two first places in a round unless every peer has one, because the
     link of the busiest server determines the time of a round. If shards had independent orders, two
     shards on two peers would have the same server in every other round, and the busiest of 8 peers
-    would serve 2.6 of 8 shards on average. If the number of shards is a multiple of n plus one, any
-    peer may serve the first shard, which is short if shards decide together.
+    would serve 2.6 of 8 shards on average. If the number of shards is one more than a multiple of
+    n, any peer may serve the first shard. (This shard is short if shards decide together.)
 
     Args:
         shards: Number of parts of a vector, each with its own order of servers.

@@ -71,8 +71,9 @@ def _damage(found: AttackOptimum) -> float:
 
 
 def directions(crowd: OmniscientView) -> Mapping[str, Tensor]:
-    """Return the directions ``(d,)`` in which ``adaptive`` pushes from the honest mean. The length
-    of all but the first is the typical distance of an honest update from that mean."""
+    """Return the directions ``(d,)`` in which ``adaptive`` pushes from the honest mean. Except for
+    the first, the length of a direction is the typical distance of an honest update from that
+    mean."""
     import torch
 
     from .crowd import unit
@@ -95,9 +96,9 @@ def worst(
     ways: Mapping[str, Callable[[float], Tensor]],
     measure: Callable[[Tensor], float] | None = None,
 ) -> Tensor:
-    """Return ``(f, d)``: for each attacker the same vector ``ways[name](strength)``, with the name
-    and strength of largest ``measure`` (as in ``strongest``). The search is repeated after
-    ``every`` rounds."""
+    """Return ``(f, d)``: the same vector for each attacker. It is ``ways[name](strength)`` for the
+    name and the strength with the largest ``measure`` (see ``strongest``). The search for these is
+    repeated after ``every`` rounds."""
     age = crowd.memory.get("age", 0)
     if age % int(every) == 0:
         tried = {

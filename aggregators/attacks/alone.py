@@ -1,4 +1,4 @@
-"""Attacks of one Byzantine peer on its own update, without knowledge of the others."""
+"""Attacks of one Byzantine peer that change its own update, without knowledge of other updates."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ def sign_flip(update: Tensor, *, strength: float) -> Tensor:
 
 @attack(strength=0.1, meaning="fraction of the coordinates that are hit", allowed=FRACTION)
 def bit_flip(update: Tensor, *, strength: float, generator: torch.Generator) -> Tensor:
-    """Flip bits 22, 29, 30 and 31 of the float32 in a random fraction ``strength`` of the
+    """Flip bits 22, 29, 30 and 31 of the float32 values in a random fraction ``strength`` of the
     coordinates, like failing memory.
 
-    Bit 31 is the sign, 30 and 29 the top of the exponent, 22 the top of the mantissa: a value of
-    ordinary size becomes one of about 1e16 to 1e20, or one close to zero. Few become infinite or
-    NaN. The bits are those of the Zeno authors' code; the bit-flipping of their paper is
+    Bit 31 is the sign, 30 and 29 the top of the exponent, 22 the top of the mantissa. A value of
+    ordinary size becomes about 1e16 to 1e20, or nearly zero. Few values become infinite or NaN. The
+    bits are those of the Zeno authors' code; the bit-flipping of their paper is
     ``negated_copies``.
     """
     import torch

@@ -45,8 +45,8 @@ def dissensus(
         theirs: x_i, the receiver's last vector. If it is None, the attacker's own vector is used.
         others: x_j, the last vectors of the receiver's honest neighbours. If there are none, x_i is
             sent.
-        neighbours: Number of the receiver's honest neighbours. If ``others`` has fewer vectors,
-            their mean counts for the missing ones.
+        neighbours: Number of the receiver's honest neighbours. If ``others`` has fewer vectors, the
+            mean of ``others`` replaces each missing vector.
         attackers: b, the number of peers that send this vector.
     Source: He, Karimireddy, Jaggi 2022, "Byzantine-Robust Decentralized Learning via
     ClippedGossip", arXiv:2202.01545, with equal mixing weights.

@@ -149,7 +149,7 @@ def names(*, lonely: bool = False) -> tuple[str, ...]:
 
 def checked_strength(kind: AttackKind, strength: float | None) -> float | None:
     """Check the strength and return it, or return the default strength. Raises: ConfigError: The
-    strength is out of range, or the attack has none."""
+    strength is out of range, or the attack has no strength."""
     if strength is None:
         return kind.strength
     if not kind.meaning:

@@ -46,8 +46,7 @@ def alie(crowd: OmniscientView, *, strength: float | None) -> Tensor:
     """All attackers send the honest mean minus z times the standard deviation of the honest
     updates, in each coordinate ("a little is enough").
 
-    By default z is such that the attackers and the honest updates beyond z are a majority together
-    (``alie_z``).
+    By default, z is such that attackers and honest updates beyond z are a majority (``alie_z``).
     Source: Baruch, Baruch, Goldberg 2019, "A Little Is Enough", arXiv:1902.06156.
     """
     z = alie_z(crowd.h + crowd.f, crowd.f) if strength is None else strength
@@ -83,8 +82,8 @@ def alie_z(n: int, f: int) -> float:
 @attack(shape="together")
 def min_max(crowd: OmniscientView) -> Tensor:
     """All attackers send the honest mean minus gamma times the standard deviation. Gamma is as
-    large as possible while the vector is no farther from any honest update than two honest updates
-    are from each other.
+    large as possible while the distance to every honest update is at most the largest distance
+    between two honest updates.
 
     Source: Shejwalkar, Houmansadr 2021, "Manipulating the Byzantine" (NDSS),
         with the deviation as perturbation.
@@ -93,8 +92,8 @@ def min_max(crowd: OmniscientView) -> Tensor:
 
 
 def find_hidden(crowd: OmniscientView, away: Tensor) -> float:
-    """Return the largest gamma for which the mean minus gamma ``away`` is no farther from any
-    honest update than two honest updates are from each other."""
+    """Return the largest gamma at which the mean minus gamma ``away`` is hidden: its distance to
+    every honest update is at most the largest distance between two honest updates."""
     import torch
 
     apart, aside, along = _quadratics(crowd, away)

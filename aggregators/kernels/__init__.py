@@ -93,11 +93,11 @@ def is_prepared(n: int, d: int) -> bool:
 
 
 def prepare(n: int, d: int) -> tuple[str, ...]:
-    """Load the kernels that n float32 updates of d coordinates need, and compile them if this
-    machine has not done so.
+    """Load the kernels that n float32 updates of d coordinates need. Compile them first if they are
+    not in the cache.
 
     This takes less than a second, or 6 to 13 s with compilation. Without this call, the first call
-    of a rule takes so long. If several processes call it at once, only one process compiles.
+    of a rule takes this time. If several processes call it at once, only one process compiles.
     Returns: the names of the kernels that this process has compiled.
     """
     if is_prepared(n, d):

@@ -76,7 +76,8 @@ def _operation(result: Any, *takes: Any) -> Callable[[Callable[..., Any]], Any]:
 
 
 def _of_widths(emit: Callable[..., Any], *takes: Any) -> list[Any]:
-    """Return the operations ``(builder, *values, width=...) -> vector`` for the three widths."""
+    """Make an intrinsic for each of the three widths from ``emit``, a function
+    ``(builder, *values, width=...) -> vector``."""
     return [
         _operation(Lanes(width), *takes)(partial(emit, width=width))
         for width in (WIDTH, 2 * WIDTH, 4 * WIDTH)
@@ -95,7 +96,7 @@ def _pointer(builder: Any, address: Any, to: Any) -> Any:
 
 @intrinsic
 def address_of(typing: Any, pointer: Any) -> Any:
-    """Return the number of a pointer."""
+    """Return a pointer as an integer."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return builder.ptrtoint(args[0], _INT64)

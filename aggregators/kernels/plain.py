@@ -36,7 +36,7 @@ def working(dtype: torch.dtype) -> torch.dtype:
 
 
 # --- ranks of each coordinate ---------------------------------------------------------------------
-# These use numpy on the CPU, because torch would wake its threads for each of many short
+# These functions use numpy on the CPU, because torch would wake its threads for each of many short
 # operations. On other devices they use torch.
 
 

@@ -48,7 +48,7 @@ class Rows:
         if isinstance(updates, Tensor):
             if updates.ndim != 2 or not updates.is_floating_point() or 0 in updates.shape:
                 raise AggregationError(
-                    "updates are an (n, d) floating point tensor, or n vectors; got "
+                    "updates must be an (n, d) floating point tensor, or n vectors; got "
                     f"{tuple(updates.shape)} {updates.dtype}"
                 )
             check_stored(updates)
@@ -63,7 +63,7 @@ class Rows:
         first = apart[0]
         if first.ndim != 1 or not first.is_floating_point() or not len(first):
             raise AggregationError(
-                f"an update is a floating point vector, got {tuple(first.shape)} {first.dtype}"
+                f"an update must be a floating point vector, got {tuple(first.shape)} {first.dtype}"
             )
         check_stored(first)
         for at, row in enumerate(apart):
@@ -156,7 +156,7 @@ def check_listed(updates: object) -> None:
     """Check that updates are a tensor, an array or a sequence. Raises AggregationError."""
     if not isinstance(updates, Sequence | Tensor | np.ndarray | Rows):
         raise AggregationError(
-            "updates are an (n, d) tensor or array, or a list of vectors, got "
+            "updates must be an (n, d) tensor or array, or a list of vectors, got "
             f"{type(updates).__name__}"
         )
 
@@ -166,7 +166,7 @@ def check_stored(tensor: Tensor, what: str = "updates") -> None:
     arithmetic. Raises AggregationError."""
     if tensor.layout != torch.strided:
         raise AggregationError(
-            f"{what} are dense vectors, got {tensor.layout}", "convert them with .to_dense()"
+            f"{what} must be dense vectors, got {tensor.layout}", "convert them with .to_dense()"
         )
     if tensor.is_meta:
         raise AggregationError(f"{what} on the device 'meta' have no data")
@@ -192,7 +192,7 @@ class _Lent:
 def tensor_of(array: NDArray[Any]) -> Tensor:
     """Return a tensor that shares the memory of an array. The array may be read-only."""
     if array.dtype.kind != "f":
-        raise AggregationError(f"updates are floating point, got an array of {array.dtype}")
+        raise AggregationError(f"updates must be floating point, got an array of {array.dtype}")
     if (
         not array.dtype.isnative
         or array.dtype.itemsize > 8

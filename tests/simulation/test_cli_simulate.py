@@ -181,7 +181,7 @@ def test_ctrl_c_tells_what_was_found_so_far_and_leaves_the_plans(
         (["--aggregator", "zeno", "--replay", "1"], "requests the loss from the trainer"),
         (
             ["--aggregator", "krum:f=0"],
-            "krum:f=0 tolerates f=0 Byzantine peers, and f=1 may be present",
+            "krum:f=0 tolerates f=0 Byzantine peers, and the run has f=1",
         ),
         (
             ["--aggregator", "multi_krum:m=9"],

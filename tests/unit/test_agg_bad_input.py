@@ -320,7 +320,7 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     (
         "monna",
         {"center": torch.zeros(D, dtype=torch.complex64)},
-        "center is a floating point vector",
+        "center must be a floating point vector",
     ),
     ("monna", {"center": np.zeros(D, dtype=np.complex64)}, "floating point"),
     ("monna", {"center": torch.zeros(D + 1)}, "center must have the shape"),
@@ -330,7 +330,11 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
         "center does not fit into the torch.float32",
     ),
     ("fltrust", {"gradient": torch.full((D,), float("nan"))}, "gradient is not finite"),
-    ("fltrust", {"gradient": torch.ones(D).to_sparse()}, "updates and gradient are dense vectors"),
+    (
+        "fltrust",
+        {"gradient": torch.ones(D).to_sparse()},
+        "updates and gradient must be dense vectors",
+    ),
     (
         "monna",
         {"center": torch.ones(D, device="meta")},

@@ -510,7 +510,7 @@ def test_what_is_not_given_is_no_more_than_the_rules_own_arguments_cover(spec: s
         ("zeno:b=3", "zeno leaves out b=3 updates, but f=4"),
         ("multi_krum:m=13", "multi_krum needs 17 updates to tolerate f=4"),
         ("dnc:c=0.5", "dnc: c=0.5 leaves out 2 updates, but f=4"),
-        ("krum:f=3", "krum:f=3 tolerates f=3 Byzantine peers, and f=4 may be present"),
+        ("krum:f=3", "krum:f=3 tolerates f=3 Byzantine peers, and the run has f=4"),
         ("nnm:f=3+krum", r"nnm:f=3\+krum tolerates f=3"),
         ("nnm:f=5+krum:f=3", r"tolerates f=3"),
         ("nnm+krum:f=0", "f=0 Byzantine peers, and f=4"),

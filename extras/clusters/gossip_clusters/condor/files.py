@@ -137,8 +137,8 @@ class Submission:
         peers = counted(self.peers, "peer")
         rows = [
             (
-                f"# {peers} with a node each, so that the end of one does not end another. "
-                "HTCondor restarts a job that is evicted"
+                f"# {peers}, each with its own node, so that the failure of one does not stop the "
+                "others. HTCondor restarts a job that is evicted"
             ),
             (
                 "# or fails, as the next incarnation of its peer. The last node determines the "

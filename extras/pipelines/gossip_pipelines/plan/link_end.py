@@ -2,7 +2,7 @@
 and TCP with keys between two hosts.
 
 The command is one end. It starts the other end on this host, or on another host by a command such
-as ``ssh``. The two exchange lines of JSON over the standard input and output of the other end.
+as ``ssh``. The ends exchange lines of JSON over the standard input and output of the other end.
 """
 
 from __future__ import annotations

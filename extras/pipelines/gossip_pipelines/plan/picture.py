@@ -130,8 +130,8 @@ def print_plan(stage_costs: StageCosts, placement: Placement) -> None:
 
 
 def _time_line(tasks: Sequence[StagePass], played_s: float) -> Text:
-    """Return the time line of a peer. Each character stands at an interval of time, and shows the
-    pass at the middle of that interval."""
+    """Return the time line of a peer. Each character covers an interval of time, and shows the pass
+    at the middle of that interval."""
     line = Text()
     for at in range(WIDTH):
         middle = (at + 0.5) * played_s / WIDTH

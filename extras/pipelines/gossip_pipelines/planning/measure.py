@@ -200,6 +200,6 @@ class _Kept:
         if storage.data_ptr() not in self._seen:
             self._seen.add(storage.data_ptr())
             self.nbytes += storage.nbytes()
-        # Without ``detach``, the tensor may be an output of the graph node that stores it, which is
-        # a reference cycle.
+        # The tensor may be an output of the graph node that stores it. ``detach`` prevents the
+        # reference cycle.
         return saved.detach()

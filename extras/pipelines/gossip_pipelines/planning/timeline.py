@@ -70,7 +70,7 @@ def play(stage_costs: StageCosts, placement: Placement) -> list[StagePass]:
         route.append([group[member] for member in order])
     # Time at which each peer, or each link (a pair of peers), is free.
     free_s: defaultdict[int | tuple[int, int], float] = defaultdict(float)
-    owed: Counter[int] = Counter()  # Backward passes that each peer still has to compute.
+    owed: Counter[int] = Counter()  # Number of backward passes that each peer has to compute.
     # In the first stage each member reads its micro-batches one after the other.
     ready = {_Ready(0.0, peer, 0, route[0].index(peer), False) for peer in route[0]}
     passes = []

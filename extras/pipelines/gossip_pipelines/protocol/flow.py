@@ -299,7 +299,8 @@ class MicroBatchFlow:
         if not self._is_ours(message):
             return []
         begun: list[Effect] = []
-        if isinstance(message, MicroBatchesMissing):  # Only sent after the sender's rounds began.
+        # This message is sent only after the sender has begun its rounds.
+        if isinstance(message, MicroBatchesMissing):
             news = self.barrier.note_begun(event.sender, event.incarnation)
             begun = self.on_begun(now) if news and at is not None else []
         if isinstance(message, Audited):
@@ -735,6 +736,6 @@ class MicroBatchFlow:
         return self._first_of(micro_batch, [*others, self.local]) == self.local
 
     def _first_of(self, micro_batch: int, peers: list[PeerId]) -> PeerId:
-        """Return the first of some members of this stage in the order of a micro-batch."""
+        """Return the member in ``peers`` that is first in the order of a micro-batch."""
         order = self.barrier.ranking(self.round_id, micro_batch, self.stage, self.weights)
         return next(peer for peer in order if peer in peers)

@@ -64,8 +64,8 @@ class StageWatch:
     def _order(self, stage: int) -> tuple[float, float]:
         """Return the sort key that orders lost stages by their time of loss.
 
-        After the loss of one stage, others often leave before the next check. Then all of them have
-        the same time of loss, so the time of the last message determines the order.
+        After the loss of one stage, other stages often leave before the next check. Then all these
+        stages have the same time of loss, so the time of the last message determines the order.
         """
         return self._lost_at[stage], self._last_message_at(stage)
 

@@ -187,7 +187,8 @@ def boundaries(plan: PipelineConfig, stage: int, handed_on: Sequence[HandedOn]) 
 
 
 def rows_of(batch: Any, plan: PipelineConfig, what: str) -> tuple[Tensor, ...]:
-    """Split the inputs or the targets of a step into micro-batches. ``what``: name for errors.
+    """Split the inputs or the targets of a step into micro-batches. ``what``: name of the batch in
+    error messages.
 
     Raises: ConfigError: ``batch`` is not a tensor, or has another number of rows than the plan.
     """

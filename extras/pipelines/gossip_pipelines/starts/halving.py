@@ -51,7 +51,7 @@ class Rung:
     trials: Mapping[int, tuple[tuple[int, int], ...]]
 
 
-Claims: TypeAlias = Mapping[int, Claim]  # Candidate -> claim of one peer.
+Claims: TypeAlias = Mapping[int, Claim]  # Claims of one peer; the key is the candidate.
 RunRung: TypeAlias = Callable[[Rung], Mapping[int, Claims]]
 
 

@@ -1,4 +1,4 @@
-"""Search of a start by all peers (``peer.search_start``), with collective operations.
+"""Search for a start by all peers (``peer.search_start``), with collective operations.
 
 Peers agree on the recipe of the best start, and each peer computes the weights itself. All
 decisions depend only on the results of collective operations. In rolling rounds all peers have the
@@ -47,7 +47,7 @@ class PastStart(Exception):
 
 
 class Searching:
-    """The part of one peer in a search."""
+    """Search for a start, from the point of view of one peer."""
 
     def __init__(self, peer: SearchingPeer, task: TrialTask, search: StartSearch) -> None:
         self._peer, self._task, self._search = peer, task, search
