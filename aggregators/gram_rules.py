@@ -346,8 +346,7 @@ def checked_point(name: str, point: str, value: Tensor | NDArray[Any], rows: Row
     moved = value.to(rows.dtype)
     if is_too_large(moved):
         raise AggregationError(
-            f"{name} cannot rank updates: {point} has an element beyond {LARGEST:g}",
-            "scale it down",
+            f"{name} cannot rank updates: {point} has an element beyond {LARGEST:g}", "rescale it"
         )
     if rows.dtype != value.dtype and not bool(torch.isfinite(moved).all()):
         raise AggregationError(f"{name}: {point} does not fit into the {rows.dtype} of the updates")

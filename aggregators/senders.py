@@ -185,8 +185,7 @@ def _step_of(text: str, whole: str) -> tuple[Step, dict[str, Any]]:
     plain = _ALIASES.get(plain, plain)
     if not plain:
         raise ConfigError(
-            f"sender {whole!r}: a step is missing before or after '+'",
-            "write momentum:beta=0.9+clip:10",
+            f"sender {whole!r}: a step is missing at '+'", "write momentum:beta=0.9+clip:10"
         )
     if plain not in _STEPS:
         raise UnknownName("sender", name.strip(), _STEPS)

@@ -132,8 +132,7 @@ class ShardedRule:
         given = np.asarray(weights, dtype=np.float64)
         if given.shape != (rows.n + len(self.points),):
             raise AggregationError(
-                f"{self.rule.name}: got {len(given)} weights for {rows.n} updates and the points "
-                f"{self.points}"
+                f"{self.rule.name}: {len(given)} weights for {rows.n} updates, points {self.points}"
             )
         self._check(given, rows.n)
         beside = {

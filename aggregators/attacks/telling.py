@@ -166,8 +166,7 @@ class Attack:
 
         if self._kind.shape == "apart":
             raise ConfigError(
-                f"{self.name} sends each receiver a different update, so it works only in gossip "
-                "rounds",
+                f"{self.name} works only in gossip rounds: each receiver gets a different update",
                 "use .tell(update, receiver)",
             )
         if f < 0 or not len(honest):

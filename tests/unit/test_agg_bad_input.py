@@ -214,9 +214,7 @@ def test_medians_and_means_of_coordinates_agree_at_the_end_of_float64(spec: str)
 def test_a_rule_of_ones_own_that_sums_too_much_is_told_of_the_update() -> None:
     x = updates().double()
     x[2:4] = 1.7e308
-    with pytest.raises(
-        AggregationError, match="own: update 2 of 11 has an element beyond"
-    ) as caught:
+    with pytest.raises(AggregationError, match="own: update 2 of 11 has an element") as caught:
         rule(lambda rows, f: rows.sum(dim=0), name="own")(x, f=0)
     assert "drop it" in str(caught.value.hint)
 
@@ -330,11 +328,7 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
         "center does not fit into the torch.float32",
     ),
     ("fltrust", {"gradient": torch.full((D,), float("nan"))}, "gradient is not finite"),
-    (
-        "fltrust",
-        {"gradient": torch.ones(D).to_sparse()},
-        "updates and gradient must be dense vectors",
-    ),
+    ("fltrust", {"gradient": torch.ones(D).to_sparse()}, "and gradient must be dense vectors"),
     (
         "monna",
         {"center": torch.ones(D, device="meta")},

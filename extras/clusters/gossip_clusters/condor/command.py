@@ -112,8 +112,7 @@ def condor(
     name = name or re.sub(r"[^\w.-]", "_", program.name, flags=re.ASCII)
     if NAME.fullmatch(name) is None:
         raise ConfigError(
-            f"--name {name}: use letters, digits, _, . and -, at most 80 characters",
-            "--name my-run",
+            f"--name {name}: use letters, digits, _, . and -, at most 80", "--name my-run"
         )
     if submit and shutil.which("condor_submit_dag") is None:
         raise ConfigError(

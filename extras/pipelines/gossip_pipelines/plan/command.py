@@ -60,9 +60,7 @@ def make(
     crashes: Annotated[
         int,
         typer.Option(
-            min=0,
-            max=31,
-            help="f; each stage gets at least f + 1 peers, so that f peers may crash.",
+            min=0, max=31, help="f; each stage gets at least f + 1 peers, so f peers may crash."
         ),
     ] = 0,
     liars: Annotated[
@@ -70,7 +68,7 @@ def make(
         typer.Option(
             min=0,
             max=31,
-            help="f; each stage gets at least 2f + 1 peers, so that f peers may be Byzantine.",
+            help="f; each stage gets at least 2f + 1 peers, so f peers may be Byzantine.",
         ),
     ] = 0,
     copies: Annotated[
@@ -99,10 +97,7 @@ def make(
     out: Annotated[Path, typer.Option(help="File for the best pipeline.")] = Path("plan.toml"),
     replace: Replace = False,
     show: Annotated[
-        bool,
-        typer.Option(
-            "--show", help="Draw the stages, peers, time line and bottleneck of the plan."
-        ),
+        bool, typer.Option("--show", help="Draw the plan's stages, time line and bottleneck.")
     ] = False,
     as_json: Json = False,
 ) -> None:
@@ -185,10 +180,7 @@ def profile(
     name: Annotated[str, optional("Name of this peer; by default its host name.")] = "",
     out: Annotated[Path | None, optional("File for the profile; by default NAME.toml.")] = None,
     batches: Annotated[
-        str,
-        typer.Option(
-            help="Two batch sizes to measure. The size of micro-batches should be between them."
-        ),
+        str, typer.Option(help="Two batch sizes to measure, below and above the micro-batches.")
     ] = "2,16",
     repeats: Annotated[
         int, typer.Option(min=1, max=1000, help="Number of repetitions. The median is used.")
