@@ -513,7 +513,7 @@ def test_what_is_not_given_is_no_more_than_the_rules_own_arguments_cover(spec: s
         ("krum:f=3", "krum:f=3 tolerates f=3 Byzantine peers, and the run has f=4"),
         ("nnm:f=3+krum", r"nnm:f=3\+krum tolerates f=3"),
         ("nnm:f=5+krum:f=3", r"tolerates f=3"),
-        ("nnm+krum:f=0", "f=0 Byzantine peers, and f=4"),
+        ("nnm+krum:f=0", "f=0 Byzantine peers, and the run has f=4"),
         ("clipping:radius=-1+mean", "radius must be above 0, not -1"),
     ],
 )

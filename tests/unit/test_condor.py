@@ -163,7 +163,7 @@ def test_settings_that_stand_in_variables_go_with_the_jobs(
     ("given", "said"),
     [
         (["tain.py"], "there is no script tain.py"),
-        (["--", "-m", "train"], "without --shared the jobs do not have your packages"),
+        (["--", "-m", "train"], "without --shared, your packages are not"),
         (["--", "--agregator", "krum", "train.py"], "--agregator"),
         (["--", "--aggregator", "kurm", "train.py"], "Did you mean 'krum'?"),
         (["--", "--run-dir", "/x", "train.py"], "run_dir is set (flag)"),
@@ -199,8 +199,8 @@ def test_the_folder_of_another_submission_is_told_with_options_that_there_are(
     (tmp_path / "condor-train").mkdir()
     (tmp_path / "condor-train" / "swarm.dag").touch()
     code, _, err = gossip("-n", "2", "train.py")
-    assert (code, f"the folder {tmp_path}/condor-train already exists" in err) == (2, True)
-    assert "hint: -o FOLDER, another --name" in err
+    assert (code, f"{tmp_path}/condor-train of another submission" in err) == (2, True)
+    assert "hint: use -o FOLDER or another --name" in err
     assert "--run-dir" not in err
 
 

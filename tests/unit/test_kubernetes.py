@@ -190,7 +190,7 @@ def test_settings_of_this_shell_come_along_and_what_does_not_is_said(
         (["--", "--name", "x", "train.py"], "name is set (flag)"),
         (["--name", "My_Run", "train.py"], "lower-case letters, digits and -"),
         (["--name", "x" * 49, "train.py"], "at most 48"),
-        (["--claim", "c", "--mount", "shared", "train.py"], "is not a path from the root"),
+        (["--claim", "c", "--mount", "shared", "train.py"], "is not an absolute path"),
         (
             ["--mount", "/shared", "train.py"],
             "--mount is the path of a volume, but there is no volume",
