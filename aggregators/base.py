@@ -82,12 +82,12 @@ class Verdict:
 
     Attributes:
         aggregate: ``(d,)``, dtype and device of the updates.
-        weights: ``(n,)`` float64, the share of each update in the aggregate. In a coordinate rule
-            this is the fraction of the update's coordinates that survived, divided by the sum of
-            these fractions. The weights add up to 1, or are all zero if no update was accepted.
-        outlyingness: ``(n,)`` float64, the outlyingness of each update, finite and at least 0. 1.0
-            is typical (the median over the updates). All ones for a rule that never distinguishes
-            updates (the mean): such a verdict is no evidence against any peer.
+        weights: ``(n,)`` float64, the share of each update in the aggregate. For a coordinate rule,
+            the normalised fraction of the update's coordinates that survived. The weights add up to
+            1, or are all zero if no update was accepted.
+        outlyingness: ``(n,)`` float64, finite, at least 0; 1.0 is typical (the median over the
+            updates). All ones for a rule that never distinguishes updates (the mean): such a
+            verdict is no evidence against any peer.
         length: Usual length of an update, measured in this round. Rules with a parameter ``usual``
             receive it in later rounds. 0.0 if the rule does not measure it.
     """

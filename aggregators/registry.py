@@ -276,8 +276,8 @@ def names() -> tuple[str, ...]:
 
 
 def pre_aggregations() -> tuple[str, ...]:
-    """Return the names of all pre-aggregations, ascending. Pre-aggregations of entry points are
-    listed by ``names`` unless they are registered, because only an import shows their kind."""
+    """Return the names of all pre-aggregations, ascending. ``names`` lists unregistered
+    pre-aggregations of entry points."""
     return tuple(
         sorted({*_PRE_AGGREGATIONS, *(name for name, part in _registered.items() if _is_pre(part))})
     )

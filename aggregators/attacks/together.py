@@ -38,7 +38,7 @@ def ipm(crowd: OmniscientView, *, strength: float) -> Tensor:
 
 @attack(
     shape="together",
-    meaning="z, in standard deviations of each coordinate; computed from n and f by default",
+    meaning="z, in standard deviations; computed from n and f by default",
     allowed=NOT_NEGATIVE,
     idle=lambda n, f: f < n and alie_z(n, f) == 0,
 )
@@ -113,8 +113,8 @@ def find_hidden(crowd: OmniscientView, away: Tensor) -> float:
 
 @attack(shape="together")
 def min_sum(crowd: OmniscientView) -> Tensor:
-    """``min_max`` with sums: the sum of the squared distances to all honest updates is no more than
-    the largest such sum of an honest update.
+    """``min_max`` with sums: the sum of squared distances to all honest updates is at most the
+    largest such sum of an honest update.
 
     Source: as ``min_max``.
     """
@@ -148,7 +148,7 @@ def _larger_root(a: float, b: float, c: float) -> float:
     refusal=SEES_NOBODY_IN_TIME,
 )
 def mimic(crowd: OmniscientView) -> Tensor:
-    """All attackers copy the honest update of one peer, which is the same peer in all rounds.
+    """All attackers copy the honest update of one peer, the same in all rounds.
 
     The victim's update is farthest along the direction in which the honest updates of the first
     round differ most.
@@ -175,8 +175,8 @@ def _outermost(crowd: OmniscientView) -> int:
     refusal=SEES_NOBODY_IN_TIME,
 )
 def framing(crowd: OmniscientView, *, strength: float) -> Tensor:
-    """All attackers send a vector that is opposite to one honest peer's update, as seen from the
-    honest mean, so that this peer stands out.
+    """All attackers send a vector opposite to one honest peer's update, as seen from the honest
+    mean, so that this peer stands out.
 
     With the victim's update x and the honest mean m, the vector is m - strength (x - m). The victim
     is the honest peer with the update farthest from the mean. It stays the same until it is in
@@ -203,12 +203,12 @@ def frame(crowd: OmniscientView, strength: float) -> Tensor:
 @attack(
     shape="together",
     strength=DRIFT_LENGTH,
-    meaning="length, as a fraction of the median norm of the honest updates",
+    meaning="length, as a fraction of the median honest norm",
     allowed=FRACTION,
 )
 def drift_ip(crowd: OmniscientView, *, strength: float) -> Tensor:
-    """All attackers send the opposite of the running mean of the honest means over the rounds,
-    scaled to the length of a typical honest update or less.
+    """All attackers send the opposite of the running mean of the honest means, no longer than a
+    typical honest update.
 
     Source: the inner-product manipulation of Xie, Koyejo, Gupta 2019, arXiv:1903.03936, coupled
         over time as in Karimireddy, He, Jaggi 2021, arXiv:2012.10333.

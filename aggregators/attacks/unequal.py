@@ -28,9 +28,8 @@ LAST_PART = 0.1
     allowed=FRACTION,
 )
 def spread_match(crowd: OmniscientView, *, strength: float) -> Tensor:
-    """All attackers send the honest mean minus a multiple of it. Among the multiples that are
-    hidden as in ``min_max``, the attack uses the multiple for which the inner product of this
-    rule's result and the mean is smallest.
+    """All attackers send the honest mean minus a multiple of it that is hidden as in ``min_max``:
+    the multiple for which the inner product of this rule's result and the mean is smallest.
 
     The attack evaluates the rule 8 times per round.
     """
@@ -52,13 +51,12 @@ def momentum_push(crowd: OmniscientView, *, strength: float) -> Tensor:
 @attack(
     shape="together",
     strength=1.0,
-    meaning="distance, in standard deviations of each coordinate",
+    meaning="distance, in standard deviations",
     allowed=NOT_NEGATIVE,
 )
 def slow_drift(crowd: OmniscientView, *, strength: float) -> Tensor:
-    """``alie`` in nearly the same direction in every round. The vector differs from the honest mean
-    by ``strength`` honest standard deviations in each coordinate, against the sign of the sum of
-    the honest means so far."""
+    """``alie`` in nearly the same direction in every round. Each coordinate differs from the honest
+    mean by ``strength`` standard deviations, against the sign of the sum of all honest means."""
     total = crowd.memory["total"] = crowd.memory.get("total", 0) + crowd.mean()
     return crowd.all_alike(crowd.mean() - strength * crowd.deviation() * total.sign())
 
@@ -90,7 +88,7 @@ def frame_rare(crowd: OmniscientView, *, strength: float) -> Tensor:
 @attack(shape="together", strength=0.05, meaning="cosine with the honest mean", allowed=FRACTION)
 def inside_radius(crowd: OmniscientView, *, strength: float) -> Tensor:
     """All attackers send a vector with the norm of a typical honest update, nearly at right angles
-    to the honest mean. Its direction is nearly the same in all rounds."""
+    to the honest mean, in nearly the same direction in all rounds."""
     import torch
 
     from .crowd import unit

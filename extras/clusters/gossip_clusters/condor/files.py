@@ -244,7 +244,7 @@ def quoted(words: Sequence[str]) -> str:
     for word in words:
         if "\n" in word or "\r" in word:
             raise ConfigError(
-                f"{word!r} has more than one line, which HTCondor cannot pass on",
+                f"{word!r} has more than one line; HTCondor cannot pass it on",
                 "put it into a file",
             )
     return '"' + " ".join(map(_quoted, words)) + '"'

@@ -76,7 +76,7 @@ def recipes(count: int = 8, seed: int = 0) -> tuple[StartRecipe, ...]:
 def build(make: Make, recipe: StartRecipe) -> nn.Module:
     """Build a model with the weights of ``recipe``.
 
-    With the same torch and kind of processor, the weights are equal bit by bit in all processes.
+    With the same torch version and the same kind of processor, all processes get equal bits.
     The random generators are restored afterwards. Parameters with a single distinct value, such as
     a bias or the weight of a norm, or with fewer than two dimensions are not changed.
 
