@@ -107,8 +107,9 @@ class Rule:
         name: Name for ``--aggregator``.
         translation: Declares F(X + c) = F(X) + c.
         scale: Declares F(aX) = aF(X) for a > 0.
-        robust: True declares that f Byzantine updates move the aggregate by at most a constant
-            times the spread of the honest updates. "bounded" declares at most a constant times the
+        robust: True declares that f Byzantine updates of any size move the aggregate by at most a
+            constant times the spread of the honest updates. "bounded" declares at most a constant
+            times the
             norm of the trusted vectors (honest updates, the judge's gradient), which may be many
             times the spread. False declares nothing.
         discerning: False when the rule treats all updates alike, as the mean does.
@@ -363,9 +364,7 @@ def rule(
             then no evidence against any peer.
         translation: Whether F(X + c) = F(X) + c holds.
         scale: Whether F(aX) = aF(X) holds for a > 0.
-        robust: True if f Byzantine updates of any size move the aggregate by at most a constant
-            times the spread of the honest updates. "bounded" if by at most a constant times the
-            length of the honest updates. By default equal to ``discerning``.
+        robust: As for ``Rule``. By default equal to ``discerning``.
     Raises: AggregationError: The rule was called, and its result is not a finite ``(d,)``.
     """
     kind = CoordinateRule if coordinatewise else Rule

@@ -135,7 +135,7 @@ def topology(
 
     Args:
         name: Name of the topology. By default the function's name.
-        rolling: Whether plans have ``servers``. The plans of a gossip topology have ``pushes``.
+        rolling: As for ``Topology``.
     Raises: BadTopology: A call of the topology returned an invalid plan (see ``check_plan``).
     """
 

@@ -42,12 +42,7 @@ class AttackKind:
         strength: Default strength. None if the attack has none, or derives it from n and f.
         meaning: Meaning of the strength, with its unit. Empty if the attack has no strength.
         wants: Names of the function's parameters.
-        refusal: Reason why a single attacker cannot compute the attack from its own observations,
-            and an alternative. Empty if it can.
-        tries: Whether the attack evaluates the rule.
-        allowed: Allowed range of the strength.
-        idle: ``(n, f) -> bool``, whether the attack has no effect if f of n peers carry it out at
-            the default strength.
+        refusal, tries, allowed, idle: As for ``attack``.
     """
 
     name: str
@@ -97,14 +92,15 @@ def attack(
 
     The shape determines the first parameter of the function, and which parameters may follow:
 
-    - ``alone``: ``(update, *, ...) -> update``, ``(d,)`` to ``(d,)``. The attack of one Byzantine
-      peer without knowledge of other updates. Parameters: ``strength``, ``generator``, ``past``,
-      ``direction``, ``round_id``, ``somebody_locked``.
-    - ``together``: ``(crowd, *, ...) -> (f, d)``. The attack of all Byzantine peers, with knowledge
-      of the honest updates. Parameter: ``strength``.
-    - ``apart``: ``(update, *, ...) -> update``. The attack of one Byzantine peer in a gossip round,
-      with a different update for each receiver. Parameters: ``strength``, ``receiver``,
-      ``theirs``, ``others``, ``neighbours``, ``attackers``.
+    - ``alone``: ``(update, *, ...) -> update``, ``(d,)`` to ``(d,)``, for one Byzantine peer
+    without
+      knowledge of other updates. Parameters: ``strength``, ``generator``, ``past``, ``direction``,
+      ``round_id``, ``somebody_locked``.
+    - ``together``: ``(crowd, *, ...) -> (f, d)``, for all Byzantine peers, with knowledge of the
+      honest updates. Parameter: ``strength``.
+    - ``apart``: ``(update, *, ...) -> update``, for one Byzantine peer in a gossip round, with a
+      different update for each receiver. Parameters: ``strength``, ``receiver``, ``theirs``,
+      ``others``, ``neighbours``, ``attackers``.
 
     Raises: ConfigError: Another attack has that name.
 

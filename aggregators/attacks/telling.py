@@ -153,11 +153,11 @@ class Attack:
             f: Number of Byzantine peers.
             generator: Randomness of this round. By default it follows from the seed and the round.
             rule: ``(n, d) -> (d,)``, with its f bound, for attacks that evaluate it.
-            own: ``(f, d)``, the updates that the Byzantine peers would send if they were honest.
-                By default copies of rows of ``honest``.
+            own: ``(f, d)``, the updates that honest peers would send in place of the Byzantine
+                peers. By default copies of ``honest``.
             round_id: Number of the round, for attacks that replay or wait.
-            locked: Indices of the rows of ``honest`` from peers that are in quarantine, as far as
-                the Byzantine peers have detected it.
+            locked: Rows of ``honest`` from peers in quarantine that the Byzantine peers have
+                detected.
         Returns: ``(f, d)`` in the dtype and on the device of ``honest``.
         Raises: ConfigError: The attack needs ``rule`` and it is None, or the attack works only in
             gossip rounds (``tell``).

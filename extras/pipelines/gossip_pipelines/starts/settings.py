@@ -21,7 +21,7 @@ class StartSearch:
         steps: Number of steps of each trial, at least 10.
         held_out: Number of samples for the measurement of a trial. No trial trains on them.
         extensions: Largest number of extended rungs. If most trials of a rung are not on their
-            plateau, the next rung has all its starts and twice the steps. With 0, the loss after
+            plateau, the next rung has the same starts and twice the steps. With 0, the loss after
             ``steps`` counts.
     """
 
