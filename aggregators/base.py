@@ -109,9 +109,8 @@ class Rule:
         scale: Declares F(aX) = aF(X) for a > 0.
         robust: True declares that f Byzantine updates of any size move the aggregate by at most a
             constant times the spread of the honest updates. "bounded" declares at most a constant
-            times the
-            norm of the trusted vectors (honest updates, the judge's gradient), which may be many
-            times the spread. False declares nothing.
+            times the norm of the trusted vectors (honest updates, the judge's gradient), which may
+            be many times the spread. False declares nothing.
         discerning: False when the rule treats all updates alike, as the mean does.
         needs: Arguments that the rule takes in addition to the updates, such as ``center``.
     """
