@@ -98,9 +98,8 @@ def caf(gram: Gram, *, f: int) -> Decision:
     Tolerates f < n/2; f only determines when to stop. Each iteration sets c_i <- c_i (1 - t_i / max
     t). Here t_i is the squared projection of x_i - mean on the top eigenvector of the covariance
     weighted by c. Iterations continue while the c_i add up to more than n - 2f. The result is the
-    weighted mean of the
-    iteration with the smallest top eigenvalue. Needs inner products. Deterministic: the eigenvector
-    is exact, not one power step from a random start.
+    weighted mean of the iteration with the smallest top eigenvalue. Needs inner products.
+    Deterministic: the eigenvector is exact, not one power step from a random start.
 
     Args:
         gram: Inner products of the updates.

@@ -21,7 +21,7 @@ class Cut:
     """Boundaries of the stages, and the time of a step with them.
 
     Attributes:
-        bounds: S + 1 numbers of layers. Stage s has the layers from ``bounds[s]`` to
+        bounds: S + 1 indices of layers. Stage s has the layers from ``bounds[s]`` to
             ``bounds[s + 1] - 1``.
         fill_s: Time of one micro-batch through all stages.
         hold_s: Additional time of the other micro-batches at the slowest stage or link.

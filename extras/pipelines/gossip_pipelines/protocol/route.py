@@ -5,9 +5,9 @@ Weighted rendezvous hashing orders the members of a stage for each micro-batch. 
 depends on its weight and on a pseudorandom number from (seed, round, micro-batch, stage, id of the
 member). The member with the largest score is first. Source: Thaler, Ravishankar 1998; with weights:
 Schindelhauer, Schomaker 2005 (weight divided by the negative logarithm of the number). If there are
-few micro-batches, chance could assign most of
-them to one member, for which all others would wait. Therefore the first choices are assigned in
-proportion to the weights. If a member is lost, only its own micro-batches move.
+few micro-batches, chance could assign most of them to one member, for which all others would wait.
+Therefore the first choices are assigned in proportion to the weights. If a member is lost, only its
+own micro-batches move.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ class Boundary:
             raise ConfigError(
                 f"the output of a stage has shape {tuple(tensor.shape)}; with the samples of "
                 f"peer.pipeline it had {self.shape}",
-                "the samples of a step must have the shape of those samples",
+                "the samples of a step must have the same shape as those of peer.pipeline",
             )
         fd = allocate(self.nbytes)
         memory = torch.frombuffer(map_bytes(fd, self.nbytes), dtype=self.sent)
