@@ -1,5 +1,5 @@
-"""Settings of a run, the same on every peer. They come from flags, the environment, a file and
-defaults, in this order.
+"""Settings of a run, the same on every peer. A value comes from a flag, else from the environment,
+else from a file, else from the defaults.
 
 The launcher resolves them once (``resolve``). It writes ``config.toml`` for users and a JSON file
 for its peers, which read only that file (``RunConfig.load``).
@@ -44,24 +44,26 @@ from gossip.topologies import load as load_topology, read_weights, with_option, 
 from gossip.transport import is_loopback, is_one_host
 from gossip.vectors import load_encoding
 
-PEERS_MAX = 1024  # maximum of a list in a message
+PEERS_MAX = 1024  # maximum length of a list in a message
 RESTARTS_MAX = 1_000_000
 NEVER = -1.0  # a trust score is never below this
 OWN_SHARE = 0.5
-"""Weight of a peer's own parameters of a fragment when a result is applied a round later. With 0
-the steps in between are lost (Douillard et al. 2025, arXiv:2501.18512)."""
+"""Weight of a peer's own parameters of a fragment if the result is applied one round later. With
+weight 0, the steps that the peer has made since that round are lost (Douillard et al. 2025,
+arXiv:2501.18512)."""
 JUDGED = "judged_clipping"
-"""Default rule of a run with a reference."""
+"""Default rule if ``reference_samples`` is set."""
 WITH_REFERENCE = "reference_samples are given, and no aggregator"
-"""Source of ``JUDGED``."""
+"""Text in ``Resolved.sources`` if the rule is ``JUDGED`` by default."""
 WITH_PLAN = "a plan is given, and no aggregator"
-"""Source of the rule ``mean`` in a pipeline, with which a step equals that of one process."""
+"""Text in ``Resolved.sources`` for a pipeline's default rule. The rule is ``mean``, because a step
+then equals the step of a single process."""
 ROBUST = "spectral_clipping", "suspicion"
-"""Default rules of a run with an f: the first in rolling rounds if f is at most a quarter of the
-peers, the second otherwise (docs/protection.md)."""
+"""Default rules if ``f`` is set. The first is used in rolling rounds if f is at most a quarter of
+the peers, the second otherwise (docs/protection.md)."""
 WITH_F = "f is given, and no aggregator"
 WITHOUT_SERVERS = "the topology has no servers, and no aggregator is given"
-"""Sources of ``ROBUST``."""
+"""Texts in ``Resolved.sources`` if the rule is one of ``ROBUST`` by default."""
 NOT_OPTIONS = (
     "peer",
     "incarnation",
@@ -86,11 +88,12 @@ Seconds = Annotated[float, Field(gt=0, le=86400 * 30)]
 
 
 class StageConfig(BaseModel):
-    """A stage: layers ``layers[0]`` to ``layers[1]``, both included, on these peers.
+    """A stage of a pipeline: ``peers`` hold the layers ``layers[0]`` to ``layers[1]``, both
+    included.
 
     Attributes:
-        pass_s: Predicted time of each peer for a micro-batch, forward and backward; empty without a
-            prediction.
+        pass_s: Predicted time that each of ``peers`` needs for the forward and backward pass of a
+            micro-batch; empty without a prediction.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -101,24 +104,24 @@ class StageConfig(BaseModel):
 
 
 LostStage: TypeAlias = Literal["checkpoint", "neighbours", "fresh", "stop"]
-"""Origin of the state of a stage that has lost all its peers: its newest checkpoint, the layers of
-the stages beside it, or the script's initial weights. If one is missing, the next one is used. With
-``stop`` the run ends."""
+"""State with which a stage is rebuilt after the loss of all its peers: its newest checkpoint, the
+layers of the neighbouring stages, or the script's initial weights. If a source is missing, the next
+one is used. With ``stop`` the run ends."""
 
 
 Activations = Literal["exact", "bf16"]
 
 
 class PipelineConfig(BaseModel):
-    """Plan of a pipeline; peers are identified by their numbers.
+    """Plan of a pipeline. Peers are identified by number.
 
     Attributes:
         model: Digest of the model's layers, by ``gossip_pipelines.planning.model_of``.
         micro_batches: Number of micro-batches of a step.
         samples: Number of samples of a micro-batch.
-        names: Names of the peers in the plan, by their numbers.
-        activations: Encoding of the activations that a stage sends, and of their gradients: "exact"
-            or "bf16".
+        names: Name of each peer in the plan, in order of the peers' numbers.
+        activations: Encoding of activations and of their gradients between stages: "exact" or
+            "bf16".
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -424,14 +427,15 @@ class RunConfig(BaseModel):
 
     @property
     def keyed(self) -> bool:
-        """Whether peers have keys. By default this depends on the address that they listen on."""
+        """Whether peers have keys. By default they have keys unless they listen on a loopback
+        address or ``insecure`` is set."""
         if self.keys is not None:
             return self.keys
         return not (self.insecure or is_loopback(self.host.strip("[]")))
 
     @property
     def is_rolling(self) -> bool:
-        """Whether rounds have a server. Its commit decides the result."""
+        """Whether each round has a server, whose commit decides the round's result."""
         return load_topology(self.topology).rolling
 
     @property
@@ -441,14 +445,14 @@ class RunConfig(BaseModel):
 
     @property
     def effective_slices(self) -> Slices:
-        """``slices``; "equal" if the speed must not count or is unknown. The duration of local
-        steps is unknown if they run beside a round."""
+        """``slices``, but "equal" if results must not depend on the speed of peers, or if it is
+        unknown. It is unknown if local steps overlap with a round."""
         beside = self.overlap > 0 and self.has_local_steps
         return "equal" if self.deterministic or beside else self.slices
 
     @property
     def shortens_rounds(self) -> bool:
-        """Whether a slow peer ends a round after fewer local steps."""
+        """Whether a slow peer makes fewer local steps in a round."""
         return self.has_local_steps and self.effective_slices == "speed"
 
     @property
@@ -459,8 +463,9 @@ class RunConfig(BaseModel):
 
     @property
     def own_share(self) -> float | None:
-        """Weight of a peer's own parameters in the round's fragment. 0 if the round is applied
-        before the peer continues. None if a round exchanges all parameters."""
+        """Weight of a peer's own parameters when the round's fragment is applied. The weight is 0
+        if the peer waits for the result before it continues. It is None if a round exchanges all
+        parameters."""
         if self.fragments == 1:
             return None
         return OWN_SHARE if self.overlap else 0.0
@@ -496,7 +501,7 @@ class RunConfig(BaseModel):
 
     @property
     def weighted_topology(self) -> str:
-        """Spec of the topology, with the weights of servers in it."""
+        """Spec of the topology, including ``server_weights``."""
         return (
             with_option(self.topology, "weights", self.server_weights)
             if self.server_weights
@@ -512,7 +517,7 @@ class RunConfig(BaseModel):
         """Return the settings of the core. The config must be resolved."""
         assert self.run, "a config has its run id once it is resolved"
         assert self.f is not None, "a config has its f once it is resolved"
-        patient = {"grace_floor_s": self.round_timeout_s}  # late peers count
+        patient = {"grace_floor_s": self.round_timeout_s}  # a round must wait for late peers
         rounds = patient if self.deterministic else {}
         trust = {} if self.trust else {"quarantine_below": NEVER}
         plan = self.pipeline
@@ -532,22 +537,23 @@ class RunConfig(BaseModel):
         )
 
     def _fill(self, kind: type[Settings], **others: Any) -> Settings:
-        """Return settings of the core. Their fields have the values of the run's options, or of
-        ``others``."""
+        """Return settings of the core. A field has the value in ``others``, if any, else the value
+        of the option of the same name."""
         known = {
             each.name: getattr(self, each.name) for each in fields(kind) if each.name in OPTIONS
         }
         return kind(**(known | others))
 
     def dump(self, path: Path | str) -> None:
-        """Write the JSON file that peers read, completely or not at all."""
+        """Write the JSON file that peers read. A crash cannot leave a partial file."""
         scratch = Path(f"{path}.new")
         scratch.write_text(self.model_dump_json(indent=1) + "\n", "utf-8")
         scratch.replace(path)
 
     @classmethod
     def load(cls, path: Path | str, data: bytes | None = None) -> RunConfig:
-        """Read the file of ``dump``. ``data``: bytes of the file, if the caller has read it.
+        """Read the file that ``dump`` has written. ``data``: bytes of the file, if the caller has
+        already read it.
 
         Raises: ConfigError: The file cannot be read, or has an invalid value.
         """
@@ -584,20 +590,20 @@ OPTIONS: tuple[str, ...] = tuple(RunConfig.model_fields)
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """A config, and the source of each value: ``flag``, ``GOSSIP_X``, a file's path, ``default`` or
-    a reason."""
+    """A config, and the source of each value: ``flag``, ``GOSSIP_X``, a file's path, ``default``,
+    or the setting that implies the value."""
 
     config: RunConfig
     sources: Mapping[str, str]
 
     @property
     def rule_named(self) -> bool:
-        """Whether the rule was named, and does not follow from other options."""
+        """Whether the user named the rule, so that it does not follow from other options."""
         implied = "default", WITH_REFERENCE, WITH_PLAN, WITH_F, WITHOUT_SERVERS
         return self.sources["aggregator"] not in implied
 
     def with_values(self, source: str, **values: Any) -> Resolved:
-        """Return the config with some values replaced, validated again."""
+        """Return a copy with some values replaced. The result is validated."""
         sources = {**self.sources, **dict.fromkeys(values, source)}
         return Resolved(_validated({**self.config.model_dump(), **values}, sources), sources)
 
@@ -607,7 +613,7 @@ class Resolved:
         rows = []
         for key, value in self.config.model_dump().items():
             if key == "run":
-                rows.append(f"# run {value}")  # the id of the next run is another
+                rows.append(f"# run {value}")  # a comment, because the next run gets another id
             elif value is None:
                 rows.append(f"# {key} is not set  # {RunConfig.model_fields[key].description}")
             else:
@@ -620,8 +626,9 @@ def resolve(
     file: Path | str | None = None,
     defaults: Mapping[str, Any] | None = None,
 ) -> Resolved:
-    """Resolve the settings: flag over ``GOSSIP_*`` variable over file over default. Checks that
-    need torch or the machine are in other modules.
+    """Resolve the settings. A flag has precedence over a ``GOSSIP_*`` variable, which has
+    precedence over the file and the defaults. Checks that need torch or the machine are in other
+    modules.
 
     Args:
         flags: Option -> value; None if not given.
@@ -644,8 +651,8 @@ def resolve(
 
 
 def _implied(resolved: Resolved) -> Resolved:
-    """Return the settings, with defaults that other settings imply. Raises: ConfigError: An
-    explicitly set option contradicts them."""
+    """Return the settings, with defaults that follow from other settings. Raises: ConfigError: An
+    option was set to a value that contradicts such a default."""
     resolved = _with_judge(resolved)
     if resolved.sources["aggregator"] == "default":
         resolved = _with_rule(resolved)
@@ -662,8 +669,8 @@ def _implied(resolved: Resolved) -> Resolved:
 
 
 def _with_rule(resolved: Resolved) -> Resolved:
-    """Return the settings with the default rule for the faults to tolerate: corruption, or f
-    adversaries."""
+    """Return the settings with the default rule for the expected faults: f Byzantine peers if ``f``
+    is set, otherwise only corrupt updates."""
     config, sources = resolved.config, resolved.sources
     if config.pipeline is not None:
         return resolved.with_values(WITH_PLAN, aggregator="mean")
@@ -692,9 +699,9 @@ def _with_judge(resolved: Resolved) -> Resolved:
 
 
 def _outside(file: Path | str | None) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the settings of the file and of the environment, with checked names and unchecked
-    values."""
-    # A local import: it takes 0.3 s, and only launchers need it.
+    """Return the settings of the file and of the environment. Their names are checked, their values
+    are not."""
+    # Imported here, because the import takes 0.3 s and only launchers need it.
     from pydantic_settings import BaseSettings, EnvSettingsSource, TomlConfigSettingsSource
 
     fields: dict[str, Any] = {
@@ -704,7 +711,7 @@ def _outside(file: Path | str | None) -> tuple[dict[str, Any], dict[str, Any]]:
 
     class Environment(EnvSettingsSource):
         def decode_complex_value(self, field_name: str, field: Any, value: Any) -> Any:
-            return value  # a list is written as words, not as JSON
+            return value  # a list is written as words separated by spaces, not as JSON
 
     from_file: dict[str, Any] = {}
     if file is not None:

@@ -49,7 +49,7 @@ class ConfigError(GossipError, ValueError):
     exit_code = 2
 
     def __init__(self, message: str, hint: str | None = None) -> None:
-        super().__init__(message, hint)  # args mirror the signature: errors cross processes
+        super().__init__(message, hint)  # args mirror the signature: errors get pickled
         self.message, self._hint = message, hint
 
     def __str__(self) -> str:
@@ -68,7 +68,8 @@ def suggest_name(given: str, known: Iterable[str], cutoff: float = 0.6) -> str:
 
 
 def list_nearest(given: str, known: Collection[str], most: int = 5) -> str:
-    """List the names that are most similar to the given one; all names if there are few."""
+    """List the known names, most similar first, for a hint. Of many names, only the ``most``
+    similar are listed."""
     most = len(known) if len(known) <= 2 * most else most
     near = difflib.get_close_matches(given, known, n=max(1, most), cutoff=0.0)
     more = f" and {len(known) - len(near)} more" if len(known) > len(near) else ""
@@ -76,12 +77,12 @@ def list_nearest(given: str, known: Collection[str], most: int = 5) -> str:
 
 
 class TrainingWarning(UserWarning):
-    """The script probably trains something other than it seems to. ``gossip explain`` and the
-    report name these warnings."""
+    """A warning: the script probably does not train what its author intends. ``gossip explain`` and
+    the report list these warnings."""
 
 
 class UnknownName(ConfigError):
-    """An unknown name; the nearest known one is suggested."""
+    """An unknown name. The message suggests the most similar known name."""
 
     def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
         self.kind, self.name, self.known = kind, name, tuple(sorted(known))
@@ -171,8 +172,8 @@ class OutOfMemory(LocalError):
 
 
 class SpawnFailed(LocalError):
-    """A run that ``gossip.spawn`` started has failed. ``code``: its exit code. ``folder``: the
-    run's folder. The output of the run has the reason."""
+    """A run that ``gossip.spawn`` started has failed. ``code``: exit code of the run. ``folder``:
+    the run's folder. The output of the run has the reason."""
 
     def __init__(self, code: int, folder: str) -> None:
         super().__init__(code, folder)
@@ -187,7 +188,7 @@ class SpawnFailed(LocalError):
 
 
 class AddressInUse(LocalError):
-    """Another process listens on the port. ``holder`` describes it, as far as is known."""
+    """Another process listens on the port. ``holder`` describes that process, if it is known."""
 
     exit_code = 2
 
@@ -230,7 +231,8 @@ class Refused(RemoteError):
 
 
 class ModelDiffers(Refused):
-    """The swarm trains another model. The message has a line about each."""
+    """The swarm trains another model. The message shows where the two models differ: a line for the
+    swarm's model and a line for the local one."""
 
     def __init__(self, swarm: str, here: str) -> None:
         super().__init__(
@@ -269,8 +271,8 @@ class NeverStarted(SwarmError):
 
 
 class StateLost(SwarmError):
-    """The run had rounds, and no peer is left that has their state. This peer could only start from
-    the beginning."""
+    """The run had completed rounds, but no running peer has the state after them. This peer could
+    only start from the beginning."""
 
     exit_code = 7
 
@@ -287,8 +289,8 @@ class StateLost(SwarmError):
 
 
 class ReplicasDiverged(SwarmError):
-    """Replicas differ again after a state transfer made them equal, although no round was
-    missed."""
+    """A replica differs from the others again, although a state transfer had made them equal and
+    the replica has missed no round since."""
 
     exit_code = 9
 
@@ -309,7 +311,8 @@ class ReplicasDiverged(SwarmError):
 
 
 class NobodyAnswers(SwarmError):
-    """No join server of the run answers. ``tried``: a line for each address with its answer."""
+    """No join server of the run replied. ``tried``: a line for each address that was tried, with
+    the result."""
 
     exit_code = 4
 

@@ -19,22 +19,21 @@ if TYPE_CHECKING:
 def python_command(*words: str, python: str = sys.executable) -> list[str]:
     """Return the command of a Python process that imports nothing from the working directory.
 
-    Only the user's script is started without it (``script_command``).
+    Only the user's script may import from there (``script_command``).
     """
     return [python, "-P", *words]
 
 
 @contextmanager
 def spawn_context() -> Iterator[SpawnContext]:
-    """Yield a context of multiprocessing with processes that import nothing from the working
-    directory.
+    """Yield a context of multiprocessing. Its processes import nothing from the working directory.
 
-    Processes and their primitives must be made inside of the block.
+    Processes, queues and locks must be created inside the ``with`` block.
     """
     from multiprocessing import get_context
 
     before = os.environ.get("PYTHONSAFEPATH")
-    os.environ["PYTHONSAFEPATH"] = "1"  # multiprocessing passes -P on only if it was given
+    os.environ["PYTHONSAFEPATH"] = "1"  # multiprocessing passes on only a -P that is set
     try:
         yield get_context("spawn")
     finally:
@@ -46,15 +45,15 @@ def spawn_context() -> Iterator[SpawnContext]:
 
 @contextmanager
 def importing_users_modules() -> Iterator[None]:
-    """Also find modules of the working directory, in the block.
+    """Let imports in the ``with`` block find modules of the working directory, too.
 
-    They come last, so they hide neither modules of Python nor installed ones.
+    The directory is searched last, so its modules hide neither Python's own nor installed modules.
     """
     folder = os.getcwd()
     sys.path.append(folder)
     try:
         yield
     finally:
-        # An import may have changed the list. Without the folder it is as it should be.
+        # An import may have changed the list, so its last entry need not be the folder.
         if folder in sys.path:
             del sys.path[len(sys.path) - 1 - sys.path[::-1].index(folder)]

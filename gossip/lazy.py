@@ -1,4 +1,4 @@
-"""Packages that import a module when a name of it is first used.
+"""Packages that import a submodule only when one of its names is first used.
 
 The ``if TYPE_CHECKING:`` block of the package lists its names, for type checkers and for
 :func:`lazy`.
@@ -17,7 +17,7 @@ from typing import Any
 
 @cache
 def _homes(package: str) -> dict[str, str]:
-    """Return the public names of a package -> the modules below it that define them."""
+    """Return the submodule that defines each public name of a package; the key is the name."""
     spec = find_spec(package)
     loader = spec.loader if spec else None
     source = loader.get_source(package) if isinstance(loader, InspectLoader) else None
@@ -34,7 +34,8 @@ def _homes(package: str) -> dict[str, str]:
 
 
 def lazy(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Return ``__getattr__`` and ``__dir__`` of a package, read from its ``if TYPE_CHECKING:``."""
+    """Return ``__getattr__`` and ``__dir__`` for a package whose names are in its ``if
+    TYPE_CHECKING:`` block."""
 
     def load(name: str) -> Any:
         if (home := _homes(package).get(name)) is None:

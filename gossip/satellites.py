@@ -1,5 +1,5 @@
-"""Functions and classes of our other packages. The runtime finds them by name and never imports
-them."""
+"""Functions and classes of our other packages. The runtime has no import statement for these
+packages: it finds their functions as entry points."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ PACKAGES = {
     "plan_options": "gossip-pipelines",
     "search_start": "gossip-pipelines",
 }
-"""Names of the functions -> the packages that register them as entry points of ``GROUP``."""
+"""Package that registers each function or class as an entry point of ``GROUP``; the key is its
+name."""
 
 
 WHOLE = "install it again, in the version of gossip-train"
@@ -25,8 +26,8 @@ def find_function(name: str, feature: str) -> Any:
     """Return the function or class that one of our packages registers under ``name``.
 
     Args:
-        feature: The name of the request, for the error.
-    Raises: ConfigError: The package is not installed, or broken.
+        feature: What the user asked for, for the error message.
+    Raises: ConfigError: The package is not installed, or its import fails.
     """
     package = PACKAGES[name]
     for entry in entry_points(group=GROUP, name=name):

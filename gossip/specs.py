@@ -1,5 +1,5 @@
-"""Texts that name things and set their options: ``name:key=value,key=value``,
-``file.py:function``, ``package.module:function``."""
+"""Specs: texts that name a rule, a topology or another plug-in and set its options:
+``name:key=value,key=value``, ``file.py:function``, ``package.module:function``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .errors import ConfigError, UnknownName
 from .interpreter import importing_users_modules
 
 FILE_PREFIX = "_gossip_file_"
-"""Start of the names of modules that ``load_file`` makes."""
+"""Prefix of the names of modules that ``_load_file`` creates."""
 _SWITCH = {"true": True, "yes": True, "false": False, "no": False}
 _READERS: dict[Any, tuple[str, Callable[[str], Any]]] = {
     types.NoneType: ("none", {"none": None, "null": None}.__getitem__),
@@ -29,21 +29,22 @@ _READERS: dict[Any, tuple[str, Callable[[str], Any]]] = {
     float: ("a number", float),
     str: ("a text", str),
 }
-"""Type of an option -> its description, and the function that reads it from a text in lower case
-(``str``: any text). They are tried in this order."""
+"""For each type of an option: its description, and the function that parses a lower-case text. The
+function for ``str`` gets the text unchanged. The types are tried in this order."""
 
 
 def split_options(
     owner: str, items: Iterable[str], known: Collection[str], first: str = ""
 ) -> dict[str, str]:
-    """Return the text of each option, by its name. A hyphen in a name is an underscore.
+    """Return the text of each option; the key is its name. Hyphens in names become underscores.
 
     Args:
-        owner: Thing that has the options, for error messages.
+        owner: Rule, topology or other owner of the options, for error messages.
         items: Texts ``key=value``; empty ones are ignored.
         known: Names of the options.
         first: Option that the first text may set without a name.
-    Raises: UnknownName: There is no such option. ConfigError: An option has no value, or two.
+    Raises: UnknownName: An option is not in ``known``. ConfigError: An option has no value, or is
+        set twice.
     """
     found: dict[str, str] = {}
     for item in filter(None, map(str.strip, items)):
@@ -64,25 +65,26 @@ def split_options(
 def option_types(
     function: Callable[..., Any], parameters: Mapping[str, inspect.Parameter]
 ) -> dict[str, Any]:
-    """Return the type of each parameter: its annotation, or else the type of its default; None if
-    it has neither."""
+    """Return the type of each parameter: its annotation, or else the type of its default, or None
+    if the parameter has neither."""
     space, found = getattr(function, "__globals__", {}), dict[str, Any]()
     for name, each in parameters.items():
         given = types.SimpleNamespace(__annotations__={name: each.annotation})
         found[name] = None if each.default in (None, each.empty) else type(each.default)
         if each.annotation is not each.empty:
-            # Other parameters may have annotations that exist only for type checkers.
+            # Resolve each annotation alone: other parameters may have annotations that only type
+            # checkers can resolve.
             with suppress(NameError, TypeError, AttributeError):
                 found[name] = typing.get_type_hints(given, space)[name]
     return found
 
 
 def read_value(owner: str, key: str, text: str, kind: Any) -> Any:
-    """Return the value of an option in its type (``option_types``), or if that is None, in the type
-    that the text suggests.
+    """Return the value of an option, converted to ``kind``, a type from ``option_types``. If
+    ``kind`` is None, the text decides the type.
 
-    Raises: UnknownName: It is none of the values of a ``Literal``. ConfigError: It has another
-        type, or a type that no text can express.
+    Raises: UnknownName: ``kind`` is a ``Literal`` without this value. ConfigError: The text does
+        not fit the type, or no text can express a value of this type.
     """
     unites = typing.get_origin(kind) in (typing.Union, types.UnionType)
     members = typing.get_args(kind) if unites else _READERS if kind is None else (kind,)
@@ -109,13 +111,16 @@ def read_value(owner: str, key: str, text: str, kind: Any) -> Any:
 def load_named(
     place: str, function: str, kind: str, fits: Callable[[Any], bool], *, anew: bool = False
 ) -> Any:
-    """Return the object of ``place:function``. A hyphen in its name may be an underscore.
+    """Return the object that ``place:function`` names. Underscores of the object's name may be
+    written as hyphens.
 
     Args:
         place: A file, or the name of a module.
-        kind: Kind of the object, for error messages: ``rule``.
-        fits: Whether an object may be of this kind, to suggest names.
-        anew: Whether to run a file again, so that nothing is left of an earlier use.
+        kind: Kind of the object, for error messages, such as ``rule``.
+        fits: Whether an object may be of this kind. The error message suggests the names of these
+            objects.
+        anew: Whether to run a file again, so that state of its module is not shared with an earlier
+            use.
     Raises: UnknownName: The module has no such object. ConfigError: There is no such file or
         module, or it raises.
     """
@@ -134,8 +139,8 @@ def load_named(
 
 
 def load_module(place: str, function: str, anew: bool = False) -> ModuleType:
-    """Return the module of ``place:function``. Raises: ConfigError: There is no such file or
-    module, or it raises."""
+    """Return the module that ``place`` names. ``function`` is used in error messages only. Raises:
+    ConfigError: There is no such file or module, or it raises."""
     if place.endswith(".py") or "/" in place:
         return _load_file(place, function, anew)
     try:
@@ -158,7 +163,8 @@ def _load_file(place: str, function: str, anew: bool) -> ModuleType:
             if near
             else "the path is relative to the working directory",
         )
-    # The file may be called aggregators.py, or like an installed package. A changed file is another
+    # The module's name has a digest, because the file may have the name of an installed package,
+    # such as aggregators.py. The digest covers the content, so a changed file is loaded as a new
     # module.
     try:
         content = path.read_bytes()
@@ -175,7 +181,7 @@ def _load_file(place: str, function: str, anew: bool) -> ModuleType:
     sys.modules[name] = module  # dataclasses and type hints of the file look it up there
     try:
         module_spec.loader.exec_module(module)
-    except BaseException as error:  # half a module must not stay after Ctrl-C
+    except BaseException as error:  # also after Ctrl-C: a half-loaded module must not stay
         del sys.modules[name]
         if not isinstance(error, Exception):
             raise
