@@ -1,6 +1,6 @@
-"""Tracks the batches of a round that the user's loop has received, and whether a step may follow.
+"""Tracks which batches of a round the user's loop has received, and whether it may step now.
 
-One step follows one batch or several.
+One step follows one batch, or a fixed number of batches.
 """
 
 from __future__ import annotations
@@ -35,12 +35,13 @@ def length_of(ranges: Ranges) -> int:
 
 
 def pieces_of(ranges: Ranges, pieces: int, least: int = 1) -> list[Ranges]:
-    """Cut a round's slice into ``pieces`` batches, so that a loop that counts batches stays in step
-    with the rounds.
+    """Cut a round's slice into ``pieces`` batches. The number of batches is the same in every
+    round, so a loop may count batches.
 
-    The sizes differ by at most one, because a loop weights the mean of each batch equally. If a
-    batch would have fewer than ``least`` samples, each batch is the whole slice, repeated as
-    needed. The mean of their means is the mean over the slice, and each sample counts as used once.
+    Batch sizes differ by at most one, because a loop gives the mean of each batch the same weight.
+    If a batch would have fewer than ``least`` samples, each batch is the whole slice, repeated as
+    often as needed. The mean over these batches is the mean over the slice, and each sample counts
+    as used once.
     """
     total = length_of(ranges)
     if total < pieces * least:
@@ -69,7 +70,7 @@ class BatchTracker:
         expected: Number of batches before each step; 0 if there is no loader.
         least: Minimum number of samples in a batch. BatchNorm cannot train on one sample.
         has_statistics: Whether BatchNorm in training mode has running statistics.
-        reading: Round of the current batches, perhaps a predicted one.
+        reading: Round that the current batches were read for. The round may have been predicted.
         is_outdated: Whether the current batches do not belong to the next round.
     """
 
@@ -77,12 +78,12 @@ class BatchTracker:
         self.expected, self.least, self.has_statistics = 0, 1, False
         self.reading: StartRoundCommand | None = None
         self.is_outdated = False
-        # cumulative number of samples after each batch of the round; None if there is no current
-        # batch
+        # Cumulative number of samples after each received batch of the round; None if there is no
+        # current batch.
         self._upto: list[int] | None = None
         self._accumulating = self._kept = False
         self._looked_at = False
-        self._pass, self._handed_out = 1, 0  # number of the pass over a loader, batches in it
+        self._pass, self._handed_out = 1, 0  # pass over the loader, and batches in it
         self._has_stepped = self._evaluates = False  # in this pass
         self._steps_training = True  # the model's mode at the last step
         self._witness: Tensor | None = None
@@ -91,8 +92,8 @@ class BatchTracker:
         self._order = FetchOrder()
 
     def prepare(self, model: torch.nn.Module, witness: Tensor) -> None:
-        """Attach the model. The gradient of the parameter ``witness`` shows that a loss was
-        propagated."""
+        """Attach the model. A change of the gradient of ``witness``, a parameter, shows that there
+        was a backward pass."""
         self._order.model = model
         norms = [module for module in model.modules() if isinstance(module, _BatchNorm)]
         self.least = 2 if norms else 1
@@ -100,9 +101,8 @@ class BatchTracker:
         self._witness = witness
 
     def hand_out(self, samples: int, batch: int = 0, content: object = None) -> None:
-        """Record that the loop receives the round's batch number ``batch``. ``samples``: number of
-        samples in a step after it, those of the round's earlier batches included; 0 if the batch
-        does not count."""
+        """Record that the loop receives batch number ``batch`` of the round. ``samples``: number of
+        samples of the round's batches up to this one; 0 if they do not count."""
         self._order.hand_out(content)
         self._handed_out += 1
         self._upto = [*(self._upto or [])[:batch], samples]
@@ -133,13 +133,15 @@ class BatchTracker:
     def note_collective(
         self, before: StartRoundCommand | None, after: StartRoundCommand | None
     ) -> None:
-        """Record that the round ``before`` became a collective operation, and ``after`` follows."""
+        """Record that the round ``before`` was used for a collective operation, and that ``after``
+        is the next round."""
         if before is not None and after is not None and self.unused:
             self.is_outdated |= (before.epoch, before.ranges) != (after.epoch, after.ranges)
 
     def end_round(self, steps: int) -> int:
-        """Return the number of samples of the ``steps`` of the round; 0 if they are now assigned to
-        other peers. Without a loader each step counts as one sample."""
+        """End the round and return the number of samples of its ``steps`` steps, or 0 if the
+        samples are now assigned to other peers. Without a loader, each step counts as one
+        sample."""
         if not self.expected:
             return steps
         samples = self._upto[-1] if self._upto else 0
@@ -148,13 +150,14 @@ class BatchTracker:
         return 0 if outdated else samples
 
     def skip(self, steps: int) -> None:
-        """Record that a step changed nothing, so that the batches after the first ``steps`` steps
-        are read again."""
+        """Record that a step changed nothing. Batches after the first ``steps`` steps are then
+        yielded again."""
         if self._upto is not None:
             del self._upto[self.expected * steps :]
 
     def check_batches(self, steps: int) -> None:
-        """Raise ConfigError if step number ``steps`` of a round, counted from 1, is too early."""
+        """Raise ConfigError if the loop has received too few batches for the ``steps``-th step of
+        the round."""
         if not self.expected:
             return
         self._has_stepped, self._steps_training = True, self._order.is_training
@@ -178,23 +181,24 @@ class BatchTracker:
 
     @property
     def next_batch(self) -> int | None:
-        """Number of the next batch of the round; None if a step has followed the last one."""
+        """Number of the next batch of the round; None if the round's last step was made."""
         return None if self._upto is None else len(self._upto)
 
     @property
     def unused(self) -> bool:
-        """Whether the loop received a batch without a step after it."""
+        """Whether the loop has received a batch and has not stepped since."""
         return self._upto is not None
 
     def resume_pass(self, number: int) -> int:
-        """Continue the pass ``number`` over the loader, or begin a new one (0), and return its
-        number. Another number ends the previous pass.
+        """Continue the pass ``number`` over the loader and return its number. If ``number`` is not
+        the current pass, end the current pass and begin a new one; 0 always begins a new pass.
 
         Raises: ConfigError: The previous pass was an evaluation.
         """
         if number != self._pass:
             if self.unused and self._handed_out == 1:
-                # the loop receives that batch again, once
+                # The loop has only looked at one batch. It receives that batch again, but only
+                # once.
                 if not self._looked_at and self._gradient() == self._before:
                     self.drop()
                     self._looked_at = True
@@ -205,7 +209,7 @@ class BatchTracker:
         return self._pass
 
     def end_pass(self) -> None:
-        """End the pass. Raises ConfigError: The batch was an evaluation."""
+        """End the pass. Raises ConfigError: The pass was an evaluation."""
         if self._handed_out:
             self._check_pass()
         self._handed_out = 0
@@ -227,12 +231,12 @@ class BatchTracker:
         warnings.warn(f"{what}. {hint}", TrainingWarning, stacklevel=4)
 
     def drop_unused(self) -> None:
-        """Drop the batches of a round without a step. Raises ConfigError if the loop has kept their
-        gradients in ``no_sync``."""
+        """Drop the batches of a round in which the loop did not step. Raises ConfigError if the
+        loop has accumulated their gradients in ``no_sync``, or if the pass is an evaluation."""
         if not self.unused:
             return
-        # A training loop may skip damaged samples, so a batch without a step need not be an
-        # evaluation.
+        # A batch without a step need not be an evaluation: a training loop may skip damaged
+        # samples.
         trains = torch.is_grad_enabled() and self._order.is_training >= self._steps_training
         self._evaluates |= not trains and self._gradient() == self._before
         if self._evaluates and self._handed_out > self.expected:
@@ -267,23 +271,24 @@ class BatchTracker:
 class FetchOrder:
     """Detector of loops that fetch a batch before the step on the previous one.
 
-    A loop that skips a batch without a step (``continue``) requests batches like a loop that
-    prefetches. If the loop prefetches, its gradients would be attributed to the samples of the next
-    batch. So the first step after a skipped batch needs evidence that the model received the
-    current batch. Once a step has directly followed its own batch, the loop is known to fetch in
-    order.
+    A loop that prefetches requests two batches in a row, like a loop that skips a batch
+    (``continue``). In a loop that prefetches, gradients would be attributed to the samples of the
+    next batch. So the first step after a skipped batch needs evidence that the model has received
+    the current batch, not the skipped one. After one step on exactly the batches that the loop has
+    received, the loop is known to fetch in order.
     """
 
     def __init__(self) -> None:
         self.model: torch.nn.Module | None = None
         self._in_order = False
-        self._content: object = None  # content of the current batch, until the order is known
+        self._content: object = None  # current batch, until the order is known
         self._passed_over: object = None
-        self._hooks: list[Any] = []  # hook while evidence is needed
+        self._hooks: list[Any] = []  # hooks of the model while evidence is needed
 
     @property
     def is_training(self) -> bool:
-        """Whether all modules that the loop calls are in training mode."""
+        """Whether the model is in training mode. For a container: all modules that the loop
+        calls."""
         return self.model is None or all(each.training for each in _called_modules(self.model))
 
     def hand_out(self, content: object) -> None:
@@ -293,7 +298,7 @@ class FetchOrder:
     def pass_over(self) -> None:
         """Record that the loop requests a batch without a step on the current one."""
         if self._in_order or self.model is None or self._content is None:
-            return  # None is a damaged sample, which has no gradient
+            return  # a damaged batch (None) has no gradient
         self._passed_over = self._content
         if not self._hooks:
             self._hooks = [
@@ -315,7 +320,7 @@ class FetchOrder:
     def _compare(self, _: torch.nn.Module, args: Any, kwargs: Any) -> None:
         given = list(leaves((args, kwargs)))
         passed_over, in_hand = list(leaves(self._passed_over)), list(leaves(self._content))
-        # an attention mask may be part of both
+        # A tensor in both batches, such as an attention mask, is no evidence.
         found = {(_is_in(each, passed_over), _is_in(each, in_hand)) for each in given}
         if (True, False) in found:
             self._refuse()
@@ -339,7 +344,8 @@ class FetchOrder:
 
 
 def _called_modules(module: torch.nn.Module) -> Iterator[torch.nn.Module]:
-    """Yield the module, or the modules in it if it is a container without ``forward``."""
+    """Yield the module itself. If it is a container without ``forward``, yield its submodules that
+    have one."""
     if type(module).forward is not torch.nn.Module.forward:
         yield module
         return
@@ -359,7 +365,8 @@ def leaves(content: object) -> Iterator[object]:
 
 
 def _is_in(one: object, others: list[object]) -> bool:
-    """Whether ``one`` is one of the others, or a tensor with the same values on any device."""
+    """Whether ``one`` is among ``others``, or is a tensor that has the same values as one of them,
+    on any device."""
     return any(one is other or _are_equal(one, other) for other in others)
 
 

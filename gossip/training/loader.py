@@ -1,5 +1,5 @@
-"""Reads the user's data in the slices that the swarm assigns: each round a different part of a
-shared permutation."""
+"""Reads the user's data. In each round the swarm assigns each peer a slice of a shared permutation
+of the samples."""
 
 from __future__ import annotations
 
@@ -31,33 +31,34 @@ from .orders import arrange, labels_for
 from .reference import ReferenceData
 
 ORDERS_KEPT = 3
-"""Number of cached permutations: of this epoch, of the next one to fetch, and of an epoch with
-unread samples."""
+"""Number of cached permutations: one for the current epoch, one for the next epoch (for
+prefetching), and one for an earlier epoch with unread samples."""
 
 
 class ShardedLoader:
-    """Loader of this peer's share of an epoch, with one batch (or ``accumulate``) per round.
+    """Loader of this peer's share of each epoch. It yields one batch per round, or ``accumulate``
+    batches.
 
     The swarm assigns samples round by round, so that none is lost or read twice when peers join and
-    leave. The order within an epoch is a permutation drawn from the run's seed, or one by labels
-    (``orders``), independent of ``shuffle`` and ``drop_last`` of the given loader. The workers,
-    collating and pinned memory of that loader are used. Workers prefetch the batches that this peer
-    will probably read next.
+    leave. The order within an epoch is random, from the run's seed, or by labels (``orders``).
+    ``shuffle`` and ``drop_last`` of the given loader have no effect. Its workers, ``collate_fn``
+    and pinned memory are used. Workers prefetch the batches that this peer will probably read next.
 
-    Each ``optimizer.step()`` uses one batch, or ``accumulate`` of them. With local steps a step
-    that a GradScaler skips gets its batches again. If no step has followed when the script requests
-    the next batch, its samples are skipped: they are not read again, and this peer sends no update
-    in their round. An epoch has ``len(loader)`` batches even if peers fail; samples that failures
-    leave unread are read first in the next epoch. In a round without samples for this peer, as in
-    quarantine, the peer still gets a batch. Its step is counted and not used.
+    Each ``optimizer.step()`` uses one batch, or ``accumulate`` of them. With local steps, the
+    batches of a step that a GradScaler skips are yielded again. If the script requests the next
+    batch without a step on the current batch, the samples of the current batch are skipped: they
+    are not read again, and this peer sends no update in their round. An epoch has ``len(loader)``
+    batches even if peers fail; samples that failures leave unread are read first in the next epoch.
+    A peer without samples in a round, as in quarantine, still gets a batch. Its step is counted,
+    but its update is not used.
 
     Attributes:
         dataset: The data set that was given.
         batch_size: Samples per batch.
-        samples_total: Samples in an epoch, of all peers together.
-        ahead: Batches that the workers prefetch beside the next one.
-        report: Counts of uses of the samples in the last completed epoch, over all peers. None
-            before the first epoch is complete, and with topologies that have no commits.
+        samples_total: Samples in an epoch, over all peers. ahead: Batches after the next one that
+        the workers prefetch. report: How often the samples of the last completed epoch were used,
+        over all peers. None before the first epoch is complete, and with topologies without
+        commits.
     """
 
     def __init__(
@@ -68,7 +69,8 @@ class ShardedLoader:
         alter: Callable[[Any], Any] | None = None,
         accumulate: int = 1,
     ) -> None:
-        """Raises: ConfigError: The loader reads its data in a way that cannot be split."""
+        """Raises: ConfigError: The data cannot be split among peers, for example because of the
+        sampler."""
         _check(loader)
         note_ignored(loader)
         assert loader.batch_size is not None
@@ -111,7 +113,8 @@ class ShardedLoader:
 
     @property
     def plan(self) -> tuple[int, int, int]:
-        """Samples in an epoch, samples per peer and round, and number of rounds to predict."""
+        """Samples in an epoch, samples per peer and round, and number of rounds to predict, for
+        prefetching."""
         return self.samples_total, self.batch_size * self._accumulate, self.ahead
 
     def __iter__(self) -> Iterator[Any]:
@@ -135,7 +138,8 @@ class ShardedLoader:
                 while at is not None and at < self._accumulate:
                     batch = self._fetcher.fetch(keys[at], keys[at + 1 :])
                     batch = batch if self._alter is None else self._alter(batch)
-                    # a small slice is repeated; batches of an empty one count as no samples
+                    # A small slice is repeated to fill its batches, so its length is the maximum.
+                    # The length of an empty slice is 0, so its batches count as no samples.
                     self._loop.hand_out(min(upto[at], total), at, batch)
                     yield batch
                     number = self._batches.resume_pass(number)
@@ -160,7 +164,8 @@ class ShardedLoader:
             )
 
     def _keys(self, go: StartRoundCommand) -> list[Key]:
-        """Return the keys of the round's batches, and of the predicted next ones."""
+        """Return the keys of the round's batches, followed by those of the predicted next
+        batches."""
         has_samples = any(start < stop for start, stop in go.ranges)
         now = go.ranges if has_samples else self._for_nothing(go)
         return [
@@ -170,8 +175,8 @@ class ShardedLoader:
         ]
 
     def _for_nothing(self, go: StartRoundCommand) -> Ranges:
-        """Return the batch that this peer reads in a round without samples for it. Other peers read
-        the same samples."""
+        """Return the batch that this peer reads in a round without samples for it: random samples,
+        which other peers read, too."""
         size = min(self.batch_size * self._accumulate, self.samples_total)
         first = draw("for nothing", self._seed, self._loop.run.peer, go.round_id)
         start = go.epoch * self.samples_total + first % (self.samples_total - size + 1)
@@ -185,20 +190,20 @@ class ShardedLoader:
 
     @property
     def given_up(self) -> list[int]:
-        """Indices of discarded samples of the last completed epoch (only the first ones): their
-        gradients were twice not finite, or an extended epoch (``peer.epochs(n,
-        remainder="extend")``) could not use them."""
+        """Indices of samples that were discarded in the last completed epoch. Its gradient was not
+        finite in two rounds, or an extended epoch (``peer.epochs(n, remainder="extend")``) could
+        not use it. A long list is cut."""
         ranges = () if self.report is None else self.report.given_up_ranges
         return self._indices((0, ranges)).tolist() if ranges else []
 
     def reference(self, size: int) -> ReferenceData:
-        """Return a reference on the same data, from which this peer draws batches to judge
+        """Return reference data from the same data set. This peer samples batches from it to judge
         updates."""
         return self._drawn(size, (self._seed, self._loop.run.peer))
 
     def set_apart(self, samples: int) -> tuple[Any, Callable[[int, int], Any]]:
         """Split the data for trials. Return a held-out batch, and a function ``(order, step)`` that
-        draws batches of the loader's size from the rest. Both are the same on all peers."""
+        returns a batch of the remaining samples. Both are the same on all peers."""
         return self._drawn(self.batch_size, (self._seed, "search")).set_apart(samples)
 
     def _drawn(self, size: int, words: Sequence[object]) -> ReferenceData:
@@ -228,7 +233,8 @@ class ShardedLoader:
         """Return the permutation of an epoch. The last few are cached."""
         order = self._orders.pop(epoch, None)
         if order is None:
-            # A separate generator, the same on every peer, which does not affect the user's draws.
+            # A separate generator, seeded alike on every peer, leaves the user's generators
+            # unchanged.
             generator = torch.Generator().manual_seed(draw("epoch", self._seed, epoch) % 2**63)
             order = torch.randperm(self.samples_total, generator=generator)
             order = order if self._chosen is None else self._chosen[order]
@@ -242,10 +248,11 @@ class ShardedLoader:
 
 
 def loader_of(data: Any, batch_size: int | None, options: dict[str, Any]) -> DataLoader[Any]:
-    """Return the loader passed to ``shard``, or one over the data set passed to it.
+    """Return the loader that was passed to ``shard``, or build a loader for the data set that was
+    passed.
 
-    Raises: ConfigError: It is neither a loader nor a data set, or there are options in addition to
-        a loader.
+    Raises: ConfigError: ``data`` is neither a loader nor a data set, or it is a loader and there
+        are options.
     """
     if isinstance(data, DataLoader):
         given = {**({} if batch_size is None else {"batch_size": batch_size}), **options}

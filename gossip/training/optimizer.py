@@ -1,4 +1,4 @@
-"""Exchanges gradients in ``optimizer.step()``; otherwise the optimizer is unchanged."""
+"""Makes ``optimizer.step()`` exchange gradients. Otherwise the optimizer is unchanged."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ _UNCHANGED: AbstractContextManager[None] = nullcontext()
 _READERS = (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW)
 
 Exchange = Callable[[float | None, bool, frozenset[int]], None]
-"""Function that is called instead of a step. Arguments are the loss if known, whether the gradients
-overflowed, and the numbers of the optimizers that step."""
+"""Function that is called in place of ``optimizer.step()``. Its arguments are the loss, if known,
+whether the gradients overflowed, and the numbers of the optimizers that step."""
 
 
 def check_optimizers(given: object) -> list[torch.optim.Optimizer]:
-    """Return the optimizers of ``prepare``. Raises UnsupportedModel if a step cannot be split into
-    gradient and update."""
+    """Return the optimizers that were passed to ``prepare``, as a list. Raises UnsupportedModel if
+    an optimizer's step cannot be split into gradient and update."""
     optimizers: list[Any] = list(given) if isinstance(given, list | tuple) else [given]
     if not optimizers:
         raise ConfigError("prepare received no optimizer", "write peer.prepare(model, optimizer)")
@@ -59,12 +59,12 @@ def check_optimizers(given: object) -> list[torch.optim.Optimizer]:
 
 
 def find_stepped(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
-    """Return the optimizer with the step that applies a gradient.
+    """Return the optimizer whose ``step`` applies the gradient.
 
-    It is ``optimizer`` itself, or the optimizer inside it if ``step`` needs a closure or another
-    method steps the inner one (SAM's ``second_step``). Gradients are exchanged when the inner one
-    steps, so a first gradient that only moves the weights temporarily (SAM's ascent) stays on this
-    peer.
+    This is the inner optimizer if ``optimizer`` wraps one, and either its ``step`` needs a closure
+    or another of its methods steps the inner optimizer (SAM's ``second_step``). Otherwise it is
+    ``optimizer`` itself. Gradients are exchanged when the inner optimizer steps, so a first
+    gradient that only moves the weights temporarily (SAM's ascent) stays on this peer.
     """
     for name, held in vars(optimizer).items():
         if not isinstance(held, torch.optim.Optimizer):
@@ -85,9 +85,9 @@ def find_stepped(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
 
 
 def only_reads_gradients(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether a step neither changes the gradients nor draws random numbers. Optimizers that step
-    all tensors at once (``foreach``) add to gradients in place, and hooks or steps that the script
-    has replaced may do both."""
+    """Whether a step certainly neither changes gradients nor uses random numbers. Optimizers with
+    ``foreach`` change gradients in place. Hooks of the script, and a ``step`` that the script has
+    replaced, may do anything."""
     hooks = (*_global_optimizer_pre_hooks.values(), *_global_optimizer_post_hooks.values())
     if not all(isinstance(getattr(each, "__self__", None), UnpreparedOptimizers) for each in hooks):
         return False
@@ -102,15 +102,16 @@ def only_reads_gradients(optimizer: torch.optim.Optimizer) -> bool:
 
 
 class StepCoordinator:
-    """Steps of the prepared optimizers; each optimizer exchanges its gradients in its own round.
+    """Steps of the prepared optimizers. By default each optimizer exchanges its gradients in its
+    own round.
 
-    Steps during a backward pass, such as in hooks of parameters, share one round at its end. With
-    ``together`` all optimizers share one round. Only ``step`` and ``add_param_group`` of these
-    instances change. Classes, states, hooks and schedulers work as before. A copy of an instance is
-    an ordinary optimizer.
+    Steps during a backward pass, such as in hooks of parameters, share one round at the end of the
+    pass. With ``together`` all optimizers share one round. Only the methods ``step`` and
+    ``add_param_group`` of the prepared instances are replaced. Their classes, states, hooks and
+    schedulers work as before. A copy of a prepared optimizer is an ordinary optimizer.
 
     Attributes:
-        stepped: Optimizers of the last ``step``, by their numbers.
+        stepped: Numbers of the optimizers that stepped in the last ``step``.
     """
 
     def __init__(
@@ -127,9 +128,10 @@ class StepCoordinator:
         self._inner = [_replace(optimizer, at, self) for at, optimizer in enumerate(optimizers)]
         self._all = frozenset(range(len(optimizers)))
         self.stepped: frozenset[int] = frozenset()
-        # optimizer -> gradients at the request of a step that has not been made
+        # Gradients of an optimizer when its step was requested, until the step is made; the key is
+        # the optimizer's number.
         self._gathered: dict[int, list[Tensor | None]] = {}
-        # parameters, and their values at the request
+        # Parameters of these optimizers, and their values when the step was requested.
         self._values: list[tuple[Tensor, Tensor]] = []
         self._overflow = self._is_gathered = False
         self._loss: float | None = None
@@ -163,15 +165,16 @@ class StepCoordinator:
         raise ConfigError("each_step after an optimizer that was not passed to peer.prepare")
 
     def kind_of(self, which: frozenset[int]) -> int:
-        """Return the kind of a first step of these optimizers (``gossip.core.is_further``)."""
-        # In hooks, peers may step different optimizers, because their batches have used different
-        # layers.
+        """Return the kind number of a round in which these optimizers step first on a batch
+        (``gossip.core.is_further``)."""
+        # Steps in hooks count as steps of all optimizers: peers may step different optimizers,
+        # because their batches may use different layers.
         is_whole = self._is_gathered or len(which) == len(self._optimizers)
         return 0 if is_whole else kind_of(which)
 
     def check_gathered(self) -> None:
-        """Raise UnsupportedModel if a step was requested from only some of the optimizers that step
-        together."""
+        """Raise UnsupportedModel if only some of the optimizers that step together have requested a
+        step."""
         if self._gathered and self._together:
             missing = [at for at in range(len(self._optimizers)) if at not in self._gathered]
             raise UnsupportedModel(
@@ -180,7 +183,8 @@ class StepCoordinator:
             )
 
     def request_step(self, at: int, loss: float | None) -> None:
-        """Exchange the gradients of optimizer ``at``, now or together with others."""
+        """Exchange the gradients of optimizer ``at``, either now or later together with those of
+        others."""
         optimizer = self._optimizers[at]
         overflow = _unscale(optimizer)
         in_backward = torch._C._current_graph_task_id() >= 0
@@ -217,7 +221,8 @@ class StepCoordinator:
         self._overflow, self._loss = False, None
 
     def _step_gathered(self) -> None:
-        """Take part in the round of the optimizers with a requested step."""
+        """Exchange the gathered gradients of all optimizers that have requested a step, in one
+        round."""
         gathered, values = self._gathered, self._values
         overflow, loss = self._overflow, self._loss
         self._drop_gathered()
@@ -243,7 +248,8 @@ class StepCoordinator:
                 parameter.grad = gradient
 
     def _exchange_of(self, which: Collection[int], loss: float | None, overflow: bool) -> None:
-        """Exchange the gradients of the optimizers ``which``. Those of others do not change."""
+        """Exchange the gradients of the optimizers ``which``. Gradients of other optimizers do not
+        change."""
         if len(which) == len(self._all):
             self._exchange(loss, overflow, self._all)
             return
@@ -261,14 +267,15 @@ class StepCoordinator:
 
 
 def kind_of(which: Collection[int]) -> int:
-    """Return the kind of a first step of some of several optimizers, given by number."""
+    """Return the kind number of a round in which only the optimizers ``which`` step first on a
+    batch."""
     return 2 + 2 * zlib.crc32(repr(sorted(which)).encode())
 
 
 @contextmanager
 def staying_in_mode(optimizer: Any) -> Iterator[None]:
-    """Restore the mode of a schedule-free optimizer after the block, which loads a state that may
-    have the other mode."""
+    """Restore the mode (train or eval) of a schedule-free optimizer after the block. The block
+    loads a state, which may have been saved in the other mode."""
     modes = [(each, _is_in_mode(each, True)) for each in parts_of(optimizer)]
     yield
     for each, trains in modes:
@@ -281,8 +288,8 @@ def _is_in_mode(optimizer: torch.optim.Optimizer, train: bool) -> bool:
 
 
 def in_train_mode(optimizer: Any) -> AbstractContextManager[None]:
-    """Put the trained weights of a schedule-free optimizer into the model for the block, which
-    steps or reads them. The script may be evaluating with the averaged ones."""
+    """Return a context in which the model has the trained weights of a schedule-free optimizer.
+    Outside of it the script may have switched to the averaged weights, for an evaluation."""
     evaluates = [each for each in parts_of(optimizer) if _is_in_mode(each, False)]
     return _switched(evaluates) if evaluates else _UNCHANGED
 
@@ -301,9 +308,10 @@ def _switched(optimizers: Sequence[Any]) -> Iterator[None]:
 def make_modes_exact(optimizer: Any) -> None:
     """Make ``train()`` restore the weights that ``eval()`` has replaced, bit for bit.
 
-    A schedule-free optimizer recomputes them with rounding errors, and peers evaluate after
-    different steps. A state that was loaded in between remains, as do weights that were written in
-    place, but not weights that were written through ``.data``.
+    A schedule-free optimizer recomputes these weights with rounding errors. Peers may evaluate
+    after different steps, so their weights would differ. A state that was loaded between ``eval()``
+    and ``train()`` is not overwritten, nor are weights that were changed in place. Changes through
+    ``.data`` are overwritten.
     """
     trained: list[tuple[Tensor, Tensor, int]] = []
     state = optimizer.state
@@ -347,14 +355,15 @@ def _replace(
         """Exchange the gradients, then step with the aggregate.
 
         Args:
-            closure: Evaluates the loss and its gradients. It is called once.
-        Returns: the result of ``closure``.
+            closure: Function that computes the loss and its gradients. It is called once.
+        Returns: Result of ``closure``.
         """
         loss = None
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        # Schedulers warn if no optimizer step precedes theirs; a step in flight counts as one.
+        # Schedulers warn if they step before the optimizer. A step in flight counts as a step of
+        # the optimizer.
         self._opt_called = True  # type: ignore[attr-defined]
         steps.request_step(
             at, None if loss is None else float(loss.detach() if isinstance(loss, Tensor) else loss)
@@ -367,8 +376,8 @@ def _replace(
             "add all groups first; after prepare freeze those that are not trained yet",
         )
 
-    # A scheduler wraps step to record each call, and sets this mark, as an earlier scheduler has
-    # done.
+    # A scheduler wraps ``step`` to record calls, and marks it as wrapped. Keep the mark of an
+    # earlier scheduler.
     own: Any = getattr(inner, "__func__", inner)
     if hasattr(inner, "_wrapped_by_lr_sched"):
         step._wrapped_by_lr_sched = True  # type: ignore[attr-defined]
@@ -377,8 +386,8 @@ def _replace(
     optimizer.step = types.MethodType(step, optimizer)  # type: ignore[method-assign]
     adds = types.MethodType(add_param_group, optimizer)
     optimizer.add_param_group = adds  # type: ignore[method-assign]
-    # With this mark a GradScaler leaves unscaling and skipping to the optimizer. It calls step even
-    # if gradients overflowed, so that this peer can report that it has no update for the round.
+    # This attribute makes a GradScaler call ``step`` even if gradients overflowed. The optimizer
+    # unscales the gradients itself, and this peer can report that it has no update for the round.
     optimizer._step_supports_amp_scaling = True  # type: ignore[attr-defined]
     return inner
 
@@ -389,13 +398,13 @@ def _unscale(optimizer: Any) -> bool:
     found, scale = getattr(optimizer, "found_inf", None), getattr(optimizer, "grad_scale", None)
     if found is None:
         return False
-    # Fused optimizers also read these, and would unscale the aggregate. The scaler deletes them
-    # afterwards.
+    # A fused optimizer also reads these attributes, and would unscale the aggregate. They are set
+    # to None, not deleted, because the scaler deletes them afterwards.
     optimizer.found_inf = optimizer.grad_scale = None
     if float(found):
         return True
-    if scale is not None:  # None if the user has called unscale_, to clip
-        # as GradScaler.unscale_ does, so that the result is the same
+    if scale is not None:  # it is None if the user has called unscale_ before clipping
+        # the computation of GradScaler.unscale_, for bit-identical results
         inverse = scale.double().reciprocal().float()
         for parameter in parameters_of(optimizer):
             if parameter.grad is not None:

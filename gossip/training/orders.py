@@ -1,5 +1,5 @@
-"""Orders the samples of an epoch by labels: permutations with contiguous slices that are similar or
-complementary. Each is a function of labels and a permutation, the same on every peer."""
+"""Orders the samples of an epoch by labels, so that contiguous slices have similar or complementary
+labels. The order depends only on labels and a permutation, so it is the same on every peer."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ ORDERS = ("stratified:labels", "similar:labels")
 
 
 def stratify(labels: Tensor) -> Tensor:
-    """Return an order in which each slice has every label in its overall proportion, within about
-    two samples. Samples of one label keep their order.
+    """Return a stratified order: every slice has the label proportions of the whole data set,
+    within about two samples per label. Samples with the same label stay in order.
 
     Args:
         labels: ``(n,)`` whole numbers, such as classes or clusters.
@@ -37,7 +37,7 @@ def separate(labels: Tensor, block: int) -> Tensor:
 
     Args:
         labels: ``(n,)`` whole numbers.
-        block: Samples of a block, such as those of a round of all peers.
+        block: Number of samples in a block, such as the samples of all peers in a round.
     """
     order = stratify(labels)
     by_label = labels[order].argsort(stable=True)
@@ -45,15 +45,15 @@ def separate(labels: Tensor, block: int) -> Tensor:
 
 
 def arrange(kind: str, labels: Tensor, block: int) -> Tensor:
-    """Return the order of samples with these labels by one of ``ORDERS``."""
+    """Return the order ``kind``, one of ``ORDERS``, of samples with these labels."""
     return stratify(labels) if kind == ORDERS[0] else separate(labels, block)
 
 
 def labels_for(kind: str, dataset: Any) -> Tensor:
-    """Return the labels of a data set for its order, ``(n,)`` int64.
+    """Return the labels by which a data set is ordered, ``(n,)`` int64.
 
-    They are its ``targets``, or the second tensor of a ``TensorDataset``; a ``Subset`` uses those
-    of its data set.
+    Labels are the attribute ``targets`` of the data set, or the second tensor of a
+    ``TensorDataset``. A ``Subset`` has the labels of the data set inside it.
 
     Raises: ConfigError: There is no such order, or the data set has no label for each sample.
     """
@@ -78,5 +78,5 @@ def _labels(dataset: Any) -> Tensor | None:
         targets = dataset.tensors[1]
     try:
         return None if targets is None else torch.as_tensor(targets)
-    except (TypeError, ValueError, RuntimeError):  # such as names
+    except (TypeError, ValueError, RuntimeError):  # for example, the targets are names
         return None

@@ -30,22 +30,19 @@ class PeerRun:
         config: Settings of the run.
         peer: Number of this peer.
         run_dir: Folder of the run; None if the run writes nothing.
-        hooks: Hooks around the steps of this peer.
-        node: Service of the node of this peer.
-        exchange: Rounds of this peer.
-        applied: Applier of rounds to the model of this peer.
-        model: Its model.
-        termination: Handler of signals that request the script's end.
-        answers: Answers of collective operations, by place of the script.
-        membership: Functions of the script to call after changes of the roster.
-        planned_peers: Number of peers for which epochs are planned.
+        hooks: Hooks before and after each step of this peer.
+        node: Connection to the node of this peer. exchange: Rounds of this peer. applied: Applier
+        of rounds to the model of this peer. model: Model of this peer. termination: Handler of
+        signals that request the script's end. answers: Results of collective operations; the key is
+        the line of the script that calls the operation. membership: Functions of the script to call
+        after changes of the roster. planned_peers: Number of peers for which epochs are planned.
         in_loop: Whether the script is in a loop of ``steps`` or ``epochs``, which ends with the
             run.
-        epoch: Epoch that ``epochs`` yielded last; -1 means none.
+        epoch: Epoch that ``epochs`` yielded last; -1 before the first.
         in_round: Whether the script waits for a round.
         is_prepared: Whether the script has prepared its model.
-        is_stopped: Whether a signal has ended this peer. Its node then ends as after the last
-            round.
+        is_stopped: Whether a signal has ended this peer. Its node then halts with exit code 0, as
+            after the last round.
         is_closed: Whether this peer has left the swarm.
     """
 
@@ -77,7 +74,8 @@ class PeerRun:
 
     @property
     def rounds_made(self) -> int:
-        """Number of rounds that are steps, including lost ones and the one in flight."""
+        """Number of rounds that count as steps, including rounds that changed nothing and the round
+        in flight."""
         return self.applied.step + self.exchange.in_flight
 
     @property
@@ -112,7 +110,7 @@ class PeerRun:
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """Return a context in which the script waits for a round."""
+        """Mark the script as waiting for a round in the ``with`` block."""
         self.in_round = True
         try:
             yield
@@ -121,8 +119,8 @@ class PeerRun:
 
     @contextmanager
     def waiting_in_loop(self) -> Iterator[None]:
-        """Return the context of ``waiting`` for a loop of the script. The loop ends with the run,
-        so the end of the node raises no error."""
+        """Mark a loop of the script as waiting for a round in the ``with`` block. The loop ends
+        with the run, so if the run is over, a SystemExit from the block is suppressed."""
         try:
             with self.waiting():
                 yield
@@ -136,8 +134,9 @@ class PeerRun:
 
     @property
     def view(self) -> StartRoundCommand:
-        """Other peers, once this peer is in a round. After ``prepare`` a returning peer has the
-        state of another peer, but must apply later rounds before it is in a round."""
+        """The roster and other facts about the current round. A peer that has just returned waits
+        here until it takes part in rounds: after ``prepare`` it may have to apply further
+        rounds."""
         node = self.node
         if node.is_prepared and not node.has_begun:
             try:
@@ -155,7 +154,8 @@ class PeerRun:
         return not self.is_closed and os.getpid() == self._pid
 
     def check_open(self) -> None:
-        """Raise ConfigError if this peer has left, or this is another process."""
+        """Raise ConfigError if this peer has left the swarm, or this process is a fork of the
+        peer."""
         if self.is_closed:
             raise ConfigError("this peer has left the swarm", "call gossip.init() again to return")
         if not self.is_active:

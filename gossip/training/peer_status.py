@@ -28,31 +28,31 @@ class PeerStatus:
 
     @property
     def step(self) -> int:
-        """Number of the next step, from 0. A step counts also if no peer had an update for it, so
-        that it changed nothing. A collective operation, such as ``mean``, takes a round and is not
-        a step. With ``local_steps`` each round counts as that number of steps. With ``overlap`` the
-        last step may be in flight."""
+        """Number of the next step, from 0. A step that changed nothing, because no peer had an
+        update for it, is counted, too. A collective operation, such as ``mean``, uses a round but
+        is not a step. With ``local_steps``, a round counts as ``local_steps`` steps. With
+        ``overlap``, the last step may be in flight."""
         return self._run.step
 
     @property
     def stepped(self) -> bool:
-        """Whether the last ``optimizer.step()`` was one step of the run. A late peer applies
-        several steps in one call, or none. For work that must run once per step use
+        """Whether the last ``optimizer.step()`` call applied exactly one step of the run. In a late
+        peer, one call may apply several steps or none. For work that must run once per step, use
         ``each_step``."""
         return self._steps.advanced == 1
 
     @property
     def is_main(self) -> bool:
-        """Whether this peer does the work that is done once per run, such as printing. The main
-        peer is the lowest of the roster that is trusted to serve, the same for all peers in a
-        round. If it dies, another peer becomes the main peer. To write a file once, use
-        ``save``."""
+        """Whether this peer is the main peer, for work that is done once per run, such as printing.
+        The main peer is the peer with the lowest number in the roster that may be a server, the
+        same for all peers in a round. If it dies, another peer becomes the main peer. To write a
+        file once, use ``save``."""
         return self._run.view.main == self.id
 
     @property
     def device(self) -> torch.device:
-        """Device for the model of this peer: a CUDA device, assigned in turn to the peers of a
-        host, or else the CPU. The run does not depend on it."""
+        """Suggested device for this peer's model: one of the host's CUDA devices (peer number
+        modulo number of devices), or the CPU. Any other device works, too."""
         devices = torch.cuda.device_count()
         return torch.device("cuda", self.id % devices) if devices else torch.device("cpu")
 
@@ -68,7 +68,8 @@ class PeerStatus:
 
     @property
     def roster(self) -> tuple[int, ...]:
-        """Numbers of the peers in the roster of the present round, ascending, this one included."""
+        """Numbers of the peers in the roster of the current round, ascending. This peer is
+        included."""
         return self._run.view.roster
 
     @property
@@ -83,7 +84,7 @@ class PeerStatus:
 
     @property
     def run_dir(self) -> Path | None:
-        """Folder of the run. None when the run writes nothing, as in a script started alone."""
+        """Folder of the run. None if the run writes no files, as in a script started alone."""
         return self._run.run_dir
 
     @property
@@ -95,9 +96,9 @@ class PeerStatus:
     def confirmed(self) -> bool | None:
         """Whether enough other peers confirmed that they hold the same final parameters.
 
-        False if too few confirmed, so a Byzantine server of the last round may have forged them.
-        None if training is not over, or ``f`` is 0, or replicas differ anyway, as in gossip rounds.
-        A script with its own loop gets the answer after ``close()``.
+        False if too few confirmed: a Byzantine server of the last round may have forged this peer's
+        parameters. None if training is not over, ``f`` is 0, or peers have different parameters by
+        design, as in gossip rounds. In a script with its own loop, ``close()`` sets the value.
         """
         return self._run.node.confirmed
 

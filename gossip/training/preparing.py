@@ -48,7 +48,7 @@ class Preparation:
         check_model(self.model, optimizers)
         plain, combined = plain_model(self.model), as_one(optimizers)
         layout = Layout(plain, combined)
-        # Checked here, because the script may register a rule before this call.
+        # The rule is checked only here, because the script may register it before this call.
         rule = load(config.aggregator)
         check_rule(rule, config, judge is not None)
         draw_batch = reference.fit(rule, judge)

@@ -1,5 +1,5 @@
-"""Keeps schedulers at the step of the run. A late peer applies rounds without steps of its script,
-while it waits or several in one ``optimizer.step()``."""
+"""Keeps learning-rate schedulers at the step of the run. A late peer applies rounds for which its
+script made no step: rounds during a wait, or several rounds in one ``optimizer.step()``."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Any, TypeGuard
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 SURE = 2
-"""Number of consecutive steps with one scheduler step each after which the scheduler counts as
-stepped once per step."""
+"""If a scheduler was stepped exactly once in this number of consecutive steps of the run, it counts
+as stepped once per step."""
 ENDS = ("total_steps", "total_iters", "T_max")
-"""Attributes of torch's schedulers with their total number of steps."""
+"""Names of the attributes in which torch's schedulers store their total number of steps."""
 
 
 @dataclass(slots=True)
@@ -21,10 +21,10 @@ class _Seen:
     """Observations of one scheduler.
 
     Attributes:
-        ahead: Number of its steps minus the number of the run's next step. The difference is
-            constant if the scheduler is stepped once per step.
-        steps: Its number of steps at the last check.
-        alike: Number of consecutive steps in which it was stepped once.
+        ahead: Number of the scheduler's steps minus the number of the run's next step. The
+            difference is constant if the scheduler is stepped once per step of the run. steps:
+            Number of the scheduler's steps at the last check.
+        alike: Number of consecutive steps of the run in which the scheduler was stepped once.
     """
 
     ahead: int
@@ -33,16 +33,18 @@ class _Seen:
 
 
 class SchedulerPace:
-    """Steps the schedulers of ``keep`` for the steps that the script did not make.
+    """Steps the schedulers that were passed to ``keep``, for steps of the run that the script did
+    not make.
 
-    It steps only schedulers that the script steps once per step, or once per epoch. A scheduler
-    that another one steps is not stepped here.
+    Only schedulers that the script steps once per step or once per epoch are stepped. A scheduler
+    inside another scheduler is not stepped here.
     """
 
     def __init__(self) -> None:
         self._seen: dict[str, _Seen] = {}
         self._stepped = False
-        # last epoch, steps before it, and consecutive epochs with one step each
+        # For each scheduler: last epoch that began, number of the scheduler's steps at that time,
+        # and number of consecutive epochs with exactly one step. The key is the name in ``keep``.
         self._begun: dict[str, tuple[int, int, int]] = {}
 
     def stepped(self) -> None:
@@ -50,26 +52,26 @@ class SchedulerPace:
         self._stepped = True
 
     def loaded(self, kept: Mapping[str, Any], step: int) -> None:
-        """Record that the schedulers have loaded a state of other peers before ``step`` (as counted
-        in ``follow``)."""
+        """Record that the schedulers have loaded a state from other peers. ``step`` is the number
+        of the next step, as in ``follow``."""
         self._stepped = False
         self._begun.clear()
         for name, scheduler in _schedulers(kept):
             steps = steps_of(scheduler)
-            # If a scheduler has the number of steps of the run, it is stepped once per step.
+            # If a scheduler has made as many steps as the run, it is stepped once per step.
             alike = SURE if steps == step and step >= SURE else 0
             self._seen[name] = _Seen(steps - step, steps, alike)
 
     def undone(self, kept: Mapping[str, Any]) -> None:
-        """Record that the schedulers and the step were reset to an earlier step."""
+        """Record that the schedulers and the run were reset to an earlier step."""
         self._stepped = False
         for name, scheduler in _schedulers(kept):
             if name in self._seen:
                 self._seen[name].steps = steps_of(scheduler)
 
     def begin_epoch(self, kept: Mapping[str, Any], epoch: int) -> None:
-        """Step schedulers that the script steps once per epoch for the epochs that it did not
-        run."""
+        """Step the schedulers that the script steps once per epoch, for epochs that the script did
+        not run."""
         for name, scheduler in _schedulers(kept):
             last, steps, alike = self._begun.get(name, (epoch, 0, -1))
             alike = alike + 1 if alike < 0 or steps_of(scheduler) == steps + 1 else 0
@@ -80,17 +82,17 @@ class SchedulerPace:
             self._begun[name] = epoch, steps_of(scheduler), alike
 
     def follow(self, kept: Mapping[str, Any], step: int, *, over: bool = False) -> None:
-        """Step the schedulers for steps that the script did not make. Call it after the script's
-        work following a step.
+        """Step the schedulers for steps of the run that the script did not make. Call this method
+        after the work of the script that follows a step, such as its scheduler steps.
 
-        Without a step of the script it does nothing, because a round during its wait may belong to
-        the step that it is about to make.
+        If the script has not stepped, no scheduler is stepped: a round that was applied during a
+        wait may belong to the step that the script is about to make.
 
         Args:
             kept: Objects of ``keep``.
-            step: Number of the next step, without steps that changed nothing, as plain torch steps
-                no scheduler for a skipped batch.
-            over: Whether no step of the script follows.
+            step: Number of the next step. Steps that changed nothing are not counted, because in
+                plain torch a skipped batch steps no scheduler.
+            over: Whether the script makes no further step.
         """
         stepped, self._stepped = self._stepped, False
         if not kept:
@@ -100,7 +102,8 @@ class SchedulerPace:
             seen = self._seen.setdefault(name, _Seen(steps - step, steps))
             if stepped:
                 seen.alike = seen.alike + 1 if steps == seen.steps + 1 else 0
-            # A script may step it without an optimizer step, as after an overflow.
+            # A scheduler may be ahead: a script may step it without an optimizer step, as after an
+            # overflow.
             if seen.alike < SURE or steps - step > seen.ahead:
                 seen.ahead = steps - step
             elif stepped or over:
@@ -110,30 +113,32 @@ class SchedulerPace:
 
 
 def counts_steps(thing: object) -> TypeGuard[LRScheduler]:
-    """Whether it is a scheduler with a step count. ``ReduceLROnPlateau`` follows a loss, and a
-    user's scheduler may count differently."""
+    """Whether ``thing`` is a scheduler that counts its steps in ``last_epoch``.
+    ``ReduceLROnPlateau`` follows a metric, not steps, and a user's scheduler may count
+    differently."""
     if not isinstance(thing, LRScheduler) or isinstance(thing, ReduceLROnPlateau):
         return False
     return hasattr(thing, "last_epoch") or any(map(counts_steps, _parts(thing)[:1]))
 
 
 def steps_of(scheduler: LRScheduler) -> int:
-    """Return the number of steps of a scheduler that ``counts_steps``. A ``ChainedScheduler`` does
-    not count steps; its parts do."""
+    """Return the number of steps of a scheduler for which ``counts_steps`` is True. For a
+    ``ChainedScheduler`` this is the number of its first part."""
     while not hasattr(scheduler, "last_epoch"):
         scheduler = _parts(scheduler)[0]
     return scheduler.last_epoch
 
 
 def _reach(scheduler: LRScheduler, steps: int) -> int:
-    """Return the step to which a scheduler is advanced: ``steps``, but not beyond its next end,
-    where the script may stop stepping it. Ends that the script has passed do not count."""
+    """Return the step to which a scheduler is advanced: ``steps``, but at most the next end of its
+    schedule, because the script may stop stepping it there. Ends that the script has passed do not
+    matter."""
     return min([steps, *[end for end in _ends(scheduler) if steps_of(scheduler) <= end]])
 
 
 def _ends(scheduler: LRScheduler) -> list[int]:
-    """Return the steps at which the scheduler, or a part of it, ends. ``OneCycleLR`` cannot be
-    stepped beyond that."""
+    """Return the steps at which the schedule of the scheduler, or of a part of it, ends.
+    ``OneCycleLR`` raises an error beyond its end."""
     parts = _parts(scheduler)
     if milestones := getattr(scheduler, "_milestones", ()):  # SequentialLR
         return [milestones[-1] + end for end in _ends(parts[-1])]

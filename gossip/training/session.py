@@ -54,7 +54,7 @@ class Session(LoopCalls, CollectiveCalls):
     A process has one session at a time. ``optimizer.step()`` of the prepared optimizer exchanges
     the gradients with the swarm and steps with the aggregate. Afterwards ``.grad`` holds the
     aggregate. In rolling rounds the parameters of all peers are equal after every step, bit for
-    bit. Used as a context manager, a session closes itself at the end of the block.
+    bit. A session is also a context manager: it is closed at the end of the ``with`` block.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class Session(LoopCalls, CollectiveCalls):
         termination: TerminationHandler,
         reference: Any = None,
     ) -> None:
-        """Use ``gossip.init()``, which has started the node of ``connection``."""
+        """Call ``gossip.init()`` instead. It starts the node at the other end of ``connection``."""
         self._place, self._config = place, place.config
         self._loader: ShardedLoader | ShardedStream | None = None
         config, peer = place.config, place.peer
@@ -99,31 +99,33 @@ class Session(LoopCalls, CollectiveCalls):
         """Connect the model and the optimizer to the swarm. Call it once, before the first step.
 
         From then on ``optimizer.step()`` exchanges gradients. The call waits until enough peers
-        have joined. If the swarm is ahead, or began with other weights, the swarm's state replaces
-        that of the model, its buffers and the optimizer.
+        have joined. If the swarm is ahead of this peer, or began with other weights, this peer
+        loads the swarm's parameters, buffers and optimizer state.
 
         Args:
-            model: Any module, also one wrapped by ``torch.compile``. It must be the same on all
+            model: Any module; it may be wrapped by ``torch.compile``. It must be the same on all
                 peers.
-            optimizer: One optimizer, or a sequence of them. With several optimizers, each step of
-                each one is a round. The first one on a batch is a step of the run.
-            judge: Returns the loss of the current parameters on a batch, for rules that rate
-                updates by it (judged_clipping, fltrust, zeno, zeno_pp): ``lambda batch:
-                loss_fn(model(batch[0]), batch[1])``. A new batch is drawn in each round, from the
-                ``reference`` of ``gossip.init``, or else from the data set of ``peer.shard``. A
-                ``judge`` without an argument draws its own batch with the generator of torch, numpy
-                or Python. The state of that generator is restored afterwards.
-            together: Step all optimizers in one round, at the ``step()`` of the last one, if the
-                script steps one after the other. Code between their steps reads the weights before
-                all steps.
-            clip_norm: Largest Euclidean norm of the aggregate for a step. A longer one is scaled to
-                it, as by ``torch.nn.utils.clip_grad_norm_`` after DDP has averaged.
+            optimizer: One optimizer, or a sequence of optimizers. With several optimizers, every
+                ``step()`` is a round. Only the first ``step()`` on a batch counts as a step of the
+                run.
+            judge: Loss of the current parameters on a batch: ``lambda batch:
+                loss_fn(model(batch[0]), batch[1])``. Required by the rules judged_clipping,
+                fltrust, zeno and zeno_pp, which rate updates by this loss. In each round a new
+                batch is sampled from the ``reference`` of ``gossip.init``, or else from the data
+                set of ``peer.shard``. A ``judge`` without an argument samples its own batch, with
+                the generator of torch, numpy or Python. The state of that generator is restored
+                afterwards.
+            together: Whether several optimizers that step one after the other share one round. All
+                steps are then made in the ``step()`` of the last optimizer. Code before it reads
+                the weights from before all steps.
+            clip_norm: Maximum Euclidean norm of the aggregate. A longer aggregate is scaled down,
+                like averaged gradients in DDP by ``torch.nn.utils.clip_grad_norm_``.
         Returns: ``(model, optimizer)``, the same objects.
         Raises:
             UnsupportedModel: A part of the model or the optimizer cannot be exchanged.
             ConfigError: The method was called twice, the rule needs a ``judge``, ``clip_norm`` is
-                not positive, or the run has local steps, which exchange no gradients to clip.
-            SwarmError: Too few peers met before the start timeout.
+                not positive, or ``clip_norm`` is set in a run with local steps, which exchange no
+                gradients. SwarmError: Too few peers started before the start timeout.
         """
         self._run.check_open()
         if self._run.is_prepared:
@@ -161,24 +163,24 @@ class Session(LoopCalls, CollectiveCalls):
         order: str = "",
         **options: Unpack[LoaderOptions],
     ) -> ShardedLoader | ShardedStream:
-        """Return a loader that reads this peer's share of the data. ``docs/data.md`` has its
-        guarantees.
+        """Return a loader of this peer's share of the data. ``docs/data.md`` describes what the
+        loader guarantees.
 
-        One iteration is one epoch. With a map-style data set the swarm draws the order, and each
-        sample of an epoch is used once, even if peers fail. With an iterable data set each peer
-        reads every n-th element, which guarantees less.
+        One pass over the loader is one epoch. With a map-style data set, the run's seed determines
+        the order, and each sample of an epoch is used once, even if peers fail. With an iterable
+        data set, each of n peers reads every n-th element, and elements of failed peers are lost.
 
         Args:
             data: A DataLoader or a data set, the same on every peer. ``shuffle`` and ``drop_last``
                 of a map-style DataLoader have no effect, and cause a warning.
-            batch_size: Samples of one peer in one round, if ``data`` is a data set.
-            classes: Number of classes, for the label_flip fault. By default it is read from the
+            batch_size: Samples of one peer in a batch, required if ``data`` is a data set.
+            classes: Number of classes, for the label_flip fault. By default it is computed from the
                 targets.
-            accumulate: Batches per optimizer step, the same on every peer. With ``local_steps`` a
-                round has this number of batches for each local step.
+            accumulate: Number of batches per optimizer step (or per local step), the same on every
+                peer.
             order: Order of the samples within an epoch, the same on every peer:
                 ``stratified:labels`` or ``similar:labels`` (``docs/data.md``). By default it is
-                drawn from the run's seed.
+                random, from the run's seed.
             options: Further arguments of the DataLoader for a data set, such as ``num_workers`` and
                 ``collate_fn``.
         Returns: A ``ShardedLoader`` for map-style data, a ``ShardedStream`` for iterable data.
@@ -224,31 +226,29 @@ class Session(LoopCalls, CollectiveCalls):
     ) -> Pipeline:
         """Prepare a model that is spread over peers, instead of ``prepare``.
 
-        This peer computes the layers of its stage, by the plan of the run (``gossip run --plan``,
-        ``docs/plan.md``). A script that was started alone computes all layers. Requires
+        This peer computes the layers that the run's plan assigns to its stage (``gossip run
+        --plan``, ``docs/plan.md``). A script that was started alone computes all layers. Requires
         gossip-pipelines.
 
-        Layers may be given as functions that make them, such as their classes. Then a peer makes
-        only those of its stage, and inspects the others on torch's meta device, without memory for
-        them. Each layer is made with a seed from the run's seed and the layer's number, so the
-        initial weights do not depend on the cut. Built layers of other stages are moved to the meta
-        device, and lose their parameters.
+        A layer may be passed as a function that builds it, such as its class. Then a peer allocates
+        memory only for the layers of its stage, and builds the others on torch's meta device. The
+        seed of a layer depends on the run's seed and the layer's number, so the initial weights do
+        not depend on the stages. A layer of another stage that was passed as a module is moved to
+        the meta device, and loses its parameters.
 
         Args:
-            layers: All layers of the model in order, the same on every peer: those that
-                ``gossip plan profile`` has timed. Each is a module, or a function without arguments
-                that returns one.
-            samples: Some inputs, ``(n, ...)``; only their shape and type matter.
-            loss: Function of outputs and targets: the mean loss over the samples.
-            optimizer: Makes the optimizer of this peer's parameters: ``lambda parameters:
-                torch.optim.Adam(parameters, lr=1e-3)``.
-        Returns: The ``Pipeline``. Its ``step(x, y)`` replaces the body of the usual loop.
+            layers: All layers of the model in order, the same on every peer and in ``gossip plan
+                profile``: modules, or functions without arguments that return modules.
+            samples: Example inputs, ``(n, ...)``. Only their shape and dtype matter.
+            loss: Mean loss over the samples, a function ``(outputs, targets)``.
+            optimizer: Builds the optimizer of this peer's parameters: ``lambda parameters:
+                torch.optim.Adam(parameters, lr=1e-3)``. Returns: The ``Pipeline``. Its ``step(x,
+                y)`` replaces forward pass, backward pass and optimizer step.
         Raises:
-            UnsupportedModel: A layer keeps statistics of batches, or has values that cannot be
-                exchanged.
-            ConfigError: gossip-pipelines is not installed; the run has no plan, or one for other
-                layers; a layer cannot be made; it was called twice.
-            SwarmError: Too few peers met before the start timeout.
+            UnsupportedModel: A layer has running statistics of batches, such as BatchNorm, or
+                values that cannot be exchanged. ConfigError: gossip-pipelines is not installed, the
+                run has no plan for these layers, a layer cannot be built, or this method was called
+                twice. SwarmError: Too few peers started before the start timeout.
         """
         self._run.check_open()
         plan = self._config.pipeline
@@ -280,23 +280,25 @@ class Session(LoopCalls, CollectiveCalls):
         prepared model. Call it on all peers, after ``prepare`` and ``shard``, before the first step
         (``docs/starts.md``). Requires gossip-pipelines.
 
-        Each peer trains different starts for some steps. The half with the smaller held-out loss is
-        tried again, each start by twice as many peers. Peers agree on the seed and the recipe of
-        the winner, and each peer draws the weights itself. With ``f`` > 0 false claims of ``f``
-        peers cannot select the start. The search skips peers that die.
+        Each peer trains different starts (initial weights) for some steps. The better half, by
+        held-out loss, is tried again, with twice as many peers per start. Peers agree on the seed
+        and the recipe of the best start, and every peer generates its weights from them. If ``f`` >
+        0, false claims of ``f`` peers cannot select the start. If a peer dies, the search continues
+        without its trials.
 
         Args:
-            make: Builds the prepared model, with the random numbers of its constructor.
+            make: Builds the prepared model with new random weights.
             loss: Loss of a model on a batch of the loader: ``lambda model, batch:
                 loss_fn(model(batch[0]), batch[1])``.
-            optimizer: Makes the optimizer of a trial: ``lambda parameters:
+            optimizer: Builds the optimizer of a trial: ``lambda parameters:
                 torch.optim.Adam(parameters, lr=1e-3)``.
-            search: A ``gossip_pipelines.starts.StartSearch``: the starts to compare, and the length
-                of trials.
-        Returns: The ``FoundStart``, the same on all peers. None if the run has made steps, for
-            example if this peer has returned or resumed, and the model has the run's state.
-        Raises: ConfigError: gossip-pipelines is not installed, an earlier call is missing, this
-            call differs from that of most peers, or no trial reached a finite loss.
+            search: A ``gossip_pipelines.starts.StartSearch``: the starts to compare, and the steps
+                of a trial.
+        Returns: The ``FoundStart``, the same on all peers. None if the model already has the state
+            of later steps, because this peer has returned or resumed.
+        Raises: ConfigError: gossip-pipelines is not installed, ``prepare`` or ``shard`` was not
+            called before, the arguments differ from those of most peers, or no trial reached a
+            finite loss.
         """
         self._run.check_no_pipeline("search_start")
         self._steps.check_prepared("search_start")
@@ -312,11 +314,12 @@ class Session(LoopCalls, CollectiveCalls):
         return found
 
     def no_sync(self) -> AbstractContextManager[None]:
-        """Mark backward passes as accumulating gradients for a later step, as in DDP.
+        """Mark backward passes in a ``with`` block as accumulating gradients for a later step, as
+        in DDP.
 
-        It saves no traffic, because nothing is exchanged before ``optimizer.step()``. It guards
-        against two mistakes inside the block: a step, and samples of another round. ``shard(loader,
-        accumulate=k)`` puts k batches into one round.
+        This saves no traffic, because gradients are exchanged only in ``optimizer.step()``. It
+        detects two mistakes: a step inside the block, and accumulation over two rounds. With
+        ``shard(loader, accumulate=k)`` one round has k batches.
 
         Returns: A context manager.
         Raises: ConfigError: Inside the block, the optimizer stepped or the round changed.
@@ -327,8 +330,8 @@ class Session(LoopCalls, CollectiveCalls):
     def log(self, **metrics: Any) -> None:
         """Write a line to this peer's ``metrics.jsonl`` and to the launcher's display.
 
-        A metric named ``loss`` is also sent with the next update. Screens show it, and the lowest
-        ``accuracy`` or ``acc`` of the peers.
+        A metric named ``loss`` is also sent with the next update. Displays show the loss, and the
+        lowest ``accuracy`` or ``acc`` of all peers.
 
         Args:
             metrics: Numbers, tensors with one element, or strings of at most 200 characters.
@@ -343,14 +346,15 @@ class Session(LoopCalls, CollectiveCalls):
     def keep(self, **objects: Any) -> None:
         """Add objects to the state that a joining or returning peer receives.
 
-        Learning-rate schedulers are the usual case.
+        Use it for learning-rate schedulers, for example.
 
         Args:
-            objects: Anything with ``state_dict`` and ``load_state_dict``, under a name that is the
-                same on every peer.
+            objects: Objects with ``state_dict`` and ``load_state_dict``, under the same names on
+                every peer.
         Raises:
             ConfigError: An object lacks one of the two methods.
-            UnsupportedModel: A part of its state cannot be saved; the message names the place.
+            UnsupportedModel: A part of an object's state cannot be saved. The message names that
+                part.
         """
         for name, thing in objects.items():
             self._run.model.extra.keep(name, thing)
@@ -363,18 +367,19 @@ class Session(LoopCalls, CollectiveCalls):
         Use it for work that follows a step: a moving average of the weights (EMA), a clamp, a
         target network, a manual decay, a counter. A late peer applies steps without running the
         body of the loop for them; ``function`` also runs for those steps. It runs without autograd,
-        and its random numbers from torch are the same on all peers. It must not call methods of
-        this peer that exchange data. Inside it ``step`` is the number of steps in the parameters.
-        Pass objects with a state, such as an average, also to ``keep``, so that a returning peer
-        receives them.
+        and torch's random numbers inside it are the same on all peers. It must not call methods of
+        this peer that exchange data. Inside it, ``peer.step`` is the number of steps that the
+        parameters contain. Pass objects with a state, such as an average, also to ``keep``, so that
+        a returning peer receives them.
 
         Args:
             function: Function without arguments, registered right after ``prepare``.
-            after: One of several optimizers: ``function`` is called after each of its steps,
-                not after those of the run, which the first optimizer on a batch makes.
+            after: One of several prepared optimizers. ``function`` is then called after each step
+                of this optimizer. By default it is called after each step of the first optimizer on
+                a batch.
         Returns: ``function``, so this can be a decorator.
-        Raises: ConfigError: The run has local steps, which differ between peers, or missed rounds
-            were applied before the call.
+        Raises: ConfigError: The run has local steps, whose number differs between peers, or this
+            peer has already applied missed rounds.
         """
         self._run.check_open()
         if after is not None and not self._run.is_prepared:
@@ -385,19 +390,19 @@ class Session(LoopCalls, CollectiveCalls):
     def on_membership_change(
         self, function: Callable[[MembershipChange], object]
     ) -> Callable[[MembershipChange], object]:
-        """Call ``function`` with each change of the roster: peers that joined, returned, died or
-        left.
+        """Call ``function`` after each change of the roster: when peers have joined, returned, died
+        or left.
 
-        It is called in the thread of the script, between two steps: when the loader, ``steps`` or
-        ``epochs`` begins a step, and without them at the end of ``optimizer.step()``. The first
+        ``function`` is called in the thread of the script: before a step if the script uses the
+        loader, ``steps`` or ``epochs``, otherwise at the end of ``optimizer.step()``. The first
         roster of this process is not a change. In rolling rounds the roster is part of the commit,
-        so all peers in a round have the same one. A late peer gets the changes of missed rounds as
-        one change. In gossip rounds the roster has the peers that are neither dead nor left in this
-        peer's view, in a pipeline those of its stage.
+        so all peers in a round have the same roster. A late peer gets the changes of all missed
+        rounds as one change. In gossip rounds, the roster has the peers that are neither dead nor
+        left in this peer's view. In a pipeline, it has the peers of this stage.
 
         Args:
-            function: Function of a ``MembershipChange``. It must not call methods of this peer that
-                exchange data. Its exceptions are raised in the script.
+            function: Function with one argument, a ``MembershipChange``. It must not call methods
+                of this peer that exchange data. Its exceptions are raised in the script.
         Returns: ``function``, so this can be a decorator.
         """
         self._run.check_open()
@@ -407,12 +412,12 @@ class Session(LoopCalls, CollectiveCalls):
     def close(self, reason: str = "finished") -> None:
         """Leave the swarm and end the node. Also called at exit; a second call has no effect.
 
-        A finished peer first sends the final state to peers that are behind. It waits up to half a
-        minute for a peer that was lost shortly before, because that peer may return. Ctrl-C and
-        SIGTERM end the wait.
+        A finished peer first sends the final state to peers that have not finished. If a peer was
+        lost shortly before, this peer waits up to half a minute for its return. Ctrl-C and SIGTERM
+        end the wait.
 
         Args:
-            reason: ``finished``, ``stopped`` or ``raised``, for the run's log.
+            reason: Reason for the run's log: ``finished``, ``stopped`` or ``raised``.
         """
         self._leaving.close(reason)
 

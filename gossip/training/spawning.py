@@ -1,5 +1,5 @@
-"""``gossip.spawn`` runs a function of a notebook or a script in several peers, by ``gossip run``
-with a generated script."""
+"""``gossip.spawn`` runs a function of a notebook or a script in several peers. It writes a script
+and starts it with ``gossip run``."""
 
 from __future__ import annotations
 
@@ -24,16 +24,15 @@ SCRIPT, SETTINGS = "spawned.py", "spawned.toml"
 
 def spawn(function: Callable[..., Any], *arguments: Any, peers: int = 2, **options: Any) -> Path:
     """Call ``function(*arguments)`` in ``peers`` processes of this machine, which train together.
-    The function calls ``gossip.init()`` as a script does. Return once all have ended.
+    The function calls ``gossip.init()`` as a script does. Return when all processes have ended.
 
-    This process prints the output of all peers. An interrupt (Ctrl-C, or that of a notebook) lets
-    every peer finish its round and leave; a second one ends them at once. If this process dies, the
-    peers end within ten seconds.
+    This process prints the output of all peers. After an interrupt (Ctrl-C, or that of a notebook),
+    every peer finishes its round and leaves. A second interrupt ends the peers at once. If this
+    process dies, the peers end within ten seconds.
 
-    The function may be defined in a notebook's cell. Definitions of other cells that it uses are
-    copied
-    with it: imports, functions, classes, and plain values such as numbers and text. It is not
-    pickled: a script is written from the sources, and stays in the run's folder.
+    The function may be defined in a notebook's cell. If it uses definitions of other cells, they
+    are copied with it: imports, functions, classes, and plain values such as numbers and text. The
+    function is not pickled: a script with its source code is written to the run's folder.
 
     Args:
         function: Function that each peer runs.
@@ -43,11 +42,10 @@ def spawn(function: Callable[..., Any], *arguments: Any, peers: int = 2, **optio
         options: Options of the run, as in ``gossip run --help``: ``aggregator="krum", f=1``.
     Returns: Path of the run's folder, with checkpoints, ``summary.json`` and ``spawned.py``.
     Raises:
-        ConfigError: An option is wrong, this is a peer, or the function uses objects that cannot be
-            written into a script.
-        RunExists: The run's folder exists.
-        SpawnFailed: The run did not finish; its output has the reason.
-        KeyboardInterrupt: It was interrupted; all peers have ended.
+        ConfigError: An option is invalid, this process is itself a peer, or the function uses
+            objects that cannot be written into a script. RunExists: The run's folder exists
+            already. SpawnFailed: The run failed. Its output has the reason. KeyboardInterrupt: The
+            call was interrupted. All peers have ended.
     """
     if os.environ.get("GOSSIP_CONFIG"):
         raise ConfigError("gossip.spawn was called in a peer", "start that script with python")
@@ -78,8 +76,8 @@ def spawn(function: Callable[..., Any], *arguments: Any, peers: int = 2, **optio
 def _follow(beside: Path) -> int:
     """Start the launcher, print its output, and return its exit code.
 
-    The launcher prints its progress every ten seconds. If this process has died, printing fails,
-    and the launcher ends.
+    The launcher prints its progress every ten seconds. If this process has died, the launcher's
+    next print fails, and the launcher ends.
     """
     run = ("run", "--output", "merged", "--config", str(beside / SETTINGS), str(beside / SCRIPT))
     launcher = subprocess.Popen(
@@ -90,8 +88,8 @@ def _follow(beside: Path) -> int:
         text=True,
         errors="replace",
         env={**os.environ, "PYTHONUNBUFFERED": "1"},
-        # An interrupt reaches the whole process group of a notebook, so the launcher would receive
-        # it twice.
+        # A notebook's interrupt is sent to its whole process group, so the launcher would receive
+        # it twice: from the notebook and from this function.
         start_new_session=True,
     )
     assert launcher.stdout is not None

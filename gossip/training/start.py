@@ -1,4 +1,5 @@
-"""``gossip.init()`` reads the identity of this peer, starts the node, and imports torch."""
+"""``gossip.init()`` reads the identity of this peer, starts its node, and imports torch while the
+node starts."""
 
 from __future__ import annotations
 
@@ -32,10 +33,11 @@ if TYPE_CHECKING:
     from .typed import RunOptions
 
 _TRAINER = "GOSSIP_TRAINER"
-"""Variable with the pid of the peer's process. Child processes inherit it, and have other pids."""
+"""Environment variable with the pid of the peer's process. A child process inherits the variable
+and has another pid, so it can detect that it is not the peer."""
 _open: Session | None = None
 _trackers: list[Popen[bytes]] = []
-"""Processes of trackers, which end when this process ends and their stdin closes."""
+"""Processes of trackers. They end when this process ends, because their stdin is then closed."""
 
 
 def init(
@@ -45,25 +47,24 @@ def init(
 
     Under a launcher (``gossip run``) the settings come from the environment. Under torchrun each
     rank is a peer, and the peers meet in a folder named after torchrun's run id
-    (``docs/schedulers.md``). Otherwise the swarm has one peer: the script trains as
-    without gossip, and writes no files unless ``run_dir`` is given.
+    (``docs/schedulers.md``). Otherwise the swarm has one peer: the script trains as it would
+    without gossip, and gossip writes no files unless ``run_dir`` is set.
 
     The call seeds the generators of torch, numpy and Python with the run's seed, so that models
-    built after it have the same initial weights on all peers. It limits torch to
-    ``OMP_NUM_THREADS`` threads when that is set.
+    built after it have the same initial weights on all peers. If ``OMP_NUM_THREADS`` is set, it
+    limits the threads of torch.
 
     Args:
-        reference: A data set, a DataLoader or an iterable of samples, by which this peer judges
-            updates when it serves a round, under a rule that needs it (``judged_clipping``). It
-            should resemble the data of the task, and can be small. By default these rules judge by
-            the data of ``peer.shard``.
-        track: Trackers that receive the run (``docs/tracking.md``), if there is no launcher;
-            ``GOSSIP_TRACK`` names others.
-        overrides: Options of the run (``gossip run --help``), if there is no launcher.
-    Returns: The ``Session``, which is closed at exit at the latest.
-    Raises: ConfigError: An option is wrong or set under a launcher, or the reference cannot be
-        read. A session already exists, the process is a child of a peer, or torch.distributed is
-        initialised.
+        reference: A data set, a DataLoader or an iterable of samples. When this peer is a server,
+            rules such as ``judged_clipping`` compute losses on them. The samples should resemble
+            the data of the task, and may be few. By default such rules use the data of
+            ``peer.shard``.
+        track: Trackers that receive the run's metrics (``docs/tracking.md``), if there is no
+            launcher. The variable ``GOSSIP_TRACK`` adds further trackers.
+        overrides: Options of the run (``gossip run --help``), if there is no launcher. Returns: The
+            ``Session``. It is closed at exit, if not before. Raises: ConfigError: An option is
+            invalid or was passed under a launcher, the reference cannot be read, a session already
+            exists, the process is a child of a peer, or torch.distributed is initialised.
     """
     try:
         return _start_session(reference, track, dict(overrides))
@@ -108,8 +109,8 @@ def _start_session(reference: Any, track: Sequence[str], overrides: dict[str, An
 
 
 def _check_process(launched: bool, has_rank: bool) -> None:
-    """Raise ConfigError if another process is the peer, or torch.distributed also exchanges
-    gradients."""
+    """Raise ConfigError if this process is a child of the peer, or torch.distributed is
+    initialised."""
     if getattr(multiprocessing.current_process(), "_inheriting", False):
         raise ConfigError(
             "gossip.init() was called by a worker process, which imports the script",
@@ -132,8 +133,8 @@ def _check_process(launched: bool, has_rank: bool) -> None:
 
 
 def _alone(overrides: dict[str, Any]) -> PeerPlace:
-    """Return the place in a swarm of one. Its rule is the mean, because every rule returns the
-    update if there is only one."""
+    """Return the place in a swarm of one peer. Its rule is the mean, because every rule returns a
+    single update unchanged."""
     resolved = resolve(overrides, defaults={"peers": 1, "node": "thread"})
     config = resolved.config
     if config.peers != 1:
@@ -157,7 +158,7 @@ def _alone(overrides: dict[str, Any]) -> PeerPlace:
 
 def _among(task: Task, overrides: dict[str, Any]) -> PeerPlace:
     """Return the place of one of the peers that a scheduler has started."""
-    # then this process checks whether the rule fits the number of peers
+    # With torch imported, this process can check whether the rule fits the number of peers.
     import torch  # noqa: F401
 
     meeting = meet(task, resolve(overrides), sys.argv, Path(sys.argv[0]).resolve().parent)
@@ -177,7 +178,7 @@ def _among(task: Task, overrides: dict[str, Any]) -> PeerPlace:
 
 
 def _trackers_wanted(track: Sequence[str]) -> list[str]:
-    """Return the trackers of a script's argument and of ``GOSSIP_TRACK``, each once.
+    """Return the trackers that the script or ``GOSSIP_TRACK`` names, without duplicates.
 
     Raises: ConfigError: There is no such tracker, or it is not installed.
     """

@@ -1,5 +1,6 @@
-"""Detects optimizers that step without ``prepare``, so that their parameters are not exchanged. No
-other check finds this, because the losses fall on each peer alone."""
+"""Detects optimizers that step without having been passed to ``prepare``. Their gradients are not
+exchanged. No other check finds this mistake, because each peer's loss decreases, although it trains
+alone."""
 
 from __future__ import annotations
 
@@ -25,16 +26,16 @@ _PREPARE = (
 
 
 class UnpreparedOptimizers:
-    """Observer of the steps of all optimizers in this process, which warns once."""
+    """Observer of the steps of all optimizers in this process. It warns at most once."""
 
     def __init__(self) -> None:
         self._prepared: Sequence[torch.optim.Optimizer] = ()
         self._parameters: set[int] = set()
         self._applied: torch.optim.Optimizer | None = None
         self._alone = True
-        self._exchanges = self._steps = 0  # steps of prepared optimizers, and of others since
+        self._exchanges = self._steps = 0  # prepared steps, and other steps since
         self._paused = self._warned = False
-        self._began: dict[int, int] = {}  # stepping optimizer -> exchanges at its start
+        self._began: dict[int, int] = {}  # id of a stepping optimizer -> _exchanges
         self._stepped: WeakKeyDictionary[torch.optim.Optimizer, int] = WeakKeyDictionary()
         self._intruder = ""  # class that stepped prepared parameters since the last exchange
         self._handles: list[Any] = [
@@ -49,15 +50,15 @@ class UnpreparedOptimizers:
         *,
         alone: bool,
     ) -> None:
-        """Register optimizers that exchange when they step, and ``applied``, which steps with the
-        result. ``alone``: whether there is no other peer."""
+        """Register the prepared ``optimizers``, and ``applied``, the optimizer that steps with the
+        aggregate. ``alone``: whether there is no other peer."""
         self._prepared, self._applied, self._alone = optimizers, applied, alone
         self._parameters = {id(p) for each in optimizers for p in parameters_of(each)}
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Return a context in which steps are ignored, because they do not belong to the training,
-        or are the same on all peers."""
+        """Ignore steps in the ``with`` block, because they are not part of the training or are the
+        same on all peers."""
         before, self._paused = self._paused, True
         try:
             yield
@@ -68,15 +69,15 @@ class UnpreparedOptimizers:
         """Record that a prepared optimizer steps."""
         self._exchanges += 1
         self._steps, self._intruder = 0, ""
-        self._began.clear()  # steps that have raised
+        self._began.clear()  # also entries of steps that raised an exception
 
     def begin_batch(self) -> None:
-        """Reset the record of steps before this batch."""
+        """Forget which optimizers stepped before this batch."""
         self._intruder = ""
 
     def check_passed(self) -> None:
-        """Check a batch without a prepared step. Raises ConfigError: Another optimizer has stepped
-        the same parameters."""
+        """Check a batch on which no prepared optimizer has stepped. Raises ConfigError: Another
+        optimizer has stepped the prepared parameters."""
         if self._intruder:
             raise ConfigError(
                 f"{self._intruder} steps the parameters of peer.prepare, but was not passed to it: "
