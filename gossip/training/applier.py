@@ -1,4 +1,5 @@
-"""Applies results and states from the node to the model, and counts its rounds."""
+"""Applies results of rounds, and states of other peers, to the model. Counts the rounds that the
+model contains."""
 
 from __future__ import annotations
 
@@ -21,23 +22,26 @@ logger = logging.getLogger(__name__)
 
 
 class Applier:
-    """Applier of results of rounds and of other peers' states to the model. It replies to the node.
+    """Applier of round results and of other peers' states to the model. It reports both to the
+    node.
 
     Attributes:
         model: The model, and the operations that change it.
-        replicas: Compares replicas; None if they are not compared.
-        on_step: Called after each applied round that is a step of the run or a further step.
-        on_collected: Called with the data of peers in a collective operation, once per round.
-        round_id: The next round to run on the present parameters.
+        replicas: Check that compares the replicas of peers; None if they are not compared.
+        on_step: Function to call after each applied round that is a step of the run, or a step of a
+            further optimizer.
+        on_collected: Function to call with the data of the peers after each round that was a
+            collective operation.
+        round_id: Number of the next round, which starts from the present parameters.
         collectives: Number of earlier rounds that were not steps.
-        lost: Rounds that should have stepped the optimizer but did not.
+        lost: Number of rounds that should have stepped the optimizer but changed nothing.
         restores: Number of times that a state of other peers replaced the local one.
         restored_at: Round of the last restored state; -1 means none.
-        answered: Last round that completed a step of the current kind.
-        offered_at: Time of the last offer; infinite if there was none since the parameters were
-            replaced.
-        snapshots_due: Number of copies of the state that the node has requested. They wait while a
-            round can be computed.
+        answered: Number of the last round that made a step of the current kind.
+        offered_at: Time at which this peer last offered an update to a round; infinite if it has
+            offered none since its parameters were replaced.
+        snapshots_due: Number of copies of the state that the node has requested and that are not
+            made yet. A copy is not made while this peer can compute for a round.
     """
 
     replicas: ReplicaCheck | None = None
@@ -52,29 +56,30 @@ class Applier:
         self._offered = -1  # round of the last offer
         self._kind = 0  # kind of the current or last step; 0 means any
         self._in_step = False
-        # ``LocalModel.changes`` and the digest of the replica when training ended
+        # ``LocalModel.changes``, and the digest of the replica, when training ended.
         self._ended_at, self._digest = -1, b""
 
     @property
     def step(self) -> int:
-        """Number of steps in the parameters: rounds without collective operations and further steps
-        of other optimizers."""
+        """Number of steps that the parameters contain: applied rounds, except collective operations
+        and steps of further optimizers."""
         return self.round_id - self.collectives
 
     @property
     def state_step(self) -> int:
-        """Next step of the last restored state; 0 if none was restored."""
+        """Step that follows the last restored state; 0 if no state was restored."""
         return max(0, self.restored_at - self.collectives)
 
     # --- position ---------------------------------------------------------------------------------
 
     def start_at(self, step: int, round_id: int) -> None:
-        """Record that the model was loaded from the checkpoint of ``step``, before ``round_id``."""
+        """Record that the model was loaded from the checkpoint of ``step``, and that ``round_id``
+        is next."""
         self.round_id = self.restored_at = round_id
         self.collectives = round_id - step
 
     def begin_round(self, round_id: int, collectives: int) -> None:
-        """Record the round to compute."""
+        """Record the round for which this peer computes next."""
         if round_id > self.round_id:  # this peer missed the rounds in between
             self.answered = round_id - 1
         self.round_id, self.collectives = round_id, collectives
@@ -85,13 +90,14 @@ class Applier:
         self.model.has_kinds = self.model.has_kinds or kind > 0
 
     def note_offer(self, round_id: int, kind: int) -> None:
-        """Record that this peer takes part in a round."""
+        """Record that this peer offers an update to a round."""
         self._offered, self._kind, self.offered_at = round_id, kind, time.monotonic()
         self.note_progress()
 
     @contextmanager
     def stepping(self, has_update: bool = True) -> Iterator[None]:
-        """Return a context for a step. With an update the script no longer needs its gradients."""
+        """Mark a step in the ``with`` block. ``has_update``: whether the update is complete, so
+        that the script's gradients may be overwritten."""
         self._in_step = has_update
         try:
             yield
@@ -99,7 +105,7 @@ class Applier:
             self._in_step = False
 
     def note_progress(self) -> None:
-        """Record in the arena that the trainer is making progress."""
+        """Record in the shared memory that the trainer is making progress."""
         self.model.arena.note_progress(self.round_id)
 
     # --- results ----------------------------------------------------------------------------------
@@ -107,7 +113,7 @@ class Applier:
     def apply(self, message: control.ApplyCommand) -> None:
         """Apply the result of a round."""
         self.queue_snapshots()
-        # A restarted node may repeat messages of its predecessor.
+        # A restarted node may send messages again that the node before it has sent.
         is_new = message.round_id >= self.round_id
         if message.slot >= 0 and is_new:
             self.model.apply(message, message.kind == self._kind, self._in_step)
@@ -127,8 +133,9 @@ class Applier:
         self._link.queue(control.AppliedReply(message.round_id, message.slot))
 
     def _note_step(self, message: control.ApplyCommand) -> None:
-        # Also count a lost round: otherwise two kinds of steps, each with too few peers, would
-        # block each other forever. A round of kind 0 counts for every kind.
+        # A lost round is counted, too. Otherwise two groups of peers that make different kinds of
+        # steps, and are both too few, would block each other forever. A round of kind 0 counts for
+        # every kind.
         kind = self._kind
         same = message.kind == 0 or message.kind >> 1 == kind >> 1  # first or further
         if same if kind else message.is_step:
@@ -141,12 +148,12 @@ class Applier:
     # --- states -----------------------------------------------------------------------------------
 
     def request_snapshots(self, number: int = 1) -> None:
-        """Record that the node requests copies of the state."""
+        """Record that the node requests ``number`` copies of the state."""
         self.snapshots_due += number
 
     def queue_snapshots(self) -> None:
-        """Copy the state for the node, once per request. The parameters are those that all peers
-        share."""
+        """Make the copies of the state that the node has requested. A schedule-free optimizer is in
+        train mode for this, because all peers share the trained weights."""
         while self.snapshots_due:
             self.snapshots_due -= 1
             with in_train_mode(self.model.trained.optimizer):
@@ -154,7 +161,7 @@ class Applier:
             self._link.queue(*copied)
 
     def restore(self, message: control.RestoreCommand, fd: int) -> bool:
-        """Load the state of other peers, and return whether it fits."""
+        """Load a state that other peers sent. Return whether it fits the model."""
         error = ""
         try:
             self.model.restore(message, fd)
@@ -167,8 +174,8 @@ class Applier:
         return not error
 
     def note_loaded(self, round_id: int, restored_at: int) -> None:
-        """Record that the state before ``round_id`` was loaded; its kept objects belong to the
-        round ``restored_at``."""
+        """Record that a state was loaded. Its parameters are those before ``round_id``, its kept
+        objects those before ``restored_at``."""
         self.model.note_replaced()
         self.restores += 1
         if self.replicas is not None:
@@ -179,8 +186,8 @@ class Applier:
         self.note_progress()
 
     def note_end(self) -> None:
-        """Record the replica at the end of the training. Later changes by the script, such as
-        restoring the best weights on one peer, do not count as divergence."""
+        """Record the digest of the replica at the end of training. So later changes by the script,
+        such as restoring the best weights on one peer, do not count as divergence."""
         self._ended_at, check = self.model.changes, self.replicas
         layout = self.model.trained.layout
         with in_train_mode(self.model.trained.optimizer):

@@ -1,7 +1,8 @@
 """Converts a function in a notebook to a script.
 
-Nothing is pickled. The script is written from the sources of the function and of the notebook's
-definitions that it uses. It stays in the run's folder, so that it can be read or started again.
+Nothing is pickled. The script consists of the source code of the function and of the definitions in
+the notebook that the function uses. It stays in the run's folder, where users can read it or start
+it again.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ def script_of(function: Callable[..., Any], arguments: Sequence[Any]) -> str:
     Args:
         function: Function in a notebook or a script, or in a module that can be imported.
         arguments: Numbers, text, None, and lists, tuples, sets and dicts of them.
-    Raises: ConfigError: Its source cannot be found, or it uses an object of the notebook that a
-        source cannot recreate, such as a tensor or a model.
+    Raises: ConfigError: The source code of ``function`` cannot be found, or ``function`` uses an
+        object of the notebook that source code cannot recreate, such as a tensor or a model.
     """
     if not isinstance(function, types.FunctionType):
         raise ConfigError(
@@ -54,7 +55,8 @@ def script_of(function: Callable[..., Any], arguments: Sequence[Any]) -> str:
 
 
 def _found_where(path: Sequence[str]) -> list[str]:
-    """Return lines that make this process's modules importable in the script."""
+    """Return lines of code that add the folders of ``path``, and the working directory, to the
+    script's ``sys.path``."""
     folders = [os.getcwd(), *(os.path.abspath(folder) for folder in path if folder)]
     return [
         "import sys",
@@ -67,7 +69,7 @@ def _found_where(path: Sequence[str]) -> list[str]:
 
 
 class _Lines:
-    """Definitions of the script so far, each name once and before its use."""
+    """Definitions of the script. Each name is defined once, before it is used."""
 
     def __init__(self) -> None:
         self._imports: list[str] = []
@@ -79,8 +81,8 @@ class _Lines:
         return [*sorted(self._imports), "", *self._written]
 
     def add(self, name: str, value: Any, user: str = "") -> None:
-        """Define a name with its value in the notebook. ``user``: name of the definition that uses
-        it."""
+        """Add a definition that binds ``name`` to ``value``, its value in the notebook. ``user``:
+        name of the definition that uses ``name``."""
         if name in self._names:
             if self._names[name] is not value:
                 raise ConfigError(
@@ -149,8 +151,8 @@ def _source(value: Code) -> str:
 
 
 def _class_source(value: type) -> str | None:
-    """Return the source of a class in a module without a file, such as a notebook, from the code of
-    one of its methods."""
+    """Return the source of a class in a notebook, or None. A notebook is a module without a file,
+    so the source is found through a method of the class."""
     for method in filter(inspect.isfunction, vars(value).values()):
         lines = linecache.getlines(method.__code__.co_filename)
         for node in ast.walk(ast.parse("".join(lines))):
@@ -161,7 +163,7 @@ def _class_source(value: type) -> str | None:
 
 
 def _uses(value: Code, source: str) -> Iterator[tuple[str, Any]]:
-    """Yield the external names that a function or a class uses, with their values."""
+    """Yield each name that a function or a class uses but does not define, with its value."""
     outside = _outside(value)
     for name in sorted(_global_names(symtable.symtable(source, value.__name__, "exec"))):
         if name in outside and name != value.__name__:

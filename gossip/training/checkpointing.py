@@ -1,4 +1,4 @@
-"""Schedule and content of checkpoints of the present state."""
+"""Decides when checkpoints are saved, and what they contain."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from .watch import HURRIED_S
 
 LAST_STATE = "last_state"
 SAVED_S = 20.0
-"""Time for another peer to write the last checkpoint, unless this peer must end quickly. Also the
-time for the disk to make it durable, from the signal that ends this peer; without a signal the disk
-has no limit."""
+"""Maximum time to wait until another peer has written the last checkpoint, unless this peer must
+end quickly. Also the maximum time to wait for the disk after a signal that ends this peer. Without
+a signal, the wait for the disk has no limit."""
 
 
 class RunCheckpoints:
-    """Checkpoints that the script requests, if any (``save_every``).
+    """Checkpoints that the script requests with ``save_every``.
 
     Attributes:
-        saver: Writes the checkpoints; None if the script requests none.
+        saver: Writer of the checkpoints; None if the script requests no checkpoints.
         missing: Reason why the last checkpoint is missing; "" if it is saved.
         has_new_step: Whether the script has made a step since the last save.
     """
@@ -37,14 +37,14 @@ class RunCheckpoints:
     def __init__(self, run: PeerRun) -> None:
         self._run, self._config, self._node = run, run.config, run.node
         self.saver: CheckpointSaver | None = None
-        self._own_step = -1  # step of this peer's last saved own state
+        self._own_step = -1  # step of the last saved per-peer state
         self.missing = ""
         self.has_new_step = False
 
     def open(self, given: Path, every: int | None, keep: int) -> None:
-        """Save to a folder from now on.
+        """Save checkpoints to a folder from now on.
 
-        Raises: ConfigError: A number is invalid, or another run saves there.
+        Raises: ConfigError: ``every`` or ``keep`` is invalid, or another run saves to this folder.
         """
         for name, value in (("every", 1 if every is None else every), ("keep", keep)):
             if not isinstance(value, int) or value < 1:
@@ -61,7 +61,7 @@ class RunCheckpoints:
         saver.check_folder(resumes=bool(config.resume))
         self.saver = saver
         if self._run.run_dir is not None:
-            with suppress(OSError):  # incomplete records are reported elsewhere
+            with suppress(OSError):  # other code reports that the records are incomplete
                 checkpoints.note_folder(self._run.run_dir, given)
 
     def _describe_run(self) -> dict[str, Any]:
@@ -88,10 +88,11 @@ class RunCheckpoints:
             self._save(saver, whole=saver.is_writer(), may_be_left_out=True)
 
     def save_last(self, in_hurry: bool, leaves_early: bool) -> None:
-        """Make the present state durable, on this peer or another.
+        """Write the last checkpoint, or wait until another peer has written it.
 
         Args:
-            leaves_early: Whether the other peers continue, and save.
+            leaves_early: Whether the other peers continue. This peer then saves only if it holds
+                the writer's lock.
         """
         saver, step, began = self.saver, self._run.step, time.monotonic()
         if saver is None or step == 0 or (leaves_early and not saver.is_writer()):
@@ -115,9 +116,9 @@ class RunCheckpoints:
                 self._run.notify(f"the last checkpoint is not there: {self.missing}")
 
     def _save(self, saver: CheckpointSaver, whole: bool, may_be_left_out: bool = False) -> None:
-        """Save the present state: this peer's own state once per step, and the ``whole``
-        checkpoint. On a slow disk both may be skipped. They are not if peers have their own state,
-        which all peers save at the same steps."""
+        """Save the per-peer state of this step, if there is one and it is not saved yet, and with
+        ``whole`` the complete checkpoint. If the disk is too slow, a checkpoint without per-peer
+        state may be skipped. Per-peer states must be saved by all peers at the same steps."""
         step, model = self._run.step, self._run.model
         own = model.plan_own() if self._own_step != step else None
         if may_be_left_out and own is None and not saver.is_in_time(step):
@@ -152,11 +153,11 @@ class RunCheckpoints:
         saver.save(step, own, files, ledger, about)
 
     def leave_state(self, reason: str) -> str:
-        """Write the state to ``last_state`` in the folder of this peer before it exits, because
-        this may be the last copy.
+        """Write the state to ``last_state`` in the folder of this peer before the peer exits,
+        because no other copy may exist.
 
-        Returns: A line with the path of the state, or the reason why it could not be written. Never
-            raises, because the peer is exiting.
+        Returns: A line with the path of the written state, or with the reason why it could not be
+            written. An error is only reported, not raised, because the peer is exiting.
         """
         run, round_id = self._run, self._run.applied.round_id
         if run.run_dir is None or not self._node.is_prepared or round_id == 0:
@@ -175,6 +176,6 @@ class RunCheckpoints:
         return f"its state of round {round_id} is in {place}"
 
     def _disk_expired(self) -> bool:
-        """Whether the wait for a checkpoint that is being written has expired."""
+        """Whether this peer must stop waiting for the disk."""
         since = self._run.termination.since
         return since is not None and time.monotonic() - since >= SAVED_S

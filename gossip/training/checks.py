@@ -1,4 +1,5 @@
-"""Checks for unsupported models, which ``prepare`` makes so that no round fails."""
+"""Checks of the arguments of ``prepare``, so that an unsupported model is rejected before the first
+round."""
 
 from __future__ import annotations
 
@@ -21,8 +22,8 @@ _SPARSE = (torch.nn.Embedding, torch.nn.EmbeddingBag)
 
 
 def plain_model(model: torch.nn.Module) -> torch.nn.Module:
-    """Return the original of a compiled model. Its parts have the same names as on a peer that does
-    not compile."""
+    """Return the original module of a compiled model. Its submodules have the same names as on a
+    peer that does not compile the model."""
     inner = getattr(model, "_orig_mod", model)
     return inner if isinstance(inner, torch.nn.Module) else model
 
@@ -40,8 +41,7 @@ def check_process_group() -> None:
 
 
 def check_model(model: object, optimizers: Sequence[torch.optim.Optimizer]) -> None:
-    """Raise UnsupportedModel if the model exchanges gradients by itself, or computes sparse
-    ones."""
+    """Raise UnsupportedModel if the model exchanges gradients itself, or has sparse gradients."""
     if not isinstance(model, torch.nn.Module):
         raise ConfigError(
             f"prepare takes a torch.nn.Module, got {type(model).__name__}",
@@ -80,7 +80,7 @@ def check_model(model: object, optimizers: Sequence[torch.optim.Optimizer]) -> N
 
 
 def check_clip_norm(clip_norm: object, config: RunConfig) -> None:
-    """Raise ConfigError if aggregates cannot be clipped to the norm."""
+    """Raise ConfigError if ``clip_norm`` is not a positive number, or the run has local steps."""
     if (
         isinstance(clip_norm, bool)
         or not isinstance(clip_norm, int | float)
@@ -99,8 +99,8 @@ def check_clip_norm(clip_norm: object, config: RunConfig) -> None:
 
 
 def check_shapes(wire: WireFormat) -> None:
-    """Raise UnsupportedModel if the encoding needs the shapes of more tensors than a node
-    accepts."""
+    """Raise UnsupportedModel if the encoding needs tensor shapes, and the model has more tensors
+    than a node accepts."""
     if len(wire.packed_shapes) > SHAPES_BYTES_MAX:
         raise UnsupportedModel(
             f"{len(wire.shapes)} parameters: this encoding supports models of at most "
@@ -110,7 +110,8 @@ def check_shapes(wire: WireFormat) -> None:
 
 
 def check_rule(rule: BoundRule, config: RunConfig, has_judge: bool) -> None:
-    """Raise ConfigError if the rule lacks a judge, or does not fit the run."""
+    """Raise ConfigError if the rule needs a judge and has none, or does not fit the run's
+    settings."""
     if rule.needs_trainer and not has_judge:
         raise ConfigError(
             f"the rule {rule.name} needs the loss of the model on samples that it can trust",

@@ -21,67 +21,67 @@ class CollectiveCalls(PeerStatus):
     _collectives: Collectives
 
     def mean(self, **numbers: Any) -> Means:
-        """Return the mean of numbers over the live peers, for metrics: the all-reduce of DDP
-        scripts. All peers call it with the same names, and get the same result.
+        """Return the mean over the live peers of each metric, like the all-reduce in DDP scripts.
+        All peers call it with the same names, and get the same result.
 
-        With ``f`` > 0 it is the trimmed mean, without the ``f`` largest and ``f`` smallest numbers
-        of each name, so ``f`` Byzantine peers cannot move it beyond the range of honest numbers. A
-        Byzantine server of the round can still forge the numbers of other peers (``docs/data.md``).
+        If ``f`` > 0 this is the trimmed mean, without the ``f`` largest and ``f`` smallest values
+        of each metric. So ``f`` Byzantine peers cannot move it out of the range of honest values. A
+        Byzantine server of the round can still forge values of other peers (``docs/data.md``).
 
         Args:
             numbers: Numbers, or tensors with one element.
-        Returns: name -> mean; its ``peers`` are the peers with numbers in it.
+        Returns: A dict of means by name. Its attribute ``peers`` lists the contributing peers.
         Raises: ConfigError: A value is not a number, or the run is not rolling.
         """
         return self._collective("mean").mean(numbers)
 
     def gather(self, value: Any) -> dict[int, Any]:
-        """Collect a value from each live peer, the same for all. All peers call it.
+        """Collect a value from each live peer. All peers call it, and get the same result.
 
         Args:
-            value: None, bool, int, float, str, bytes, or lists and dicts of them; in all peers
-                together at most 24 KiB.
-        Returns: peer -> value, with tuples as lists.
+            value: None, bool, int, float, str, bytes, or lists and dicts of them. The values of all
+                peers together may have 24 KiB.
+        Returns: A dict of values by peer. Tuples become lists.
         Raises: ConfigError: The value has another type or is too large, or the run is not rolling.
         """
         return self._collective("gather").gather(value)
 
     def broadcast(self, value: Any = None) -> Any:
-        """Return the value of one live peer, the same for all: the lowest peer with a value other
-        than None. All peers call it. That peer may be Byzantine.
+        """Return the value of the lowest live peer whose value is not None. All peers call it, and
+        get the same result. That lowest peer may be Byzantine.
 
         Args:
             value: As for ``gather``, at most 12 KiB.
-        Returns: that value, or None if all passed None.
+        Returns: The value, or None if all peers passed None.
         Raises: ConfigError: As ``gather``.
         """
         return self._collective("broadcast").broadcast(value)
 
     def any(self, flag: bool) -> bool:
-        """Whether more than ``f`` live peers have passed True, the same for all. So ``f`` Byzantine
-        peers cannot stop training. All peers call it.
+        """Whether more than ``f`` live peers have passed True, so that ``f`` Byzantine peers cannot
+        stop training. All peers call it, and get the same result.
 
         Raises: ConfigError: The run is not rolling.
         """
         return self._collective("any").any(flag)
 
     def barrier(self) -> tuple[int, ...]:
-        """Wait until all live peers have called it, for ``round_timeout_s`` at most.
+        """Wait until all live peers have called it, but at most ``round_timeout_s``.
 
-        Returns: the peers that have called it.
+        Returns: Peers that have called it.
         Raises: ConfigError: The run is not rolling.
         """
         self._collective("barrier").collect("barrier", b"")
         return self.answered
 
     def save(self, path: str | Path, content: bytes | str | dict[str, Tensor]) -> bool:
-        """Write a file once, completely and durably, on one live peer; on another one if that peer
-        dies. All peers call it.
+        """Write a file once, atomically and durably, on one live peer. If that peer dies, another
+        peer writes it. All peers call it.
 
         Args:
             path: Path of the file, on the host of the writing peer.
-            content: Bytes, a text, or tensors by name, which become a safetensors file.
-        Returns: whether the file is written. If not, a message has the reason, and training
+            content: Bytes, a text, or a dict of tensors, which is written as a safetensors file.
+        Returns: Whether the file was written. If not, the reason is printed, and training
             continues.
         Raises: ConfigError: ``content`` has another type, or the run is not rolling.
         """
@@ -98,7 +98,8 @@ class CollectiveCalls(PeerStatus):
         return self._collectives.answered
 
     def _collective(self, operation: str) -> Collectives:
-        """Return the operations. Raises ConfigError: ``operation`` cannot be called."""
+        """Return the object that performs operations. Raises ConfigError: ``operation`` cannot be
+        called now."""
         self._run.check_no_pipeline(operation)
         self._steps.check_prepared(operation)
         if not self._run.config.is_rolling:

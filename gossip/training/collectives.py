@@ -1,9 +1,10 @@
-"""Collective operations among peers that may fail or be Byzantine: each contributes data, and all
-compute the result from the same commit.
+"""Collective operations among peers that may fail or be Byzantine. Each peer contributes data, and
+all peers compute the result from the same commit.
 
-Each call has a place: the position of the script and the number of earlier calls there. Data of
-peers for one place belong together. Every peer stores the answers of the last commits, so a late
-peer finds the answer that the others received.
+Each call has a place: the position of the script, the number of earlier calls at this position, and
+the operation. Calls of different peers with equal places are one operation. Every peer stores the
+data that recent commits have collected (the answers), so a late peer finds the answer that the
+others received.
 """
 
 from __future__ import annotations
@@ -23,18 +24,18 @@ from gossip.errors import ConfigError
 from gossip.run import checkpoints, shown
 from gossip.transport import PARSER_ERRORS
 
-ANSWERS = "gossip.collectives"  # key in the state beside the model
+ANSWERS = "gossip.collectives"  # key in the state of ``ExtraState``
 ANSWERS_KEPT = 32
 BEGINNING = -1
-"""Position of a script before its first step. A returning peer makes the calls at that position
-late."""
+"""Position of a script before its first step. A returning peer makes the calls at this position
+again, later than the other peers."""
 FIRST_KEPT = 8
-"""Number of calls at ``BEGINNING`` with answers that are kept longer."""
+"""Number of first calls at ``BEGINNING`` whose answers are dropped last, for returning peers."""
 PASSED_MAX = 3
-"""Number of rounds in which the others train before a peer that waits in a call stops waiting for
-them."""
+"""A peer that waits in a call stops waiting after this number of rounds in which the other peers
+trained."""
 ANSWERS_BYTES_MAX = 2 * COLLECTED_BYTES_MAX
-OVERHEAD_BYTES = 64  # bytes of a place and an operation
+OVERHEAD_BYTES = 64  # upper bound for the packed place of a call
 DEPTH_MAX = 16
 _PARSER_LIMITS = {
     "raw": False,
@@ -47,11 +48,12 @@ _PARSER_LIMITS = {
 }
 
 Place: TypeAlias = tuple[int, int, str]
-"""Position of a script, number of earlier calls there, and the operation."""
+"""Place of a call: position of the script, number of earlier calls at this position, and the
+operation."""
 
 
 class Means(dict[str, float]):
-    """Name -> mean.
+    """Means by name.
 
     Attributes:
         peers: Peers that contributed to the means, ascending.
@@ -63,11 +65,12 @@ class Means(dict[str, float]):
 
 
 class CollectiveAnswers:
-    """Calls of this peer's script, with the data that commits have collected for each.
+    """Collective calls of this peer's script, and the answers: the data that commits have collected
+    for each place.
 
     Args:
-        f: Number of Byzantine peers to tolerate. They can send any data for any place, also a
-            future one.
+        f: Number of Byzantine peers to tolerate. A Byzantine peer can send any data for any place,
+            including places of future calls.
     """
 
     def __init__(self, f: int = 0) -> None:
@@ -76,7 +79,7 @@ class CollectiveAnswers:
         self._answers: OrderedDict[Place, dict[int, bytes]] = OrderedDict()
 
     def reached(self, at: int) -> None:
-        """Record the position of the script; later calls belong to it."""
+        """Record the position of the script, which is part of the place of later calls."""
         if at != self._at:
             self._at, self._calls = at, 0
 
@@ -87,14 +90,15 @@ class CollectiveAnswers:
         return place
 
     def find(self, place: Place) -> dict[int, bytes] | None:
-        """Return peer -> its data; None until a commit has collected data for the place."""
+        """Return the collected data for the place; the key is the peer. Return None if no commit
+        has collected data for the place yet."""
         return self._answers.get(place)
 
     def collected(self, given: Sequence[tuple[int, bytes]]) -> None:
-        """Store the data that the commit of an operation contains, by place and peer.
+        """Store the data that the commit of a collective operation contains.
 
-        The first commit with data for a place counts, if it has data of more than ``f`` peers for
-        that place, or of all its peers. It contains the data of every peer that was in time.
+        For each place, the first commit with enough data is used: data for the place from more than
+        ``f`` peers, or from all peers in the commit. Data that arrive later are ignored.
         """
         found: dict[Place, dict[int, bytes]] = {}
         for peer, packed in given:
@@ -118,15 +122,16 @@ class CollectiveAnswers:
         return sum([len(data) for given in self._answers.values() for data in given.values()])
 
     def state(self) -> list[Any]:
-        """Return the answers as JSON types, for a peer that receives the state."""
+        """Return the answers as JSON types. They are part of the state that a returning peer
+        receives."""
         return [
             [*place, [[peer, data.hex()] for peer, data in given.items()]]
             for place, given in self._answers.items()
         ]
 
     def adopt(self, state: Any) -> None:
-        """Replace the answers by those that ``state`` has returned on another peer. Raises as
-        ``read_answers``."""
+        """Replace the answers by those of another peer, which ``state`` has returned there. Raises
+        ValueError, as ``read_answers`` does."""
         self._answers = read_answers(state)
 
 
@@ -146,14 +151,14 @@ def read_answers(state: Any) -> OrderedDict[Place, dict[int, bytes]]:
 
 
 def before_epoch(epoch: int) -> int:
-    """Return the position of a script before an epoch, independent of its step. Calls of a late
-    peer there are matched with those of the others before that epoch.
+    """Return the position of a script before an epoch. It does not depend on the step, so the calls
+    of a late peer before the epoch get the same places as those of the other peers.
     """
     return BEGINNING - 1 - 2 * epoch
 
 
 def after_epoch(epoch: int) -> int:
-    """Return the position of a script after an epoch, independent of its step."""
+    """Return the position of a script after an epoch. It does not depend on the step."""
     return BEGINNING - 2 - 2 * epoch
 
 
@@ -176,7 +181,7 @@ def bytes_max(peers: int) -> int:
 
 
 def _unpack(data: bytes) -> tuple[Place, bytes] | None:
-    """Return the place and the data; None if the bytes are malformed."""
+    """Return the place and the data that ``packed`` has packed; None if the bytes are malformed."""
     plain = plain_of(data)
     match plain:
         case [int(at), int(calls), str(operation), bytes(given)]:
@@ -185,13 +190,14 @@ def _unpack(data: bytes) -> tuple[Place, bytes] | None:
 
 
 class Collectives:
-    """Collective operations on top of ``collect``, which contributes bytes and returns the bytes of
-    each peer.
+    """Collective operations, all based on ``collect``: it contributes this peer's bytes and returns
+    the bytes of every peer.
 
     Args:
-        run: ``PeerRun`` of this peer, which has the answers.
-        contribute: Contributes the result of ``packed`` to the next round, waits for its end, and
-            returns whether the others trained in it. Raises RunOver if there is no further round.
+        run: ``PeerRun`` of this peer, with the ``CollectiveAnswers``.
+        contribute: Function that contributes packed data to the next round, waits for the end of
+            the round, and returns whether the other peers trained in this round. It raises RunOver
+            if there is no further round.
     """
 
     def __init__(self, run: Any, contribute: Callable[[bytes], bool]) -> None:
@@ -205,12 +211,13 @@ class Collectives:
     def collect(
         self, operation: str, data: bytes | Callable[[], bytes], most: int | None = None
     ) -> dict[int, bytes]:
-        """Return peer -> its data, the same on all peers. A peer receives only its own data if the
-        run has ended, or if it is alone in the call while the others train.
+        """Return the data of each peer; the key is the peer. The result is the same on all peers,
+        with two exceptions: a peer gets only its own data if the run has ended, or if the other
+        peers train and do not make this call.
 
         Args:
-            data: The data of this peer, or a function that returns it. A late peer does not call
-                the function, because the answer is known.
+            data: Data of this peer, or a function that returns them. A late peer does not call the
+                function, because it already has the answer.
             most: Maximum number of bytes from one peer.
         """
         place = self.answers.next_place(operation)
@@ -233,7 +240,8 @@ class Collectives:
         return found
 
     def _warn_of_lone_call(self, operation: str) -> None:
-        """Warn once that no other peer has called the operation at this place."""
+        """Warn that no other peer has called the operation at this place. Warn only once per
+        process."""
         if self._run.view.alive < 2 or self._has_warned:
             return
         self._has_warned = True
@@ -247,7 +255,7 @@ class Collectives:
     def _objects(
         self, operation: str, data: bytes | Callable[[], bytes], most: int | None = None
     ) -> dict[int, Any]:
-        """Return peer -> its object, in the order of the peers."""
+        """Return the object of each peer; the key is the peer, in ascending order."""
         given = self.collect(operation, data, most)
         return {peer: plain_of(each) for peer, each in sorted(given.items())}
 
@@ -261,8 +269,8 @@ class Collectives:
         return self._objects("gather", pack_object(value))
 
     def gather_made(self, operation: str, make: Callable[[], object]) -> dict[int, Any]:
-        """Gather the results of ``make`` under another name of operation. A late peer does not call
-        ``make``."""
+        """Gather the results of ``make``. The place of the call contains ``operation`` in place of
+        "gather". A late peer does not call ``make``, because it already has the answer."""
         return self._objects(operation, lambda: pack_object(make()))
 
     def broadcast(self, value: object) -> Any:
@@ -275,9 +283,9 @@ class Collectives:
         return sum([each is True for each in given.values()]) > liars
 
     def once(self, work: Callable[[], None]) -> str:
-        """Do ``work`` on one peer, or on another if that one fails or does not reply.
+        """Do ``work`` on one peer. If that peer fails or does not reply, do it on the next peer.
 
-        Returns: "" once it is done; else the reason why no peer could do it.
+        Returns: "" if a peer has done the work, else the reason why the last peer failed.
         """
         left, why = set(self.collect("once", b"")), "no peer replied"
         while left:
@@ -315,7 +323,7 @@ def write_whole(path: Path, content: bytes | memoryview) -> None:
 
 
 def pack_object(value: object) -> bytes:
-    """Return plain data as bytes; a tensor or an array with one element becomes a number.
+    """Pack plain data into bytes. A tensor or an array with one element becomes a number.
 
     Raises: ConfigError: The value contains other objects.
     """
@@ -378,9 +386,9 @@ def _plain(value: Any, depth: int) -> Any:
 def means_of(given: Mapping[int, bytes], names: Iterable[str], f: int) -> Means:
     """Return the mean of each name over the peers that have passed exactly ``names``.
 
-    With f > 0 it is the trimmed mean, without the f largest and the f smallest numbers; with too
-    few numbers it is the median (Yin et al., 2018). So f Byzantine peers cannot move it beyond the
-    range of the honest peers' numbers.
+    If f > 0, this is the trimmed mean, without the f largest and the f smallest values (Yin et al.,
+    2018). With too few values, it is the median. So f Byzantine peers cannot move it out of the
+    range of the honest peers' values.
     """
     wanted = sorted(names)
     rows: dict[int, dict[str, float]] = {}
@@ -401,7 +409,7 @@ def means_of(given: Mapping[int, bytes], names: Iterable[str], f: int) -> Means:
 
 def _trimmed(values: list[float], f: int) -> float:
     out = min(f, (len(values) - 1) // 2)
-    # NaN counts as larger than every number, so trimming removes up to f of them.
+    # NaN is sorted last, so trimming removes up to f NaNs.
     ordered = sorted(values, key=lambda value: (math.isnan(value), value))
     kept = ordered[out : len(ordered) - out]
     return math.fsum(kept) / len(kept) if all(map(math.isfinite, kept)) else sum(kept) / len(kept)

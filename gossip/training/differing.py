@@ -1,5 +1,5 @@
 """Explains why a swarm rejects this peer's model. Each peer writes a description of its model to
-the run's folder, and the rejected peer compares them."""
+the run's folder. A rejected peer compares its description with that of another peer."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ FILE = "model.json"
 def compared(run_dir: Path | None, peer: int, layout: Layout) -> Iterator[None]:
     """Turn a rejection of this peer's model into an error that shows where the models differ.
 
-    In this context the model of ``layout`` is presented to the swarm. A description of the model is
-    written to the run's folder first, for the comparison.
+    In the ``with`` block this peer joins the swarm with the model of ``layout``. Before the block,
+    a description of the model is written to the run's folder.
 
     Raises: ModelDiffers: Raised in place of Refused if a peer of the swarm has written a
         description of its model.
@@ -37,7 +37,7 @@ def compared(run_dir: Path | None, peer: int, layout: Layout) -> Iterator[None]:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_json(path, own)
-    except OSError as error:  # a rejection on another host then lacks the difference of the models
+    except OSError as error:  # if another peer is rejected, its error cannot show the difference
         logger.warning("peer=%d cannot write %s: %s", peer, path, error)
     try:
         yield
@@ -45,7 +45,7 @@ def compared(run_dir: Path | None, peer: int, layout: Layout) -> Iterator[None]:
         for other in run_dir.glob(f"peer-*/{FILE}"):
             with contextlib.suppress(ValueError, OSError):
                 found = read_json(other) or {}
-                # The rejection names the layout that the swarm trains.
+                # The message of the rejection has the layout id of the swarm's model.
                 layout_id = found.get("layout")
                 if other != path and layout_id and str(layout_id) in str(refused):
                     raise ModelDiffers(*difference(found, own)) from None
@@ -61,8 +61,8 @@ def _describe(layout: Layout) -> dict[str, Any]:
 
 
 def difference(swarm: dict[str, Any], own: dict[str, Any]) -> tuple[str, str]:
-    """Return a line for each model: number of parameters, digest, and the first tensor that
-    differs."""
+    """Return a line for each of the two models, with its number of parameters, its layout digest,
+    and the first tensor that differs."""
     pairs = itertools.zip_longest(swarm["tensors"], own["tensors"])
     differing = next((pair for pair in pairs if pair[0] != pair[1]), (None, None))
 

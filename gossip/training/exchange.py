@@ -1,4 +1,4 @@
-"""Contributes updates of the trainer to rounds, and waits until these are applied."""
+"""Contributes updates of the trainer to rounds, and waits until the rounds are applied."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from .stepping import StepsTaken
 
 logger = logging.getLogger(__name__)
 
-BRIEF_S = 0.05  # a shorter step sends the receipt of the previous one with its update
+BRIEF_S = 0.05  # after a shorter step, the receipt of a round is sent together with the next update
 PASSED_MAX = 32
-"""Number of consecutive rounds of other kinds of steps after which a waiting update is left out."""
+"""A waiting update is dropped after this number of consecutive rounds with other kinds of steps."""
 _ONE_STEP = StepsTaken()
 
 
 @dataclass(frozen=True)
 class _Offer:
-    """Offered update, and the command to which it replies.
+    """Update that was offered to a round, and the ``StartRoundCommand`` that requested it.
 
     Attributes:
-        changes: ``LocalModel.changes`` at the offer.
+        changes: Value of ``LocalModel.changes`` when the update was offered.
     """
 
     go: control.StartRoundCommand
@@ -38,26 +38,26 @@ class _Offer:
 
     @property
     def step(self) -> int:
-        """Step of the round, if it makes one."""
+        """Number of the step that the round makes, unless it becomes a collective operation."""
         return self.go.round_id - self.go.collectives
 
 
 class Exchange:
-    """Exchange of updates with the node, one for each round."""
+    """Exchange of updates with the node. Each round takes one update."""
 
     def __init__(self, node: NodeService, overlaps: bool) -> None:
-        """``overlaps``: whether the next update is computed before the round of an update is
-        awaited."""
+        """``overlaps``: whether the trainer computes its next update before it waits for the round
+        of the last one."""
         self._node, self._applied, self._model = node, node.applied, node.model
         self._overlaps = overlaps
         self._in_flight: _Offer | None = None
-        # whether steps are short; time of the last return to the user's code
+        # Whether steps are short, and the time of the last return to the user's code.
         self._brief, self._left_at = False, 0.0
         self._lasted_s = 0.0  # time from that return to the offer
 
     @property
     def in_flight(self) -> int:
-        """Number of offered updates without an applied step: 0 or 1."""
+        """Number of offered updates whose step is not applied yet: 0 or 1."""
         pending = self._in_flight
         if pending is None or self._model.changes != pending.changes:
             return 0
@@ -74,7 +74,8 @@ class Exchange:
 
     @property
     def guess(self) -> control.StartRoundCommand | None:
-        """Predicted next round, to compute beside the one in flight, or None."""
+        """Predicted round after the round in flight; None if there is no round in flight, or no
+        prediction."""
         if self._in_flight is None:
             return None
         go = self._in_flight.go
@@ -92,9 +93,10 @@ class Exchange:
         return 0.0 if self._node.go is None else self._node.go.deadline_us / 1e6
 
     def late_s(self, since: float) -> float:
-        """Return the delay with which this peer began to compute for the round at ``since``,
-        because it was still in an earlier round or had restored a state. Work of the script between
-        two rounds does not count, because it takes the same time on all peers."""
+        """Return the delay, in seconds, with which this peer began to compute for the round.
+        ``since``: time at which it began. A peer is delayed if it was still in an earlier round or
+        was restoring a state. Work of the script between two rounds is no delay, because it takes
+        the same time on all peers."""
         go = self._node.go
         if go is None or not 0.0 < go.began_at < self._applied.offered_at:
             return 0.0
@@ -107,19 +109,21 @@ class Exchange:
         before_send: Callable[[], None] | None = None,
         steps: StepsTaken = _ONE_STEP,
     ) -> None:
-        """Offer the gradients (none if ``samples`` is 0), and wait until the round is applied. With
-        overlap, return as soon as they are offered; ``settle``, called before the next offer,
-        applies the round.
+        """Offer the gradients to the next round, and wait until the round is applied. If
+        ``samples`` is 0, no gradients are offered. With overlap, return as soon as the gradients
+        are offered; a later call of ``settle`` applies the round.
 
         If the round becomes a collective operation, the same update is offered to the next round.
         If a round makes another kind of step, because most peers are at another point of their
-        loop, this peer offers no update until a round makes this kind.
+        loop, this peer contributes no update to that round, and waits for a round with its own kind
+        of step.
 
-        Without a shard, also wait for the next ``StartRoundCommand``, so that the caller's next
-        gradient belongs to current parameters. With a shard, the loader waits for that.
+        If the run has no sharded loader, also wait for the next ``StartRoundCommand``, so that the
+        caller computes its next gradient on current parameters. A sharded loader waits for this
+        command itself.
 
         Args:
-            before_send: Called when the update is ready, before it is sent.
+            before_send: Function to call when the update is ready, before it is sent.
             steps: Steps that the update covers.
         """
         self._lasted_s = time.monotonic() - self._left_at
@@ -156,19 +160,21 @@ class Exchange:
             else:
                 self._settle(offer)
         if self._in_flight is None and not self._node.is_sharded and self._node.halted is None:
-            # Leave a halt after the applied round to the next call, because this one is complete.
+            # If the node has halted, do not wait: this call is complete, and the next call handles
+            # the halt.
             self._node.serve_until_go(self._brief)
         self._left_at = time.monotonic()
 
     def settle(self, expired: Callable[[], bool] = lambda: False) -> bool:
-        """Wait until the round of the update in flight, if any, is applied. The user's gradients do
-        not change.
+        """Wait until the round of the update in flight, if there is one, is applied. The user's
+        gradients do not change.
 
         Args:
-            expired: Polled about twice a second; once it is true, the wait ends.
-        Returns: whether that round is the only step since the update was offered. Otherwise the
-            gradient that was computed beside the round belongs to parameters that are more than one
-            step old, or that were replaced.
+            expired: Function that is polled about twice a second. The wait ends when it returns
+                True.
+        Returns: Whether this round is the only step since the update was offered. If not, the
+            gradient that was computed during the round belongs to parameters that are more than one
+            step old or were replaced.
         """
         pending, restores = self._in_flight, self._applied.restores
         if pending is None:
@@ -190,8 +196,8 @@ class Exchange:
         be computed. ``applied.on_collected`` receives the collected data.
 
         Args:
-            commits: Whether the operation is the next round, and the commit has the data. Otherwise
-                there are no commits, and the operation takes no round.
+            commits: Whether the commit of the next round contains the data. In runs without commits
+                this is False, and the operation uses no round.
         """
         self.settle()
         go = self.wait_go()
@@ -201,7 +207,7 @@ class Exchange:
         self._node.serve_until_go(self._brief)
 
     def _offer(self, go: control.StartRoundCommand, message: control.Contribute) -> _Offer:
-        """Reply to ``go`` with the content of its update slot."""
+        """Reply to ``go``: the update is in the slot of the shared memory that ``go`` names."""
         if go.want_parameters:
             self._model.flatten_parameters(go.slot)
         self._node.claim_go(go.round_id)
@@ -218,8 +224,9 @@ class Exchange:
         return _Offer(go, message, self._model.changes)
 
     def _settle(self, offer: _Offer, expired: Callable[[], bool] = lambda: False) -> None:
-        """Serve the node until the step of the offer is over. Data for a collective operation is
-        offered to one round only."""
+        """Serve the node until the round of the offer is over. If the round did not use an update,
+        offer it to the next round. Data for a collective operation are offered to one round
+        only."""
         node, restores, passed = self._node, self._applied.restores, 0
 
         def is_settled() -> bool:
@@ -238,8 +245,9 @@ class Exchange:
                     PASSED_MAX,
                 )
                 return
-            # A restarted node has not received the update, or a collective operation has not used
-            # it. It is still valid if the parameters have not changed.
+            # The update was not used: the node was restarted, or the round became a collective
+            # operation or another kind of step. The update is still valid if the parameters have
+            # not changed.
             offer = self._offer_again(offer, node.go)
 
     def _is_over(self, offer: _Offer) -> bool:
@@ -249,8 +257,8 @@ class Exchange:
         return self._applied.answered >= offer.go.round_id
 
     def _offer_again(self, offer: _Offer, go: control.StartRoundCommand) -> _Offer:
-        """Repeat the offer to the round ``go``. If parameters or this peer's samples have changed,
-        the new offer has no update."""
+        """Repeat the offer to the round ``go``. If the parameters have changed, or this peer's
+        samples for the round, the new offer has no update."""
         before, message = offer.go, offer.message
         if self._model.changes != offer.changes:  # changed by a step of another kind
             self._model.exchanged = ()
@@ -272,15 +280,15 @@ class Exchange:
     # --- between two local steps ------------------------------------------------------------------
 
     def is_asked_for_state(self) -> bool:
-        """Whether the node requests a copy of the state for another peer. Polled between two local
-        steps. Earlier and simultaneous messages are deferred to the end of the round."""
+        """Whether the node requests a copy of the state for another peer. Call it between two local
+        steps. Other messages that have arrived are deferred to the end of the round."""
         self._poll_node()
         waits = self._in_flight is not None or bool(self._node.link.put_off)
         return self._applied.snapshots_due > 0 and not waits
 
     def is_decided(self) -> bool:
-        """Whether the round of the present local steps is over, so that their update no longer
-        counts. Polled between two steps. A collective operation does not end the round."""
+        """Whether the round of the current local steps is over, so that their update would not be
+        used. Call it between two local steps. A collective operation does not end the round."""
         self._poll_node()
         return any(
             isinstance(message, control.RestoreCommand)

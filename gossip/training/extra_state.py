@@ -1,5 +1,5 @@
-"""State beside model and optimizer: the script's objects (``Session.keep``), and settings of
-optimizers."""
+"""State in addition to model and optimizer: the script's objects (``Session.keep``), and settings
+of optimizers, such as learning rates."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ LOST = "gossip.lost_rounds"
 class ExtraState:
     """State beside model and optimizer.
 
-    A state of other peers may arrive within a step. Schedulers load their part after the script's
-    work that follows the step.
+    A state of other peers may arrive during a step. Schedulers then load their state only after the
+    script's work that follows the step.
 
     Attributes:
         kept: Objects of ``Session.keep``, by name.
@@ -37,14 +37,14 @@ class ExtraState:
 
     def __init__(self, run: PeerRun) -> None:
         self._run, self._node = run, run.node
-        # The script and the settings of its optimizer, such as the learning rate, are ahead of the
-        # parameters.
+        # Whether the script and its optimizer's settings, such as the learning rate, may be ahead
+        # of the parameters that peers share.
         self._is_ahead = run.config.has_local_steps or run.config.overlap > 0
         self.kept: dict[str, Any] = {}
         self.in_flight: dict[str, Any] = {}
         self._unclaimed: dict[str, Any] = {}  # States of objects not yet passed to ``keep``.
-        self._due: dict[str, Any] = {}  # States of kept objects that arrived within a step.
-        self._loaded: set[str] = set()  # Kept objects that have loaded a state of another step.
+        self._due: dict[str, Any] = {}  # States that arrived during a step, for kept objects.
+        self._loaded: set[str] = set()  # Names of kept objects that have just loaded a state.
         self._settings: list[dict[str, Any]] = []  # Settings of parameter groups from a state.
         self._settings_step = -1  # Step of these settings, if known.
         self._lost_at = 0  # ``lost_steps`` in the last state.
@@ -66,14 +66,14 @@ class ExtraState:
         if name in self._unclaimed:
             thing.load_state_dict(self._unclaimed.pop(name))
             self._loaded.add(name)
-            # The constructor of a scheduler sets the rates of its first epoch, but those of its
-            # state apply.
+            # The constructor of a scheduler has set the learning rates of its first epoch. Set
+            # those of the loaded state again.
             self._apply_settings()
 
     # --- the state --------------------------------------------------------------------------------
 
     def now(self) -> dict[str, Any]:
-        """Return the state that belongs to the parameters that all peers share."""
+        """Return the extra state that belongs to the parameters that all peers share."""
         if self._run.exchange.in_flight:
             state = self.in_flight
         else:
@@ -82,7 +82,7 @@ class ExtraState:
         return {**state, ANSWERS: answers} if answers else state
 
     def before_round(self) -> dict[str, Any]:
-        """Return a copy of the state at the start of the next update's round."""
+        """Return a copy of the extra state before the round of the next update."""
         return copy.deepcopy(self._run.stepper.extra_state(self.latest))
 
     def latest(self) -> dict[str, Any]:
@@ -142,12 +142,12 @@ class ExtraState:
     # --- between two steps ------------------------------------------------------------------------
 
     def load_objects(self) -> None:
-        """Load states that arrived within this step, except those of schedulers, which the script
-        still steps for this step."""
+        """Load states that arrived during this step into their objects. Schedulers are excluded,
+        because the script has yet to step them for this step."""
         self._load_due({name for name in self._due if not counts_steps(self.kept[name])})
 
     def load_all(self) -> None:
-        """Load states that arrived within the last step."""
+        """Load all states that arrived during the last step into their objects."""
         self._load_due(self._due)
         self._note_loaded()
 
@@ -160,8 +160,8 @@ class ExtraState:
         self._apply_settings()
 
     def _note_loaded(self) -> None:
-        """Record the step of the state that schedulers have loaded, before the script steps
-        them."""
+        """Record the step of the state that schedulers have loaded. Call it before the script steps
+        the schedulers again."""
         if self._loaded:
             loaded = {name: self.kept[name] for name in self._loaded}
             at = self._settings_step if self._is_ahead else self._run.applied.state_step
@@ -169,8 +169,8 @@ class ExtraState:
             self._loaded = set()
 
     def restore(self, before: dict[str, Any]) -> None:
-        """Restore objects such as schedulers, which the script changed after undone steps, to
-        ``before``."""
+        """Reset kept objects, such as schedulers, to the state ``before`` the steps that were
+        undone."""
         states = copy.deepcopy(before)
         for name, thing in self.kept.items():
             if name in states:
@@ -180,7 +180,8 @@ class ExtraState:
         self._pace.undone(self.kept)
 
     def restore_settings(self) -> None:
-        """Restore the settings of the last state if the script is ahead of it."""
+        """Restore the settings of the last loaded state, if the script may be ahead of that
+        state."""
         if self._is_ahead:
             self._apply_settings()
 
@@ -200,6 +201,6 @@ class ExtraState:
         self._pace.begin_epoch(self.kept, epoch)
 
     def follow_steps(self, *, over: bool = False) -> None:
-        """Step the schedulers for steps that the script did not make. ``over``: whether no step of
-        the script follows."""
+        """Step the schedulers for steps that the script did not make. ``over``: whether the script
+        makes no further step."""
         self._pace.follow(self.kept, self._run.step - self._run.lost_steps, over=over)

@@ -1,17 +1,18 @@
-"""Encodes updates with error feedback: the encoding error of one update is added to the next.
+"""Encodes updates with error feedback: the encoding error of an update is added to the next update.
 
-The update that is sent is d = D(E(g + e)) for the gradient g and the residual e, and e becomes g +
-e - d, if the update is used (Seide et al. 2014; Karimireddy et al. 2019, arXiv:1901.09847). An
-update is used, shard by shard, when its peer is among the contributors of the commit. If an update
-is not used (late, not finite, of a lost round), g is dropped as without an encoding, and its
-samples are read again. The residual does not change, because d was not applied. So no gradient
-counts twice or is lost twice. If the round becomes a collective operation, the update is encoded
-again for the next round, because the random numbers of an encoding belong to a round.
+For the gradient g and the residual e, receivers decode d = D(E(g + e)). If the update is used, e
+becomes g + e - d (Seide et al. 2014; Karimireddy et al. 2019, arXiv:1901.09847). A shard of an
+update is used if the commit lists its peer among the contributors. An update may not be used
+because it is late or not finite, or because its round was lost. Then g is dropped, as without an
+encoding, and its samples are read again. The residual does not change, because d was not applied.
+So no gradient is applied twice or lost twice. If the round becomes a collective operation, the
+update is encoded again for the next round, because an encoding uses different random numbers in
+each round.
 
-A residual belongs to its peer and is not part of the swarm's state. A peer that joins, or restores
-a state of other peers, starts without a residual, because its own belonged to other rounds. A
-checkpoint stores the residual beside the sender's memory, so a resumed run continues with it. It
-survives a restart of the node, because the trainer has it.
+A residual is per-peer state, not part of the swarm's state. A peer that joins, or restores a state
+of other peers, starts without a residual, because an old residual belongs to other parameters. A
+checkpoint stores the residual together with the sender's memory, so a resumed run continues with
+it. The residual survives a restart of the node, because the trainer holds it.
 """
 
 from __future__ import annotations
@@ -29,19 +30,20 @@ from .state import StateMismatch
 
 
 class UpdateEncoder:
-    """Encoder of updates, which keeps the encoding error.
+    """Encoder of updates. It stores the encoding error for the next update.
 
     Attributes:
-        keeps_lost: Whether the encoding error is kept.
-        residual: ``(fragments * trained,)`` float32 for all used updates, one fragment of the model
-            after the other; None if there is none.
+        keeps_lost: Whether the encoding error is computed.
+        residual: ``(fragments * trained,)`` float32, the encoding error of the last used update of
+            each fragment, in order of the fragments. None before the first used update.
     """
 
     def __init__(self, wire: WireFormat, fragments: int = 1) -> None:
-        """``fragments``: number of fragments of the model. An update covers one of them."""
+        """``fragments``: number of fragments of the model. An update covers one fragment."""
         self._wire, self._size = wire, fragments * wire.trained
         encoding = wire.encoding
-        # Low-rank factors are drawn anew in each round, so encoding again needs the error.
+        # Low-rank encodings use new random factors in each round, so encoding an update again needs
+        # the error of its first encoding.
         self.keeps_lost = encoding.feedback or encoding.low_rank
         self._bounds = list(pairwise(accumulate(wire.sizes, initial=0)))
         self.residual: NDArray[np.float32] | None = None
@@ -58,8 +60,9 @@ class UpdateEncoder:
         """Encode the update, and replace it by the vector that the receivers will decode.
 
         Args:
-            update: ``(elements,)``. A non-finite one is not changed, and leaves no residual.
-            encoded: Memory for the bytes, shard by shard.
+            update: ``(elements,)``. A non-finite update is not changed, and its encoding error is
+                not stored.
+            encoded: Memory for the encoded bytes of all shards.
             fragment: Fragment of the update.
         """
         keeps = self._wire.encoding.feedback and self.residual is not None
@@ -69,8 +72,8 @@ class UpdateEncoder:
     def encode_again(
         self, update: NDArray[np.float32], encoded: NDArray[np.uint8], round_id: int
     ) -> None:
-        """Encode the result ``update`` of ``encode`` for a later round, because its round became a
-        collective operation."""
+        """Encode an update for a later round, because its round became a collective operation.
+        ``update``: vector that ``encode`` has left."""
         _, fragment, left = self._pending or (0, 0, None)
         self._encode(update, encoded, (round_id, fragment), left)
 
@@ -105,7 +108,8 @@ class UpdateEncoder:
         return self.residual[start : start + self._wire.trained]
 
     def settle(self, round_id: int, taken: tuple[bool, ...]) -> None:
-        """Record that a round was applied, with this peer's update in the shards ``taken``."""
+        """Record that a round was applied. ``taken``: for each shard, whether this peer's update
+        was used."""
         if self._pending is None or round_id < self._pending[0]:
             return
         (pending_round, fragment, left), self._pending = self._pending, None
@@ -123,8 +127,8 @@ class UpdateEncoder:
         self.residual = self._pending = None
 
     def load(self, residual: Tensor | None) -> None:
-        """Load the result of ``saved``. Raises: StateMismatch: The saved state belongs to another
-        model."""
+        """Load a residual that ``saved`` has returned. Raises: StateMismatch: The residual belongs
+        to another model."""
         if residual is not None and (
             residual.shape != (self._size,) or residual.dtype != torch.float32
         ):

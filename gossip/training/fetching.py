@@ -1,12 +1,12 @@
-"""Fetches batches of a map-style data set as the user's DataLoader would: by workers, ahead of
-time, into pinned memory.
+"""Fetches batches of a map-style data set as the user's DataLoader would: with workers, prefetching
+and pinned memory.
 
 A worker's random numbers, for example for augmentation, depend only on the run's seed, the peer and
-the batch, so a resumed run draws the same.
+the batch. So they are the same in a resumed run.
 
-The samples of this peer are assigned round by round, so an earlier fetch needs a prediction. The
-node predicts the next rounds, and workers prefetch their batches. A batch is used only if the
-prediction was right.
+The swarm assigns the samples of this peer at the start of each round, so prefetching needs a
+prediction. The node predicts the next rounds, and workers prefetch the batches of these rounds. A
+batch is used only if the prediction was right.
 """
 
 from __future__ import annotations
@@ -34,22 +34,23 @@ from .seeding import seed_generators
 from .watch import TerminationHandler
 
 Key: TypeAlias = tuple[int, tuple[tuple[int, int], ...]]
-"""Epoch, and slice of it that is a batch."""
+"""Key of a batch: epoch, and the ranges of positions in it."""
 
 PR_SET_PDEATHSIG = 1
 
 
 class Fetcher:
-    """Fetcher of batches through a new DataLoader, with the workers, collating and memory options
-    of the given one.
+    """Fetcher of batches. It uses a new DataLoader with the workers, ``collate_fn`` and memory
+    options of the given loader.
 
-    Workers set the generators of Python, numpy and torch for each batch.
+    Workers seed the generators of Python, numpy and torch before each batch.
 
-    Workers run during an iteration over the data, or with ``persistent_workers`` until ``close``.
-    After a wrong prediction their fetches are completed and dropped.
+    Workers run during one pass over the data; with ``persistent_workers`` they run until ``close``.
+    After a wrong prediction, workers complete the fetches that have begun, and the batches are
+    dropped.
 
     Attributes:
-        ahead: Number of batches that workers prefetch beside the next one; 0 without workers.
+        ahead: Number of batches after the next one that workers prefetch; 0 without workers.
     """
 
     def __init__(
@@ -57,13 +58,13 @@ class Fetcher:
     ) -> None:
         """
         Args:
-            indices: Returns the indices of a key's batch.
-            words: Seeds of the workers' random numbers, in addition to the batch.
+            indices: Function that returns the indices of the samples in a key's batch.
+            words: Values from which, with the batch's key, the seed of a batch is computed.
         """
         self._given, self._indices, self._words = loader, indices, words
         self._generator = torch.Generator().manual_seed(draw("workers", *words) % 2**63)
         self.ahead = min(PREDICTED_ROUNDS, loader.num_workers * (loader.prefetch_factor or 0))
-        self._asked: deque[Key] = deque()  # running fetches, in order
+        self._asked: deque[Key] = deque()  # keys of running fetches, in order
         self._wanted = _Wanted(self._start_fetch)
         self._own: DataLoader[Any] | None = None
         self._batches: Iterator[Any] | None = None
@@ -76,13 +77,13 @@ class Fetcher:
         self._cuts = type(dataset) is TensorDataset and plain
 
     def fetch(self, key: Key, coming: Iterable[Key] = ()) -> Any:
-        """Return the batch of ``key``; workers continue with the ``coming`` ones.
+        """Return the batch of ``key``. Workers then prefetch the batches of the keys ``coming``.
 
-        Raises: errors of the data set and of collating, as the given loader raises them.
+        Raises: Errors of the data set and of ``collate_fn``, as in the given loader.
         """
         if self._cuts:
-            # Index the tensors, which equals collating single samples. The indices stay a tensor,
-            # because a list takes several times as long as the copy.
+            # Index the whole tensors. The result equals that of collating single samples. The
+            # indices stay a tensor, because indexing with a list takes several times as long.
             indices = self._indices(key)
             tensors: tuple[Tensor, ...] = self._given.dataset.tensors  # type: ignore[attr-defined]
             return [tensor[indices] for tensor in tensors]
@@ -107,12 +108,13 @@ class Fetcher:
             self._wanted.keys = deque(plan)
             if self._own is None:
                 self._own = self._make()
-            # persistent workers complete their fetches, and continue with these keys
+            # Persistent workers complete the fetches that have begun, and then continue with these
+            # keys.
             self._batches = start_workers(self._own)
         elif list(self._asked) == plan[:known]:
             self._wanted.keys = deque(plan[known:])
         else:
-            self._wanted.keys.clear()  # drop wrong predictions, and start again
+            self._wanted.keys.clear()  # the prediction was wrong: no further fetches begin
 
     def _make(self) -> DataLoader[Any]:
         given = self._given
@@ -120,22 +122,24 @@ class Fetcher:
             given,
             SeededDataset(given.dataset) if given.num_workers else given.dataset,
             self._generator,
-            # after a wrong prediction; ``rest`` ends workers that do not persist
+            # Workers must survive a wrong prediction. ``rest`` ends them after a pass if the given
+            # loader's do not persist.
             persists=True,
             batch_sampler=self._wanted,
         )
 
     def _start_fetch(self, key: Key) -> list[int]:
-        """Return the indices of the batch for the loader, for a worker preceded by a seed."""
+        """Return the indices of the batch for the loader. If there are workers, the first element
+        is the seed of the batch."""
         self._asked.append(key)
-        # plain ints, because a tensor is no key of a dictionary
+        # plain ints, because a data set may use the index as a dictionary key
         indices: list[int] = self._indices(key).tolist()
         if not self._given.num_workers:
             return indices
         return [draw("batch", *self._words, *[at for pair in key[1] for at in pair]), *indices]
 
     def rest(self) -> None:
-        """End the workers after an iteration over the data unless they persist."""
+        """End the workers after a pass over the data, unless ``persistent_workers`` is set."""
         if not self._given.persistent_workers:
             self.close()
 
@@ -147,8 +151,8 @@ class Fetcher:
 
 
 class _Wanted:
-    """Batch sampler of a fetcher's loader. It yields the requested keys, and then ends until there
-    are more."""
+    """Batch sampler of a fetcher's loader. It yields the index lists of the requested keys. When no
+    key is left it ends, but yields again after new requests."""
 
     def __init__(self, start_fetch: Callable[[Key], list[int]]) -> None:
         self.keys: deque[Key] = deque()
@@ -164,10 +168,11 @@ class _Wanted:
 
 
 class DatasetProxy:
-    """Proxy that forwards attribute reads and writes to the data set, except for those that a
-    subclass defines.
+    """Proxy that forwards reads and writes of attributes to the data set. Attributes that a
+    subclass defines are not forwarded.
 
-    A ``worker_init_fn`` sets attributes of ``get_worker_info().dataset``, which is this proxy.
+    A ``worker_init_fn`` may set attributes of ``get_worker_info().dataset``, which is this proxy,
+    so writes are forwarded, too.
     """
 
     def __init__(self, dataset: Any, **own: Any) -> None:
@@ -175,7 +180,7 @@ class DatasetProxy:
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or "_dataset" not in self.__dict__:
-            raise AttributeError(name)  # no data set yet during unpickling
+            raise AttributeError(name)  # during unpickling there is no data set yet
         return getattr(self.__dict__["_dataset"], name)
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -183,7 +188,7 @@ class DatasetProxy:
 
 
 class SeededDataset(DatasetProxy, Dataset[Any]):
-    """Data set that seeds the generators of its worker before it fetches a batch."""
+    """Data set that seeds the worker's generators before it fetches a batch."""
 
     def __getitems__(self, wanted: list[int]) -> Any:
         seed, *indices = wanted
@@ -200,14 +205,16 @@ class SeededDataset(DatasetProxy, Dataset[Any]):
 
 
 _workers: dict[int, WeakSet[BaseProcess]] = {}
-"""Workers by the process that started them, because a fork of that process must not end them."""
+"""Workers of the loaders; the key is the pid of the process that started them. A fork of that
+process must not end its workers."""
 
 
 def start_workers(loader: DataLoader[Any]) -> Iterator[Any]:
-    """Iterate over a ``loader`` with a ``worker_start`` as its ``worker_init_fn``.
+    """Return an iterator over a ``loader`` whose ``worker_init_fn`` was made by ``worker_start``.
 
-    SIGTERM may arrive while a worker still imports, so workers start with the signal blocked.
-    Processes of a fork server would inherit the mask and never unblock it.
+    SIGTERM may arrive while a worker still imports modules, so workers start with the signal
+    blocked, and unblock it themselves. A fork server is excluded: its processes would inherit the
+    mask and never unblock the signal.
     """
     if not loader.num_workers:
         return iter(loader)
@@ -219,8 +226,8 @@ def start_workers(loader: DataLoader[Any]) -> Iterator[Any]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
     if os.getpid() not in _workers:
         _workers[os.getpid()] = WeakSet()
-        # At exit multiprocessing sends SIGTERM to workers and waits for them. This handler runs
-        # before.
+        # At exit multiprocessing sends SIGTERM to the workers and waits for them, although workers
+        # ignore SIGTERM. So this finalizer kills them before.
         Finalize(None, _kill_workers, exitpriority=0)
     _workers[os.getpid()].update(getattr(batches, "_workers", ()))
     return batches
@@ -229,8 +236,8 @@ def start_workers(loader: DataLoader[Any]) -> Iterator[Any]:
 def end_workers(batches: Any) -> None:
     """End the workers of an iterator that ``start_workers`` returned, if there are any.
 
-    torch ends the workers when the last reference to the iterator is dropped. The traceback of a
-    broken sample may keep a reference for a long time.
+    torch would end the workers when the last reference to the iterator is dropped. After an error
+    in a sample, its traceback may hold a reference for a long time.
     """
     if (shut_down := getattr(batches, "_shutdown_workers", None)) is not None:
         shut_down()
@@ -258,8 +265,8 @@ def loader_like(
     persists: bool,
     **options: Any,
 ) -> DataLoader[Any]:
-    """Return a loader of ``dataset`` with the workers, the collating and the memory of ``given``.
-    ``persists``: whether workers continue after an iteration."""
+    """Return a loader of ``dataset`` with the workers, ``collate_fn`` and memory options of
+    ``given``. ``persists``: whether workers continue after a pass over the data."""
     if given.num_workers:
         options["prefetch_factor"] = given.prefetch_factor
         options["persistent_workers"] = persists
@@ -278,13 +285,14 @@ def loader_like(
 
 
 def worker_start(loader: DataLoader[Any]) -> Callable[[int], None]:
-    """Return a ``worker_init_fn`` that ends the worker together with this process, and then calls
-    that of the loader. Otherwise the workers of a killed trainer survive for seconds, because
-    torch's workers check for their parent every five seconds. They keep its memory and its output
-    pipes, and delay the restart of the peer.
+    """Return a ``worker_init_fn`` that makes the worker end together with this process, and then
+    calls the loader's own ``worker_init_fn``. Without it, the workers of a killed trainer would
+    survive for up to five seconds, because torch's workers check for their parent only that often.
+    Until then they would hold the trainer's memory and output pipes, and delay the restart of the
+    peer.
     """
-    # The kernel sends the signal when the starting thread ends, and workers of a fork server have
-    # another parent.
+    # The kernel would send the signal when the thread that started the worker ends, so this must be
+    # the main thread. Workers of a fork server have another parent process.
     in_main = threading.current_thread() is threading.main_thread()
     tied = _start_method(loader) != "forkserver" and in_main
     return _WorkerStart(loader.worker_init_fn, os.getpid() if tied else 0)
@@ -304,8 +312,8 @@ class _WorkerStart:
                 and os.getppid() != self._parent
             ):
                 os._exit(1)  # the parent died before the call
-        # systemd and containers signal all processes at once, but the trainer needs its workers
-        # until the end of its round.
+        # systemd and containers send SIGTERM to all processes at once, but the trainer needs its
+        # workers until the end of its round. So the worker ignores the signal.
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         TerminationHandler().install()
         signal.siginterrupt(signal.SIGTERM, False)  # system calls of the data set continue

@@ -1,4 +1,4 @@
-"""Runs rules that need the loss in the trainer, without changing the model."""
+"""Runs rules that need a loss. They run in the trainer, and leave the model unchanged."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ Loss = Callable[..., Tensor]
 class LossJudge:
     """Evaluator of updates by the loss of the user's ``judge``.
 
-    All evaluations for one question start from the same random state. So a ``judge`` that draws its
-    mini-batch with a generator of torch, numpy or Python rates all updates of a question on the
-    same mini-batch. The next question has a new one. A ``judge`` with an argument gets a batch of
-    the reference, drawn for the round. Parameters, buffers, gradients, training mode and all three
-    generators are restored bit for bit.
+    A question of the node is about all updates of a round, and all its evaluations start from the
+    same random state. So a ``judge`` that samples its mini-batch with a generator of torch, numpy
+    or Python rates all updates on the same mini-batch. The next question gets another mini-batch. A
+    ``judge`` with an argument gets a batch of the reference samples, chosen for the round.
+    Parameters, buffers, gradients, training mode and all three generators are restored bit for bit.
     """
 
     def __init__(
@@ -45,8 +45,10 @@ class LossJudge:
     ) -> None:
         """
         Args:
-            seed: Differs between peers, so that no two peers judge on the same data.
-            reference: Returns the batch of a round. None if ``judge`` takes no batch.
+            seed: Seed of the random state. It differs between peers, so that no two peers judge on
+                the same data.
+            reference: Function that returns the batch for a round. None if ``judge`` has no
+                argument.
         """
         self._model, self._layout, self._judge, self._seed = model, layout, judge, seed
         self._reference = reference
@@ -56,8 +58,9 @@ class LossJudge:
     def answer(
         self, rule: BoundRule, question: JudgeCommand, rows: Vector, learning_rate: float
     ) -> JudgeReply:
-        """Return the result of ``explain`` or its error, and write the aggregate into row
-        ``question.rows``. Without rows, write only the gradient."""
+        """Return the weights and outlyingness that ``explain`` computes, or its error. Write the
+        aggregate into row ``question.rows``. If the question has no rows, write only the gradient
+        of the loss."""
         try:
             if not question.rows:
                 torch.from_numpy(rows[0]).copy_(self.gradient(question.round_id))
@@ -73,12 +76,11 @@ class LossJudge:
     def explain(
         self, rule: BoundRule, question: JudgeCommand, rows: Vector, learning_rate: float
     ) -> Verdict:
-        """Run ``rule`` on the first ``question.rows`` of ``rows`` without their last
-        ``question.outside``. The verdict also has the outlyingness of these, after that of the
-        others.
+        """Run ``rule`` on the first ``question.rows`` of ``rows``. The last ``question.outside`` of
+        them are not aggregated, but the verdict has their outlyingness, too.
 
-        With ``question.mix`` the rows are parameters, and their differences d from the local row
-        are rated as steps to x + d.
+        If ``question.mix`` is set, the rows are parameters of peers. The difference d of a row from
+        the local parameters x is then rated as a step to x + d.
 
         Raises: ConfigError: The rule cannot aggregate these rows, or the user's ``judge`` returned
             no loss.
@@ -111,7 +113,7 @@ class LossJudge:
                 return _explain(rule, updates, len(updates) - question.outside, options)
 
     def gradient(self, round_id: int) -> Tensor:
-        """Return the gradient ``(d,)`` of the judge's loss, for servers that measure updates by it.
+        """Return the gradient ``(d,)`` of the judge's loss. A server compares updates with it.
 
         Raises: ConfigError: The user's ``judge`` returned no loss.
         """
@@ -168,8 +170,8 @@ class LossJudge:
 
     @contextmanager
     def _no_trace(self) -> Iterator[list[Tensor]]:
-        """Return a context that restores model and generators. It yields copies of the
-        parameters."""
+        """Restore the model's buffers and modes, and all generators, after the ``with`` block.
+        Yield copies of the parameters."""
         parameters = self._layout.copy_parameters()
         buffers = [(buffer, buffer.detach().clone()) for buffer in self._model.buffers()]
         modes = [(module, module.training) for module in self._model.modules()]
@@ -189,8 +191,8 @@ class LossJudge:
 
 
 class JudgeService:
-    """Service that answers questions of the node, in shared memory. It has a ``LossJudge`` and the
-    run's rule if the rule needs the trainer."""
+    """Service that answers questions of the node. Updates and aggregate are in shared memory. The
+    service has a ``LossJudge`` and the run's rule if the rule needs a loss."""
 
     def __init__(
         self, bench: LossJudge | None = None, rule: BoundRule | None = None, elements: int = 0
@@ -199,7 +201,8 @@ class JudgeService:
         self._rows: Vector | None = None
 
     def answer(self, question: JudgeCommand, fds: deque[int], learning_rate: float) -> JudgeReply:
-        """Answer a question. ``fds``: descriptors that arrived with it and with later messages."""
+        """Answer a question. ``fds``: file descriptors that arrived with the question and with
+        later messages."""
         if question.capacity:
             fd = fds.popleft()
             try:
@@ -211,13 +214,13 @@ class JudgeService:
         return self._bench.answer(self._rule, question, self._rows, learning_rate)
 
     def forget(self) -> None:
-        """Drop the shared memory, because the next node brings its own."""
+        """Drop the shared memory, because a restarted node sends new memory."""
         self._rows = None
 
 
 def _explain(rule: BoundRule, updates: Tensor, inside: int, options: dict[str, Any]) -> Verdict:
-    """Return the verdict on the first ``inside`` updates, extended by the outlyingness of the
-    others."""
+    """Return the verdict on the first ``inside`` updates. Append the outlyingness of the other
+    updates."""
     verdict = rule.explain(updates[:inside], **options)
     if inside == len(updates):
         return verdict
@@ -226,6 +229,7 @@ def _explain(rule: BoundRule, updates: Tensor, inside: int, options: dict[str, A
 
 
 def _numbers(tensor: Tensor) -> tuple[float, ...]:
-    """Return the numbers made finite, as messages require."""
+    """Return the elements as floats. Non-finite values become finite, because messages allow no
+    others."""
     most = torch.finfo(torch.float32).max
     return tuple(torch.nan_to_num(tensor.double(), nan=most, posinf=most, neginf=0.0).tolist())
