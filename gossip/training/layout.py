@@ -1,11 +1,11 @@
-"""The flat float32 vector of all trainable parameters: its order, and copies of gradients and
-parameters to and from it.
+"""Layout of the flat float32 vector of all trainable parameters. Copies gradients and parameters
+into the vector and back.
 
-The elements of the parameters are followed by one mark per parameter, which shows in an update
-whether the parameter has a gradient. An optimizer does not change a parameter without a gradient,
-but moves one with a zero gradient (momentum, weight decay). A mean of zeros does not show the
-difference. With the marks, a parameter without a gradient on all contributors has none in the
-aggregate either.
+The vector has the elements of all parameters, and then one mark per parameter. In an update, the
+mark shows whether the parameter has a gradient. The difference matters: an optimizer does not
+change a parameter without a gradient, but moves a parameter with a zero gradient (momentum, weight
+decay). If no contributor has a gradient for a parameter, the mark of the aggregate is 0, and the
+parameter gets no gradient.
 """
 
 from __future__ import annotations
@@ -31,12 +31,13 @@ _MOVABLE = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 BLOCK_NUMBERS = 2**17
 """Number of elements in a block, which is copied and then checked while it is in the CPU cache."""
 PRESENT = 2.0**-40
-"""Mark of a parameter with a gradient, in an update. It is too small to change a distance or a norm
-of updates."""
+"""Mark of a parameter with a gradient, in an update. The value is too small to change norms of
+updates or distances between them."""
 
 
 class _Group(NamedTuple):
-    """Parameters ``first`` to ``last``, and the start and end of their numbers."""
+    """Consecutive parameters, from ``first`` to ``last`` (exclusive), and the start and end of
+    their elements in the flat vector."""
 
     first: int
     last: int
@@ -48,19 +49,19 @@ class Layout:
     """Order of a model's trainable parameters in the flat vector, fixed at construction.
 
     A trainable parameter requires a gradient and belongs to the optimizer. Shared (tied) parameters
-    appear once; parameters that are frozen at construction do not appear. Half-precision parameters
-    are exchanged in float32.
+    appear once. Parameters that are frozen when the layout is made do not appear. Half-precision
+    parameters are exchanged in float32.
 
     Attributes:
         parameters: Parameters in the order of ``model.named_parameters()``.
-        trained: Number of elements before the first mark: the elements of all parameters. In a
-            fragment (``cut``) zeros may follow them.
+        trained: Number of elements before the first mark: the elements of all parameters, and in a
+            fragment (``cut``) zeros as padding.
         elements: Length of the flat vector.
         marks: Number of marks, one per parameter.
         shapes: Shapes of the parameters.
-        has_views: Whether a view of the flat vector can be a parameter's gradient.
-        digest: 16 bytes over names, shapes and dtypes; peers with different digests cannot train
-            together.
+        has_views: Whether gradients of parameters can be views of the flat vector.
+        digest: Digest of names, shapes and dtypes, 16 bytes. Peers with different digests cannot
+            train together.
     """
 
     def __init__(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
@@ -114,7 +115,8 @@ class Layout:
         )
         self._groups = tuple(_grouped(self._sizes))
         self._cut: dict[int, tuple[Tensor, list[Tensor]]] = {}
-        # vector of the arena that holds gradients, if any; shared by all fragments
+        # Vector of the shared memory of which the gradients are views, if any. All fragments share
+        # this list.
         self._lent: list[Tensor] = []
 
     # --- fragments --------------------------------------------------------------------------------
@@ -123,9 +125,9 @@ class Layout:
         """Cut the model between its layers, and return a layout for the parameters of each
         fragment.
 
-        All vectors are padded with zeros to the length of the longest fragment, so that a receiver
-        knows the size in every round. After a step of one fragment, ``.grad`` is None for the
-        parameters of all others.
+        All vectors are padded with zeros to the length of the longest fragment, so vectors have the
+        same length in every round. A step on one fragment sets ``.grad`` of all other parameters to
+        None.
 
         Raises: UnsupportedModel: There are fewer layers than fragments.
         """
@@ -149,8 +151,7 @@ class Layout:
     # --- gradients --------------------------------------------------------------------------------
 
     def gradients(self) -> list[Tensor]:
-        """Return one gradient per parameter, in order and without its graph; zeros for a missing
-        one.
+        """Return the gradient of each parameter, in order and detached; zeros if it has none.
 
         Raises: UnsupportedModel: A gradient is sparse, or belongs to a parameter that was frozen
             when the layout was made.
@@ -178,8 +179,8 @@ class Layout:
         return found
 
     def flatten_gradients(self, out: Tensor) -> bool:
-        """Copy all gradients into ``out``, ``(elements,)`` float32 on the CPU; missing ones become
-        zeros, with the mark 0. Return whether all numbers are finite."""
+        """Copy all gradients into ``out``, ``(elements,)`` float32 on the CPU. A missing gradient
+        becomes zeros, with the mark 0. Return whether all elements are finite."""
         gradients, finite = self.gradients(), True
         assert out.shape == (self.elements,)
         if self._direct:
@@ -187,7 +188,7 @@ class Layout:
                 finite = finite and _is_finite(part)
         else:
             finite = self._staging.gather(gradients, out)
-        if self._numbers + len(self.parameters) < self.elements:  # zeros after a short fragment
+        if self._numbers + len(self.parameters) < self.elements:  # padding of a short fragment
             out[self._numbers :] = 0.0
         marks = out[self.trained : self.trained + len(self.parameters)]
         marks.fill_(PRESENT)
@@ -198,8 +199,9 @@ class Layout:
 
     @contextmanager
     def gradients_put_by(self, wanted: bool) -> Iterator[None]:
-        """Return a context that sets the user's gradients aside if ``wanted``. Outside of a step
-        they may be accumulating, so they must not change."""
+        """If ``wanted``, set the user's gradients aside in the ``with`` block and restore them
+        afterwards. Outside of a step the script may be accumulating gradients, so they must not
+        change."""
         kept = [parameter.grad for parameter in self.parameters] if wanted else None
         if kept is not None:
             for parameter in self.parameters:
@@ -212,8 +214,8 @@ class Layout:
                     parameter.grad = gradient
 
     def scatter_gradients(self, flat: Tensor) -> None:
-        """Copy ``flat``, ``(elements,)`` float32, into the parameters' ``.grad``, without
-        references to ``flat``.
+        """Copy ``flat``, ``(elements,)`` float32, into the parameters' ``.grad``. No reference to
+        ``flat`` remains.
 
         Gradients that are marked as missing become None.
         """
@@ -246,26 +248,26 @@ class Layout:
             parameter.grad = part.view(parameter.shape) if here else None
 
     def lend_gradients(self, flat: Tensor) -> None:
-        """Let the gradients be views of ``flat``, which the script may read until
+        """Set the gradients to views of ``flat``. The script may read them until
         ``reclaim_gradients``."""
         self.point_gradients(flat)
         self._lent[:] = [flat]
 
     def reclaim_gradients(self) -> bool:
-        """Make the memory of ``lend_gradients`` private before it changes, if the script still
-        references it. Return whether it does."""
+        """If the script still references the memory of ``lend_gradients``, make this memory
+        private, because it is about to change. Return whether the script references it."""
         if not self._lent:
             return False
         flat = self._lent.pop()
         if _count_uses(flat.untyped_storage()) <= _USES_ALONE:
             return False
-        flat.mul_(1.0)  # a written page becomes private to this mapping
+        flat.mul_(1.0)  # writing to a page makes it private to this mapping (copy-on-write)
         return True
 
     def release_gradients(self) -> bool:
-        """Drop the parameters' gradients unless the script references one of them or its memory.
-        Return whether they were dropped. A referenced tensor must receive the aggregate; others may
-        be replaced.
+        """Drop the parameters' gradients, unless the script references a gradient or its memory.
+        Return whether they were dropped. A gradient that the script references must receive the
+        aggregate in place. Other gradients may be replaced by new tensors.
         """
         held = [parameter.grad for parameter in self.parameters]
         lent = {each.untyped_storage().data_ptr() for each in self._lent}
@@ -286,8 +288,8 @@ class Layout:
         return False
 
     def flatten(self, tensors: Sequence[Tensor | None]) -> Tensor:
-        """Return a new ``(elements,)`` float32 vector on the CPU from one gradient (None: missing)
-        per parameter."""
+        """Return a new ``(elements,)`` float32 vector on the CPU, made of one gradient per
+        parameter. A missing gradient is None."""
         out = torch.zeros(self.elements)
         pieces = torch.split(out[: self._numbers], self._sizes)
         for piece, tensor in zip(pieces, tensors, strict=True):
@@ -299,7 +301,8 @@ class Layout:
         return out
 
     def _leave_others_alone(self) -> None:
-        """Set the gradients of other fragments to None, so that no step moves their parameters."""
+        """Set the gradients of all other fragments to None, so that no step changes the parameters
+        of these fragments."""
         for parameter in self._others:
             parameter.grad = None
 
@@ -325,8 +328,8 @@ class Layout:
                 parameter.add_(piece.to(parameter.dtype), alpha=scale)
 
     def digest_parameters(self) -> bytes:
-        """Return a digest of the bits of all parameters. Two replicas are equal exactly if their
-        digests are."""
+        """Return a digest of the bits of all parameters. Equal digests show that two replicas are
+        equal."""
         digest = PayloadDigest()
         for parameter in self.parameters:
             digest.update(
@@ -346,8 +349,8 @@ class Layout:
     # --- copies -----------------------------------------------------------------------------------
 
     def _gather(self, tensors: list[Tensor] | tuple[Tensor, ...], out: Tensor) -> Iterator[Tensor]:
-        """Copy all tensors into ``out``, and yield each part when it is filled and in the
-        processor's cache."""
+        """Copy all tensors into ``out``. Yield each part of ``out`` as soon as it is filled, while
+        it is in the CPU cache."""
         pieces = self._pieces(out)
         for group in self._groups:
             whole, first = out[group.start : group.stop], tensors[group.first]
@@ -369,7 +372,7 @@ class Layout:
         because every round needs them."""
         known = self._cut.get(id(flat))
         if known is not None:
-            return known[1]  # the cache references the vector, so its id is unique
+            return known[1]  # the cache keeps the vector alive, so its id is unique
         parts = torch.split(flat[: self._numbers], self._sizes)
         pieces = [piece.view(p.shape) for piece, p in zip(parts, self.parameters, strict=True)]
         if self._direct:
@@ -379,17 +382,19 @@ class Layout:
         return pieces
 
     def lend_slots(self, slots: Iterable[Tensor]) -> None:
-        """Register slots of an arena, ``(elements,)`` float32, which other methods may receive."""
+        """Register vectors of the shared memory, ``(elements,)`` float32, that other methods will
+        copy from or to."""
         self._staging.lend(slots)
 
     def forget_slots(self) -> None:
-        """Drop the cached views of vectors, so that their memory can be freed."""
+        """Drop all registered vectors and cached views, so that the memory can be freed."""
         self._cut.clear()
         self._staging.close()
 
 
 class _Fragment(Layout):
-    """Layout of some parameters, in a vector for ``trained`` numbers and ``marks``."""
+    """Layout of some parameters in a vector with room for ``trained`` elements and ``marks``
+    marks."""
 
     def __init__(self, whole: Layout, chosen: list[int], trained: int, marks: int) -> None:
         vars(self).update(vars(whole))
@@ -420,12 +425,12 @@ def _count_uses(storage: Any) -> int:
 
 _ONE = torch.empty(1)
 _USES_ALONE = _count_uses(_ONE.untyped_storage())
-"""Use count of a storage with one tensor in this version of torch."""
+"""Use count, in this version of torch, of a storage that only one tensor references."""
 
 
 def _grouped(sizes: Sequence[int]) -> Iterator[_Group]:
-    """Yield groups of consecutive parameters that fit into a block, or one longer parameter
-    alone."""
+    """Yield groups of consecutive parameters. A group fits into a block, or is a single parameter
+    that is longer than a block."""
     first = start = stop = 0
     for at, size in enumerate(sizes):
         if stop + size - start > BLOCK_NUMBERS and at > first:
@@ -436,8 +441,8 @@ def _grouped(sizes: Sequence[int]) -> Iterator[_Group]:
 
 
 def _is_finite(vector: Tensor) -> bool:
-    """Return whether a vector ``(d,)`` on the CPU is finite, as ``gossip.vectors.is_finite`` does.
-    Torch is used, because the suppression of numpy's warnings takes longer than reading a small
+    """Return whether a vector ``(d,)`` on the CPU is finite, like ``gossip.vectors.is_finite``.
+    This function uses torch, because suppressing numpy's warnings takes longer than reading a small
     vector."""
     squares = torch.dot(vector, vector).item()
     return math.isfinite(squares) or bool(torch.isfinite(vector).all())
@@ -446,7 +451,8 @@ def _is_finite(vector: Tensor) -> bool:
 def _copy_all(
     into: list[Tensor] | tuple[Tensor, ...], values: list[Tensor] | tuple[Tensor, ...]
 ) -> None:
-    """Copy all in one call, which is several times faster than a loop for small parameters."""
+    """Copy each tensor of ``values`` into the one at the same position of ``into``. A single call
+    is several times faster than a loop if parameters are small."""
     torch._foreach_copy_(into, values)  # pyright: ignore[reportPrivateImportUsage]
 
 

@@ -1,4 +1,4 @@
-"""End of a peer: after its last round, or by a signal, an exception, or the launcher's end."""
+"""End of a peer: after its last round, a signal, an exception, or the end of its launcher."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from .peer_run import PeerRun
 from .watch import HURRIED_S, ExceptHook, record_warnings, user_frames, watch_launcher
 
 CLOSE_S = 45.0
-"""Timeout of ``close``. It exceeds ``linger_s`` and ``drain_timeout_s``, during which a node waits
-for peers that were lost shortly before the end."""
+"""Timeout of ``close``. It exceeds ``linger_s`` and ``drain_timeout_s``, the times that a node
+waits for peers that were lost shortly before the end."""
 
 
 class Leaving:
-    """Ends this peer's participation in the run, once.
+    """Ends this peer's participation in the run. Further calls have no effect.
 
     Attributes:
-        at_end: Called after the peer has left.
+        at_end: Functions to call after the peer has left.
     """
 
     def __init__(self, run: PeerRun, loop: TrainingLoop, status_fd: int | None) -> None:
         """``status_fd``: socket to the launcher, or None."""
         self._run, self._loop = run, loop
-        # JSON needs up to twelve characters for one.
+        # The text is cut, because JSON needs up to twelve characters for one character.
         end = record_warnings(lambda text: run.node.log_line(warning=clip(text, METRICS_MAX // 16)))
         self.at_end: list[Callable[[], object]] = [end]
         termination = run.termination
@@ -74,10 +74,10 @@ class Leaving:
                 saves.saver.close()
             run.node.close(reason, patience_s, hurry, saves.missing)
         except KeyboardInterrupt:
-            run.node.close(reason, HURRIED_S)  # a second goodbye requests an immediate end
+            run.node.close(reason, HURRIED_S)  # a second Close message makes the node end at once
             raise
         finally:
-            if not run.termination.interrupted:  # otherwise the hook must suppress the traceback
+            if not run.termination.interrupted:  # else it hides the traceback of Ctrl-C
                 self._hook.uninstall()
             run.termination.uninstall()
             atexit.unregister(self.close)
@@ -85,8 +85,8 @@ class Leaving:
                 function()
 
     def check_termination(self) -> None:
-        """Stop the script after a signal. Called about twice a second in every wait. The current
-        step may finish within ``HURRIED_S``."""
+        """Stop the script if a signal has requested its end. Every wait calls this about twice a
+        second. The current step gets ``HURRIED_S`` to finish."""
         run = self._run
         since = None if run.is_closed else run.termination.since
         if since is not None and (not run.in_round or time.monotonic() - since > HURRIED_S):
@@ -120,8 +120,8 @@ class Leaving:
         self.close("raised")
 
     def _launcher_gone(self) -> None:
-        """End the process after the launcher has ended. Called in the watching thread, because the
-        training thread may be busy."""
+        """End the process after the launcher has ended. The thread that watches the launcher calls
+        this, because the training thread may be busy."""
         if not self._run.is_active:
             return
         link = self._run.node.link

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch._dynamo.callback import callback_handler  # the first optimizer imports it anyway
+from torch._dynamo.callback import callback_handler  # imported by the first optimizer anyway
 from torch.autograd.grad_mode import _unsafe_preserve_version_counter as keep_versions
 
 from gossip.aggregators import Memory, Sender
@@ -32,15 +32,15 @@ from .stepping import EveryStep
 
 @dataclass(frozen=True)
 class TrainedModel:
-    """Model, optimizer, and the layout of their numbers in a flat vector.
+    """Model, optimizer, and the layout of the model in a flat vector.
 
     Attributes:
         inner_step: Original step of the optimizer, without the exchange.
         layout: Layout of the whole model.
-        wire: Format of its updates.
-        parts: Layouts of its fragments (``Layout.cut``), or that of the whole model alone.
-        clip: Largest norm of an aggregate, under the key ``clip_norm``. Peers agree on it as on
-            settings of a parameter group. Empty if there is no limit.
+        wire: Format of the model's updates. parts: Layouts of the model's fragments
+        (``Layout.cut``), or only the layout of the whole model. clip: Maximum norm of an aggregate,
+        under the key ``clip_norm``; empty if there is no limit. Peers agree on this value in the
+        same way as on settings of parameter groups.
     """
 
     model: torch.nn.Module
@@ -53,9 +53,9 @@ class TrainedModel:
 
 
 class CompileWatch:
-    """Recorder of compilations by torch.compile in this process. It writes their start and end to
-    ``arena``, because other peers wait for them, and the size of this peer's batches is fixed
-    afterwards."""
+    """Recorder of compilations by torch.compile in this process. It writes the start and end of a
+    compilation to the shared memory, because other peers wait for a compilation, and the size of
+    this peer's batches does not change after it."""
 
     def __init__(self, arena: Arena) -> None:
         self._arena = arena
@@ -80,23 +80,24 @@ class LocalModel:
 
     Attributes:
         trained: Model, optimizer and layout, set by ``attach``.
-        extra: The state beside them (``ExtraState``).
+        extra: State in addition to model and optimizer (``ExtraState``).
         stepper: Strategy for the steps between two rounds.
         arena: The shared memory (``open_arena``).
-        updates: Slots for updates in that memory.
+        updates: Slots for updates in the shared memory.
         encoder: Encoder of updates; None if they are not encoded.
-        sender_memory: Memory of this peer's sender, such as momentum, for all fragments in
-            sequence. Not part of the state that peers share.
-        exchanged: The parameters of the last update; empty if there is none.
-        is_finite: Whether all numbers of the last update are finite.
-        steps_directly: Whether the script's optimizers step with their own gradients before the
-            round, which changes nothing. True if this peer is alone.
+        sender_memory: Memory of this peer's sender, such as momentum, for one fragment after the
+            other. It is not part of the state that peers share.
+        exchanged: Parameters that the last update covers; empty if there is no update.
+        is_finite: Whether all elements of the last update are finite.
+        steps_directly: Whether the optimizers step directly with the gradients, because no peer,
+            encoding or clipping would change them. True only if the script trains alone.
         has_kinds: Whether the script has several optimizers, each with its own steps.
-        measure_gradients: Called before the optimizer steps with a result.
+        measure_gradients: Function to call before the optimizer steps with a result.
         changes: Number of changes of the parameters.
         steps: Number of rounds that have stepped the optimizer on this peer.
-        overtakes: Number of changes of parameters other than by a step of the current kind. A
-            script with several optimizers may hold a graph of the parameters.
+        overtakes: Number of changes of the parameters other than steps of the current kind. It
+            matters for scripts with several optimizers, which may hold an autograd graph of the
+            parameters.
     """
 
     trained: TrainedModel
@@ -106,11 +107,11 @@ class LocalModel:
     def __init__(self, config: RunConfig, sender: Sender | None) -> None:
         """
         Args:
-            sender: Transforms an update before it is sent.
+            sender: Function that transforms an update before it is sent.
         """
         self._sender, self._config = sender, config
         self.stepper = EveryStep()
-        self._lends = config.peers_max > 1  # whether the script may read results in their slots
+        self._lends = config.peers_max > 1  # whether the script's .grad may be a view of a result
         self.encoder: UpdateEncoder | None = None
         self.sender_memory: Memory | None = None
         self.exchanged: tuple[torch.Tensor, ...] = ()
@@ -141,8 +142,9 @@ class LocalModel:
             trained.layout.lend_slots(slots)
 
     def renew_arena(self) -> None:
-        """Create new memory for another node, and copy the last update. If a dead node has shared
-        the old memory with other peers, it can no longer be mapped for writing."""
+        """Create new shared memory for a restarted node, and copy the last update into it. The old
+        memory cannot be mapped for writing again if the dead node has shared it with other
+        peers."""
         former, updates, filled = self.arena, self.updates, self._filled
         self._compile_watch.close()
         self._forget_slots()
@@ -172,7 +174,7 @@ class LocalModel:
 
     @property
     def rates(self) -> tuple[float, ...]:
-        """Rates of the optimizer's next step."""
+        """Settings of the optimizer's next step, as numbers (``rates_of``)."""
         return rates_of(self._settings)
 
     @property
@@ -183,7 +185,7 @@ class LocalModel:
         return fragment_of(round_id, collectives, len(self.trained.parts))
 
     def fill_update(self, go: control.StartRoundCommand) -> None:
-        """Write the update of a round into its slot."""
+        """Write this peer's update for a round into the slot of the round."""
         if self.steps_directly:
             self.is_finite = True
             return
@@ -210,7 +212,7 @@ class LocalModel:
             update.copy_(sent)
 
     def move_update(self, before: int, slot: int) -> None:
-        """Copy an update from the slot ``before`` to another one."""
+        """Copy an update from the slot ``before`` to ``slot``."""
         self._filled = slot
         self.updates[slot].copy_(self.updates[before])
         np.copyto(self.arena.encoded[slot], self.arena.encoded[before])
@@ -232,8 +234,9 @@ class LocalModel:
         """Apply the result of a round to the model.
 
         Args:
-            is_own_kind: Whether it is a step of the current kind on this peer.
-            in_step: Whether the script is within its step, and no longer needs its gradients.
+            is_own_kind: Whether the round makes a step of the current kind on this peer.
+            in_step: Whether the script is in ``optimizer.step()``, so that its gradients may be
+                overwritten.
         """
         trained = self.trained
         with self.overtaking(not is_own_kind):
@@ -245,17 +248,19 @@ class LocalModel:
                 with trained.layout.gradients_put_by(not in_step):
                     self._step_with(message)
             if not self.steps & (self.steps - 1):
-                # Raise UnsupportedModel early in a run. An optimizer creates its state in the first
-                # step and may extend it later, so checks become rarer.
+                # Check that the state can be sent, to raise UnsupportedModel early in a run. An
+                # optimizer creates its state in the first step, but may extend it later, so the
+                # check is repeated after 2, 4, 8, ... steps.
                 plan_state(trained.model, trained.optimizer, {})
 
     @contextmanager
     def overtaking(self, wanted: bool) -> Iterator[None]:
-        """Return a context for changes of parameters outside of a step of this peer.
+        """Allow, in the ``with`` block, changes of parameters outside of a step of this peer.
 
-        A script with several optimizers may propagate a loss through the parameters afterwards, as
-        a GAN does through its generator. autograd must allow that, although the gradients are not
-        used.
+        Afterwards a script with several optimizers may still propagate a loss through an old graph
+        of the parameters, as a GAN does through its generator. autograd must not raise an error
+        then, although the gradients are not used. So the version counters of the tensors are
+        restored.
         """
         if not (wanted and self.has_kinds):
             yield
@@ -266,9 +271,10 @@ class LocalModel:
             yield
 
     def _step_with(self, message: control.ApplyCommand) -> None:
-        """Step the optimizer with a result as the gradient, which stays in ``.grad``. A long result
-        is read in place, unless the script holds the tensors in ``.grad``. Other processes may
-        still read this memory, so the script's ``.grad`` is a copy-on-write mapping.
+        """Step the optimizer with a result as the gradient. Afterwards ``.grad`` holds the result.
+        A long result is not copied, unless the script references the tensors in ``.grad``: the
+        optimizer reads it in the shared memory. Other processes may still read this memory, so the
+        script's ``.grad`` is in a copy-on-write mapping of it.
         """
         trained, result = self.trained, self._results[message.slot]
         part = trained.parts[self._fragment_of(message.round_id, message.collectives)]
@@ -307,14 +313,14 @@ class LocalModel:
 
     def _clip_factor(self, numbers: torch.Tensor, rates: tuple[float, ...]) -> float:
         """Return the factor by which ``torch.nn.utils.clip_grad_norm_`` would scale an aggregate
-        with these numbers, for the norm on which peers have agreed."""
+        with the elements ``numbers``. Peers have agreed on the maximum norm."""
         if not self.trained.clip:
             return 1.0
         with stepping_with(self._settings, rates):
             norm_max = self.trained.clip["clip_norm"]
-        # The order of a sum depends on processor and threads, so the factor is computed in float64
-        # and rounded to float32 to be the same on all peers. These blocks stay in the processor's
-        # cache.
+        # The factor must be the same on all peers, but the order of summation depends on the
+        # processor and its threads. So the factor is computed in float64 and rounded to float32.
+        # The blocks fit into the CPU cache.
         blocks = map(torch.Tensor.double, torch.split(numbers, 2**15))
         norm = math.sqrt(sum([torch.dot(block, block).item() for block in blocks]))
         return float(np.float32(min(1.0, norm_max / (norm + 1e-6))))
@@ -329,9 +335,9 @@ class LocalModel:
         )
 
     def copy_state(self, round_id: int) -> tuple[control.Snapshot, int | None]:
-        """Return a message for the node about the state, and the memory with the state. Each number
-        is copied once, directly into that memory. If this fails, the message has the error, and the
-        memory is None.
+        """Copy the state into new memory. Return a message about the state for the node, and the
+        memory's file descriptor. If this fails, the message has the error, and the descriptor is
+        None.
         """
         try:
             plan = self.plan_state()
@@ -344,12 +350,14 @@ class LocalModel:
     def plan_checkpoint(self) -> StateBundle:
         """Return the bundle of a checkpoint."""
         trained = self.trained
-        # In gossip rounds one file has the mean of all models.
+        # In gossip rounds there is no base file, because the mean of all models replaces the whole
+        # model file.
         moved = trained.layout.parameters if self._config.is_rolling else None
         return plan_checkpoint(trained.model, trained.optimizer, self.extra.now(), moved)
 
     def plan_own(self) -> StateFile | None:
-        """Plan the file of this peer's own state, in gossip rounds its whole state."""
+        """Return the file with the state of this peer alone, or None. In gossip rounds this is the
+        peer's whole state."""
         trained, stepper = self.trained, self.stepper
         residual = None if self.encoder is None else self.encoder.saved()
         parameters = stepper.own_parameters or None
@@ -361,7 +369,7 @@ class LocalModel:
     def restore(self, message: control.RestoreCommand, fd: int) -> None:
         """Load the state of another peer from the memory file ``fd``.
 
-        Raises: GossipError: The state does not fit, and nothing has changed.
+        Raises: GossipError: The state does not fit the model. Nothing has changed.
         """
         packed, trained = map_received(fd, message.nbytes), self.trained
         state = packed, trained.model, trained.optimizer, message.settings, self.extra.check
@@ -370,7 +378,7 @@ class LocalModel:
         self.extra.load(extra)
 
     def note_replaced(self) -> None:
-        """Record that another state replaced the parameters."""
+        """Record that the parameters of another state have replaced the local parameters."""
         self.changes += 1
         if self.encoder is not None:
             self.encoder.forget()

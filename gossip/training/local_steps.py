@@ -3,23 +3,25 @@
 A round begins at the *anchor*: the parameters that all peers share. Each peer takes local steps
 from the anchor. Its update is the model difference, anchor - parameters. Then the peer returns to
 the anchor, where the outer optimizer applies the result of the round. All other code treats the
-model difference like a gradient. The shared parameters and the memory of the outer optimizer are
-the same on all peers.
+model difference like a gradient. The anchor and the memory of the outer optimizer are the same on
+all peers.
 
-With overlap a peer takes its next steps while the round runs. It predicts the outer step with its
-own difference, and begins at this prediction. When the round is applied, at the end of these steps,
-the aggregate replaces the prediction (Kale et al. 2025, arXiv:2502.12996).
+With overlap a peer takes its next steps while the round runs. It predicts the result of the outer
+step from its own difference, and starts from this prediction. After these steps the round is
+applied, and the aggregate replaces the prediction (Kale et al. 2025, arXiv:2502.12996).
 
 With fragments a round exchanges one fragment of the model (Streaming DiLoCo, Douillard et al. 2025,
-arXiv:2501.18512). The exchanged parameters continue from the result of the round, all others from
-this peer's local steps. While a peer waits for a round, the model holds the anchor, which is sent,
-saved and stepped. Afterwards the local parameters are restored.
+arXiv:2501.18512). The exchanged parameters continue from the result of the round, all other
+parameters from this peer's local steps. While a peer waits for a round, its model holds the anchor:
+the outer optimizer steps the anchor, and state transfers and checkpoints contain it. Afterwards the
+local parameters are restored.
 
-With fragments and overlap a peer takes its next steps with its own parameters of the fragment. When
-the round is applied, they become alpha own + (1 - alpha) shared, where alpha is ``mixing``.
+With fragments and overlap, a peer takes its next steps from its own parameters of the fragment.
+When the round is applied, these become alpha * own + (1 - alpha) * shared, where alpha is
+``_mixing``.
 
-The state of the user's optimizers is local, and empty on a peer that joins. Only their settings,
-such as the learning rate, are part of the shared state.
+The state of the user's optimizers is per-peer state, and is empty on a peer that joins. Only the
+settings of these optimizers, such as the learning rate, are part of the shared state.
 """
 
 from __future__ import annotations
@@ -43,38 +45,38 @@ from .state import StateMismatch
 from .stepping import EveryStep, StepsTaken
 
 STATE = "gossip.local_steps"
-"""Key, in the state beside the model, of the state's step and the settings of the user's
+"""Key in the extra state. The value has the step of the state, and the settings of the user's
 optimizers."""
 IN_TIME = 0.9
-"""Share of the deadline in which a peer ends its steps if it cannot take all in time or began late.
-The deadline is slightly above the time that most peers need. The omitted step is little compared
-with the steps of all other peers in the remaining time."""
+"""Fraction of the deadline. A peer that began late, or cannot take all its steps in time, ends its
+steps within this fraction. The deadline is slightly above the time that most peers need. One
+omitted step matters less than a delay of all other peers."""
 
 
 class StepClock:
     """Clock of this peer's local steps.
 
-    The longest step of a round is excluded, because the script may have evaluated in it, or waited
-    for a reason that does not affect later steps. If this peer began a round late, its whole time
-    counts.
+    The mean duration of a step excludes the longest step of the round, because the script may have
+    evaluated in it, or waited for a reason that does not affect later steps. If this peer began the
+    round late, the time of all its steps is counted.
     """
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
         self._since = self._began_at = self._late_s = 0.0
         self._lasted_s: list[float] = []
-        self._step_s = 0.0  # duration of a step; 0 if unknown
+        self._step_s = 0.0  # mean duration of a step; 0 if unknown
 
     def begin_round(self, since: float, late_s: float = 0.0) -> None:
-        """Begin a round with a first step that began at ``since``. ``late_s``: delay against the
-        other peers; 0.0 if all began together."""
+        """Begin a round. ``since``: start of the first step. ``late_s``: delay of this peer's start
+        relative to the other peers, 0.0 if there is none."""
         self._since = self._began_at = since
         self._late_s, self._lasted_s = late_s, []
 
     @property
     def lasted_s(self) -> float:
-        """Duration of this round's steps, from their start on this peer to the end of the last
-        one."""
+        """Time from the start of this round's first step on this peer to the end of its last step
+        so far."""
         return self._since - self._began_at
 
     def record_step(self) -> None:
@@ -85,10 +87,10 @@ class StepClock:
             self._step_s = (sum(self._lasted_s) - max(self._lasted_s)) / (len(self._lasted_s) - 1)
 
     def is_late(self, deadline_s: float, left: int) -> bool:
-        """Whether another step would end too late. False while the duration of a step is unknown.
+        """Whether one more step would end too late. False while the duration of a step is unknown.
 
         Args:
-            deadline_s: Deadline of the round, from its start; 0.0 if there is none.
+            deadline_s: Deadline, in seconds after the start of the round; 0.0 if there is none.
             left: Remaining steps of the round.
         """
         if not self._step_s or deadline_s <= 0:
@@ -120,19 +122,19 @@ class LocalSteps(EveryStep):
         self._outer_step = outer_steps.load(config.outer_step)
         self.outer = self._outer_step.optimizer(layout.parameters)
         self._anchor: list[Tensor] = []
-        # Parameters before the steps since the last round: the anchor, a predicted outer step, or
-        # the local parameters.
+        # Parameters before the first step since the last round: the anchor, the prediction of the
+        # outer step, or the local parameters.
         self._start_point: list[Tensor] = []
-        self._is_predicted = False  # They are a predicted outer step.
+        self._is_predicted = False  # ``_start_point`` is a prediction.
         self._fragments, self._mixing = config.fragments > 1, config.own_share or 0.0
-        self._exchanged: set[int] = set()  # exchanged since the last restore
+        self._exchanged: set[int] = set()  # ids of parameters exchanged since the last rebase
         self._is_apart = False  # The model has the local parameters.
-        self._own_parameters: list[Tensor] = []  # while the model has the anchor
+        self._own_parameters: list[Tensor] = []  # empty while the model has them
         self._abandoned: list[
             Tensor
-        ] = []  # The last local parameters that shared ones have replaced.
+        ] = []  # Local parameters that ``return_to_anchor`` has replaced.
         self._anchor_extra: dict[str, Any] = {}
-        # The model holds the anchor within ``at_anchor``.
+        # Whether the program is in a block of ``at_anchor``.
         self._at_anchor = False
 
     @property
@@ -145,7 +147,7 @@ class LocalSteps(EveryStep):
         if self.taken == 0:
             self._clock.begin_round(since, self._run.exchange.late_s(since))
             self._begin(extra)
-        self.taken += 1  # Count first, so that ``undo_steps`` also undoes an interrupted step.
+        self.taken += 1  # Counted first, so that ``undo_steps`` undoes an interrupted step.
         if not skipped:
             self._inner_step()
             self.good += 1
@@ -173,11 +175,11 @@ class LocalSteps(EveryStep):
             self._anchor = self._layout.copy_parameters()
 
     def load_update(self, overflow: bool, kind: int = 0) -> StepsTaken:
-        """Store the model difference in the gradients, and return to the anchor. The update does
-        not count if no step since the last round ran the optimizer.
+        """Store the model difference in the gradients, and return to the anchor. If the optimizer
+        has made no step since the last round, the update is marked as skipped.
 
-        An unmoved parameter without a gradient still has none. With fragments the difference
-        contains the steps since the last round of each fragment.
+        A parameter that did not change and has no gradient gets none. With fragments, the
+        difference of a parameter contains all steps since its fragment was last exchanged.
         """
         for parameter, value, start in self._triples(self._difference_origin):
             gradient = parameter.grad
@@ -194,7 +196,7 @@ class LocalSteps(EveryStep):
 
     @property
     def _difference_origin(self) -> list[Tensor]:
-        """Parameters from which the update is the difference."""
+        """Parameters from which the local parameters are subtracted to compute the update."""
         return self._anchor if self._fragments else self._start_point
 
     def mark_exchanged(self, exchanged: Sequence[Tensor]) -> None:
@@ -203,10 +205,11 @@ class LocalSteps(EveryStep):
             self._exchanged.update(map(id, exchanged))
 
     def resume_after_round(self) -> None:
-        """Restore the local parameters after a round, except for the exchanged ones."""
+        """Restore the local parameters after a round, except for those that the round has
+        exchanged."""
         if not self._own_parameters:
             self._exchanged.clear()
-            return  # The round was on all parameters, or another peer's state was loaded.
+            return  # The round has exchanged all parameters, or another peer's state was loaded.
         with torch.no_grad():
             for own, (parameter, now, before) in zip(
                 self._own_parameters, self._triples(self._anchor), strict=True
@@ -214,13 +217,13 @@ class LocalSteps(EveryStep):
                 self._rebase_own(parameter, now, before, own)
         if all(bool(own.isfinite().all()) for own in self._own_parameters):
             self._leave_anchor()
-        else:  # The own parameters are not finite. The next steps begin at the anchor.
+        else:  # The local parameters are not finite, so the next steps begin at the anchor.
             self._own_parameters = []
             self._exchanged.clear()
 
     def _rebase_own(self, parameter: Tensor, now: Tensor, before: Tensor, own: Tensor) -> None:
-        """Move ``own`` along with the anchor, from ``before`` to ``now``. Exchanged parameters are
-        mixed or replaced."""
+        """Move ``own`` like the anchor, by ``now - before``. If the parameter was exchanged, mix
+        ``own`` with ``now``, or replace it."""
         if id(parameter) not in self._exchanged:
             if not torch.equal(now, before):
                 own.add_(now - before)
@@ -230,13 +233,13 @@ class LocalSteps(EveryStep):
             own.copy_(now)
 
     def discard_update(self) -> None:
-        """Discard the steps of the last update. With fragments, return to the parameters before
-        them."""
+        """Discard the steps of the last update. With fragments, the local parameters become those
+        before these steps."""
         if self._own_parameters:
             self._own_parameters = [start.clone() for start in self._start_point]
 
     def _leave_anchor(self) -> None:
-        """Replace the anchor in the model by the local parameters."""
+        """Load the local parameters into the model, in place of the anchor."""
         self._note_anchor()
         self._layout.set_parameters(self._own_parameters)
         self._own_parameters, self._is_apart = [], True
@@ -244,12 +247,13 @@ class LocalSteps(EveryStep):
 
     @property
     def own_parameters(self) -> list[Tensor]:
-        """Copy of the local parameters between two rounds, for a checkpoint; after
-        ``return_to_anchor`` those that it replaced. Empty if they equal the shared ones."""
+        """Copy of the local parameters between two rounds, for a checkpoint. After
+        ``return_to_anchor``, the local parameters that it replaced. Empty if the local parameters
+        equal the shared parameters."""
         return self._layout.copy_parameters() if self._is_apart else self._abandoned
 
     def load_own(self, own: Sequence[Tensor]) -> None:
-        """Load the local parameters, after the model was loaded.
+        """Load the local parameters. The model must have loaded the shared parameters before.
 
         Raises: StateMismatch: The parameters belong to another model.
         """
@@ -260,9 +264,9 @@ class LocalSteps(EveryStep):
         self._own_parameters = [value.to(self._layout.device, copy=True) for value in own]
 
     def continue_before_result(self) -> None:
-        """Predict the outer step with the local difference that was just offered, without changing
-        the momentum of the outer optimizer. With fragments, restore the local parameters
-        instead."""
+        """Predict the result of the outer step from the local difference that was just offered. The
+        momentum of the outer optimizer does not change. With fragments, restore the local
+        parameters instead."""
         if self._fragments:
             self.resume_after_round()
             return
@@ -278,16 +282,17 @@ class LocalSteps(EveryStep):
         self._start_point, self._is_predicted = self._layout.copy_parameters(), True
 
     def undo_steps(self) -> int:
-        """Return to the parameters before the steps, and return the number of undone steps."""
+        """Restore the parameters before the steps of this round. Return the number of undone
+        steps."""
         if self.taken and self._at_anchor:
-            self._is_apart = False  # So ``at_anchor`` restores nothing.
+            self._is_apart = False  # So that ``at_anchor`` restores nothing.
         elif self.taken:
             self._layout.set_parameters(self._start_point)
         return self._reset_count()
 
     def return_to_anchor(self) -> None:
-        """Return to the shared parameters: undo the steps, the predicted outer step, and steps of
-        earlier rounds that were not exchanged."""
+        """Restore the shared parameters. This undoes the steps of this round, a prediction of the
+        outer step, and steps of earlier rounds that were not exchanged."""
         self.undo_steps()
         if self._is_apart and not self._at_anchor:
             self._abandoned = self._layout.copy_parameters()
@@ -302,8 +307,9 @@ class LocalSteps(EveryStep):
 
     @contextmanager
     def at_anchor(self) -> Iterator[None]:
-        """Return a context in which the model holds the anchor. Its parameters may be replaced. At
-        the end no round may be in flight, and the local steps are applied again."""
+        """Load the anchor into the model for the ``with`` block. The block may change or replace
+        the parameters. Afterwards the local steps are applied again. No round may be in flight at
+        that time."""
         if self._at_anchor or not (self.taken or self._is_predicted or self._is_apart):
             yield
             if not (self._at_anchor or self._own_parameters):
@@ -316,7 +322,7 @@ class LocalSteps(EveryStep):
             yield
         finally:
             self._at_anchor = self._is_predicted = False
-            if self.taken or self._is_apart:  # The block has not undone the steps.
+            if self.taken or self._is_apart:  # unless the block has undone the steps
                 self._restore_own(own)
             self._exchanged.clear()
 
@@ -337,12 +343,12 @@ class LocalSteps(EveryStep):
         return zip(self._layout.parameters, _values(self._layout), base, strict=True)
 
     def extra_state(self, current_state: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        """Return the state beside the model that belongs to the anchor: that of the start of the
-        round, or ``current_state()`` before the first."""
+        """Return the extra state that belongs to the anchor: the extra state at the start of the
+        round, or ``current_state()`` before the first round."""
         return self._anchor_extra if self.taken or self._anchor_extra else current_state()
 
     def on_state_loaded(self, states: dict[str, Any]) -> None:
-        """Record that another peer's state was loaded, with ``states`` beside the model."""
+        """Record that another peer's state was loaded, with the extra state ``states``."""
         self._anchor_extra = copy.deepcopy(states) if self.taken else {}
         self._own_parameters = []
         self._exchanged.clear()
@@ -350,15 +356,15 @@ class LocalSteps(EveryStep):
             self._is_apart = False
 
     def end_boundary(self) -> None:
-        """Record that the script has completed its work after a round, so that the state beside the
-        model belongs to the present parameters."""
+        """Record that the script has completed its work after a round, so that its extra state now
+        belongs to the present parameters."""
         if not self.taken:
             self._anchor_extra = {}
 
 
 def choose_stepper(trained: TrainedModel, run: PeerRun) -> tuple[EveryStep, TrainedModel]:
-    """Return the stepper of a run, and the model with the optimizer that rounds step, which is the
-    outer one with local steps."""
+    """Return the stepper of a run, and the model with the optimizer that steps with aggregates. In
+    a run with local steps, this is the outer optimizer."""
     if not run.config.has_local_steps:
         return EveryStep(), trained
     local = LocalSteps(trained, run)
@@ -374,13 +380,13 @@ def groups_of(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
 
 
 def settings_of(optimizer: torch.optim.Optimizer, step: int) -> dict[str, Any]:
-    """Return the settings of the user's optimizers, for a state before ``step``."""
+    """Return the settings of the user's optimizers, and the next step, for the extra state."""
     return {"step": step, "groups": groups_of(optimizer)}
 
 
 def read_settings(saved: Any, optimizer: torch.optim.Optimizer) -> tuple[int, list[dict[str, Any]]]:
-    """Return the step and the groups of ``settings_of``. Without saved settings return -1 and the
-    present groups of ``optimizer``.
+    """Return the step and the parameter groups that ``settings_of`` has saved. If nothing was
+    saved, return -1 and the present groups of ``optimizer``.
 
     Raises: StateMismatch: ``saved`` has another form, or belongs to another optimizer.
     """
@@ -395,7 +401,8 @@ def read_settings(saved: Any, optimizer: torch.optim.Optimizer) -> tuple[int, li
             "all peers must build the same optimizer",
         )
     for theirs in groups:
-        # A scheduler adds some keys, and may not exist on one side yet.
+        # Keys that a scheduler adds may be missing, because the scheduler may not exist yet on one
+        # of the peers.
         if not isinstance(theirs, dict) or not optimizer.defaults.keys() <= theirs.keys():
             raise StateMismatch(
                 "a parameter group of the state has other settings than ours",

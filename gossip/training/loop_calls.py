@@ -1,4 +1,4 @@
-"""Loops of a script over the steps or epochs of the run, with checkpoints."""
+"""Methods of a session for loops over the steps or epochs of the run, with checkpoints."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ class LoopCalls(PeerStatus):
     _loader: ShardedLoader | ShardedStream | None
 
     def save_every(self, folder: str | Path, every: int | None = None, keep: int = 3) -> None:
-        """Save checkpoints of the run: one every ``every`` steps, at the end, at Ctrl-C and at
-        SIGTERM. Call it after ``prepare`` and ``keep``, before the first step.
+        """Save checkpoints of the run every ``every`` steps, at the end, at Ctrl-C and at SIGTERM.
+        Call it after ``prepare`` and ``keep``, before the first step.
 
         A checkpoint has the model, the optimizer, the objects of ``keep``, the position in the data
-        and the history of the run. One of the live peers writes it, while training continues. Its
-        ``model.safetensors`` is a plain file; parameters that are not trained are in
-        ``base.safetensors`` beside it. With ``gossip run --resume auto`` the run resumes from the
-        newest one in ``folder`` (``docs/checkpoints.md``).
+        and the history of the run. One of the live peers writes it, while training continues.
+        Trained parameters are in ``model.safetensors``, all others in ``base.safetensors``. With
+        ``gossip run --resume auto`` the run resumes from the newest checkpoint in ``folder``
+        (``docs/checkpoints.md``).
 
         Args:
-            folder: Folder of the checkpoints, relative to the working folder.
-            every: Steps between two checkpoints; None means only at the end.
-            keep: Number of checkpoints to keep, the newest ones.
+            folder: Folder of the checkpoints, relative to the working directory.
+            every: Number of steps between two checkpoints. None saves only at the end.
+            keep: Number of checkpoints to keep. Older ones are deleted.
         Raises:
-            ConfigError: ``prepare`` was not called, a number is wrong, it was called twice, or the
-                checkpoint to resume from does not fit the model.
+            ConfigError: ``prepare`` was not called, ``every`` or ``keep`` is invalid, this method
+                was called twice, or the checkpoint to resume from does not fit the model.
         """
         self._run.check_open()
         is_prepared = self._run.is_prepared
@@ -64,16 +64,16 @@ class LoopCalls(PeerStatus):
         every: int | None = None,
         keep: int = 3,
     ) -> Iterator[int]:
-        """Yield the numbers of the remaining steps of the run, up to ``total`` - 1,
-        the same on every peer.
+        """Yield the numbers of the run's remaining steps, up to ``total`` - 1. They are the same on
+        every peer.
 
         A peer that joined late, returned, or resumed from a checkpoint begins at the present step
-        of the run. All peers leave the loop after the same step. If a body makes no
+        of the run. All peers leave the loop after the same step. If the loop's body does not call
         ``optimizer.step()``, this peer takes part in the round without an update.
 
         Args:
-            total: Steps of the whole run; a multiple of those of a round, which are
-                ``local_steps / fragments``.
+            total: Number of steps of the whole run, a multiple of ``local_steps / fragments``, the
+                number of steps of a round.
             save, every, keep: As for ``save_every``; without ``save`` nothing is saved.
         Raises: ConfigError: As ``save_every``, or ``total`` is not a number of steps.
         """
@@ -111,25 +111,25 @@ class LoopCalls(PeerStatus):
         every: int | None = None,
         keep: int = 3,
     ) -> Iterator[int]:
-        """Yield the numbers of the remaining epochs of the run, up to ``total`` - 1,
-        the same on every peer.
+        """Yield the numbers of the run's remaining epochs, up to ``total`` - 1. They are the same
+        on every peer.
 
         An epoch has ``len(loader)`` batches of the sharded loader, even if peers fail. A peer that
         joined late, returned, or resumed from a checkpoint begins at the present epoch of the run,
-        also in the middle of an epoch. All peers leave the loop after the same step. If a body
-        leaves its epoch early, other peers read the rest. Over a stream, or without a loader, each
+        also in the middle of an epoch. All peers leave the loop after the same step. If this peer
+        leaves an epoch early, other peers read the rest. With a stream, or without a loader, each
         peer counts its own epochs.
 
         Args:
             total: Epochs of the whole run.
-            remainder: Treatment of samples that failures have left unread at the end of the last
-                epoch. ``leave``: the summary of the run has their number. ``extend``: the last
-                epoch has further steps that read them. Samples that no step can use are discarded
-                after a bounded number of rounds (``loader.given_up``).
+            remainder: What happens to samples that failures have left unread at the end of the last
+                epoch. ``leave``: they stay unread, and the run's summary has their number.
+                ``extend``: further steps of the last epoch read them. Samples that no step can use
+                are discarded after a bounded number of rounds (``loader.given_up``).
             save, every, keep: As for ``save_every``; ``every`` counts steps. Without ``save``
                 nothing is saved.
-        Raises: ConfigError: As ``save_every``, ``total`` is not a number of epochs, or the data
-            have no readable remainder.
+        Raises: ConfigError: As ``save_every``, or ``total`` is not a number of epochs, or
+            ``extend`` is not possible with this data or topology.
         """
         self._check_total("epochs", total)
         if remainder not in ("leave", "extend"):
@@ -143,7 +143,8 @@ class LoopCalls(PeerStatus):
         return self._loop.run_own_epochs(total, loader is not None)
 
     def _extend(self, epochs: int) -> None:
-        """Request further rounds in the last of ``epochs`` epochs, which read the remainder."""
+        """Request further rounds at the end of the last of ``epochs`` epochs, to read the unread
+        samples."""
         sharded = self._loader
         if not isinstance(sharded, ShardedLoader) or not self._run.config.is_rolling:
             raise ConfigError(

@@ -1,4 +1,4 @@
-"""Implements the loop of the script over batches, steps or epochs of the run."""
+"""Implements the script's loops over the batches, steps or epochs of the run."""
 
 from __future__ import annotations
 
@@ -17,12 +17,11 @@ GIVEN_UP_SHOWN = 16
 
 @dataclass
 class TrainingLoop:
-    """Loop of the script, with its loader and its count of steps or epochs. It ends after the same
-    step on all peers.
+    """Loop of the script over batches, steps or epochs. It ends after the same step on all peers.
 
     Attributes:
         rounds: Tracks the batches that the script received.
-        steps: Makes the steps, and takes part in rounds without a step.
+        steps: Makes the steps, and takes part in rounds for which the script makes no step.
         is_left: Whether the script has begun a loop and not completed it.
     """
 
@@ -37,9 +36,10 @@ class TrainingLoop:
         """Wait for the next round of this peer.
 
         Args:
-            epoch_steps: Steps of an epoch, if called within one. After the last step the script may
-                still evaluate, so the next call saves.
-        Returns: The round with its samples, or None when the run is over.
+            epoch_steps: Number of steps of an epoch, if this is called within an epoch. After the
+                last step of an epoch the script may still evaluate, so the work that follows that
+                step is done in the next call.
+        Returns: Round to compute, with this peer's samples; None if the run is over.
         Raises: ConfigError: ``prepare`` was not called, or the session is closed.
         """
         self.steps.check_prepared("a loop of peer (steps, epochs or shard)")
@@ -63,10 +63,11 @@ class TrainingLoop:
         return None if run.is_out_of_rounds else go
 
     def hand_out(self, samples: int, batch: int = 0, content: object = None) -> None:
-        """Record that a batch goes to the training loop.
+        """Record that the training loop receives a batch.
 
         Args:
-            samples: Number of samples of the round up to the next step, that step included.
+            samples: Number of samples of the round's batches up to this one; 0 if they do not
+                count.
             batch: Number of the batch in its round, from 0.
             content: The batch.
         """
@@ -77,7 +78,7 @@ class TrainingLoop:
         """Record the end of a loader's pass.
 
         Args:
-            epoch: Epoch of the pass. The run may be in a later one.
+            epoch: Epoch of the pass. The run may already be in a later epoch.
         Raises: ConfigError: The pass was an evaluation.
         """
         if epoch is not None:
@@ -106,7 +107,7 @@ class TrainingLoop:
             while (step := run.step) < total and not run.is_over:
                 self.run.answers.reached(2 * step)
                 run.membership.notify()
-                self.steps.seed()  # independent of draws after the previous step
+                self.steps.seed()  # independent of random numbers used after the last step
                 self.steps.begin_pass()
                 yield step
                 self.steps.coordinator.check_gathered()
@@ -133,7 +134,8 @@ class TrainingLoop:
 
         Args:
             steps: Steps of an epoch.
-            given_up_now: Returns the samples of the last epoch that were discarded.
+            given_up_now: Function that returns the indices of samples that were discarded in the
+                last epoch.
         """
         run = self.run
         self.report_plan(total * steps * self.run.config.steps_per_round)
@@ -161,7 +163,7 @@ class TrainingLoop:
         self._end()
 
     def run_own_epochs(self, total: int, has_loader: bool) -> Iterator[int]:
-        """Yield the numbers of epochs that only this peer counts."""
+        """Yield the numbers of this peer's own epochs. Other peers may be in other epochs."""
         for epoch in range(total):
             if has_loader and self.next_round() is None:
                 return
@@ -170,7 +172,7 @@ class TrainingLoop:
             self._end()
 
     def _end(self) -> None:
-        """End the training: other peers confirm the final state, and it is saved."""
+        """End the training: wait for other peers' confirmations of the final state, and save it."""
         self.is_left = False
         self.rounds.undo_local_steps()
         self.rounds.drain()

@@ -13,7 +13,7 @@ class MembershipChange:
     """Change of the roster between two steps. The tuples of peers are ascending.
 
     Attributes:
-        round_id: Next round of this peer, which is its first step with the new roster.
+        round_id: Next round of this peer, the first with the new roster.
         joined: Peers that have joined or returned.
         died: Peers that have died without an announcement.
         left: Peers that have announced their departure, for example after SIGTERM. If the

@@ -17,8 +17,8 @@ TEXT_MAX = 200
 
 
 def line_of(round_id: int, metrics: Mapping[str, Any]) -> tuple[str, float | None]:
-    """Return the line, and the loss if the line has one. Raises ConfigError: A value is not a
-    number or a short text, or there are too many."""
+    """Return the line, and the value of ``loss`` if it is a number. Raises ConfigError: A value is
+    not a number or a short text, or the line is too long."""
     line = {"round": round_id, **{name: _plain(name, value) for name, value in metrics.items()}}
     if not isinstance(line["round"], int) or line["round"] < 0:
         raise ConfigError(

@@ -23,10 +23,10 @@ RESTARTS_WITHIN_S = 60.0
 
 
 class NodeLink:
-    """Channel and process of the node, with the messages that are not sent yet.
+    """Channel to the node, the node's process, and the messages that are not sent yet.
 
     Attributes:
-        put_off: Received packets that are not processed yet, with their descriptors.
+        put_off: Received packets that are not processed yet, with their file descriptors.
         restarts: Number of restarts of the node.
     """
 
@@ -35,7 +35,8 @@ class NodeLink:
     ) -> None:
         """
         Args:
-            start: Starts the next node, with the next incarnation, if that of ``connection`` dies.
+            start: Function that starts another node, with the next incarnation, if the node of
+                ``connection`` dies.
         """
         self._start, (self._channel, self._node) = start, connection
         self._peer, self._incarnation = place.peer, place.incarnation
@@ -47,19 +48,21 @@ class NodeLink:
         self._last_send = 0.0
 
     def queue(self, message: control.FromTrainer, fd: int | None = None) -> None:
-        """Put ``message`` into the next packet, with ``fd``, which the link owns from now on."""
+        """Put ``message`` and the file descriptor ``fd`` into the next packet. The link owns ``fd``
+        from now on."""
         self._messages.append(message)
         if fd is not None:
             self._fds.append(fd)
 
     def send(self, message: control.FromTrainer) -> None:
-        """Send ``message``, with all that is queued."""
+        """Send ``message`` together with all queued messages."""
         self.queue(message)
         self.flush()
 
     @property
     def log_is_due(self) -> bool:
-        """Whether log lines are old or numerous enough to be sent."""
+        """Whether queued log lines should be sent now, because they are many or the last packet was
+        sent long ago."""
         return (
             len(self._messages) >= LOG_LINES_MAX or time.monotonic() - self._last_send > LOG_WAIT_S
         )
@@ -76,8 +79,8 @@ class NodeLink:
         return True
 
     def flush(self) -> None:
-        """Send all queued messages as one packet. A dead node raises no error here. The next read
-        detects it, after the node's last packets."""
+        """Send all queued messages as one packet. If the node is dead, this raises no error: the
+        next ``receive`` detects it, after the node's last packets."""
         if not self._messages:
             return
         messages, fds = self._messages, tuple(self._fds)
@@ -92,25 +95,26 @@ class NodeLink:
                 os.close(fd)
 
     def send_close(self, reason: str) -> None:
-        """Send a goodbye at once. May be called from any thread."""
+        """Send a ``Close`` message at once. Any thread may call this."""
         self._channel.send(control.Close(reason))
 
     def receive(self, timeout_s: float) -> tuple[list[Any], list[int]]:
-        """Return the next packet and its descriptors; deferred packets come first.
+        """Return the next packet and its file descriptors. Deferred packets come first.
 
         Raises: ChannelClosed.
         """
         return self.put_off.popleft() if self.put_off else self._channel.receive(timeout_s)
 
     def poll(self) -> tuple[list[Any], list[int]]:
-        """Return a new packet if there is one. The next ``receive`` detects a dead node."""
+        """Return a new packet if there is one. If the node is dead, only the next ``receive``
+        raises an error."""
         try:
             return self._channel.receive(0)
         except ChannelClosed:
             return [], []
 
     def revive(self, round_id: int) -> None:
-        """Start another node after one has died.
+        """Start another node after the last one has died.
 
         Raises: NodeLost: The node has died too often.
         """
@@ -147,12 +151,12 @@ class NodeLink:
         return self._node.ended(within_s)
 
     def drop_after_fork(self) -> None:
-        """Close the channel in a forked child. Otherwise the node would detect the end of the
-        trainer only after all of its children have ended."""
+        """Close the channel in a forked child of the trainer. Otherwise the node would detect the
+        end of the trainer only after all children of the trainer have ended."""
         self._channel.close()
 
     def _drop_queued(self) -> None:
-        """Drop all queued messages except log lines, because they were for a node that has
+        """Drop all queued messages except log lines, because they were meant for a node that has
         ended."""
         self._messages = [message for message in self._messages if isinstance(message, control.Log)]
         for fd in self._fds:

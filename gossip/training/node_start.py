@@ -1,4 +1,4 @@
-"""Starts this peer's node, as a process or as a thread with the same code."""
+"""Starts this peer's node, either as a process or as a thread that runs the same code."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ class PeerPlace:
 
     Attributes:
         run_dir: The run's folder; None if the run writes no files.
-        status_fd: Socket to the launcher. Its end of file shows that the launcher has ended. None
-            if there is no launcher.
-        config_path: File from which a node process reads its settings; None if the node must be a
+        status_fd: Socket to the launcher; None if there is no launcher. An end of file shows that
+            the launcher has ended.
+        config_path: File from which a node process reads its settings. If it is None, the node is a
             thread.
     """
 
@@ -51,20 +51,20 @@ class NodeHandle(Protocol):
     """Handle of a started node."""
 
     def ended(self, within_s: float) -> bool:
-        """Whether the node has ended or ends within the time."""
+        """Whether the node ends within this time, or has already ended."""
         ...
 
     def kill(self) -> None:
-        """End the node now, as far as possible."""
+        """Kill the node. A node in a thread can only be asked to end."""
         ...
 
     def last_words(self) -> str:
-        """Return a description of the end of the node."""
+        """Return why the node ended, as text for a message."""
         ...
 
 
 StartNode: TypeAlias = Callable[[int, socket.socket], NodeHandle]
-"""``(incarnation, channel) -> handle``. The node owns its end of the channel."""
+"""``(incarnation, end) -> handle``. The node owns ``end``, its end of the channel."""
 
 
 def starter(place: PeerPlace) -> StartNode:
@@ -83,7 +83,7 @@ def starter(place: PeerPlace) -> StartNode:
 
 
 def connect(start: StartNode, incarnation: int) -> tuple[Channel, NodeHandle]:
-    """Start a node, and return the channel to it and its handle."""
+    """Start a node. Return the channel to the node, and its handle."""
     ours, theirs = Channel.pair()
     channel = Channel(ours)
     try:
@@ -140,12 +140,12 @@ class NodeProcess:
             error = json.loads(path.read_text("utf-8"))
             return f"{error['type']}: {error['message']}"
         except (OSError, ValueError, KeyError, TypeError):
-            return ""  # missing or incomplete, so the exit status is used
+            return ""  # the file is missing or incomplete, so the exit status must do
 
 
 def _start_process(place: PeerPlace, incarnation: int, end: socket.socket) -> NodeProcess:
-    """Start ``python -m gossip.node``. ``GOSSIP_NODE_FD`` has the descriptor of its end of the
-    channel."""
+    """Start ``python -m gossip.node``. The variable ``GOSSIP_NODE_FD`` names the file descriptor of
+    the node's end of the channel."""
     inherited = [end.fileno()]
     environment = {
         **os.environ,
@@ -169,8 +169,8 @@ def _start_process(place: PeerPlace, incarnation: int, end: socket.socket) -> No
 
 @dataclass(frozen=True, slots=True)
 class _PreforkedNode:
-    """Handle of a node that was forked with its trainer. The node waits at ``join_server`` for its
-    incarnation and its channel."""
+    """Node that was forked before it is needed. The node waits until it receives its incarnation
+    and its channel through the other end of ``join_server``."""
 
     pid: int
     join_server: socket.socket
@@ -180,19 +180,19 @@ _ahead: _PreforkedNode | None = None
 
 
 def fork_ahead() -> Callable[[], None] | None:
-    """Fork this peer's first node. The process must have one thread, and have imported all modules
-    of a node.
+    """Fork this peer's first node in advance. The process must have only one thread, and must have
+    imported all modules of a node.
 
-    Returns: in the node, the function to run; in the trainer None. Its first call of ``StartNode``
-        uses that node.
+    Returns: In the node, the function that it must run. In the trainer None: its first call of
+        ``StartNode`` uses the forked node.
     """
     global _ahead
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     if pid := os.fork():
         theirs.close()
         _ahead = _PreforkedNode(pid, ours)
-        # A child that the script forked before the node's start would make the node wait after the
-        # end of the script.
+        # A child that the script forks before it needs the node must not hold this socket.
+        # Otherwise the node would continue to wait after the end of the script.
         os.register_at_fork(after_in_child=ours.close)
         return None
     ours.close()
@@ -203,13 +203,13 @@ def _wait_and_run(join_server: socket.socket) -> None:
     said, fds, _, _ = socket.recv_fds(join_server, 32, 1)
     join_server.close()
     if not said:
-        sys.exit(0)  # the script has ended without a node
+        sys.exit(0)  # the script has ended and has not used its node
     os.environ.update(GOSSIP_INCARNATION=said.decode(), GOSSIP_NODE_FD=str(fds[0]))
     from gossip.node import loop as node
 
     code = node.main()
-    # Exit as processes of multiprocessing do, because the cleanup of torch takes a third of a
-    # second of processor time.
+    # Exit without the interpreter's cleanup, as processes of multiprocessing do, because the
+    # cleanup of torch takes a third of a second of processor time.
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
@@ -220,7 +220,7 @@ def _wake_process(
 ) -> NodeProcess:
     """Use the node that was forked with this trainer."""
     node = NodeProcess(place, psutil.Process(ahead.pid))
-    # If the node has been killed, the channel has ended.
+    # If the node has been killed, sending fails here, and the trainer detects it by the channel.
     with ahead.join_server, end, contextlib.suppress(ConnectionError):
         socket.send_fds(ahead.join_server, [str(incarnation).encode()], [end.fileno()])
     return node
@@ -250,10 +250,11 @@ class NodeThread:
                 self._end,
             ).run()
         except BaseException as error:  # noqa: BLE001
-            # ``last_words`` reports it after the end of the channel
+            # ``last_words`` reports it when the trainer has detected the end of the channel
             self._error = error
         finally:
-            # A shutdown reaches the trainer even if another process still holds the descriptor.
+            # With a shutdown, the trainer detects the end even if another process still holds the
+            # file descriptor.
             with contextlib.suppress(OSError):
                 self._end.shutdown(socket.SHUT_RDWR)
             self._end.close()
@@ -263,7 +264,7 @@ class NodeThread:
         return not self._thread.is_alive()
 
     def kill(self) -> None:
-        """Shut the channel down, so that the thread ends, because a thread cannot be killed."""
+        """Shut the channel down, so that the thread ends. A thread cannot be killed."""
         with contextlib.suppress(OSError):
             self._end.shutdown(socket.SHUT_RDWR)
 
@@ -274,9 +275,10 @@ class NodeThread:
 
 
 def from_environment() -> PeerPlace | None:
-    """Return the place in the ``GOSSIP_*`` variables of the launcher; None without a launcher.
+    """Return this peer's place, read from the launcher's ``GOSSIP_*`` variables; None without a
+    launcher.
 
-    Raises: ConfigError: A variable has an impossible value.
+    Raises: ConfigError: A variable has an invalid value.
     """
     path = os.environ.get("GOSSIP_CONFIG")
     if path is None:

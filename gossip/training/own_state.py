@@ -1,10 +1,10 @@
-"""Local state of each peer, saved beside the checkpoints of the run.
+"""Per-peer state, saved in the folder of the run's checkpoints.
 
-It has the buffers, such as the running statistics of a BatchNorm, and the memory of the sender. In
-gossip rounds, where replicas differ, it is the complete state of the peer.
+It consists of the model's buffers, such as the running statistics of a BatchNorm, and of the
+sender's memory. In gossip rounds, where replicas differ, it is the complete state of the peer.
 
-Each peer writes its own: ``FOLDER/own/peer-2.step-000000500.DIGEST.safetensors``. The digest in the
-name prevents the load of a damaged file.
+Each peer writes its own file: ``FOLDER/own/peer-2.step-000000500.DIGEST.safetensors``. The digest
+in the name shows whether a file is damaged, so that it is not loaded.
 """
 
 from __future__ import annotations
@@ -47,15 +47,15 @@ _NAME = re.compile(
 
 
 class OwnState(NamedTuple):
-    """Local state of a peer, in addition to its model.
+    """Per-peer state in addition to the model.
 
     Attributes:
         memory: Memory of the sender.
         residual: Accumulated encoding error of the updates.
-        parameters: Local parameters if a round exchanges a fragment, with the steps on other
-            fragments that were not exchanged yet. None if all peers share them.
+        parameters: Local parameters, if a round exchanges only a fragment of the model: they
+            contain steps that were not exchanged yet. None if all peers have the same parameters.
         optimizer: Optimizer of the local steps, to save.
-        extra: Loaded state of ``Session.keep``, if it is local.
+        extra: Loaded state of the objects of ``Session.keep``, if this file contains it.
         why: Reason why nothing was loaded; "" if the state was loaded.
     """
 
@@ -67,7 +67,7 @@ class OwnState(NamedTuple):
     why: str = ""
 
     def document(self) -> dict[str, Any]:
-        """Return the document that is saved."""
+        """Return this state as the nested dict that is saved."""
         local = {} if self.optimizer is None else optimizer_document(self.optimizer)
         return {
             "sender": None if self.memory is None else list(self.memory),
@@ -78,7 +78,7 @@ class OwnState(NamedTuple):
 
 
 def plan_own(model: torch.nn.Module, own: OwnState) -> StateFile | None:
-    """Return the file of a peer's local state; None if it has none."""
+    """Return the file of a peer's own state; None if the peer has no own state."""
     _, buffers = model_document(model)
     if not buffers and all(part is None for part in own[:4]):
         return None
@@ -106,7 +106,7 @@ def plan_whole(
 
 
 def write_own(folder: Path, peer: int, step: int, data: bytes | memoryview, keep: int) -> None:
-    """Write the peer's state durably, and delete its older ones. Raises OSError."""
+    """Write the peer's own state durably, and delete its older files. Raises OSError."""
     place = folder / FOLDER
     digest = blake2b(data, digest_size=DIGEST_BYTES).hexdigest()
     name = f"peer-{peer}.step-{step:09d}.{digest}.safetensors"
@@ -114,7 +114,7 @@ def write_own(folder: Path, peer: int, step: int, data: bytes | memoryview, keep
     known = [each for each in _of(place, peer) if each[0] <= step]
     for at, path in sorted(known)[: -max(1, keep)]:
         if (folder / checkpoints.name_of(at)).exists():
-            continue  # keep it: that checkpoint exists, and a run may resume from it
+            continue  # a run may resume from the checkpoint of that step
         with contextlib.suppress(FileNotFoundError):
             path.unlink()
 
@@ -128,7 +128,7 @@ class Loaded(NamedTuple):
 
 
 def load_own(folder: Path, peer: int, step: int, into: Loaded) -> OwnState:
-    """Load all parts of the state in a file of ``write_own``."""
+    """Load all parts of a peer's own state from a file that ``write_own`` has written."""
     why = "there is no such file"
     for document, wrong in _documents(folder, peer, step):
         why = wrong
@@ -142,8 +142,9 @@ def load_own(folder: Path, peer: int, step: int, into: Loaded) -> OwnState:
 
 
 def mean_of(folder: Path, step: int, peers: Iterable[int]) -> tuple[dict[str, Any], list[int]]:
-    """Return the mean of the models that ``peers`` have saved at ``step`` (``plan_whole``), and the
-    peers in it. Values that cannot be averaged are those of the first peer."""
+    """Return the mean of the models that ``peers`` have saved at ``step`` (``plan_whole``). Also
+    return the peers whose models were readable. Values that cannot be averaged are taken from the
+    first of these peers."""
     mean: dict[str, Any] = {}
     of: list[int] = []
     for peer in sorted(peers):
@@ -166,13 +167,13 @@ def _has_mean(one: Any, other: Any) -> bool:
 
 
 def has_own(folder: Path, peer: int, step: int) -> bool:
-    """Whether the peer has saved the step."""
+    """Whether the peer has saved its own state at this step."""
     return any(at == step for at, _ in _of(folder / FOLDER, peer))
 
 
 def _documents(folder: Path, peer: int, step: int) -> Iterator[tuple[dict[str, Any] | None, str]]:
-    """Yield the document of each file of the peer and step, or None and the reason why it is
-    unreadable."""
+    """Yield, for each file of this peer and step, its document and "". If the file is unreadable,
+    yield None and the reason."""
     for at, path in _of(folder / FOLDER, peer):
         if at != step:
             continue
@@ -189,7 +190,7 @@ def _documents(folder: Path, peer: int, step: int) -> Iterator[tuple[dict[str, A
 
 
 def _load_document(document: dict[str, Any], into: Loaded) -> OwnState:
-    """Load a document. Raises StateMismatch; then nothing has changed."""
+    """Load a document. Raises StateMismatch: The document does not fit."""
     sender, extra = document.get("sender"), document.get("extra")
     residual, parameters = document.get("residual"), document.get("parameters", [])
     if (
@@ -227,7 +228,7 @@ def _load_buffers(buffers: Any, model: torch.nn.Module) -> None:
 
 
 def _of(place: Path, peer: int) -> list[tuple[int, Path]]:
-    """Return the steps and files of a peer."""
+    """Return the steps at which a peer has saved its own state, and the files."""
     try:
         names = sorted(os.listdir(place))
     except OSError:

@@ -1,5 +1,5 @@
-"""Settings of an optimizer's parameter groups. They are sent with each update, and set to the
-agreed values for the step."""
+"""Settings of an optimizer's parameter groups, such as learning rates. Each update contains its
+peer's settings. For the step, all peers use the values on which they have agreed."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from gossip.core import RATES_MAX
 from gossip.errors import ConfigError
 
 _FIRST = ("lr", "momentum", "betas")
-"""Settings that torch's schedulers change. They come first, because the size of a message is
+"""Settings that torch's schedulers change. They come first in a message, because its size is
 limited."""
 _KEPT_BY_SCHEDULERS = ("initial_lr", "max_lr", "min_lr", "base_momentum", "max_momentum", "swa_lr")
 _WAYS_TO_COMPUTE = ("foreach", "fused", "capturable", "differentiable")
 _NOT_AGREED = {"params", "param_names", "train_mode", *_KEPT_BY_SCHEDULERS, *_WAYS_TO_COMPUTE}
-"""Keys of a group on which peers do not agree. ``train_mode`` is the script's mode of a
-schedule-free optimizer."""
+"""Keys of a parameter group whose values may differ between peers. ``train_mode`` is the mode of a
+schedule-free optimizer, which the script sets."""
 
 
 def rates_of(groups: Sequence[Mapping[str, Any]]) -> tuple[float, ...]:
-    """Return the settings of all groups as numbers: those in ``_FIRST`` of all groups, then the
-    others by name. Finite numbers, booleans, and tuples of them are settings. The result is cut to
-    the size of a message."""
+    """Return the settings of all groups as a list of numbers. The settings in ``_FIRST`` come
+    first, then all others, sorted by name. A setting is a finite number, a boolean, or a tuple of
+    them. The list is cut to the maximum size of a message."""
     found = [number for group, name in _places(groups) for number in _numbers(group[name])]
     return tuple(found[:RATES_MAX])
 
@@ -41,14 +41,14 @@ def _places(groups: Sequence[Any], parts: Sequence[int] = (0, 1)) -> list[tuple[
 
 @lru_cache(64)
 def _names(keys: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the names in ``_FIRST`` among the keys of a group, and the names of its other
+    """Split the keys of a group into the names that are in ``_FIRST``, and the names of its other
     settings."""
     first = tuple([name for name in _FIRST if name in keys])
     return first, tuple(sorted(set(keys).difference(_NOT_AGREED, first)))
 
 
 def learning_rate_of(groups: Sequence[Mapping[str, Any]]) -> float:
-    """Return the learning rate of the first group; 0.0 if the optimizer chooses it
+    """Return the learning rate of the first group; 0.0 if the optimizer computes it itself
     (``lr=None``)."""
     rate = float(groups[0].get("lr") or 0.0)
     if not math.isfinite(rate):
@@ -60,11 +60,12 @@ def learning_rate_of(groups: Sequence[Mapping[str, Any]]) -> float:
 
 @contextmanager
 def stepping_with(groups: Sequence[dict[str, Any]], rates: tuple[float, ...]) -> Iterator[None]:
-    """Set the groups to ``rates``, which may be fewer, in this context. Restore them afterwards,
-    because a scheduler continues from its own values. A setting that the step itself changes, such
-    as a counter, keeps its new value."""
+    """Set the settings of the groups to ``rates`` in the ``with`` block. ``rates`` may have values
+    for only some settings. Afterwards the settings are restored, because a scheduler continues from
+    its own values. A setting that the step itself changes, such as a counter, keeps its new
+    value."""
     own = rates_of(groups)
-    if len(rates) != len(own):  # if the sender has other settings, only those in ``_FIRST`` match
+    if len(rates) != len(own):  # if the sender has other settings, use only those in _FIRST
         rates = rates[: sum(len(_numbers(g[name])) for g, name in _places(groups, [0]))]
     if not rates or rates == own[: len(rates)]:
         yield
@@ -81,8 +82,8 @@ def stepping_with(groups: Sequence[dict[str, Any]], rates: tuple[float, ...]) ->
 def _set(
     groups: Sequence[dict[str, Any]], rates: tuple[float, ...]
 ) -> list[tuple[dict[str, Any], str, Any, list[float]]]:
-    """Set the settings that differ. Return for each the group, the name, the previous value, and
-    the new numbers."""
+    """Set the settings that differ from ``rates``. Return the group, the name, the previous value
+    and the new numbers of each changed setting."""
     left, replaced = iter(rates), []
     for group, name in _places(groups):
         had, own = group[name], _numbers(group[name])
@@ -104,8 +105,8 @@ def _put(group: dict[str, Any], name: str, value: Any) -> None:
 
 
 def _choose(own: float, agreed: float) -> float:
-    """Return the agreed number, or the own one if the agreed one is negative: a step with a
-    negative learning rate would ascend."""
+    """Return the number on which peers have agreed. If only that number is negative, return this
+    peer's own number, because a step with a negative learning rate would ascend."""
     return own if agreed < 0.0 <= own else agreed
 
 
@@ -122,7 +123,7 @@ def _is_number(leaf: Any) -> bool:
 
 
 def _in_form_of(value: Any, numbers: Sequence[float]) -> Any:
-    """Return ``value`` with its numbers replaced by ``numbers``."""
+    """Return a copy of ``value`` in which ``numbers`` replace the numbers, in order."""
     leaves, form = tree_flatten(value)
     left = iter(numbers)
     return tree_unflatten(

@@ -1,4 +1,5 @@
-"""Draws the samples by which a peer judges updates when it serves, different ones in each round."""
+"""Selects the reference samples. A server computes losses on them to judge updates, on different
+samples in each round."""
 
 from __future__ import annotations
 
@@ -28,8 +29,8 @@ Collate = Callable[[list[Any]], Any]
 
 
 class ReferenceData:
-    """Data from which a batch is drawn for each round, depending only on the words and the
-    round."""
+    """Data from which a random batch is selected for each round. The batch depends only on
+    ``words`` and the round."""
 
     def __init__(
         self,
@@ -43,10 +44,11 @@ class ReferenceData:
         """
         Args:
             dataset: Data set with ``__getitem__`` and ``__len__``.
-            collate: Makes a batch of a list of samples.
-            size: Samples of a batch. A smaller data set is read completely.
-            words: Seeds of the draws, in addition to the round.
-            chosen: Indices to draw from; None means all.
+            collate: Function that makes a batch of a list of samples.
+            size: Number of samples in a batch. If the data set is smaller, every batch has all
+                samples.
+            words: Values from which, with the round, the seed of a batch is computed.
+            chosen: Indices of the samples to use; None means all.
         """
         self._dataset, self._collate, self._size = dataset, collate, size
         self._words, self._chosen = tuple(words), chosen
@@ -55,9 +57,9 @@ class ReferenceData:
 
     def set_apart(self, samples: int) -> tuple[Any, Callable[[int, int], Any]]:
         """Return ``samples`` held-out samples as one batch, and a function ``(order, step)`` that
-        draws batches from the others. The same words select the same samples.
+        returns a random batch of the other samples. Equal ``words`` select equal samples.
 
-        Raises: ConfigError: ``samples`` is below 1, or more than half of all.
+        Raises: ConfigError: ``samples`` is below 1, or above half the number of all samples.
         """
         if not 0 < samples <= self._count // 2:
             raise ConfigError(
@@ -84,7 +86,7 @@ class ReferenceData:
         return len(self._dataset if self._chosen is None else self._chosen)
 
     def batch(self, round_id: int) -> Any:
-        """Return the batch of a round, collated as in the training loop. It contains no sample
+        """Return the batch of a round, collated as in the training loop. No sample is in it
         twice."""
         count = self._count
         drawn = random.Random(draw("reference", *self._words, round_id)).sample(
@@ -97,12 +99,13 @@ class ReferenceData:
 
 
 class JudgeReference:
-    """Reference by which this peer judges updates: that of the script, or else the training data.
+    """Source of this peer's reference samples: the script's ``reference``, or else the training
+    data.
 
     Attributes:
-        given: Reference of ``gossip.init``; None if there is none.
-        shared: Returns a reference on the training data for a batch size.
-        is_needed: Whether the rule judges updates by the reference.
+        given: Reference data of ``gossip.init``; None if there are none.
+        shared: Function that returns reference data from the training data, for a batch size.
+        is_needed: Whether the rule needs reference samples.
     """
 
     def __init__(self, config: RunConfig, peer: int, given: Any) -> None:
@@ -113,10 +116,11 @@ class JudgeReference:
         self.is_needed = False
 
     def fit(self, rule: BoundRule, judge: Callable[..., Any] | None) -> Callable[[int], Any] | None:
-        """Return the function that draws the batch of a round for the script's ``judge``; None if
-        ``judge`` takes no batch.
+        """Return the function that selects the batch of a round for the script's ``judge``. Return
+        None if ``judge`` takes no batch.
 
-        Raises: ConfigError: There is a reference, but ``judge`` has no parameter for a batch.
+        Raises: ConfigError: The script has passed a reference, but its ``judge`` has no parameter
+            for a batch.
         """
         takes_batch = judge is not None and needs_batch(judge)
         if judge is not None and self.given is not None and not takes_batch:
@@ -130,16 +134,16 @@ class JudgeReference:
         return self.batch if takes_batch else None
 
     def check(self) -> None:
-        """Raise ConfigError if the rule needs a reference and has none."""
+        """Raise ConfigError if the rule needs reference samples and there are none."""
         if self.is_needed:
             self.find()
 
     def batch(self, round_id: int) -> Any:
-        """Return the batch by which the updates of a round are judged."""
+        """Return the reference batch for a round."""
         return self.find().batch(round_id)
 
     def find(self) -> ReferenceData:
-        """Return the reference. Raises ConfigError: There is none."""
+        """Return the reference data. Raises ConfigError: There are none."""
         if self.given is None:
             if self.shared is None:
                 raise ConfigError(
@@ -153,11 +157,11 @@ class JudgeReference:
 
 
 def reference_of(data: Any, size: int, words: Sequence[object]) -> ReferenceData:
-    """Return the reference data from the argument of ``gossip.init``: a data set, a DataLoader or
-    an iterable of samples.
+    """Return reference data made from ``data``, the argument of ``gossip.init``: a data set, a
+    DataLoader or an iterable of samples.
 
-    Raises: ConfigError: ``data`` has another type, is empty, or is a stream that is too long to
-        keep.
+    Raises: ConfigError: ``data`` has another type, is empty, or is an iterable with too many
+        samples for the memory.
     """
     collate: Collate = default_collate
     if isinstance(data, DataLoader):
@@ -181,9 +185,9 @@ def reference_of(data: Any, size: int, words: Sequence[object]) -> ReferenceData
 
 
 def needs_batch(judge: Callable[..., Any]) -> bool:
-    """Whether the user's ``judge`` takes a batch of the reference, and does not draw one.
+    """Whether the user's ``judge`` has a parameter for a batch. Otherwise it selects its own batch.
 
-    Raises: ConfigError: The function has other required arguments.
+    Raises: ConfigError: ``judge`` is not callable, or has more than one required argument.
     """
     try:
         parameters = inspect.signature(judge).parameters.values()
