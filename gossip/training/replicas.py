@@ -1,8 +1,10 @@
-"""Computes digests of this peer's replica, and the likely cause if it differs from most peers.
+"""Computes digests of this peer's replica. If the replica differs from those of most peers, names
+the likely cause.
 
 A replica is the state that is equal on all peers: the model's parameters, the optimizer's state for
-them, and the parameters of modules passed to ``Session.keep``. Buffers, such as the statistics of a
-BatchNorm, belong to each peer, as may the state of other kept objects.
+these parameters, and the parameters of modules passed to ``Session.keep``. Buffers, such as the
+statistics of a BatchNorm, are not part of it: they may differ between peers. So may the state of
+other kept objects.
 """
 
 from __future__ import annotations
@@ -21,26 +23,26 @@ from gossip.ipc import DivergenceReport, clip
 from gossip.vectors import payload_digest
 
 TENSORS_MAX = 1000
-"""Maximum number of tensors with a short digest. Further tensors are only in the whole digest."""
+"""Maximum number of tensors that have short digests of their own. The digest of all tensors also
+covers the others."""
 SHORT_BYTES = 2
 TENSORS_NAMED_MAX = 8
 """Maximum number of differing tensors that a report names."""
 SHARE = 0.005
-"""Share of the training time for regular comparisons. Other comparisons may use as much in
-addition."""
+"""Fraction of the training time that regular comparisons may use. Other comparisons may use the
+same fraction again."""
 PERIOD_MAX = 4096
 LOOK_STEPS = 16
 """Maximum number of steps between two computations of the period."""
 FIRST_STEPS = 3
-"""Number of first steps after which changes of the replica by the script are detected."""
+"""In this number of first steps, changes of the replica by the script are detected."""
 
 
 class Divergence(NamedTuple):
-    """Difference between a replica and that of most peers.
+    """Difference between this peer's replica and those of most peers.
 
     Attributes:
-        round_id: Round before which it differed.
-        names: Tensors that differ.
+        round_id: Round before which the replica differed. names: Names of the tensors that differ.
         cause, remedy: Likely cause and remedy, as sentences without a full stop.
     """
 
@@ -51,11 +53,12 @@ class Divergence(NamedTuple):
 
 
 def compare_replicas(run: Any, saves_at: Callable[[int], bool]) -> None:
-    """Compare replicas from now on, if those of all peers are equal between two steps.
+    """Start to compare replicas, if the run's settings make them equal on all peers between two
+    steps.
 
     Args:
         run: The ``PeerRun`` of this peer, with its prepared model.
-        saves_at: Whether a checkpoint is made at a step.
+        saves_at: Function that returns whether a checkpoint is made at a step.
     """
     config = run.config
     differ = config.has_local_steps or not config.is_rolling or config.pipeline is not None
@@ -69,7 +72,7 @@ class ReplicaCheck:
 
     Args:
         run: The ``PeerRun`` of this peer, with its prepared model.
-        saves_at: Whether a checkpoint is made at a step.
+        saves_at: Function that returns whether a checkpoint is made at a step.
     """
 
     def __init__(self, run: Any, saves_at: Callable[[int], bool]) -> None:
@@ -77,26 +80,29 @@ class ReplicaCheck:
         self._run, self._model, self._optimizer = run, trained.model, trained.optimizer
         self._kept, self._saves_at = run.model.extra.kept, saves_at
         model = trained.model
-        # Tensors that differ, before another peer's state replaces them.
+        # A divergence, and the values of the differing tensors before another peer's state replaces
+        # them.
         self._diverged: tuple[Divergence, dict[str, Tensor]] | None = None
         self._has_warned = False
         self._names = {id(p): name for name, p in model.named_parameters()}
         self._began_at, self._first_step = time.monotonic(), -1
         self._spent_s = self._cost_s = 0.0
         self._sent: tuple[tuple[str, ...], bytes] = (), b""
-        # Last own step, and the names of the tensors and their digests after that step.
+        # Last step that this peer made in ``optimizer.step()``, and the names and digests of the
+        # tensors after that step.
         self._noted: tuple[int, tuple[str, ...], bytes] = -1, (), b""
         self._missed = self._missed_before = False
         self.period = 1
-        """Steps between two regular comparisons. A power of two, so that peers with different
-        measurements compare at common steps; 1 before the first measurement."""
+        """Number of steps between two regular comparisons. It is a power of two, so that peers with
+        different measurements have steps in common at which all of them compare. It is 1 before the
+        first measurement."""
         self.outside: tuple[str, ...] = ()
-        """Tensors that the script has changed between two checked steps."""
+        """Names of tensors that the script has changed outside of ``optimizer.step()``."""
 
     # --- digests ----------------------------------------------------------------------------------
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return the tensors of the replica by name, in the order of their names."""
+        """Return the tensors of the replica; the key is the name. They are sorted by name."""
         found: dict[str, Tensor] = dict(self._model.named_parameters())
         states = self._optimizer.state
         for state in states if isinstance(states, list) else [states]:
@@ -114,8 +120,8 @@ class ReplicaCheck:
         return payload_digest(b"".join([_digest_of(each) for each in self.tensors().values()]))
 
     def _digest(self) -> tuple[tuple[str, ...], bytes]:
-        """Return the names of the tensors, and a digest: ``DIGEST_BYTES`` for all, then
-        ``SHORT_BYTES`` for each."""
+        """Return the names of the tensors, and their digests: ``DIGEST_BYTES`` for all tensors
+        together, then ``SHORT_BYTES`` for each tensor."""
         began = time.perf_counter()
         tensors = self.tensors()
         digests = [_digest_of(tensor) for tensor in tensors.values()]
@@ -130,10 +136,10 @@ class ReplicaCheck:
 
     def compare(self, step: int, wanted: bool) -> bytes:
         """Return the digests to send with the update of ``step``; b"" if the replica is not
-        compared.
+        compared at this step.
 
         Args:
-            wanted: Whether the other peers also compare theirs.
+            wanted: Whether the other peers compare their replicas at this step.
         """
         if self._first_step < 0:
             self._first_step, self._began_at = step, time.monotonic()
@@ -157,8 +163,8 @@ class ReplicaCheck:
         return self._sent[1]
 
     def follow_step(self, step: int, is_own: bool) -> None:
-        """Record that a step was applied, so that the parameters have ``step`` steps. ``is_own``:
-        whether the script was in ``optimizer.step()``."""
+        """Record that a step was applied, so that the parameters now contain ``step`` steps.
+        ``is_own``: whether it was applied during the script's own ``optimizer.step()``."""
         self._missed = self._missed or not is_own
         if not is_own:
             self._noted = -1, (), b""
@@ -168,7 +174,8 @@ class ReplicaCheck:
     # --- what differs -----------------------------------------------------------------------------
 
     def explain(self, round_id: int, agreed: bytes) -> Divergence:
-        """Explain why the last digests differ from those of most peers."""
+        """Explain why the digests that this peer sent last differ from ``agreed``, those of most
+        peers."""
         names = _differing(*self._sent, self._sent[0], agreed)
         return Divergence(round_id, names, *self._cause(names))
 
@@ -214,7 +221,8 @@ class ReplicaCheck:
     # --- reports ----------------------------------------------------------------------------------
 
     def warn_of_changes(self) -> None:
-        """Warn once, on the main peer, that the script changes the replica between two steps."""
+        """Warn once, and only on the main peer, that the script changes the replica outside of
+        ``optimizer.step()``."""
         run = self._run
         if self._has_warned or not self.outside or run.node.view.main != run.peer:
             return
@@ -225,8 +233,9 @@ class ReplicaCheck:
         self._report(found, peers_differ=False)
 
     def note_difference(self, round_id: int, agreed: bytes) -> None:
-        """Record that this replica differs from that of most peers, which replaces it unless the
-        run only warns."""
+        """Record that this replica differs from those of most peers. If the run only warns, report
+        it now. Otherwise keep the differing tensors until another peer's state has replaced
+        them."""
         found = self.explain(round_id, agreed)
         if self._run.config.on_divergence == "warn":
             self._report(found)
@@ -237,7 +246,7 @@ class ReplicaCheck:
 
     def note_replaced(self) -> None:
         """Record that the state of other peers was loaded."""
-        self._noted = -1, (), b""  # a loaded state is no change by the script
+        self._noted = -1, (), b""  # loading a state is not a change by the script
         diverged, self._diverged = self._diverged, None
         if diverged is not None:
             found, before = diverged
@@ -266,8 +275,8 @@ class ReplicaCheck:
 
 
 def largest_difference(before: Mapping[str, Tensor], after: Mapping[str, Tensor]) -> float:
-    """Return the largest difference of two numbers in tensors of equal name and shape; inf if one
-    of them is NaN."""
+    """Return the largest absolute difference between elements of tensors with equal name and shape.
+    Return inf if an element is NaN."""
     largest = 0.0
     for name, one in before.items():
         other = after.get(name)
@@ -285,8 +294,8 @@ def _are_kept(names: Sequence[str]) -> bool:
 def _differing(
     names: Sequence[str], one: bytes, others: Sequence[str], other: bytes
 ) -> tuple[str, ...]:
-    """Return the names with different short digests, or if the names differ, those on one side
-    only."""
+    """Return the names of tensors with different short digests. If the lists of names differ,
+    return the names that are in only one of the lists."""
     if len(one) != len(other) or tuple(names) != tuple(others):
         return tuple(sorted(set(names) ^ set(others))) or tuple(names)
     pieces = zip(_short_digests(one), _short_digests(other), strict=True)
@@ -307,7 +316,8 @@ def _digest_of(tensor: Tensor) -> bytes:
 
 
 def _tensors_in(value: Any, where: str) -> Iterator[tuple[str, Tensor]]:
-    """Yield the tensors and numbers in dicts, lists and tuples, each with its path."""
+    """Yield all tensors and numbers in nested dicts, lists and tuples, each with its path. Numbers
+    become tensors."""
     if isinstance(value, Tensor):
         yield where, value.detach()
     elif isinstance(value, int | float):

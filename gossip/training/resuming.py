@@ -1,4 +1,4 @@
-"""Selects and loads the checkpoint to resume from, and the local state of this peer."""
+"""Selects and loads the checkpoint to resume from, and the per-peer state of this peer."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ def load_named(run: PeerRun, name: str) -> None:
 
 
 def load_newest(run: PeerRun, folder: Path) -> None:
-    """Load the newest good checkpoint. Without one the run starts from the beginning.
+    """Load the newest undamaged checkpoint. If there is none, the run starts from the beginning.
 
     Args:
-        folder: Folder to which the script saves; in a pipeline that of all stages.
+        folder: Folder to which the script saves. In a pipeline it contains a folder for each stage.
     """
     if run.config.pipeline is None:
         _load(run, folder, None)
@@ -45,8 +45,9 @@ def load_newest(run: PeerRun, folder: Path) -> None:
 
 
 def _load_stage(run: PeerRun, folder: Path, step: int | None) -> None:
-    """Load this peer's layers from the checkpoints of the stages that had them at ``step``. None
-    means the newest step that all stages have. Without one the run starts from the beginning."""
+    """Load this peer's layers from the checkpoints of the stages that had these layers at ``step``.
+    If ``step`` is None, use the newest step for which all stages have a checkpoint. If there is
+    none, the run starts from the beginning."""
     plan = run.config.pipeline
     assert plan is not None, "only a pipeline has stages"
     if step is None:
@@ -72,8 +73,8 @@ def _load_stage(run: PeerRun, folder: Path, step: int | None) -> None:
 
 
 def _load(run: PeerRun, folder: Path, step: int | None) -> None:
-    """Load the newest good checkpoint of ``folder``, or that of ``step``. Without one the run
-    starts from the beginning."""
+    """Load the checkpoint of ``step`` in ``folder``, or the newest undamaged checkpoint if ``step``
+    is None. If there is none, the run starts from the beginning."""
     config, trained = run.config, run.model.trained
     found, damaged = checkpoints.newest_good(folder, step, everybody=config.deterministic)
     if found is None and damaged:
@@ -94,7 +95,7 @@ def _load(run: PeerRun, folder: Path, step: int | None) -> None:
             f"{found.path} does not fit this script: {error}",
             "build the same model and optimizer, or start from the beginning without --resume",
         ) from error
-    extra.pop(ANSWERS, None)  # all scripts restart, so no call has an answer yet
+    extra.pop(ANSWERS, None)  # all scripts restart, so they repeat all collective calls
     run.model.extra.load(extra)
     load_own_state(run, folder, found)
     ledger, of_round = found.read(LEDGER_FILE), config.steps_per_round
@@ -106,7 +107,7 @@ def _load(run: PeerRun, folder: Path, step: int | None) -> None:
 
 
 def load_own_state(run: PeerRun, folder: Path, found: checkpoints.Checkpoint) -> None:
-    """Load the local state of this peer, if there is any."""
+    """Load the per-peer state of this peer, if this run has any."""
     config, model = run.config, run.model
     trained, encoder, stepper = model.trained, model.encoder, model.stepper
     owes = encoder is not None and trained.wire.encoding.feedback
@@ -118,7 +119,8 @@ def load_own_state(run: PeerRun, folder: Path, found: checkpoints.Checkpoint) ->
         stepper.load_own(own.parameters or ())
     except StateMismatch as error:
         own = own._replace(why=str(error))
-    # Rates belong to the step, not to local steps after it.
+    # Loading has set the learning rates of later local steps. Set those of the checkpoint's step
+    # again.
     run.model.extra.restore_settings()
     model.sender_memory = own.memory
     if encoder is not None:
@@ -131,7 +133,7 @@ def load_own_state(run: PeerRun, folder: Path, found: checkpoints.Checkpoint) ->
 
 
 def _begins_without_own(run: PeerRun, writer: str, owes: bool) -> str:
-    """Return a phrase about a start without this peer's local state, which was not found."""
+    """Return a phrase about how this peer starts, because its per-peer state was not found."""
     if not run.config.is_rolling:
         return f"it begins with the mean model and the optimizer of {writer}"
     model = run.model
@@ -146,8 +148,8 @@ def _begins_without_own(run: PeerRun, writer: str, owes: bool) -> str:
 
 
 def check_rounds(checkpoint: checkpoints.Checkpoint, config: RunConfig) -> None:
-    """Raise ConfigError if the rounds of the checkpoint had other local steps, fragments or outer
-    steps than this run."""
+    """Raise ConfigError if the checkpoint was saved with another number of local steps or
+    fragments, or another outer optimizer, than this run has."""
     for name, own in config.kind_of_rounds.items():
         saved = checkpoint.manifest.get(name, "" if name == "outer" else 1)
         if saved != own:
@@ -164,7 +166,7 @@ def _plan_of(
     ledger: bytes, checkpoint: checkpoints.Checkpoint, of_round: int
 ) -> tuple[int, int | None]:
     """Return the round after a checkpoint, and the number of peers for which epochs are planned, or
-    None. Raises ConfigError: The ledger lacks the stages."""
+    None. Raises ConfigError: The ledger is not readable, or lacks the round."""
     found = json.loads(ledger)
     round_id = found.get("round") if isinstance(found, dict) else None
     try:

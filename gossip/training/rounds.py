@@ -20,16 +20,16 @@ from .stepping import StepsTaken
 class ScriptRounds:
     """Participation of the script in rounds.
 
-    With overlap the script computes the next update while a round is in flight. The result is
-    applied once that update is computed.
+    With overlap the script computes its next update while a round is in flight. The result of the
+    round is applied when this update is ready.
 
     Attributes:
-        batches: Batches of the loader, if any.
+        batches: Tracks the batches of the sharded loader, if there is one.
         checkpoints: Checkpoints that the script requests.
         loss: Loss that the script has logged since its last update.
         computing_since: Time when the script began to compute its next update.
-        dropped: State beside the model before a dropped step; {} if a state of other peers has
-            replaced it, None if no step was dropped.
+        dropped: Extra state (``ExtraState``) before a dropped step. It is {} if a state of other
+            peers has replaced it, and None if no step was dropped.
     """
 
     def __init__(self, run: PeerRun, checkpoints: RunCheckpoints) -> None:
@@ -40,15 +40,15 @@ class ScriptRounds:
         self.computing_since = time.monotonic()
         self.dropped: dict[str, Any] | None = None
         self._has_undone = False  # Whether undone local steps were reported to the user.
-        self._samples = 0  # Number of samples of the last batch, at its first step.
-        self._overtakes = 0  # ``model.overtakes`` at that step.
-        self._seen = 0, 0  # Version of the parameters that the script has read last.
+        self._samples = 0  # Number of samples of the update in the last step of the run.
+        self._overtakes = 0  # ``model.overtakes`` at the last step of the run.
+        self._seen = 0, 0  # ``_parameters_now`` when the script last read the parameters.
 
     # --- updates ----------------------------------------------------------------------------------
 
     def run(self, loss: float | None, steps: StepsTaken) -> bool:
-        """Take part in a round with the gradients of ``steps``. Return whether they were
-        offered."""
+        """Take part in a round with the gradients of ``steps``. Return whether the gradients were
+        offered to the round."""
         with self._run.waiting_in_loop():
             if not self._offer(loss, steps):
                 return False
@@ -57,8 +57,8 @@ class ScriptRounds:
         return True
 
     def _offer(self, loss: float | None, steps: StepsTaken) -> bool:
-        """Offer the gradients. Without overlap, wait until the round is applied. Return False if
-        the gradients are outdated, and were not offered."""
+        """Offer the gradients to the next round. Without overlap, wait until the round is applied.
+        Return False if the gradients are outdated, so that they were not offered."""
         exchange, model = self._exchange, self._run.model
         computed: Callable[[], None] | None = partial(
             self._run.hooks.computed, self.computing_since
@@ -86,11 +86,12 @@ class ScriptRounds:
 
     @property
     def _parameters_now(self) -> tuple[int, int]:
-        """Numbers of stepped rounds and of restored states, a version of the parameters."""
+        """Version of the parameters: number of rounds that have stepped the optimizer, and number
+        of restored states."""
         return self._run.model.steps, self._run.applied.restores
 
     def note_seen(self) -> None:
-        """Record that the script reads the present parameters."""
+        """Record that the script computes with the present parameters from now on."""
         self._seen = self._parameters_now
 
     def undo_local_steps(self) -> None:
@@ -117,8 +118,8 @@ class ScriptRounds:
 
     def _is_of_use(self) -> bool:
         """Wait for the round in flight, and apply it. Return whether the update that was computed
-        beside it can be offered to the next round. It can if its parameters lack at most one round,
-        and its samples are this peer's in the next round."""
+        during this round can be offered to the next round. It can if its parameters lack at most
+        one round, and its samples are those of this peer in the next round."""
         exchange = self._exchange
         before, restores = self._extra.before_round(), self._run.applied.restores
         in_turn = exchange.settle()
@@ -130,8 +131,8 @@ class ScriptRounds:
         return not go.sharded or self.batches.belong_to(go)
 
     def drop_step(self) -> None:
-        """Drop an outdated step. It does not count, and the script's changes after it are
-        undone."""
+        """Drop an outdated step. It does not count as a step, and the script's changes after it
+        will be undone."""
         self._node.log_line(skipped="overlap")
         self.dropped = self._extra.in_flight
         stepper, batches = self._run.stepper, self.batches
@@ -144,7 +145,7 @@ class ScriptRounds:
     def undo_dropped(self) -> None:
         """Undo the script's changes after a dropped step, such as the step of a scheduler."""
         states, self.dropped = self.dropped, None
-        if states:  # empty if a state of other peers has replaced them
+        if states:  # {} if a state of other peers has replaced it
             self._extra.restore(states)
 
     @property
@@ -177,8 +178,8 @@ class ScriptRounds:
             return self._exchange.wait_go()
 
     def pass_by(self, skipped: bool) -> None:
-        """Take part in a round without an update. ``skipped``: whether the script received its
-        samples, so that they are not read again."""
+        """Take part in a round without an update. ``skipped``: whether the script has received the
+        samples of the round, so that they are not read again."""
         self.drain()
         with self._run.waiting_in_loop(), self._run.stepper.at_anchor():
             steps = StepsTaken(is_skipped=skipped and self._has_read_slice())
@@ -192,9 +193,9 @@ class ScriptRounds:
 
     def run_collective(self, data: bytes) -> bool:
         """Contribute ``data`` to a collective operation in the next round. Return whether other
-        peers trained in it.
+        peers made a training step in this round.
 
-        Raises: RunOver: There is no such round.
+        Raises: RunOver: There is no further round.
         """
         node = self._node
         before, steps = node.go, self._run.model.steps
@@ -214,8 +215,8 @@ class ScriptRounds:
         return self._run.model.steps > steps
 
     def confirm(self, expired: Callable[[], object] | None = None) -> None:
-        """Request confirmation of the final state from other peers, because no later round detects
-        a forged result."""
+        """Request confirmations of the final state from other peers, because no later round would
+        detect a forged result of the last round."""
         if self._config.f and self._config.is_rolling:
             with self._run.stepper.at_anchor():
                 self._node.confirm(expired)

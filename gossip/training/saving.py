@@ -1,5 +1,5 @@
-"""Checkpoints of the run: their schedule, the choice of the writing peer, and writing in the
-background."""
+"""Writes checkpoints of the run in the background. Decides when a checkpoint is due, and which peer
+writes it."""
 
 from __future__ import annotations
 
@@ -25,22 +25,24 @@ from .state import StateFile
 LOCK = ".writer.lock"
 LEDGER_FILE = "ledger.json"
 LINKS_MAX = 16
-"""Maximum number of checkpoints that link to one base file before it is written again."""
+"""Maximum number of checkpoints that link to the same base file. After that the file is written
+again."""
 HANDED_OVER_S = 10.0
-"""Seconds for the holder of the lock to write the last checkpoint. After that each other peer
-writes it, because the holder may hang and equal files do no harm."""
+"""Seconds that other peers wait until the holder of the lock has written the last checkpoint. After
+that every peer writes it, because the holder may hang. All peers write equal files, so this does no
+harm."""
 HOLDER_BYTES_MAX = 1024
 TOLD_S, LOOK_AT_DISK_S = 5.0, 0.5
-"""Seconds that a peer waits for the disk before it reports this, and between two checks whether to
-stop."""
+"""Seconds that a peer waits for the disk before it reports the wait, and seconds between two checks
+whether the wait must end."""
 SLOW_DISK_S = 2.0
-"""Seconds that training waits once for the previous checkpoint. After that no checkpoint is made
-until it is written."""
+"""Seconds that training waits for the previous checkpoint when the next one is due. If this wait
+fails, training does not wait again, and no checkpoint is made until the previous one is written."""
 ROOM_BYTES = 2**16
-"""Spare bytes at the end of the memory into which a file is copied."""
+"""Spare bytes in the memory into which a file is copied, because the next file may be longer."""
 OTHERS_S, LOOK_EVERY_S = 10.0, 0.1
-"""Seconds that the writer waits for the models of other peers in gossip rounds, and between two
-checks. All peers save the same step, but not at the same time."""
+"""In gossip rounds: seconds that the writer waits for the models of other peers, and seconds
+between two checks. All peers save the same step, but not at the same time."""
 
 logger = logging.getLogger(__name__)
 
@@ -48,10 +50,11 @@ logger = logging.getLogger(__name__)
 class SavePlan(NamedTuple):
     """Schedule and form of checkpoints.
 
-    ``every``: steps between two checkpoints; None means only at the end. ``keep``: number of
-    checkpoints to keep. ``peers``: peers with their own models, which are averaged. ``of_round``:
-    steps of a round, after which a state can be saved. ``streams``: whether the state is written in
-    blocks while training waits, instead of copied and written in the background."""
+    ``every``: number of steps between two checkpoints; None means only at the end. ``keep``: number
+    of checkpoints to keep. ``peers``: peers whose models are averaged, because each has its own;
+    empty if replicas are equal. ``of_round``: number of steps of a round. A state can be saved only
+    after a round. ``streams``: whether the state is written in blocks while training waits.
+    Otherwise it is copied, and written in the background."""
 
     folder: Path
     every: int | None
@@ -62,10 +65,10 @@ class SavePlan(NamedTuple):
 
 
 class JobThread:
-    """Thread that runs one job at a time beside the training."""
+    """Thread that runs one job at a time, in parallel with the training."""
 
     def __init__(self, fails: Callable[[str], None]) -> None:
-        """``fails`` is called with an unexpected error of a job."""
+        """``fails``: function that receives the text of an unexpected error in a job."""
         self._fails = fails
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._idle = threading.Event()
@@ -78,7 +81,7 @@ class JobThread:
             thread = threading.Thread(target=self._run, name="gossip-checkpoint", daemon=True)
             try:
                 thread.start()
-            except RuntimeError:  # Python 3.12 starts no thread at exit; nothing trains then
+            except RuntimeError:  # Python 3.12 starts no thread at exit, when training is over
                 self._do(job)
                 self._idle.set()
                 return
@@ -86,7 +89,7 @@ class JobThread:
         self._jobs.put(job)
 
     def wait_idle(self, timeout_s: float) -> bool:
-        """Wait until no job runs, and return whether that is the case."""
+        """Wait until no job runs. Return False if a job still runs after ``timeout_s``."""
         return self._idle.wait(timeout_s)
 
     def close(self) -> None:
@@ -106,20 +109,20 @@ class JobThread:
     def _do(self, job: Callable[[], None]) -> None:
         try:
             job()
-        except Exception as error:  # otherwise ``wait_idle`` would never succeed
+        except Exception as error:  # or ``wait_idle`` would never succeed
             logger.exception("a checkpoint was not written")
             self._fails(f"{type(error).__name__}: {error}")
 
 
 class CheckpointSaver:
-    """Writer of checkpoints to one folder. Among the peers that share the folder, the holder of its
-    lock writes. The system frees the lock when its process dies.
+    """Writer of checkpoints to one folder. Among the peers that share the folder, only the holder
+    of the folder's lock writes. The system frees the lock when the holder's process dies.
 
     Attributes:
         folder: Folder of the checkpoints.
-        every: Steps between two checkpoints; None means only at the end.
-        failed: Error of the last checkpoint; empty if there was none.
-        newest: Step of the last checkpoint that this peer has begun to write.
+        every: Number of steps between two checkpoints; None means only at the end. failed: Error of
+        the last checkpoint; "" if there was no error. newest: Step of the last checkpoint that this
+        peer has begun to write.
     """
 
     def __init__(
@@ -133,10 +136,11 @@ class CheckpointSaver:
         Args:
             peer: The local peer.
             about: Entries of the manifest in addition to the step and the files.
-            notify: Called once when checkpoints cannot be written, and once when they can be again.
+            notify: Function that shows a message to the user. It is called once when checkpoints
+                cannot be written, and once when they can be written again.
         """
         self.folder, self.every, self._keep, peers, self._of_round, self._streams = plan
-        self._averaged = set(peers)  # peers with models that arrive in time
+        self._averaged = set(peers)  # peers whose models were saved in time so far
         self._peer = peer
         self._about, self._notify = dict(about), notify
         self.failed = ""
@@ -153,13 +157,13 @@ class CheckpointSaver:
         return self.every is not None and step % self.every < self._of_round
 
     def is_writer(self) -> bool:
-        """Lock the folder if possible, and return whether this peer writes. The writer holds the
-        lock until it leaves."""
+        """Lock the folder if no other peer has locked it. Return whether this peer holds the lock,
+        so that it writes. The holder keeps the lock until it leaves."""
         if self._lock_fd >= 0:
             return True
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            # forked children never inherit such a lock
+            # A lock of fcntl is not inherited by forked children.
             fd = os.open(self.folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         except OSError as error:
             self._fails(f"{error}")
@@ -167,17 +171,17 @@ class CheckpointSaver:
         try:
             fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            os.close(fd)  # another peer has it, or the file system has no locks
+            os.close(fd)  # another peer holds the lock, or the file system has no locks
             return False
         self._lock_fd = fd
-        with suppress(OSError):  # the disk may be full, and the record is only for messages
+        with suppress(OSError):  # the disk may be full, and the text is only used in messages
             os.ftruncate(fd, 0)
             os.pwrite(fd, str(self._about.get("run", "")).encode()[:HOLDER_BYTES_MAX], 0)
         return True
 
     def check_folder(self, resumes: bool) -> None:
-        """Raise ConfigError if another run saves to the folder, or has saved there and this run
-        does not resume from it. Called before the first step."""
+        """Raise ConfigError if another run is saving to the folder. Also raise it if another run
+        has saved to the folder, and this run does not resume. Called before the first step."""
         run = str(self._about.get("run", ""))
         if not self.is_writer() and (holder := self._holder()) not in ("", run):
             raise ConfigError(
@@ -198,7 +202,7 @@ class CheckpointSaver:
             )
 
     def _holder(self) -> str:
-        """Return the run of the process that has the lock, as recorded in the lock file."""
+        """Return the name of the run that holds the lock, read from the lock file."""
         try:
             with open(self.folder / LOCK, "rb") as file:
                 return file.read(HOLDER_BYTES_MAX).decode("utf-8", "replace")
@@ -214,8 +218,8 @@ class CheckpointSaver:
         return True
 
     def is_in_time(self, step: int) -> bool:
-        """Whether the previous checkpoint is written, so that one of ``step`` can be. Waits only
-        briefly, so that a slow disk does not delay training."""
+        """Whether the previous checkpoint is written, so that a checkpoint of ``step`` can begin.
+        Wait only briefly, so that a slow disk does not delay training."""
         if self._beside.wait_idle(0.0 if self._disk_is_slow else SLOW_DISK_S):
             self._disk_is_slow = False
             return True
@@ -235,13 +239,13 @@ class CheckpointSaver:
         ledger: bytes,
         about: Mapping[str, Any],
     ) -> None:
-        """Copy the state, or write it without a sync, and make it durable in another thread. The
-        previous save must be complete (``wait``).
+        """Copy the state, or stream it to the disk without a sync. Another thread then makes it
+        durable. The previous save must be complete (``wait``).
 
         Args:
-            own: Local state of this peer.
-            files: Files of the checkpoint, with ``ledger`` and ``about``; empty if another peer
-                writes.
+            own: Per-peer state of this peer, or None. files: Files of the checkpoint; empty if
+            another peer writes it. ledger: Content of the checkpoint's ledger file. about: Further
+            entries of its manifest.
         """
         assert self.is_idle, "the memory is still being written from"
         of_own = None if own is None else self._copied("own", own)
@@ -249,7 +253,7 @@ class CheckpointSaver:
         if checkpoints.BASE_FILE in files:
             told["base"] = files[checkpoints.BASE_FILE].digest().hex()
         if base := self._find_same_base(told):
-            self._memory.pop(checkpoints.BASE_FILE, None)  # this state may never be copied again
+            self._memory.pop(checkpoints.BASE_FILE, None)  # the base may never be copied again
         self.newest = step if files else self.newest
         outgoing: checkpoints.OutgoingCheckpoint | None = None
         conclude: Callable[[], Path] | None = None
@@ -265,8 +269,8 @@ class CheckpointSaver:
         self._beside.submit(lambda: self._write(step, of_own, conclude, outgoing))
 
     def _find_same_base(self, about: Mapping[str, Any]) -> checkpoints.Checkpoint | None:
-        """Return the last checkpoint of this process if its base is that of ``about``. The number
-        of links is bounded, so a damaged file affects few checkpoints."""
+        """Return the last checkpoint of this process if it has the same base as ``about``, or None.
+        The number of links to a base file is bounded, so a damaged file affects few checkpoints."""
         last = None if self._written is None else checkpoints.open_or_none(self._written)
         same = last is not None and "base" in about and last.manifest.get("base") == about["base"]
         self._links = self._links + 1 if same and self._links < LINKS_MAX else 0
@@ -279,7 +283,7 @@ class CheckpointSaver:
         ledger: bytes,
         base: checkpoints.Checkpoint | None,
     ) -> checkpoints.OutgoingCheckpoint | None:
-        """Write the files without making them durable. Return None on failure."""
+        """Write the files of a checkpoint, but do not make them durable. Return None on failure."""
         outgoing = checkpoints.OutgoingCheckpoint(self.folder, step)
         try:
             outgoing.add(LEDGER_FILE, iter((memoryview(ledger),)))
@@ -298,8 +302,9 @@ class CheckpointSaver:
         return outgoing
 
     def _copied(self, name: str, file: StateFile) -> memoryview:
-        """Copy a file into cached memory, with spare bytes for a longer header. Memory that is too
-        small is freed before the next allocation, because each is as large as the state."""
+        """Copy a file into memory that is reused for the next checkpoint. The memory has spare
+        bytes, because the header may become longer. If it is too small, it is freed before new
+        memory is allocated, because both are as large as the state."""
         if len(self._memory.get(name, b"")) < file.nbytes:
             self._memory.pop(name, None)
             self._memory[name] = bytearray(file.nbytes + ROOM_BYTES)
@@ -314,8 +319,8 @@ class CheckpointSaver:
         """Wait until the last ``save`` is durable, or has failed.
 
         Args:
-            expired: Polled twice a second; once it is true, the wait ends.
-            serve: Called to wait; it works while its argument returns true.
+            expired: Function that is polled twice a second. The wait ends when it returns True.
+            serve: Function that serves the node as long as its argument returns True.
         Returns: Whether all writes have ended.
         """
         began, tells_at = time.monotonic(), TOLD_S
@@ -342,12 +347,13 @@ class CheckpointSaver:
         return self._beside.wait_idle(0.0)
 
     def close(self) -> None:
-        """Release the lock for another peer. An unfinished save continues in its thread."""
+        """Release the lock, so that another peer can write. An unfinished save continues in its
+        thread."""
         self._beside.close()
         self.release()
 
     def release(self) -> None:
-        """Release the lock for another peer."""
+        """Release the lock, so that another peer can write."""
         if self._lock_fd >= 0:
             os.close(self._lock_fd)
             self._lock_fd = -1
@@ -359,7 +365,8 @@ class CheckpointSaver:
         conclude: Callable[[], Path] | None,
         outgoing: checkpoints.OutgoingCheckpoint | None,
     ) -> None:
-        """Write the peer's own state, and then the checkpoint, if there is one (``conclude``)."""
+        """Write the per-peer state, if any. Then complete the checkpoint with ``conclude``, if this
+        peer writes it."""
         try:
             if own is not None:
                 write_own(self.folder, self._peer, step, own, self._keep)
@@ -385,8 +392,8 @@ class CheckpointSaver:
     def _with_mean(
         self, step: int, data: Mapping[str, Any], about: Mapping[str, Any]
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return the files, with the mean of the models that peers have saved in time, and the
-        manifest. Later checkpoints do not wait for late peers."""
+        """Return the files and the manifest of a checkpoint whose model is the mean of the models
+        that peers have saved in time. Later checkpoints do not wait for peers that were late."""
         until = time.monotonic() + OTHERS_S
         while time.monotonic() < until:
             lacking = {p for p in self._averaged if not has_own(self.folder, p, step)}
@@ -413,8 +420,8 @@ class CheckpointSaver:
 
 
 def _run_of(path: Path) -> str | None:
-    """Return the run of a checkpoint; None if it is unreadable. Raises: ConfigError: Another
-    version of gossip has written it."""
+    """Return the name of the run that wrote a checkpoint; None if the checkpoint is unreadable.
+    Raises: ConfigError: Another version of gossip has written the checkpoint."""
     try:
         said = checkpoints.open_at(path).manifest.get("run")
     except (OSError, checkpoints.DamagedCheckpoint):

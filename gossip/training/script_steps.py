@@ -1,4 +1,4 @@
-"""Makes steps of the script's optimizers, with their rounds."""
+"""Makes the steps of the script's optimizers, and takes part in the rounds of these steps."""
 
 from __future__ import annotations
 
@@ -41,15 +41,15 @@ OWN_STATISTICS = (
 class ScriptSteps:
     """Steps that the script requests from its optimizers.
 
-    The first step on samples is a step of the run. Other optimizers may step on the same samples,
-    each in a further round.
+    The first step on a batch is a step of the run. Other optimizers may then step on the same
+    batch, each in a further round.
 
     Attributes:
-        unprepared: Optimizers that were not prepared.
-        coordinator: Coordinator of these steps; set by ``prepare``.
-        judging: Judges updates of other peers; set by ``prepare``.
-        are_begun: Whether the script has made a step.
-        advanced: Number of steps, with lost ones, that the last ``optimizer.step()`` has added.
+        unprepared: Detector of optimizers that step but were not prepared.
+        coordinator: Coordinator of the prepared optimizers, set by ``prepare``. judging: Service
+        that judges updates of other peers, set by ``prepare``. are_begun: Whether the script has
+        made a step. advanced: Number of steps by which the last ``optimizer.step()`` has advanced
+        the run. Lost steps are included.
     """
 
     _run: PeerRun
@@ -62,8 +62,9 @@ class ScriptSteps:
     advanced: int = 0
     _has_warned: bool = False
     _seeded: tuple[int, int] = -1, 0  # Step of the last seeding of the generators, and the seed.
-    _have_stepped: frozenset[int] = frozenset()  # Optimizers that have stepped on the last samples.
-    # Functions of ``each_step`` and the numbers of their optimizers; None: steps of the run.
+    _have_stepped: frozenset[int] = frozenset()  # Optimizers, by number, on the last batch.
+    # Functions of ``each_step``, each with the number of the optimizer that it follows. None means
+    # that it follows the steps of the run.
     _functions: tuple[tuple[Callable[[], object], int | None], ...] = ()
 
     def join(self) -> None:
@@ -71,7 +72,7 @@ class ScriptSteps:
         run = self._run
         with compared(run.run_dir, run.peer, run.model.trained.layout):
             run.node.prepare(self.judging)
-        run.stepper.resume_after_round()  # with local parameters of a checkpoint
+        run.stepper.resume_after_round()  # a checkpoint may have loaded local parameters
         run.membership.notify()
         self.seed()
         is_shared = run.config.peers_max > 1 and self._rounds.batches.has_statistics
@@ -84,7 +85,7 @@ class ScriptSteps:
         self.coordinator.check_gathered()
 
     def begin_pass(self) -> None:
-        """Record that the next step is a step of the run, regardless of earlier steps."""
+        """Record that the next step is a step of the run, not a further step on the last batch."""
         self._have_stepped = frozenset()
 
     def step(self, loss: float | None, overflow: bool, which: frozenset[int]) -> None:
@@ -112,7 +113,8 @@ class ScriptSteps:
                 self._run.applied.replicas.warn_of_changes()
 
     def _warn_of_further_steps(self, here: bool) -> None:
-        """Warn once that a pass of ``steps`` makes several steps."""
+        """Warn once if one pass of a ``peer.steps`` loop makes several steps of the run. ``here``:
+        whether this step is such a step."""
         run = self._run
         if not here or self._has_warned or not run.in_loop or run.epoch >= 0:
             return
@@ -129,8 +131,9 @@ class ScriptSteps:
         self._run.check_no_pipeline(operation)
 
     def _begin_step(self) -> bool:
-        """Prepare a step: save a due checkpoint, and stop if requested. Return False if the run is
-        over. Then the step changes nothing, and the loop ends after it."""
+        """Do the work that is due before a step: save a due checkpoint, and stop if a signal
+        requests it. Return False if the run is over. In that case the step changes nothing, and the
+        loop ends after it."""
         self.unprepared.exchanged()
         self._rounds.batches.check_step()
         self.follow_step()
@@ -162,8 +165,8 @@ class ScriptSteps:
             self.end_local_step()
 
     def _make_further_step(self, loss: float | None, overflow: bool, kind: int) -> None:
-        """Take part in the round of another optimizer's step on the samples of the previous
-        step."""
+        """Take part in the round of a step that another optimizer makes on the batch of the
+        previous step."""
         self._check_step("optimizer.step()")
         config, encoder = self._run.config, self._run.model.encoder
         unable = {
@@ -192,7 +195,7 @@ class ScriptSteps:
             self.coordinator.step()
 
     def _end_round(self, loss: float | None, overflow: bool, kind: int = 0) -> None:
-        """Take part in the round of the step, or of the local steps, that this peer has made."""
+        """Take part in the round of the step that this peer has made, or of its local steps."""
         # After this round the position of the script is the same on all peers, regardless of local
         # steps.
         position = 2 * (self._run.rounds_made + 1) * self._run.config.steps_per_round - 1
@@ -204,8 +207,7 @@ class ScriptSteps:
             self.stop_if_asked()
 
     def step_with(self, run_round: Callable[[], None]) -> None:
-        """Make a step for which ``run_round`` takes part in the round, as in a stage of a
-        pipeline."""
+        """Make a step whose round is run by ``run_round``. A stage of a pipeline uses this."""
         self._run.check_joined()
         if self._begin_step():
             with self._run.waiting_in_loop():
@@ -217,7 +219,7 @@ class ScriptSteps:
 
         Args:
             skipped: Whether the script received the samples of this round and continued without a
-                step. They are not read again; otherwise they return to the swarm.
+                step. If so, the samples are not read again. Otherwise they return to the swarm.
         """
         self._check_step("a step without pipe.step(x, y)")
         self.coordinator.check_gathered()
@@ -232,7 +234,8 @@ class ScriptSteps:
     # --- after a step, and before the next one ----------------------------------------------------
 
     def end_step(self) -> None:
-        """Record that the following work of the script belongs to the completed step."""
+        """Record that a step is complete. The work that the script does next, such as stepping a
+        scheduler, belongs to this step."""
         run, extra, checkpoints = self._run, self._run.model.extra, self._rounds.checkpoints
         if run.applied.round_id > run.applied.restored_at:
             extra.load_all()
@@ -244,16 +247,16 @@ class ScriptSteps:
         elif run.is_asked_to_stop:
             run.termination.stop()
         if not (run.in_loop or self._rounds.batches.expected):
-            run.membership.notify()  # no loop of gossip marks the start of the next step
+            run.membership.notify()  # without a loop of gossip, the next step has no visible start
         self.begin_computing()
 
     def end_local_step(self) -> None:
-        """Record the end of a local step without a round after it."""
+        """Record the end of a local step that is not followed by a round."""
         node = self._run.node
         node.applied.note_progress()
         if self._run.exchange.is_asked_for_state():
-            # Otherwise a returning peer would receive the state at the end of the round, and miss
-            # the next round, too.
+            # Send the state now. At the end of the round it would reach a returning peer too late
+            # for the next round.
             with self._run.stepper.at_anchor():
                 node.send_snapshot()
         self._run.answers.reached(2 * self._run.step - 1)
@@ -265,7 +268,7 @@ class ScriptSteps:
         """Do the work that is due before the next step.
 
         The script has finished its work after the last step, such as stepping a scheduler. So the
-        state is complete, and a due checkpoint is saved.
+        state of that step is complete, and can be saved if a checkpoint is due.
         """
         extra, checkpoints = self._run.model.extra, self._rounds.checkpoints
         self._rounds.undo_dropped()
@@ -278,21 +281,23 @@ class ScriptSteps:
             checkpoints.save_due()
 
     def stop_if_asked(self) -> None:
-        """End the script after a signal, with the round in flight if it ends in time."""
+        """End the script if a signal requests it. A round in flight is applied first if it ends in
+        time."""
         if self._run.is_asked_to_stop:
             self._rounds.undo_local_steps()
             self._rounds.drain()
             self._run.termination.stop()
 
     def begin_computing(self) -> None:
-        """Record that the script computes its next update from now on."""
+        """Record that the script begins to compute its next update."""
         self.seed()
         self._rounds.computing_since = time.monotonic()
 
     def seed(self) -> None:
-        """Seed the generators for the next step, differently on each peer. Draws in the step do not
-        depend on earlier draws, so a resumed run draws the same numbers. A script that was started
-        alone draws as it would without gossip."""
+        """Seed the generators for the next step. The seed depends only on the run, the peer and the
+        step, so a resumed run gets the same random numbers. In a script that was started without a
+        launcher, this method does nothing, so that the script gets the random numbers that it gets
+        without gossip."""
         run = self._run
         if run.config.name == ALONE:
             return
@@ -306,7 +311,7 @@ class ScriptSteps:
     def add_function(
         self, function: Callable[[], object], after: torch.optim.Optimizer | None = None
     ) -> None:
-        """Call a function after each step from the next one on (``Session.each_step``)."""
+        """Register a function that is called after each later step (``Session.each_step``)."""
         if self._run.config.has_local_steps:
             raise ConfigError(
                 "each_step with local_steps: between two rounds each peer makes its own steps",
@@ -325,11 +330,11 @@ class ScriptSteps:
         self._run.applied.on_step = self._call_functions
 
     def _call_functions(self, applied: messages.ApplyCommand) -> None:
-        """Call the functions after a round that counts as a step, even if it was lost and changed
-        nothing."""
+        """Call the registered functions after a round that counts as a step. A lost round counts,
+        although it changed nothing."""
         stepped = self.coordinator.stepped if applied.slot >= 0 else ()
-        # Load states that arrived within this step, because the functions need those that match the
-        # parameters. Schedulers load theirs after the script's work.
+        # First load states that arrived during this step, because the functions need kept objects
+        # that match the parameters. Schedulers load their states only after the script's work.
         self._run.model.extra.load_objects()
         seed = draw("each_step", self._run.config.seed, self._run.step, applied.kind)
         device = self._run.model.trained.layout.device

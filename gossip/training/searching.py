@@ -1,4 +1,4 @@
-"""Access to the session for ``peer.search_start``, which gossip-pipelines provides."""
+"""Access to the session for ``peer.search_start``, which gossip-pipelines implements."""
 
 from __future__ import annotations
 
@@ -22,11 +22,12 @@ class SearchingPeer:
     _collectives: Collectives
 
     def gather(self, make: Callable[[], object]) -> dict[int, Any] | None:
-        """Gather the value of each live peer, with the same result on all peers; None if the run
-        has made steps.
+        """Return the value of each live peer, the same result on all peers. Return None if the run
+        has already made steps.
 
         Args:
-            make: Returns this peer's value. Not called if the answer is known.
+            make: Function that returns this peer's value. It is not called if the result is already
+                known.
         """
         if self.run.step:
             return None
@@ -38,7 +39,7 @@ class SearchingPeer:
 
     def _gather_directly(self, data: bytes) -> dict[int, Any]:
         """Return the values that peers have sent directly, without a commit. If a peer has sent no
-        value in this operation, its previous one is used."""
+        value in this operation, use its previous value."""
         found: dict[int, Any] = {self.run.peer: plain_of(data)}
 
         def add(collected: Sequence[tuple[int, bytes]]) -> None:

@@ -1,7 +1,7 @@
 """Handles the messages of this peer's node, and restarts a dead node.
 
-Only the training thread calls this module, and the model changes only within these calls. Between
-the calls the node's messages wait in the channel.
+Only the training thread calls this module, and the model changes only during these calls. Between
+two calls, messages of the node wait in the channel.
 """
 
 from __future__ import annotations
@@ -29,28 +29,25 @@ from .stage import OwnStage
 
 logger = logging.getLogger(__name__)
 
-WAKE_S = 0.5  # longest wait for the node between two checks for signals
-POLL_S = 0.05  # longest wait for the node between two checks of a shorter wait
-HURRIED_S = 2.0  # for a node to leave without serving other peers
-CONFIRM_S = 45.0  # for a majority to confirm the last round, or for another state
+WAKE_S = 0.5  # maximum wait for a packet between two checks for signals
+POLL_S = 0.05  # maximum wait for a packet in ``serve_while``
+HURRIED_S = 2.0  # time for a node to leave without serving other peers
+CONFIRM_S = 45.0  # time for a majority to confirm the last round, or to send another state
 
 
 class NodeService:
     """Service for the node of this peer.
 
     Attributes:
-        link: The channel to the node.
-        applied: Applies results and states, and counts the rounds in the parameters.
-        model: Model to which they are applied.
-        stage: This peer's stage of a pipeline; None if there is no pipeline.
-        go: Command of the round to compute; None until it arrives.
-        view: Last command of a round, which describes the other peers; initially only this peer.
-        has_begun: Whether any command of a round has arrived.
-        interrupt: Called about twice a second in every wait, and may raise.
-        leave_state: Writes the state to disk when the run has lost its quorum. Takes the reason,
-            and returns a line with the path.
-        is_prepared: Whether the node has the model.
-        halted: Message in which the node announces its end, or None.
+        link: Channel to the node. applied: Applies results and states to the model, and counts the
+        rounds that the model contains. model: Model of this peer. stage: This peer's stage of a
+        pipeline; None if there is no pipeline. go: Command to compute for a round; None until it
+        arrives. view: Last ``StartRoundCommand``, which describes the roster. Before the first
+        command, the roster has only this peer. has_begun: Whether the first ``StartRoundCommand``
+        has arrived. interrupt: Function that is called about twice a second in every wait. It may
+        raise. leave_state: Function that writes the state to disk when the run has lost its quorum.
+        Its argument is the reason; it returns a line with the path. is_prepared: Whether the node
+        has the model. halted: Message in which the node announces its end, or None.
     """
 
     def __init__(
@@ -62,9 +59,9 @@ class NodeService:
     ) -> None:
         """
         Args:
-            start: Starts the next node if that of ``connection`` dies; its incarnation is one
-                higher.
-            sender: Transforms an update before it is sent.
+            start: Function that starts another node if the node of ``connection`` dies. The new
+                node's incarnation is one higher.
+            sender: Function that transforms an update before it is sent.
         """
         self.link = NodeLink(start, connection, place)
         self.model = LocalModel(place.config, sender)
@@ -79,7 +76,7 @@ class NodeService:
         self._judging = JudgeService()
         self._overlap = place.config.overlap
         self._shard: events.DataConfigured | None = None
-        # step and round of the last request for confirmation, and the reply
+        # Step and round of the last request for confirmation, and the reply to it.
         self._asked_about: tuple[int, int] | None = None
         self._confirmation: events.StateConfirmed | None = None
         self._loaded = b""  # ledger of a loaded checkpoint, until the first round
@@ -88,13 +85,13 @@ class NodeService:
     # --- the model --------------------------------------------------------------------------------
 
     def prepare(self, judging: JudgeService) -> None:
-        """Describe the attached model to the node, and wait until the swarm has begun.
+        """Describe the attached model to the node. Wait until the swarm has begun.
 
-        Rounds that other peers have run without this one are applied by the next call that waits.
-        Until then the script can define the work of a step.
+        Rounds that other peers have run without this peer are not applied here, but by the next
+        call that waits. Until then the script can register the functions to call after each step.
 
         Args:
-            judging: Answers the node's requests for the loss.
+            judging: Service that answers the node's questions about losses.
         """
         self._judging = judging
         self.model.open_arena()
@@ -125,9 +122,9 @@ class NodeService:
 
     def shard(self, samples_total: int, batch: int, ahead: int = 0, extended: int = 0) -> None:
         """Request rounds with samples from now on, and predictions of the samples of the next
-        ``ahead`` rounds. May be called before ``prepare``. ``extended``: number of epochs with a
-        remainder that is read in further rounds."""
-        ahead += self._overlap  # with overlap one more round is predicted
+        ``ahead`` rounds. May be called before ``prepare``. ``extended``: number of epochs after
+        which further rounds read the samples that are still unread."""
+        ahead += self._overlap  # with overlap, also predict the round that is computed ahead
         self._shard = events.DataConfigured(samples_total, batch, ahead, extended)
         self.go = None
         if self.is_prepared:
@@ -140,8 +137,9 @@ class NodeService:
         self._loaded = squeeze(ledger)
 
     def ledger(self, expired: Callable[[], bool]) -> bytes:
-        """Return the node's part of a checkpoint of the present state, or b"". Wait for it until
-        ``expired``, which is polled about twice a second."""
+        """Return the ledger, the node's part of a checkpoint of the present state. Return b"" if
+        the node does not send it before ``expired`` returns True. ``expired`` is polled about twice
+        a second."""
         self._ledger = None
         self.link.send(events.LedgerRequest())
         self.serve(lambda: self._ledger is not None or self.halted is not None or expired())
@@ -159,33 +157,33 @@ class NodeService:
 
     @property
     def is_sharded(self) -> bool:
-        """Whether rounds have samples."""
+        """Whether the script has a sharded loader, so that rounds assign samples."""
         return self._shard is not None
 
     @property
     def may_go(self) -> bool:
         """Whether a round can be computed."""
-        # The node sent a StartRoundCommand without samples before it received DataConfigured.
-        # Another one with samples follows.
+        # If the node has not received DataConfigured yet, its StartRoundCommand has no samples.
+        # Another command with samples follows.
         return self.go is not None and (self.go.sharded or not self.is_sharded)
 
     def claim_go(self, round_id: int) -> bool:
-        """Whether the round can be computed. Its command is then used."""
+        """Whether this peer can compute for the round. If so, the round's command is consumed."""
         is_due = self.go is not None and self.go.round_id == round_id
         if is_due:
             self.go = None
         return is_due
 
     def serve(self, done: Callable[[], bool], brief: bool = False) -> None:
-        """Serve the node's requests until ``done``. If the node dies, start another. ``brief``:
-        whether the next update follows soon."""
+        """Serve the node's requests until ``done`` returns True. If the node dies, start another
+        node. ``brief``: whether the next update will follow soon."""
         while not done():
             self.interrupt()
             if self.halted is not None:
                 raise self._error_of(self.halted)
             if self.is_prepared:
-                # A peer that waits for the swarm makes progress. Otherwise, in a slow round, all
-                # peers would skip each other.
+                # A peer that waits for the swarm counts as making progress. Otherwise, in a slow
+                # round, all peers would consider each other hung.
                 self.applied.note_progress()
                 self._queue_snapshots_at_leisure()
             self.link.flush()
@@ -198,8 +196,9 @@ class NodeService:
                 self.link.put_off.append((messages, fds))
             else:
                 self._process_packet(messages, fds)
-        # If the next round can be computed, send the receipt of this one with the next update. It
-        # only frees a result slot, and the delay saves a packet and a wake-up of the node.
+        # If the next round can already be computed, send the receipt of the last round together
+        # with the next update. The receipt only frees a result slot, so it may be late. This saves
+        # a packet and a wake-up of the node.
         current = (
             brief
             and self.go is not None
@@ -214,8 +213,8 @@ class NodeService:
         self.serve(lambda: self.may_go or self.halted is not None, brief)
 
     def serve_while(self, busy: Callable[[], bool]) -> None:
-        """Serve the node while it runs and ``busy`` is true, which is polled about twice a second
-        or more often. ``applied.round_id`` counts every applied round."""
+        """Serve the node as long as it runs and ``busy`` returns True. ``busy`` is polled at least
+        twice a second."""
         while busy() and self.halted is None:
             self.send_snapshot()
             try:
@@ -233,14 +232,14 @@ class NodeService:
             self.applied.queue_snapshots()
 
     def _error_of(self, halted: events.Halt) -> BaseException:
-        """Return the error of a run that has ended, and write the state to disk, because this peer
-        may be the last that has it."""
+        """Return the error of a run that has ended. If the run has lost its quorum, write the state
+        to disk, because this peer may be the last that has the state."""
         if halted.exit_code == QUORUM_LOST and (left := self.leave_state(halted.reason)):
             return control.error_of(replace(halted, reason=f"{halted.reason}; {left}"))
         return control.error_of(halted)
 
     def _start_node_again(self) -> None:
-        """Start another node, and describe the model at its present round to it.
+        """Start another node, and describe the model and its present round to the new node.
 
         Raises: NodeLost: The node has died too often.
         """
@@ -311,8 +310,8 @@ class NodeService:
     # --- sending ----------------------------------------------------------------------------------
 
     def log(self, metrics: str) -> None:
-        """Queue a line for metrics.jsonl. It is sent with the next packet, or at once if queued
-        lines are due."""
+        """Queue a line for metrics.jsonl. The line is sent with the next packet, or at once if many
+        lines are queued or the last packet was sent long ago."""
         self.link.queue(control.Log(metrics))
         if self.link.log_is_due:
             self.link.flush()
@@ -323,20 +322,21 @@ class NodeService:
         self.link.queue(control.Log(json.dumps({"round": self.applied.round_id, **what})))
 
     def plan(self, steps: int | None, folder: str, every: int | None) -> None:
-        """Queue the script's plan: number of steps, folder and interval of checkpoints. It is sent
-        with the next packet."""
+        """Queue the script's plan for the next packet: number of steps, and folder and interval of
+        checkpoints."""
         self.link.queue(control.ScriptPlan(steps, clip(folder, PATH_MAX), every))
 
     # --- ends -------------------------------------------------------------------------------------
 
     def confirm(self, expired: Callable[[], object] | None = None) -> None:
         """After the last round of the script, wait until enough other peers have confirmed that
-        they hold the same parameters. If this peer received another result of the last round, load
-        their state. The wait takes at most ``CONFIRM_S``, and is not repeated after a confirmation.
+        they hold the same parameters. If this peer received another result of the last round than
+        they did, load their state. The wait takes at most ``CONFIRM_S``. After a confirmation,
+        further calls do not wait.
 
         Args:
-            expired: Polled about twice a second, and may raise; once it is true, the wait ends.
-                None: ``interrupt``, as in every other wait.
+            expired: Function that is polled about twice a second, and may raise. The wait ends when
+                it returns True. By default ``interrupt`` is used, as in every other wait.
         """
         expired, position = expired or self.interrupt, self.applied
         until = time.monotonic() + CONFIRM_S
@@ -355,7 +355,8 @@ class NodeService:
 
     @property
     def confirmed(self) -> bool | None:
-        """Whether enough other peers hold the parameters of this step; None if not requested."""
+        """Whether enough other peers have confirmed the parameters of this step; None if no
+        confirmation was requested."""
         if self._asked_about is None:
             return None
         step, round_id = self._asked_about
@@ -363,7 +364,7 @@ class NodeService:
         return said and step == self.applied.step
 
     def note_end(self) -> None:
-        """Record the replica at the end of the training (``Applier.note_end``)."""
+        """Record the digest of the replica at the end of training (``Applier.note_end``)."""
         if self.is_prepared:
             self.applied.note_end()
 
@@ -374,11 +375,12 @@ class NodeService:
         hurry: Callable[[], bool] = lambda: False,
         not_saved: str = "",
     ) -> None:
-        """Leave the run: the node has ``within_s`` to serve peers that are behind, and then ends in
-        any case.
+        """Leave the run. The node may serve peers that are behind for at most ``within_s`` seconds,
+        and then ends.
 
         Args:
-            hurry: Polled about twice a second; once it is true, other peers are no longer served.
+            hurry: Function that is polled about twice a second. When it returns True, the node
+                stops serving other peers.
             not_saved: Reason why the last checkpoint is missing, for the records.
         """
         until = time.monotonic() + within_s
@@ -392,7 +394,7 @@ class NodeService:
                 messages, fds = self.link.receive(max(0.0, min(WAKE_S, until - time.monotonic())))
                 if not hurried and hurry():
                     hurried, until = True, min(until, time.monotonic() + HURRIED_S)
-                    self.link.queue(goodbye)  # a second goodbye requests an immediate end
+                    self.link.queue(goodbye)  # a second Close makes the node end at once
                 self._process_closing_packet(messages, fds)
         except (ChannelClosed, LocalError) as error:
             logger.debug("the node was gone before we were: %s", error)
@@ -402,8 +404,8 @@ class NodeService:
         self._judging.forget()
 
     def _process_closing_packet(self, messages: list[Any], fds: list[int]) -> None:
-        """Send the state if it is requested. Rounds are no longer applied, because the model
-        belongs to the user."""
+        """Handle messages of the node while this peer leaves: send the state if it is requested. No
+        round is applied any more, because the script has ended its training."""
         for fd in fds:
             os.close(fd)
         for message in messages:

@@ -1,4 +1,5 @@
-"""Packs and restores several optimizers of one model as one."""
+"""Combines several optimizers of one model, so that their states are saved and loaded like the
+state of one optimizer."""
 
 from __future__ import annotations
 
@@ -12,8 +13,8 @@ from gossip.errors import UnsupportedModel
 
 
 def as_one(optimizers: Sequence[torch.optim.Optimizer]) -> torch.optim.Optimizer:
-    """Return the optimizer itself, or one object with the groups and the state of several, which
-    cannot step."""
+    """Return a single optimizer unchanged. Combine several optimizers into one object with the
+    groups and states of all of them; it cannot step."""
     return (
         optimizers[0]
         if len(optimizers) == 1
@@ -27,13 +28,14 @@ def parts_of(optimizer: torch.optim.Optimizer) -> Sequence[torch.optim.Optimizer
 
 
 class _CombinedOptimizer:
-    """Combination of several optimizers. Parameters are numbered consecutively in the order of the
-    optimizers."""
+    """Combination of several optimizers. Their parameters are numbered consecutively, in the order
+    of the optimizers."""
 
     def __init__(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
         self.optimizers = list(optimizers)
         first = set(optimizers[0].defaults)
-        # Only common keys, because each optimizer checks its own groups when it loads them.
+        # Defaults that all optimizers have. Each optimizer checks its other defaults itself when it
+        # loads a state.
         self.defaults = dict.fromkeys(first.intersection(*[each.defaults for each in optimizers]))
 
     @property
@@ -84,8 +86,8 @@ class _CombinedOptimizer:
         return {"state": state, "param_groups": groups}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Load the part of each optimizer. After an exception the caller restores ``state`` and
-        ``param_groups``."""
+        """Load each optimizer's part of a combined state. If this raises, the caller must restore
+        ``state`` and ``param_groups``."""
         first, groups = 0, list(state["param_groups"])
         for number, each in enumerate(self.optimizers):
             own, groups = groups[: len(each.param_groups)], groups[len(each.param_groups) :]

@@ -1,4 +1,5 @@
-"""Interface between the trainer and a stage of a pipeline. gossip-pipelines implements it."""
+"""Interface between the trainer and a stage of a pipeline. The package gossip-pipelines implements
+it."""
 
 from __future__ import annotations
 
@@ -13,14 +14,14 @@ from torch import nn
 from gossip.ipc import messages as control
 from gossip.run import SavedStage
 
-NORMS = "gossip.gradient_norms"  # key in the state beside the model
+NORMS = "gossip.gradient_norms"  # key in the state of ``ExtraState``
 
 
 class GradientNorms:
-    """Euclidean norms of the gradients of each layer in the last round, before clipping.
+    """Euclidean norm of each layer's gradients in the last round, before clipping.
 
     Args:
-        model: Layers of a stage, named by their numbers.
+        model: Layers of a stage; the key is the layer's number.
     """
 
     def __init__(self, model: nn.ModuleDict) -> None:
@@ -28,7 +29,7 @@ class GradientNorms:
         self._norms: dict[str, float] = {}
 
     def measure(self) -> None:
-        """Measure the norms, once the layers have their gradients."""
+        """Compute the norms of the layers' present gradients."""
         for number, layer in self._model.items():
             gradients = [each.grad for each in layer.parameters() if each.grad is not None]
             norms = [torch.linalg.vector_norm(each.float()) for each in gradients]
@@ -56,9 +57,9 @@ class Pipeline(ABC):
     Attributes:
         stage: Number of this peer's stage, from 0.
         stages: Number of stages.
-        model: The stage's layers, under their numbers in the whole model: its ``state_dict`` is a
-            part of that of ``nn.Sequential`` of all layers.
-        optimizer: Optimizer of the stage's parameters. ``step`` steps it.
+        model: Layers of this stage. The key is a layer's number in the whole model, so the names in
+            the ``state_dict`` are those of an ``nn.Sequential`` of all layers.
+        optimizer: Optimizer of the stage's parameters. ``Pipeline.step`` steps it.
     """
 
     stage: int
@@ -78,24 +79,25 @@ class Pipeline(ABC):
 
     @abstractmethod
     def step(self, x: Any, y: Any) -> float | None:
-        """Train one step: all micro-batches forward and backward through all stages, then the
-        optimizer. All peers call it.
+        """Make one training step: the forward and backward passes of all micro-batches through all
+        stages, and then the optimizer step. All peers call it.
 
         Args:
             x: Inputs of all samples of the step, the same on every peer: ``(n, ...)``. Only the
                 first stage reads them; other stages may pass None.
-            y: Their targets, ``(n, ...)``. Only the last stage reads them.
-        Returns: The mean loss of the samples for which this peer computed the last stage; None if
-            there are none.
-        Raises: ConfigError: The number of samples is not the sum of the plan's micro-batches.
+            y: Targets of these samples, ``(n, ...)``. Only the last stage reads them.
+        Returns: Mean loss of the samples for which this peer computed the last stage; None if there
+            are no such samples.
+        Raises: ConfigError: The number of samples differs from that of all micro-batches in the
+            plan.
         """
 
 
 class OwnStage(Pipeline):
-    """Interface of this peer's stage for its session and the service of its node.
+    """Stage of this peer, as its session and its ``NodeService`` use it.
 
     Attributes:
-        norms: Norms of the layers' gradients, a part of the state beside the model.
+        norms: Norms of the layers' gradients. They are part of the extra state.
     """
 
     norms: GradientNorms
@@ -103,12 +105,13 @@ class OwnStage(Pipeline):
     @property
     @abstractmethod
     def activation_bytes(self) -> tuple[int, int]:
-        """Bytes of a micro-batch that are received from the previous stage, and sent to the
-        next."""
+        """Number of bytes of a micro-batch that this stage receives from the previous stage, and
+        that it sends to the next stage."""
 
     @abstractmethod
     def handle(self, message: control.StageMessage, fds: deque[int]) -> None:
-        """Handle a message of the node, with its descriptors at the front of ``fds``."""
+        """Handle a message of the node. The file descriptors of the message are at the front of
+        ``fds``."""
 
     @abstractmethod
     def drop_commands(self, round_id: int) -> None:
@@ -116,9 +119,9 @@ class OwnStage(Pipeline):
 
     @abstractmethod
     def forget_commands(self) -> None:
-        """Drop all commands, because their node is dead."""
+        """Drop all commands, because the node that sent them is dead."""
 
     @abstractmethod
     def recut(self, parts: Sequence[SavedStage]) -> tuple[int, bytes, dict[str, Any]]:
-        """Load the layers from checkpoints of other stages. Return the next round, its ledger, and
-        the state beside the model."""
+        """Load this stage's layers from checkpoints of other stages. Return the next round, the
+        ledger, and the extra state."""

@@ -1,8 +1,9 @@
-"""Copies updates and results between a GPU and the arena, with one copy per vector.
+"""Copies updates and results between a GPU and the memory that is shared with the node. Each vector
+is copied only once.
 
-The pages of a long slot are pinned at its first use, and stay pinned, so that the GPU reads and
+The pages of a long slot are pinned at its first use and stay pinned, so that the GPU reads and
 writes them directly. For short slots, and slots that cannot be pinned, the driver copies through
-its own buffers, which uses the trainer's processor.
+its own buffers, which costs processor time of the trainer.
 """
 
 from __future__ import annotations
@@ -19,26 +20,27 @@ from gossip.ipc import PAGED_ELEMENTS
 logger = logging.getLogger(__name__)
 
 GATHERED_NUMBERS = 2**22
-"""Maximum number of elements of short tensors to concatenate on the GPU (16 MiB)."""
+"""Maximum number of elements of a vector into which short tensors are concatenated on the GPU (16
+MiB)."""
 
 
 class Staging:
-    """Copier between GPU and arena, for a trainer with parameters on ``device``."""
+    """Copier between ``device``, where the parameters are, and the shared memory."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._is_cuda = device.type == "cuda"
-        self._slots: dict[int, Tensor] = {}  # slots to pin, by address
+        self._slots: dict[int, Tensor] = {}  # slots that are not pinned yet, by address
         self._pinned: dict[int, Tensor] = {}
 
     def lend(self, slots: Iterable[Tensor]) -> None:
-        """Register slots of an arena, which exist until ``close``."""
+        """Register slots of the shared memory. They must exist until ``close``."""
         if self._is_cuda:
             self._slots.update({slot.data_ptr(): slot for slot in slots})
 
     def gather(self, tensors: Sequence[Tensor], out: Tensor) -> bool:
-        """Copy the tensors in order into ``out``, a vector of float32 on the CPU with room for
-        them. Return whether all their numbers are finite."""
+        """Copy the tensors, in order, into ``out``, a float32 vector on the CPU that is long
+        enough. Return whether all copied elements are finite."""
         self._pin(out)
         at, greatest = 0, []
         for piece in _rows(tensors):
@@ -49,7 +51,8 @@ class Staging:
         return bool(torch.stack(greatest).isfinite().all())
 
     def arrive(self, flat: Tensor) -> Tensor:
-        """Return a copy of ``flat``, which is on the CPU and may change after the call."""
+        """Return a copy of ``flat`` on the device. ``flat`` is on the CPU, and may change after the
+        call."""
         self._pin(flat)
         here = torch.empty(flat.shape, dtype=flat.dtype, device=self._device)
         here.copy_(flat, non_blocking=self._is_cuda)
@@ -63,7 +66,8 @@ class Staging:
         self._slots, self._pinned = {}, {}
 
     def _wait(self) -> None:
-        """Wait until the copies are complete, without using the processor, which the node needs."""
+        """Wait until the copies are complete. The wait uses no processor time, because the node
+        needs the processor."""
         if self._is_cuda:
             made = torch.cuda.Event(blocking=True)
             made.record(torch.cuda.current_stream(self._device))
@@ -79,7 +83,7 @@ class Staging:
             if error == runtime.cudaError.success:
                 self._pinned[slot.data_ptr()] = slot
                 return
-            # Clear the error, which the next kernel would raise otherwise.
+            # Clear the error. Otherwise the next kernel would raise it.
             with contextlib.suppress(RuntimeError):
                 torch.zeros(1, device=self._device)
         logger.warning(
@@ -91,8 +95,8 @@ class Staging:
 
 
 def _rows(tensors: Sequence[Tensor]) -> Iterator[Tensor]:
-    """Yield all numbers in order as float32 vectors. Long tensors are used in place if possible,
-    short ones are concatenated."""
+    """Yield the elements of all tensors, in order, as float32 vectors. Short tensors are
+    concatenated, and long tensors are not copied if possible."""
     row: list[Tensor] = []
     numbers = 0
     for tensor in tensors:

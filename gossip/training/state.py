@@ -1,19 +1,19 @@
-"""Packs a peer's whole training state as bytes, without pickle: parameters, buffers, optimizer, and
-objects of ``Session.keep``.
+"""Packs a peer's whole training state into bytes, without pickle. The state has the parameters, the
+buffers, the optimizer's state, and the objects of ``Session.keep``.
 
-A state is a ``StateBundle`` of parts, each a file in the safetensors format. A checkpoint and the
-state for a joining peer have different parts. A peer's local state (``own_state``) is one part. A
-joining peer receives four parts. ``base`` has the parameters that no round changes. ``state`` has
-the other parameters and the optimizer's memory, which are equal on all peers after the same
-commits. ``settings`` has values of the scripts: learning rates, and objects of ``Session.keep``.
-``own`` has the buffers of each peer, such as the running statistics of a BatchNorm. Each part has
-one JSON document, under the metadata key ``gossip``, with the place of each tensor. Equal states
-have equal bytes, so states are compared by digests. The base is a separate part because it rarely
-changes: an unchanged base is neither saved nor sent again.
+A state is a ``StateBundle`` of parts. Each part is a file in the safetensors format. Checkpoints
+and states for joining peers have different parts. A per-peer state (``own_state``) is a single
+part. A joining peer receives four parts: ``base`` has the parameters that no round changes.
+``state`` has the other parameters and the optimizer's state, which are equal on all peers after the
+same commits. ``settings`` has values that the scripts set: learning rates, and objects of
+``Session.keep``. ``own`` has the buffers of the sending peer, such as the running statistics of a
+BatchNorm. A part has one JSON document, under the metadata key ``gossip``. The document names the
+place of each tensor. Equal states have equal bytes, so digests of states can be compared. The base
+is a separate part because it rarely changes: an unchanged base is neither saved nor sent again.
 
 Parameters and persistent buffers are read from the modules, because a script may override
-``model.state_dict()`` to save only a part. Only the entries that it adds, such as the extra state
-of a module, are read from it.
+``model.state_dict()`` to save only a part. ``model.state_dict()`` is used only for entries in
+addition to these, such as the extra state of a module.
 """
 
 from __future__ import annotations
@@ -48,9 +48,10 @@ _DOCUMENT_BYTES_MAX = 64 * 2**20
 _CONTAINERS = (torch.nn.Sequential, torch.nn.ModuleList, torch.nn.ModuleDict)
 _ALIGNMENT = 8
 _DAMAGED = (KeyError, TypeError, IndexError, ValueError, RecursionError)
-"""Exceptions from reading a document that is damaged, or that gossip has not packed."""
+"""Exceptions that occur while reading a document that is damaged, or that gossip has not
+written."""
 _OF_PARAMETER = re.compile(r"^(?:optimizer|local\.state)\.([0-9]+)\.(\S+)")
-"""Start of an error message about the state that an optimizer keeps for a parameter."""
+"""Start of an error message about an optimizer's state for one parameter."""
 _DTYPES = {
     torch.float64: "F64",
     torch.float32: "F32",
@@ -69,7 +70,7 @@ _DTYPES = {
 
 Tensors: TypeAlias = dict[str, Tensor]
 CheckExtra: TypeAlias = Callable[[dict[str, Any]], object]
-"""Function that raises StateMismatch if ``extra`` cannot be loaded."""
+"""Function that gets the extra state, and raises StateMismatch if it cannot be loaded."""
 
 
 class StateMismatch(ConfigError):
@@ -77,7 +78,7 @@ class StateMismatch(ConfigError):
 
 
 def _unchecked(extra: dict[str, Any]) -> None:
-    """Accept any state."""
+    """Accept any extra state."""
 
 
 class StateFile:
@@ -101,10 +102,10 @@ class StateFile:
             {"format": checkpoints.FORMAT, **plain}, separators=(",", ":"), sort_keys=True
         )
         header: dict[str, Any] = {"__metadata__": {_KEY: text}}
-        self._tensors: list[tuple[int, int, Tensor]] = []  # start and end of each
+        self._tensors: list[tuple[int, int, Tensor]] = []  # start and end offset of each tensor
         end = 0
-        # The largest elements come first, so that each tensor is aligned to the size of its
-        # elements.
+        # Tensors with the largest elements come first, so that each tensor is aligned to the size
+        # of its elements.
         for where, tensor in sorted(
             tensors.items(), key=lambda named: (-named[1].element_size(), named[0])
         ):
@@ -119,7 +120,8 @@ class StateFile:
         data += b" " * (-len(data) % _ALIGNMENT)
         self._header = struct.pack("<Q", len(data)) + data
         self.length = len(self._header) + end
-        """Bytes of the file itself. ``nbytes`` also has the padding before a following file."""
+        """Number of bytes of the file itself. ``nbytes`` also includes the padding before the next
+        file."""
         self.nbytes = _aligned(self.length)
         self.has_tensors = bool(tensors)
 
@@ -133,8 +135,8 @@ class StateFile:
                 flat.view(tensor.shape).copy_(tensor)
 
     def blocks(self) -> Iterator[memoryview]:
-        """Yield the file in blocks. A block is memory of a tensor, or a copy if the tensor is on
-        another device. A non-contiguous tensor is copied as a whole."""
+        """Yield the file in blocks. A block is a view of a tensor's memory, or a copy if the tensor
+        is not on the CPU. A non-contiguous tensor is copied as a whole first."""
         yield memoryview(self._header)
         for start, end, tensor in self._tensors:
             if start < end:
@@ -145,7 +147,7 @@ class StateFile:
                     yield part.cpu().view(torch.uint8).numpy().data
 
     def digest(self) -> bytes:
-        """Return a digest of 16 bytes over the file, which is hashed in place."""
+        """Return a digest of the file, 16 bytes. The file is not built in memory for this."""
         found = blake3(max_threads=torch.get_num_threads())
         for block in self.blocks():
             found.update(block)
@@ -153,11 +155,12 @@ class StateFile:
 
 
 class StateBundle(dict[str, StateFile]):
-    """Parts of a state by name. The numbers are read when a part is written."""
+    """Parts of a state; the key is the name of a part. The tensors are read only when a part is
+    written."""
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all parts, with padding between them."""
+        """Number of bytes of all parts, including the padding between them."""
         return sum(part.nbytes for part in self.values())
 
     def write(self, memory: memoryview) -> None:
@@ -168,7 +171,7 @@ class StateBundle(dict[str, StateFile]):
             at += part.nbytes
 
     def digest(self) -> bytes:
-        """Return a digest of 16 bytes over the packed state, without memory for it."""
+        """Return a digest of the packed state, 16 bytes. The state is not packed for this."""
         digest = blake2b(digest_size=DIGEST_BYTES)
         for part in self.values():
             for block in part.blocks():
@@ -183,13 +186,13 @@ def plan_state(
     extra: Mapping[str, Any],
     trained: Sequence[Tensor] | None = None,
 ) -> StateBundle:
-    """Return the bundle for a peer that joins: the model's state (persistent buffers included), the
-    optimizer's, and ``extra``.
+    """Return the bundle for a joining peer. It has the model's parameters and persistent buffers,
+    the optimizer's state, and ``extra``.
 
     Args:
-        extra: Tensors, numbers, strings, None, or lists, tuples and dicts of these.
+        extra: Extra state: tensors, numbers, strings, None, or lists, tuples and dicts of them.
         trained: Parameters that rounds change; None means all.
-    Raises: UnsupportedModel: A value has another type; the message names its place.
+    Raises: UnsupportedModel: A value has another type. The message names its place.
     """
     of_optimizer, names = optimizer_document(optimizer), names_of(model, optimizer)
     groups = of_optimizer.pop("groups")
@@ -205,8 +208,8 @@ def plan_state(
 
 
 def sizes_of(bundle: StateBundle) -> tuple[tuple[int, ...], int]:
-    """Return two results: the sizes of base and ``state`` together and of each other part, and the
-    size of the base (0 if it is empty), in bytes."""
+    """Return sizes in bytes: first a tuple with the size of ``base`` and ``state`` together and
+    that of each other part, then the size of ``base``, or 0 if it has no tensors."""
     base, state, *others = [part.nbytes for part in bundle.values()]
     return (base + state, *others), base if bundle["base"].has_tensors else 0
 
@@ -217,13 +220,13 @@ def plan_checkpoint(
     extra: Mapping[str, Any],
     trained: Sequence[Tensor] | None = None,
 ) -> StateBundle:
-    """Return the bundle of a checkpoint; its parts are named like their files.
+    """Return the bundle of a checkpoint. Its parts are named like their files.
     ``model.safetensors`` has the model's tensors under their own names, so that any program can
-    load it, except those in ``base.safetensors``.
+    load it. Parameters that are in ``base.safetensors`` are not in it.
 
     Args:
         trained: As for ``plan_state``.
-    Raises: UnsupportedModel: A value cannot be saved; the message names its place.
+    Raises: UnsupportedModel: A value cannot be saved. The message names its place.
     """
     parameters, own = model_document(model)
     base = _select_base(parameters, trained)
@@ -245,10 +248,10 @@ def _select_base(parameters: Tensors, trained: Sequence[Tensor] | None) -> Tenso
 
 
 def optimizer_document(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """Return ``state`` as ``optimizer``, ``param_groups`` as ``groups``, and the other entries of
-    the optimizer's own ``state_dict`` as ``more``.
+    """Return the optimizer's ``state_dict`` with other keys: ``state`` is under ``optimizer``,
+    ``param_groups`` under ``groups``, and all further entries under ``more``.
 
-    Raises: UnsupportedModel: The document lacks one of them.
+    Raises: UnsupportedModel: The ``state_dict`` lacks ``state`` or ``param_groups``.
     """
     more = dict(optimizer.state_dict())
     try:
@@ -269,15 +272,15 @@ def read_optimizer(document: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def names_of(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> list[str]:
-    """Return the names of the optimizer's parameters, by their numbers."""
+    """Return the names of the optimizer's parameters, in the optimizer's order."""
     known = {id(parameter): name for name, parameter in model.named_parameters()}
     held = enumerate(parameters_of(optimizer))
     return [known.get(id(each), f"parameter {at}") for at, each in held]
 
 
 def model_document(model: torch.nn.Module) -> tuple[Tensors, dict[str, Any]]:
-    """Return two dictionaries by name: the parameters, and the values that may differ between
-    peers, which are persistent buffers and additional entries of ``model.state_dict()``."""
+    """Return two dicts by name. The first has the parameters. The second has values that may differ
+    between peers: persistent buffers, and additional entries of ``model.state_dict()``."""
     parameters: Tensors = dict(model.named_parameters(remove_duplicate=False))
     buffers: Tensors = {
         name: buffer
@@ -289,7 +292,7 @@ def model_document(model: torch.nn.Module) -> tuple[Tensors, dict[str, Any]]:
     added = {
         name: value
         for name, value in model.state_dict().items()
-        # Some scripts save the same memory under a second name.
+        # Skip aliases: a script may save the same memory under a second name.
         if name not in known and not (isinstance(value, Tensor) and _place_of(value) in held)
     }
     return parameters, {**buffers, **added}
@@ -300,7 +303,8 @@ def _place_of(tensor: Tensor) -> tuple[int, torch.Size]:
 
 
 def _buffer_places(model: torch.nn.Module) -> dict[str, tuple[torch.nn.Module, str]]:
-    """Return the module and the key of each persistent buffer, by name. A buffer may be None."""
+    """Return the module and the key in it of each persistent buffer, by the buffer's name. A buffer
+    may be None."""
     return {
         f"{prefix}.{key}" if prefix else key: (module, key)
         for prefix, module in model.named_modules(remove_duplicate=False)
@@ -316,7 +320,8 @@ def load_checkpoint(
     optimizer: torch.optim.Optimizer,
     check: CheckExtra = _unchecked,
 ) -> dict[str, Any]:
-    """Load the files of ``plan_checkpoint``. Returns and raises as ``load_document``."""
+    """Load a checkpoint's files, which ``plan_checkpoint`` has planned. Returns and raises as
+    ``load_document``."""
     with _reading("the checkpoint"):
         documents = {name: _decode_file(data) for name, data in files.items()}
         of_model = {**documents.get(checkpoints.BASE_FILE, {}), **documents[checkpoints.MODEL_FILE]}
@@ -330,13 +335,13 @@ def load_document(
     optimizer: torch.optim.Optimizer,
     check: CheckExtra = _unchecked,
 ) -> dict[str, Any]:
-    """Load ``model`` and the optimizer in place. Parameters keep their storage.
+    """Load a document into the model and the optimizer. Parameters keep their storage.
 
     Args:
-        check: Called with the result before any change. May raise StateMismatch.
-    Returns: the packed ``extra``.
-    Raises: StateMismatch: The document does not fit. The message has the first difference, and
-        nothing was changed.
+        check: Function that is called with the extra state before any change. It may raise
+            StateMismatch. Returns: The extra state in the document.
+    Raises: StateMismatch: The document does not fit. The message has the first difference. Nothing
+        was changed.
     """
     with _reading("the state"):
         of_model, extra = document["model"], document["extra"]
@@ -368,7 +373,8 @@ def _decode_file(data: bytes) -> dict[str, Any]:
 
 @contextmanager
 def _reading(what: str, *errors: type[Exception]) -> Iterator[None]:
-    """Raise StateMismatch in place of ``errors`` and of exceptions due to damaged data."""
+    """Turn ``errors``, and exceptions that damaged data cause, into StateMismatch in the ``with``
+    block."""
     try:
         yield
     except _DAMAGED + errors as error:
@@ -380,14 +386,14 @@ def _reading(what: str, *errors: type[Exception]) -> Iterator[None]:
 def read_some(
     file: BinaryIO, wanted: Callable[[str], bool], at_most: Mapping[str, Container[int]]
 ) -> dict[str, Any]:
-    """Return the document of a ``StateFile`` with some of its tensors, because the memory may not
+    """Return the document of a ``StateFile``, but read only some of its tensors: the memory may not
     suffice for all layers.
 
     Args:
         file: Verified file.
-        wanted: Whether to read the tensor of a path. Entries of the document with other tensors are
-            omitted.
-        at_most: Keys of dicts in the document to keep, by name.
+        wanted: Function that returns whether to read the tensor with this path. Entries of the
+            document with other tensors are omitted. at_most: For some dicts in the document, the
+            keys to keep, by the dict's name.
     Raises: StateMismatch: The document is damaged.
     """
     place = f"/proc/self/fd/{file.fileno()}"
@@ -396,7 +402,7 @@ def read_some(
         safetensors.safe_open(place, framework="pt") as opened,
     ):
         document = json.loads(opened.metadata()[_KEY])
-        # Copy, because the file may change under a mapped tensor.
+        # Copied, because a mapped tensor would change together with the file.
         tensors = {name: opened.get_tensor(name).clone() for name in filter(wanted, opened.keys())}
         if document.pop("format", None) != checkpoints.FORMAT:
             raise StateMismatch("the state was written by another version of gossip")
@@ -420,7 +426,7 @@ def unpack_state(
     """Load a packed state. Returns and raises as ``load_document``.
 
     Args:
-        settings: Whether to also load learning rates and the packed ``extra``.
+        settings: Whether to load the learning rates and the extra state, too.
     """
     with _reading("the packed state"):
         base, state, said, own = [_decode_file(file) for file in split_state(bytes(data))]
@@ -431,8 +437,8 @@ def unpack_state(
 
 
 def load_model(of_model: Mapping[str, Any], model: torch.nn.Module) -> None:
-    """Load the parameters, the buffers and the additional entries of ``model.state_dict()`` that
-    ``of_model`` has. Parameters keep their storage.
+    """Load ``of_model``: parameters, buffers and additional entries of a ``model.state_dict()``.
+    Values that it lacks do not change. Parameters keep their storage.
 
     Raises: StateMismatch: A module rejects its extra state. Nothing else was changed.
     """
@@ -446,7 +452,7 @@ def load_model(of_model: Mapping[str, Any], model: torch.nn.Module) -> None:
         before = {name: value for name, value in model.state_dict().items() if name in added}
         try:
             model.load_state_dict(added, strict=False)
-        except Exception as error:  # modules have their own checks
+        except Exception as error:  # a module may raise any exception
             model.load_state_dict(before, strict=False)
             raise StateMismatch(
                 f"the model refuses {', '.join(sorted(added))}: {type(error).__name__}: {error}"
@@ -469,12 +475,12 @@ def load_model(of_model: Mapping[str, Any], model: torch.nn.Module) -> None:
 def load_optimizer(
     of_optimizer: dict[str, Any], optimizer: torch.optim.Optimizer, names: Sequence[str] = ()
 ) -> None:
-    """Load the ``optimizer.state_dict()`` of another peer bit for bit. This undoes torch's cast of
-    a parameter's state to the type of the parameter.
+    """Load another peer's ``optimizer.state_dict()`` bit for bit. torch casts the state of a
+    parameter to the parameter's dtype; this function undoes the cast.
 
     Args:
-        names: Names of its parameters, for error messages.
-    Raises: StateMismatch: It does not fit; nothing was changed.
+        names: Names of the optimizer's parameters, for error messages. Raises: StateMismatch: The
+            state does not fit. Nothing was changed.
     """
     _compare_optimizer(of_optimizer, optimizer)
     before, state = (optimizer.state, optimizer.param_groups), of_optimizer["state"]
@@ -486,8 +492,8 @@ def load_optimizer(
                 own.update(_moved(entries, own))
         difference = _first_difference(state, optimizer.state_dict()["state"], "")
     except Exception as error:
-        # Every optimizer has its own checks. It creates new dicts, and does not change the old
-        # ones.
+        # An optimizer may raise any exception. ``load_state_dict`` creates new dicts and leaves the
+        # old ones unchanged, so these can be restored.
         optimizer.state, optimizer.param_groups = before
         raise StateMismatch(
             f"the optimizer refuses the packed state: {type(error).__name__}: {error}"
@@ -503,7 +509,8 @@ def load_optimizer(
 
 
 def _moved(theirs: Any, loaded: Any) -> Any:
-    """Return ``theirs``, with each tensor on the device to which the optimizer has loaded it."""
+    """Return a copy of ``theirs`` in which each tensor is on the device of the corresponding tensor
+    in ``loaded``."""
     match theirs:
         case Tensor():
             return theirs.to(loaded.device) if isinstance(loaded, Tensor) else theirs
@@ -583,8 +590,8 @@ def split_state(data: bytes) -> list[bytes]:
 
 
 def _read(data: bytes) -> tuple[dict[str, Any], Tensors]:
-    """Return the document of one part, without its format, and the tensors. Raises
-    StateMismatch."""
+    """Return the document and the tensors of one part. The entry ``format`` is checked and removed.
+    Raises StateMismatch."""
     _, header = _header(data, 0)
     with _reading("the packed state", safetensors.SafetensorError):
         document = json.loads(header["__metadata__"][_KEY])
@@ -598,7 +605,7 @@ def _read(data: bytes) -> tuple[dict[str, Any], Tensors]:
 
 
 def _check_plain(value: Tensor, where: str) -> None:
-    """Raise UnsupportedModel if the tensor has more than plain dense numbers."""
+    """Raise UnsupportedModel if the tensor is not a plain, dense tensor of a known dtype."""
     if value.layout != torch.strided or value.is_meta:
         raise UnsupportedModel(
             f"{where} is a {value.layout} tensor on {value.device}: only dense ones can be kept"
@@ -615,11 +622,11 @@ def _check_plain(value: Tensor, where: str) -> None:
 
 
 def _encode(value: Any, where: str, tensors: Tensors) -> Any:
-    """Return JSON for ``value``; each tensor goes into ``tensors`` under its path."""
+    """Return ``value`` as JSON types. Tensors are added to ``tensors``; the key is the path."""
     match value:
         case Tensor():
             _check_plain(value, where)
-            while where in tensors:  # "a.b" may be one key, or b in a
+            while where in tensors:  # the path "a.b" may come from the key "a.b", or from b in a
                 where += "'"
             tensors[where] = value.detach()
             # Keep the memory order, because it determines the rounding of sums.
@@ -640,8 +647,8 @@ def _encode(value: Any, where: str, tensors: Tensors) -> Any:
                         f"{where} has a key of type {type(key).__name__}: only str and int can be "
                         "kept"
                     )
-            # Pairs, because keys may be numbers; sorted, to be independent of the order of
-            # insertion.
+            # A dict becomes a list of pairs, because keys may be numbers. The pairs are sorted, so
+            # that the result does not depend on the order of insertion.
             keys = sorted(value, key=lambda key: (isinstance(key, str), key))
             return {"dict": [[key, _encode(value[key], f"{where}.{key}", tensors)] for key in keys]}
     raise UnsupportedModel(
@@ -667,8 +674,9 @@ def _decode(value: Any, tensors: Tensors) -> Any:
 
 
 def _in_order(tensor: Tensor, order: Any) -> Tensor:
-    """Return ``tensor`` with its dimensions stored in ``order``, outermost first; None means
-    unchanged. Raises ValueError: It is not a permutation of the dimensions."""
+    """Return ``tensor`` with its dimensions stored in memory in this ``order``, outermost first.
+    None leaves the tensor unchanged. Raises ValueError: ``order`` is not a permutation of the
+    dimensions."""
     if order is None:
         return tensor
     if not isinstance(order, list) or sorted(order) != list(range(tensor.dim())):
@@ -681,7 +689,7 @@ def _in_order(tensor: Tensor, order: Any) -> Tensor:
 
 
 def compare_model(state: Mapping[str, Any], model: torch.nn.Module) -> None:
-    """Raise StateMismatch if a packed value does not fit the model's."""
+    """Raise StateMismatch if the packed values do not fit those of the model."""
     hint, places = "all peers must build the same model", _buffer_places(model)
     parameters, others = model_document(model)
     own = {**parameters, **others}
@@ -693,7 +701,8 @@ def compare_model(state: Mapping[str, Any], model: torch.nn.Module) -> None:
         theirs, ours = state[name], own.get(name)
         if name not in parameters and name not in places:
             continue  # Extra state of a module, which only the module can check.
-        # A buffer of the script may have grown, or be None until a first step, unlike torch's.
+        # A buffer of a script's module may have grown, or may be None until the first step. Buffers
+        # of torch's modules keep their shapes.
         grows = name in places and _is_of_script(places[name][0])
         if ours is None and grows and isinstance(theirs, Tensor):
             continue
@@ -712,13 +721,14 @@ def compare_model(state: Mapping[str, Any], model: torch.nn.Module) -> None:
 
 
 def _is_of_script(module: torch.nn.Module) -> bool:
-    """Whether the module's buffers belong to the script: torch's containers have no buffers."""
+    """Whether the module's buffers come from the script. So do buffers of torch's containers, which
+    have none of their own."""
     return isinstance(module, _CONTAINERS) or not type(module).__module__.startswith("torch.")
 
 
 def _compare_optimizer(state: dict[str, Any], optimizer: torch.optim.Optimizer) -> None:
-    """Compare the groups and their required keys. Shapes in the state of a parameter depend on the
-    optimizer, and are not compared."""
+    """Raise StateMismatch if the parameter groups or their required keys differ. Shapes in the
+    state of a parameter are not compared, because only the optimizer knows them."""
     hint = "all peers must build the same optimizer"
     groups, own = state.get("param_groups"), optimizer.state_dict()["param_groups"]
     entries = state.get("state")
@@ -733,13 +743,14 @@ def _compare_optimizer(state: dict[str, Any], optimizer: torch.optim.Optimizer) 
             raise StateMismatch(
                 f"group {at} of the packed optimizer has other parameters than the local one", hint
             )
-        # Loading a state adds defaults that no group has.
+        # A default that the local group also lacks is not required: loading a state adds it.
         missing = (optimizer.defaults.keys() & ours.keys()) - theirs.keys()
         if missing:
             raise StateMismatch(
                 f"group {at} of the packed optimizer lacks {', '.join(sorted(missing))}", hint
             )
-        # A scheduler adds other keys, and may not exist on one side yet.
+        # Keys that a scheduler adds may be missing, because the scheduler may not exist yet on one
+        # of the peers.
         theirs.update({key: value for key, value in ours.items() if key not in theirs})
     for key in {number for group in own for number in group["params"]} & entries.keys():
         if not isinstance(entries[key], dict):

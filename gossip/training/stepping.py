@@ -1,6 +1,6 @@
-"""Strategies for the steps between two rounds. Each has the interface of ``EveryStep``.
+"""Strategies for the steps between two rounds. All strategies have the interface of ``EveryStep``.
 
-The anchor is the parameters that all peers share after the last round.
+The anchor is the set of parameters that all peers share after the last round.
 """
 
 from __future__ import annotations
@@ -20,12 +20,11 @@ class StepsTaken:
     """Steps that an update covers.
 
     Attributes:
-        taken: Local steps since the last round.
-        total: Local steps between two rounds.
-        lasted_s: Duration of these steps; 0.0 means the time since the round began.
-        kind: Kind of the step (``is_further``).
-        is_useless: Whether the update must not count.
-        is_skipped: Whether its samples do not count either, but are not read again.
+        taken: Number of local steps since the last round. total: Planned number of local steps
+        between two rounds. lasted_s: Duration of these steps; 0.0 means the time since the round
+        began. kind: Kind of the step (``is_further``). is_useless: Whether the update must not be
+        used. is_skipped: Whether the samples of the update were skipped: they do not count as used,
+        but are not read again.
     """
 
     taken: int = 1
@@ -37,15 +36,14 @@ class StepsTaken:
 
 
 class EveryStep:
-    """Strategy with a round at each step, so that between two rounds all peers share the
-    parameters.
+    """Strategy in which every step is a round, so that all peers have the same parameters between
+    two rounds.
 
     Attributes:
         own_optimizer: The script's optimizer, if its state belongs to this peer alone.
-        total: Steps of a round.
-        taken: Steps since the last round.
-        good: Steps since the last round that were not skipped.
-        ends_early: Whether the round takes place before its last planned step.
+        total: Planned number of steps of a round. taken: Number of steps since the last round.
+        good: Number of steps since the last round that were not skipped. ends_early: Whether this
+        peer takes part in the round before its last planned step.
     """
 
     own_optimizer: torch.optim.Optimizer | None = None
@@ -55,7 +53,7 @@ class EveryStep:
 
     @property
     def is_complete(self) -> bool:
-        """Whether a round follows."""
+        """Whether a round follows the steps that were made."""
         return True
 
     def step(
@@ -64,21 +62,21 @@ class EveryStep:
         """Take one step.
 
         Args:
-            extra: Returns the state beside the model. At the start of a round it is copied with the
-                parameters.
+            extra: Function that returns the extra state. At the start of a round, the extra state
+                is copied together with the parameters.
             skipped: Whether to count the step without running the optimizer.
             since: Time when the script began to compute the step.
-        Returns: Whether the step changed nothing, and its batches are read again.
+        Returns: Whether the step changed nothing, so that its batches are read again.
         """
         return False
 
     def load_update(self, overflow: bool, kind: int = 0) -> StepsTaken:
-        """Load the update of the round into the gradients. Return its steps, of which the last has
-        the ``kind``."""
+        """Load the update for the round into the gradients. Return the steps that the update
+        covers. ``kind``: kind of the last of these steps."""
         return StepsTaken(kind=kind, is_useless=overflow, is_skipped=overflow)
 
     def mark_exchanged(self, exchanged: Sequence[Tensor]) -> None:
-        """Record that a round that exchanged these parameters was applied."""
+        """Record that a round has exchanged these parameters and was applied."""
 
     def resume_after_round(self) -> None:
         """Continue after a round that was applied."""
@@ -97,27 +95,27 @@ class EveryStep:
         """Return to the anchor, and drop steps that no round has exchanged."""
 
     def at_anchor(self) -> AbstractContextManager[None]:
-        """Return a context in which the parameters are those that all peers share."""
+        """Return a context in which the model has the parameters that all peers share."""
         return nullcontext()
 
     @property
     def own_parameters(self) -> list[Tensor]:
-        """Local parameters; empty if they equal the shared ones."""
+        """Local parameters; empty if they equal the shared parameters."""
         return []
 
     def load_own(self, own: Sequence[Tensor]) -> None:
-        """Load the local parameters, after the model was loaded.
+        """Load the local parameters. The model must have loaded the shared parameters before.
 
         Raises: StateMismatch: The parameters belong to another model.
         """
 
     def extra_state(self, current_state: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        """Return the state beside the model that belongs to the anchor."""
+        """Return the extra state that belongs to the anchor."""
         return current_state()
 
     def on_state_loaded(self, states: dict[str, Any]) -> None:
-        """Record that the state of another peer was loaded, with ``states`` beside the model."""
+        """Record that another peer's state was loaded, with the extra state ``states``."""
 
     def end_boundary(self) -> None:
-        """Record that the script has completed its work after a round, so that the state beside the
-        model belongs to the present parameters."""
+        """Record that the script has completed its work after a round, so that its extra state now
+        belongs to the present parameters."""

@@ -1,4 +1,5 @@
-"""Hooks around the steps of a trainer, which do nothing unless the run has faults for this peer."""
+"""Hooks before and after the steps of a trainer. They inject faults, and do nothing if the run has
+no faults for this peer."""
 
 from __future__ import annotations
 
@@ -16,17 +17,17 @@ class Steps(Protocol):
     """Interface of the hooks that a session calls."""
 
     def computed(self, since: float) -> None:
-        """Handle an update before it is sent. Its computation began at ``since``."""
+        """Handle an update that is computed, before it is sent. ``since``: time when its
+        computation began."""
         return
 
     def alteration(self, dataset: Any, classes: int | None) -> Callable[[Any], Any] | None:
-        """Return the function that alters each batch of the data; None if batches are not
-        altered."""
+        """Return a function that alters each batch, or None if batches are not altered."""
         return None
 
     def handed_on(self, about: PassResult, round_id: int, number: int, truth: Tensor) -> Tensor:
-        """Return the tensor to send as the result of a pass of micro-batch ``number`` in a
-        pipeline."""
+        """Return the tensor to send as the result of a pass in a pipeline, for micro-batch
+        ``number``. ``truth`` is the correct result."""
         return truth
 
 

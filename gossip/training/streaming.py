@@ -1,19 +1,19 @@
-"""Reads iterable data sets: each peer reads a part of the stream, with weaker guarantees than for
-data sets with an index.
+"""Reads iterable data sets. Each peer reads a part of the stream. The guarantees are weaker than
+for data sets with an index.
 
-Every peer iterates over the whole stream, in its workers if there are any, and keeps each n-th
-element from its rank on. Here n is the size of the roster, and rank the position in it, **when the
-pass begins**. So, in one pass:
+Every peer iterates over the whole stream, in its workers if there are any, and uses every n-th
+element, beginning with element number ``rank``. Here n is the size of the roster, and ``rank`` the
+peer's position in the roster, **when the pass begins**. So, in one pass:
 
 * While the roster does not change, and the stream yields the same elements in the same order on
   every peer, exactly one peer reads each element.
-* Elements of a lost peer remain unread. Peers that join, or begin a pass after a change of the
-  roster, use the new division. Until all peers have begun their next pass, an element may be read
-  twice or not at all.
-* No batch returns to the stream. The batch of a round that ended without this peer is lost, as is a
-  batch without a step after it.
-* A returning peer begins the stream again. Each peer has its own passes: no peer waits for the
-  others at the end of one.
+* Elements of a lost peer remain unread. After a change of the roster, a peer uses the new n and
+``rank`` from its next pass on. Until all peers have begun their next pass, an element may be read
+twice or not at all.
+* No batch returns to the stream. If a round ended without this peer, the peer's batch is lost. A
+batch that is not followed by a step is lost, too.
+* A returning peer begins the stream again. Passes of different peers are independent: no peer waits
+for the others at the end of a pass.
 
 With ``num_workers`` each worker iterates over the stream, as in torch: a data set that does not
 read ``get_worker_info`` yields every element once per worker.
@@ -36,19 +36,20 @@ from .loops import TrainingLoop
 
 
 class ShardedStream:
-    """Iterable over this peer's part of a stream, one batch (or ``accumulate``) per round.
+    """Iterable over this peer's part of a stream. It yields one batch per round, or ``accumulate``
+    batches.
 
     One iteration reads the stream once.
 
     Attributes:
         dataset: The iterable data set that was given.
         batch_size: Samples per batch.
-        share: ``(rank, n)`` of the latest pass. This peer reads every n-th element from ``rank``
-            on.
-        ahead: Always 0, because a stream is not prefetched by rounds.
+        share: ``(rank, n)`` of the latest pass. This peer reads every n-th element, beginning with
+            number ``rank``.
+        ahead: Always 0: batches of a stream need no prediction.
     """
 
-    ahead = 0  # no prediction is needed, because a stream has only one next batch
+    ahead = 0  # no prediction is needed, because only one batch can be next
 
     def __init__(
         self,
@@ -69,16 +70,16 @@ class ShardedStream:
         self._own: DataLoader[Any] | None = None
 
     def __len__(self) -> int:
-        """Return the number of batches per pass, with the planned number of peers.
+        """Return the number of batches per pass for the planned number of peers.
 
         Raises: TypeError: The data set has no length.
         """
         return -(-len(self.dataset) // ((self.batch_size or 1) * self._loop.run.planned_peers))
 
     def __iter__(self) -> Iterator[Any]:
-        """Yield the batches of one iteration, which ends with the stream or with the run.
+        """Yield the batches of one pass. The pass ends with the stream, or with the run.
 
-        Batches at the end that do not suffice for a step are dropped.
+        Batches at the end that are too few for a step are dropped.
         """
         number = self._batches.resume_pass(0)
         go = self._loop.next_round()
@@ -105,7 +106,8 @@ class ShardedStream:
                 if self._loop.next_round() is None:
                     return
             if not read or at:
-                # otherwise a loop over an empty part would block the other peers
+                # Take part in a round. Otherwise a loop over an empty part would block the other
+                # peers.
                 self._loop.steps.pass_round()
             self._loop.end_pass()
         finally:
@@ -131,7 +133,7 @@ class ShardedStream:
 
 
 class _Every(DatasetProxy, IterableDataset[Any]):
-    """Each n-th element of a stream."""
+    """Every n-th element of a stream."""
 
     def __init__(self, dataset: Any, rank: int, n: int) -> None:
         super().__init__(dataset, _rank=rank, _n=n)
@@ -143,7 +145,7 @@ class _Every(DatasetProxy, IterableDataset[Any]):
 
 
 class _Counted:
-    """A batch, with the number of samples in it."""
+    """Collate function that also returns the number of samples in the batch."""
 
     def __init__(self, collate: Callable[[Any], Any], batches: bool) -> None:
         self._collate, self._batches = collate, batches
@@ -154,7 +156,7 @@ class _Counted:
 
 
 def _samples_in(batch: Any) -> int:
-    """Return the number of samples in a batch that the data set has made: the first dimension of
-    the first tensor in it."""
+    """Return the number of samples in a batch that the data set itself has built: the first
+    dimension of the batch's first tensor."""
     first = next((each for each in leaves(batch) if isinstance(each, Tensor)), None)
     return (len(first) or 1) if first is not None and first.dim() else 1

@@ -72,7 +72,7 @@ class UnpreparedOptimizers:
         self._began.clear()  # also entries of steps that raised an exception
 
     def begin_batch(self) -> None:
-        """Forget which optimizers stepped before this batch."""
+        """Drop the record of steps before this batch."""
         self._intruder = ""
 
     def check_passed(self) -> None:

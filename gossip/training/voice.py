@@ -1,10 +1,10 @@
-"""Substitute for a launcher if a scheduler starts the script: prints events of the swarm, and lets
-the peer leave.
+"""Substitute for a launcher if a scheduler starts the script. Prints events of the swarm, and makes
+the peer leave when its parent process ends.
 
-A launcher receives reports from its peers over their status sockets, and the peers detect its end
-when those close. Here the other end is a thread of the peer's own process. It prints important
-events. It closes the socket when the parent process has ended, because a killed torchrun would
-leave its workers running.
+A launcher receives reports from its peers over their status sockets, and a peer detects the end of
+the launcher when its socket closes. Here a thread of the peer's own process has the other end of
+the socket. The thread prints important events. It closes the socket when the parent process has
+ended, because a killed torchrun would leave its workers running.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from typing import Any
 from gossip.run import parse_json, shown
 
 LINE_MAX = 2**20
-QUIET_S = 2.0  # interval of equal lines about the same peer
+QUIET_S = 2.0  # minimum interval between two lines with the same start
 
 
 def open_voice(peer: int) -> int:
-    """Start the thread, and return the peer's end of the status socket."""
+    """Start the thread. Return the peer's end of the status socket."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     parent = _parent()
     threading.Thread(
@@ -34,8 +34,8 @@ def open_voice(peer: int) -> int:
 
 
 def _parent() -> int:
-    """Return a descriptor that becomes readable when the parent process ends; -1 if the parent has
-    ended, or is the init process."""
+    """Return a file descriptor that becomes readable when the parent process ends. Return -1 if the
+    parent has already ended, or is the init process."""
     pid = os.getppid()
     if pid <= 1:
         return -1
@@ -55,7 +55,7 @@ def _listen(peer: int, ours: socket.socket, parent: int) -> None:
     while True:
         ready = [fd for fd, _ in poll.poll()]
         if parent in ready:
-            ours.shutdown(socket.SHUT_RDWR)  # close() would leave it open in a forked child
+            ours.shutdown(socket.SHUT_RDWR)  # close() would leave a forked child's copy open
             return
         *lines, rest = (rest + ours.recv(65536)).split(b"\n")
         rest = rest if len(rest) <= LINE_MAX else b""
@@ -68,8 +68,8 @@ def _listen(peer: int, ours: socket.socket, parent: int) -> None:
 
 
 def words(peer: int, event: Mapping[str, Any]) -> str:
-    """Return the line to print for an event; "" means none. If peers are missing, only the lowest
-    peer that is present prints a line."""
+    """Return the line to print for an event, or "". If peers are missing, only the lowest of the
+    present peers prints a line."""
     about, missing = event.get("subject"), event.get("missing") or []
     match event.get("event"):
         case "waiting" if all(other in missing for other in range(peer)):

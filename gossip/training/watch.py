@@ -1,4 +1,4 @@
-"""Handles external ends: SIGTERM, the end of the launcher, an exception in the user's script."""
+"""Handles what may end the script: SIGTERM, Ctrl-C, the end of the launcher, or an exception."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ _OTHERS = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}", "
 
 
 HURRIED_S = 2.0
-"""Time for a peer to finish its step or to leave after a signal."""
+"""Time for a peer to finish its step, or to leave, after a signal, in seconds."""
 TOGETHER_S = 2.0
-"""Seconds in which several SIGTERM count as one. Slurm and systemd send it to every process of a
-job, and the launcher also forwards its own."""
+"""Signals SIGTERM within this number of seconds count as one. Slurm and systemd send the signal to
+every process of a job, and the launcher also forwards the signal that it receives."""
 WARNINGS_MAX = 20
 
 
 class TerminationHandler:
     """Handler that records SIGTERM instead of ending the process. Another SIGTERM at least
-    ``TOGETHER_S`` later kills as usual. While ``in_step`` is true, Ctrl-C is recorded, too; a
-    second one interrupts.
+    ``TOGETHER_S`` later kills the process as usual. While ``in_step`` returns True, Ctrl-C is
+    recorded, too. A second Ctrl-C raises KeyboardInterrupt.
 
     Attributes:
         since: Time of the first signal on the monotonic clock, or None.
-        stop: Ends the script; set by the session.
-        in_step: Whether a step is running, which may end before Ctrl-C takes effect.
-        interrupted: Whether Ctrl-C was pressed.
+        stop: Function that ends the script, set by the session. in_step: Function that returns
+        whether a step is running. The step may then finish before Ctrl-C takes effect. interrupted:
+        Whether Ctrl-C was recorded.
     """
 
     def __init__(self) -> None:
@@ -51,11 +51,12 @@ class TerminationHandler:
         self._installed = self._interrupts = False
 
     def install(self, launched: bool = False) -> None:
-        """Install the handlers if this is the main thread. A script's own handler stays.
+        """Install the handlers if this is the main thread. A script's own handlers are not
+        replaced.
 
         Args:
-            launched: Whether a launcher forwards Ctrl-C. Then SIGINT is handled even if the process
-                ignores it, as one that was started in the background does.
+            launched: Whether a launcher forwards Ctrl-C. If so, SIGINT is handled even if the
+                process ignores it. A process that was started in the background ignores SIGINT.
         """
         in_main = threading.current_thread() is threading.main_thread()
         if in_main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
@@ -90,8 +91,8 @@ class TerminationHandler:
 
 
 def watch_launcher(status_fd: int, gone: Callable[[], None]) -> None:
-    """Call ``gone`` in a daemon thread when the launcher has closed its end of the status socket,
-    without reading from it."""
+    """Call ``gone`` in a daemon thread when the launcher has closed its end of the status socket.
+    The thread does not read from the socket."""
 
     def wait() -> None:
         poll = select.poll()
@@ -104,14 +105,14 @@ def watch_launcher(status_fd: int, gone: Callable[[], None]) -> None:
                 gone()
                 return
             if any(flags & select.POLLNVAL for _, flags in events):
-                return  # This process has closed it.
+                return  # this process has closed the socket
 
     threading.Thread(target=wait, name="gossip-launcher-watch", daemon=True).start()
 
 
 def user_frames(trace: TracebackType | None) -> list[dict[str, Any]]:
-    """Return the last frames of the user's code, outermost first: file, line, function, code. If
-    there are none, use all frames."""
+    """Return file, line, function and code of the last frames in the user's code, outermost first.
+    If no frame is in the user's code, use all frames."""
     frames = traceback.extract_tb(trace)
     own = [
         f
@@ -130,13 +131,14 @@ def user_frames(trace: TracebackType | None) -> list[dict[str, Any]]:
 
 
 class ExceptHook:
-    """Hook that prints an uncaught exception as usual, calls ``raised`` with it, and exits with its
-    exit code if it has one."""
+    """Hook that prints an uncaught exception as usual, and calls ``raised`` with the exception. If
+    the exception has an exit code, the process exits with it."""
 
     def __init__(
         self, raised: Callable[[BaseException], None], quiet: Callable[[], bool] = lambda: False
     ) -> None:
-        """``quiet`` returns whether a KeyboardInterrupt needs no traceback."""
+        """``quiet``: function that returns whether a KeyboardInterrupt is printed without a
+        traceback."""
         self._raised, self._quiet = raised, quiet
         self._before = sys.excepthook
         sys.excepthook = self
@@ -148,7 +150,7 @@ class ExceptHook:
             # A traceback would not help, because the script is not at fault.
             print(f"{kind.__name__}: {shown_lines(error)}", file=sys.stderr)
         elif isinstance(error, KeyboardInterrupt) and self._quiet():
-            pass  # the step has ended, so a traceback would not help
+            pass  # the interrupt took effect only after the step, so a traceback would not help
         else:
             self._before(kind, error, trace)
         hint = getattr(error, "hint", None)
@@ -161,14 +163,15 @@ class ExceptHook:
             raise SystemExit(code)  # exit with this code instead of 1
 
     def uninstall(self) -> None:
-        # A hook that was installed later calls this one, which forwards the exception.
+        # If another hook was installed later, it calls this hook, which must stay.
         if sys.excepthook is self:
             sys.excepthook = self._before
 
 
 def record_warnings(warned: Callable[[str], object]) -> Callable[[], None]:
-    """Call ``warned`` with the text of each different TrainingWarning, at most ``WARNINGS_MAX``.
-    Warnings are printed as usual. Return the function that ends this."""
+    """Call ``warned`` with the text of each TrainingWarning, once for each text, and at most
+    ``WARNINGS_MAX`` times. Warnings are still printed as usual. Return a function that stops the
+    recording."""
     texts, before = set[str](), warnings.showwarning
 
     def show(message: Warning | str, category: type[Warning], *args: Any, **kwargs: Any) -> None:
