@@ -1,3 +1,3 @@
 """Integrations with the training loops of other libraries: ``gossip.integrations.transformers``,
-``.lightning`` and ``.accelerate``. Each needs its library, which an extra of this package
-installs."""
+``.lightning`` and ``.accelerate``. Each of these modules imports its library. An extra of this
+package installs the library."""

@@ -19,10 +19,10 @@ from .process_steps import ProcessSteps
 
 
 class DeviceLoader:
-    """This peer's share of the data, on the accelerator's device.
+    """Loader of this peer's share of the data, with batches on the accelerator's device.
 
     Attributes:
-        dataset: Length of the loader.
+        dataset: Data set of the sharded loader.
     """
 
     def __init__(self, loader: Any, peer: gossip.Session, device: torch.device) -> None:
@@ -40,20 +40,20 @@ class DeviceLoader:
 
 
 def prepare(peer: gossip.Session, accelerator: Accelerator, *objects: Any) -> tuple[Any, ...]:
-    """Prepare objects with ``accelerator.prepare``, and connect them to the swarm: the optimizer
-    exchanges gradients, the first DataLoader yields this peer's share, and schedulers are part of
-    the state.
+    """Prepare objects with ``accelerator.prepare``, and connect them to the swarm. The optimizers
+    then exchange gradients, the first DataLoader yields this peer's share of the data, and a
+    returning peer receives the state of schedulers.
 
-    ``accelerator.is_main_process`` is then True on one live peer. A scheduler in ``objects`` counts
-    the batches of one process before they were divided. As in Accelerate, it advances one step per
-    peer with each step of the optimizer. A scheduler that depends on the length of the returned
-    loader must be created after this call, and passed to ``peer.keep``.
+    ``accelerator.is_main_process`` is then True on one live peer. As in Accelerate, each optimizer
+    step advances a scheduler in ``objects`` by one step per planned peer, because the scheduler was
+    created for the batches of a single process. A scheduler that depends on the length of the
+    returned loader must be created after this call, and passed to ``peer.keep``.
 
     Args:
         peer: Result of ``gossip.init()``.
         accelerator: Accelerator of this process alone, without ``torch.distributed``.
-        objects: A model, its optimizers, loaders (that of the training data first), and schedulers.
-    Returns: as ``accelerator.prepare``, in the same order.
+        objects: A model, its optimizers, loaders (the training loader first), and schedulers.
+            Returns: The prepared objects, in the same order.
     Raises: ConfigError: The accelerator has several processes, or ``objects`` has not exactly one
         model with its optimizers.
     """
@@ -84,8 +84,9 @@ def prepare(peer: gossip.Session, accelerator: Accelerator, *objects: Any) -> tu
 
 
 def _with_processes(peer: gossip.Session, accelerator: Accelerator, given: Any) -> Any:
-    """Return the scheduler that Accelerate would use with one process per peer. Schedulers that
-    follow a metric, and objects that are not schedulers, are returned unchanged."""
+    """Wrap a scheduler so that it advances by one step per planned peer, as Accelerate does for
+    each process. Schedulers that follow a metric, and objects that are not schedulers, are returned
+    unchanged."""
     steps_with_optimizer = accelerator.step_scheduler_with_optimizer
     if not counts_steps(given) or accelerator.split_batches or not steps_with_optimizer:
         return given
@@ -93,7 +94,7 @@ def _with_processes(peer: gossip.Session, accelerator: Accelerator, given: Any) 
 
 
 def _note_rank(peer: gossip.Session) -> None:
-    """Set the process index of Accelerate: 0 on the main peer, which prints and saves. When that
-    peer dies, another one is main."""
+    """Set the process index of Accelerate. It is 0 on the main peer, which prints and saves. If the
+    main peer dies, another peer becomes the main peer."""
     state = PartialState()
     state.process_index = state.local_process_index = 0 if peer.is_main else peer.id + 1

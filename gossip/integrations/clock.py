@@ -1,4 +1,4 @@
-"""Synchronises a training loop that counts its own steps with the step of the run."""
+"""Keeps a training loop of another library, which counts its own steps, at the step of the run."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from gossip.training import counts_steps, steps_of
 
 
 class RunClock:
-    """Step of the run, for a loop that follows it.
+    """Step of the run, for a loop that must follow it.
 
     Attributes:
-        step: Number of completed steps, ``total`` at most.
+        step: Number of completed steps of the run, at most ``total``.
         over: Whether no step is left.
     """
 
@@ -25,19 +25,19 @@ class RunClock:
         self._steps: Iterator[int] = iter(())
         self.step, self.total, self.over = 0, 0, False
         self._seen = -1  # the step of the run at the last ``follow``
-        self._before: dict[LRScheduler, dict[str, Any]] = {}  # states at the last ``follow``
+        self._before: dict[LRScheduler, dict[str, Any]] = {}  # states at that time
 
     def begin(self, total: int, save: str | Path | None, every: int | None, keep: int) -> None:
-        """Begin training for ``total`` steps, or continue at the step of the run. Other arguments
-        are as for ``Session.steps``."""
+        """Begin training for ``total`` steps, at the present step of the run. The other arguments
+        are those of ``Session.steps``."""
         self.total, steps = total, self._peer.steps
         saves = save is not None
         self._steps = steps(total, save=save, every=every, keep=keep) if saves else steps(total)
 
     def follow(self, schedulers: Iterable[Any] = ()) -> int:
-        """Return the step of the run. ``schedulers``: those that the loop steps once in each of its
-        steps. One step of this peer can be several steps of the run, if the peer has missed some,
-        or none, if it was too late for the round."""
+        """Return the step of the run, and align schedulers with it. ``schedulers``: schedulers that
+        the loop steps once per step. During one step of the loop, the run may have made several
+        steps, if this peer has missed rounds, or none, if this peer was too late for the round."""
         if self._peer.step != self._seen or self._peer.finished:
             self.over = next(self._steps, None) is None
             self._seen = self._peer.step
@@ -58,8 +58,8 @@ class RunClock:
         self._before[scheduler] = scheduler.state_dict()
 
     def finish(self) -> None:
-        """Take part in the remaining steps of the run without updates. The run may have some left
-        after the loop, because steps that were too late for their rounds do not count."""
+        """Take part in the remaining steps of the run without updates. Steps may remain after the
+        loop, because the loop also counts steps that were too late for their rounds."""
         for _ in self._steps:
             pass
         self.over, self.step = True, min(self._peer.step, self.total)
@@ -69,8 +69,7 @@ class TrainLoader:
     """Sharded loader for a loop that may request batches after the end of the training.
 
     Attributes:
-        dataset: Length of the loader.
-        steps: Optimizer steps in an epoch.
+        dataset: Data set of the sharded loader. steps: Number of optimizer steps in an epoch.
     """
 
     def __init__(
@@ -80,7 +79,7 @@ class TrainLoader:
         clock: RunClock,
         after_batch: Callable[[], object] = lambda: None,
     ) -> None:
-        """``after_batch``: called before each further batch of an epoch."""
+        """``after_batch``: function to call before each further batch of an epoch."""
         self.dataset, self.steps = loader.dataset, len(loader) // accumulate
         self._loader, self._clock, self._after_batch = loader, clock, after_batch
 

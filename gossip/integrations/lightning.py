@@ -1,4 +1,4 @@
-"""A strategy for the Trainer of Lightning (``docs/integrations.md``)."""
+"""Strategy for the Trainer of Lightning (``docs/integrations.md``)."""
 
 from __future__ import annotations
 
@@ -21,11 +21,12 @@ FOREVER = 2**40
 
 
 class GossipStrategy(SingleDeviceStrategy):
-    """Strategy of one peer of a swarm: ``Trainer(strategy=GossipStrategy(), devices=1,
-    accelerator="cpu")``.
+    """Strategy that makes a Trainer a peer of a swarm: ``Trainer(strategy=GossipStrategy(),
+    devices=1, accelerator="cpu")``.
 
-    ``optimizer.step()`` exchanges gradients, the training loader yields this peer's share, and the
-    Trainer counts the steps of the run. One peer writes logs and checkpoints.
+    ``optimizer.step()`` exchanges gradients, the training loader yields this peer's share of the
+    data, and the Trainer counts the steps of the run. Only the main peer writes logs and
+    checkpoints of the Trainer.
     """
 
     strategy_name = "gossip"
@@ -45,8 +46,8 @@ class GossipStrategy(SingleDeviceStrategy):
         Args:
             device: Device of this peer.
             peer: Result of ``gossip.init()``, if the script has called it.
-            save, every, keep: Checkpoints of the run, as for ``Session.steps``; ``gossip run
-                --resume auto`` resumes from them.
+            save, every, keep: Checkpoints of the run, as for ``Session.steps``. ``gossip run
+            --resume auto`` resumes from them.
         """
         self.peer = gossip.init() if peer is None else peer
         self._save, self._every, self._keep = save, every, keep
@@ -57,12 +58,12 @@ class GossipStrategy(SingleDeviceStrategy):
 
     @property
     def is_global_zero(self) -> bool:
-        """Whether this peer writes the files of which a run has one. If it dies, another peer
-        does."""
+        """Whether this is the main peer, which writes files that exist once per run. If it dies,
+        another peer becomes the main peer."""
         return self.peer.is_main
 
     def setup_optimizers(self, trainer: Any) -> None:
-        """Connect the optimizers to the swarm.
+        """Create the optimizers, and connect them to the swarm.
 
         Raises: ConfigError: The script asks the Trainer to resume from its own checkpoint.
         """
@@ -78,7 +79,8 @@ class GossipStrategy(SingleDeviceStrategy):
         self.peer.keep(**{f"scheduler{at}": each for at, each in enumerate(schedulers)})
 
     def process_dataloader(self, dataloader: object) -> object:
-        """Return this peer's share of training data; other data is returned unchanged."""
+        """Return a loader of this peer's share of the training data. Loaders of other data are
+        returned unchanged."""
         trainer = self.lightning_module.trainer
         fits = trainer.state.fn == TrainerFn.FITTING and trainer.training
         if not fits or trainer.sanity_checking or trainer.train_dataloader is not None:
@@ -91,8 +93,8 @@ class GossipStrategy(SingleDeviceStrategy):
         return self._train_loader
 
     def on_train_start(self) -> None:
-        """Begin at the step of the run. It may be ahead if this peer joined late or resumes from a
-        checkpoint."""
+        """Begin at the step of the run. It is greater than 0 if this peer joined late or resumes
+        from a checkpoint."""
         trainer = self.lightning_module.trainer
         total = trainer.estimated_stepping_batches
         steps = int(total) if 0 <= total < FOREVER else FOREVER
@@ -105,7 +107,7 @@ class GossipStrategy(SingleDeviceStrategy):
 
     def on_train_end(self) -> None:
         """Confirm the final state with other peers, and save it. All peers end after the same step,
-        unless this one was stopped."""
+        unless this peer was stopped."""
         self._follow()
         trainer = self.lightning_module.trainer
         if self._train_loader is not None and not trainer.should_stop:
@@ -113,8 +115,8 @@ class GossipStrategy(SingleDeviceStrategy):
             self._follow()
 
     def _follow(self) -> None:
-        """Set the Trainer to the step of the run. A step of this peer can be several steps of the
-        run, if it has missed some."""
+        """Set the Trainer to the step of the run. The run may have made several steps during one
+        step of the Trainer, if this peer has missed rounds."""
         trainer, configs = self.lightning_module.trainer, self.lr_scheduler_configs
         each_step = [c.scheduler for c in configs if c.interval == "step" and c.frequency == 1]
         step = self._clock.follow(each_step)
@@ -124,6 +126,6 @@ class GossipStrategy(SingleDeviceStrategy):
         self._note_rank()
 
     def _note_rank(self) -> None:
-        """Set the rank to 0 on the main peer, because loggers write there."""
+        """Set the rank to 0 on the main peer, because Lightning's loggers write only on rank 0."""
         self.global_rank = 0 if self.peer.is_main else self.peer.id + 1
         rank_zero_only.rank = self.global_rank

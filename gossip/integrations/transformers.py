@@ -1,4 +1,4 @@
-"""The Trainer of Hugging Face as a peer of a swarm (``docs/integrations.md``)."""
+"""Integration with the Trainer of Hugging Face (``docs/integrations.md``)."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class GossipCallback(TrainerCallback):
         self._trainer = trainer
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **others: Any) -> None:
-        """Begin at the step of the run. It may be ahead if this peer joined late or resumes from a
-        checkpoint."""
+        """Begin at the step of the run. It is greater than 0 if this peer joined late or resumes
+        from a checkpoint."""
         every = int(args.save_steps) if args.save_strategy == "steps" else None
         self._trainer.clock.begin(
             state.max_steps, self._trainer.gossip_save, every, args.save_total_limit or 3
@@ -31,16 +31,17 @@ class GossipCallback(TrainerCallback):
         self._follow(state, control)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
-        """Follow the run. A step of this peer can be several steps of the run, if it has missed
-        some."""
+        """Set the Trainer to the step of the run. The run may have made several steps during one
+        step of the Trainer, if this peer has missed rounds."""
         self._follow(state, control)
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
-        """Follow the run at the end of an epoch. This peer may have missed its last step."""
+        """Set the Trainer to the step of the run at the end of an epoch. This peer may have missed
+        the last step of the epoch."""
         self._follow(state, control)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
-        """Finish the run. All peers end after the same step, unless this one was stopped."""
+        """Finish the run. All peers end after the same step, unless this peer was stopped."""
         if self._trainer.train_loader is not None and not control.should_training_stop:
             self._trainer.clock.finish()
         self._follow(state, control)
@@ -48,7 +49,7 @@ class GossipCallback(TrainerCallback):
     def on_log(
         self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **others: Any
     ) -> None:
-        """Also log the numbers to the run."""
+        """Log the numbers in ``logs`` as metrics of the run, too."""
         numbers = {
             name: value for name, value in (logs or {}).items() if isinstance(value, int | float)
         }
@@ -61,7 +62,8 @@ class GossipCallback(TrainerCallback):
         if trainer.train_loader is not None:
             state.epoch = state.global_step / trainer.train_loader.steps
         if trainer.clock.over or had_all:
-            # The Trainer also counts steps that were too late for their rounds.
+            # The Trainer stops by its own count, which includes steps that were too late for their
+            # rounds.
             control.should_training_stop = trainer.clock.over
 
 
@@ -72,12 +74,14 @@ else:
 
 
 class GossipMixin(_Trained):
-    """Put it before a Trainer: ``class MyTrainer(GossipMixin, Seq2SeqTrainer)``.
+    """Mixin that makes any Trainer a peer of a swarm. It comes first among the base classes:
+    ``class MyTrainer(GossipMixin, Seq2SeqTrainer)``.
 
     Attributes:
         peer: The session.
         gossip_save: Folder of the run's checkpoints, or None.
-        train_loader: Loader of the Trainer; None before ``train``, and for a stream.
+        train_loader: Loader of the training data; None before ``train``, and if the data are a
+            stream.
     """
 
     lr_scheduler: Any
@@ -94,11 +98,11 @@ class GossipMixin(_Trained):
 
         Args:
             peer: Result of ``gossip.init()``, if the script has called it.
-            gossip_save: Folder for the run's checkpoints. If the Trainer saves by steps, a
-                checkpoint is saved every ``args.save_steps`` steps, and in any case at the end.
-                ``gossip run --resume auto`` resumes from them.
-        Raises: ConfigError: The Trainer's arguments request work that cannot be the same on all
-            peers.
+            gossip_save: Folder for the run's checkpoints. A checkpoint is saved at the end. If
+                ``args.save_strategy`` is "steps", one is also saved every ``args.save_steps``
+                steps. ``gossip run --resume auto`` resumes from these checkpoints.
+        Raises: ConfigError: The Trainer's arguments have ``load_best_model_at_end``: only one peer
+            has that model.
         """
         self.peer = gossip.init() if peer is None else peer
         self.gossip_save, self.clock = gossip_save, RunClock(self.peer)
@@ -124,8 +128,8 @@ class GossipMixin(_Trained):
         return super().train(**others)
 
     def get_train_dataloader(self) -> Any:
-        """Return this peer's share of the data. Its length never changes, so the Trainer plans the
-        right number of steps."""
+        """Return a loader of this peer's share of the data. Its length never changes, so the
+        Trainer plans the right number of steps."""
         trainer: Any = self
         whole: DataLoader[Any] = super().get_train_dataloader()
         accumulate = trainer.args.gradient_accumulation_steps
@@ -153,21 +157,22 @@ class GossipMixin(_Trained):
         return optimizer
 
     def create_scheduler(self, *args: Any, **others: Any) -> Any:
-        """Create the scheduler, and add it to the state that later peers receive."""
+        """Create the scheduler, and add it to the state that joining and returning peers
+        receive."""
         scheduler = super().create_scheduler(*args, **others)
         self.peer.keep(scheduler=scheduler)
         return scheduler
 
     def is_world_process_zero(self) -> bool:
-        """Whether this peer prints, and writes the files of which a run has one."""
+        """Whether this is the main peer, which prints, and writes files that exist once per run."""
         return self.peer.is_main
 
     def is_local_process_zero(self) -> bool:
-        """Whether this peer is the main peer of the run: peers of one machine form no group."""
+        """Whether this is the main peer of the run. A machine has no main peer of its own."""
         return self.peer.is_main
 
     def save_model(self, *args: Any, **others: Any) -> None:
-        """Save the model on one peer."""
+        """Save the model, but only on the main peer."""
         if self.peer.is_main:
             super().save_model(*args, **others)
 

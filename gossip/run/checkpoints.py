@@ -1,12 +1,12 @@
-"""Checkpoints on disk: ``FOLDER/step-000000500/`` with data files and a manifest that has the
-digest of each.
+"""Checkpoints on disk. A checkpoint is a folder such as ``FOLDER/step-000000500/`` with data files
+and a manifest, which has the digest of each data file.
 
-A checkpoint is written completely or not at all, and a complete one is durable: each file is
-synced, then the folder with their names. Then the folder is renamed to its final name, and the
-rename is synced. Only after that an older checkpoint may be removed. Digests detect bits that flip
-later: the manifest has the digests of the data and of itself.
+A checkpoint is written completely or not at all, and a complete checkpoint is durable: first each
+file is synced, then the folder. Then the folder is renamed to its final name, and the rename is
+synced. Only after that an older checkpoint may be removed. Digests detect bits that flip later: the
+manifest has digests of the data files and of itself.
 
-Any process with write access may put anything into the folder, so it is read with ``untrusted``.
+Any process with write access may put anything into the folder, so all reads use ``untrusted``.
 """
 
 from __future__ import annotations
@@ -31,16 +31,17 @@ from gossip.errors import ConfigError
 from .untrusted import object_in, open_in, read_at_most, read_object, shown, whole
 
 FORMAT = 2
-"""Version of the format of manifests, and of each part of a state on disk or between peers."""
+"""Version of the format of manifests, and of the parts of a state, on disk and between peers."""
 MANIFEST = "manifest.json"
 BASE_FILE, MODEL_FILE = "base.safetensors", "model.safetensors"
-"""Names of the files with the parameters that no round changes, and with the rest of the model."""
+"""Names of two files. The first has the parameters that no round changes, the second the rest of
+the model."""
 LATEST = "latest"
 NOTE = "checkpoints.json"
-HOSTS = "hosts.json"  # list of the hosts, in the folder of a run on several hosts
+HOSTS = "hosts.json"  # file in a run's folder that lists its hosts, if it has several
 RUNS = "runs"
 MANIFEST_BYTES_MAX = 16 * 2**20
-"""A manifest with the records of 1,024 peers has less than 1 MiB."""
+"""Maximum size of a manifest. With the records of 1,024 peers it has less than 1 MiB."""
 CHUNK_BYTES = 4 * 2**20
 DIGEST_BYTES = 16
 FILES_MAX = 4096
@@ -53,11 +54,11 @@ _FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _SCRATCH = re.compile(r"\..+\.(?P<host>[A-Za-z0-9-]+)\.(?P<pid>[0-9]{1,9})\.incomplete")
 _OURS = ("format", "step", "wall_time_s", "files", "digest")
 _NO_FOLDER_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EBADF, errno.ENOSYS)
-_one_writer = threading.Lock()  # so that scratch files of this process can be removed as unused
+_one_writer = threading.Lock()  # so all other scratch files of this process are unused
 
 
 class DamagedCheckpoint(ConfigError):
-    """A file of a checkpoint differs from the one that was written."""
+    """A file of a checkpoint is missing, or differs from what was written."""
 
     def __init__(self, file: str, expected: str, found: str, hint: str | None = None) -> None:
         super().__init__(f"{shown(file)} is damaged: expected {expected}, found {found}", hint)
@@ -67,7 +68,7 @@ class DamagedCheckpoint(ConfigError):
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A checkpoint with a valid manifest. Its data are verified when they are read."""
+    """A checkpoint with a valid manifest. Its data files are verified when they are read."""
 
     path: Path
     step: int
@@ -80,7 +81,7 @@ class Checkpoint:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all data files."""
+        """Number of bytes of all data files."""
         return sum([entry["bytes"] for entry in self.manifest["files"].values()])
 
     @property
@@ -120,8 +121,8 @@ class Checkpoint:
         store(out, self.chunks(name))
 
     def check_size(self, name: str) -> None:
-        """Check that a data file exists with its size. Raises: DamagedCheckpoint: The file does not
-        match."""
+        """Check that a data file exists and has the right size. Raises: DamagedCheckpoint: It does
+        not."""
         try:
             self.open(name).close()
         except (OSError, ConfigError) as error:
@@ -129,15 +130,16 @@ class Checkpoint:
             _not_readable(str(self.path / name), expected, error)
 
     def verify(self, name: str) -> None:
-        """Read a data file. Raises: DamagedCheckpoint: The file differs from what was written."""
+        """Verify the digest of a data file. Raises: DamagedCheckpoint: The file differs from what
+        was written."""
         for _ in self.chunks(name):
             pass
 
     def open(self, name: str) -> BinaryIO:
-        """Open a data file, which must have the size in the manifest.
+        """Open a data file, and compare its size with the manifest.
 
-        Raises: DamagedCheckpoint: The size differs. ConfigError: It is not a plain file, or cannot
-            be read. FileNotFoundError: There is none.
+        Raises: DamagedCheckpoint: The size differs. ConfigError: The file is not a plain file, or
+            cannot be read. FileNotFoundError: There is no such file.
         """
         file = open_in(self.path.parent, f"{self.path.name}/{name}")
         expected, size = self.manifest["files"][name]["bytes"], os.fstat(file.fileno()).st_size
@@ -147,8 +149,8 @@ class Checkpoint:
         return file
 
     def chunks(self, name: str) -> Iterator[bytes]:
-        """Yield a data file in pieces. Raises DamagedCheckpoint, at the latest after the last
-        piece."""
+        """Yield a data file in pieces. If the file is damaged, raise DamagedCheckpoint, possibly
+        only after the last piece."""
         entry, where = self.manifest["files"][name], str(self.path / name)
         digest, size = blake2b(digest_size=DIGEST_BYTES), 0
         try:
@@ -171,7 +173,8 @@ def store(out: Path, pieces: Iterator[bytes] | Iterator[memoryview]) -> None:
     """Write a file durably and atomically. Raises OSError, and the exceptions of ``pieces``."""
     scratch = out.with_name(f".{out.name}.{_own()}.incomplete")
     try:
-        # In a container a new process often has the id of one that was killed while it wrote.
+        # In a container, a new process often has the id of an earlier process, which may have been
+        # killed while it wrote this file.
         _remove(scratch)
         store_new(scratch, pieces)
         os.rename(scratch, out)
@@ -190,16 +193,17 @@ def write(
 ) -> Path:
     """Write the checkpoint of ``step`` durably, and return its folder.
 
-    An intact checkpoint of this step is not changed. A damaged one, or one of another history, is
-    moved aside. Older ones are removed once the new one is durable.
+    If there is an intact checkpoint of this step and history, nothing is written. Any other
+    checkpoint of this step is moved aside. Older checkpoints are removed when the new one is
+    durable.
 
     Args:
-        files: Name -> contents, which must not change during the call, or another checkpoint with
-            the same file.
-        about: Entries of the manifest in addition to the files: JSON, all numbers finite. Two
-            checkpoints of one step are equal if they have the same ``history``.
-        keep: Number of checkpoints to keep, among those up to this step; this one is always kept.
-    Raises: OSError: The checkpoint could not be written. Existing ones are unchanged.
+        files: For each file name, the contents, or another checkpoint with the same file. Contents
+            must not change during the call.
+        about: Further entries of the manifest: JSON types, all numbers finite. Two checkpoints of
+            one step count as equal if they have the same ``history``. keep: Number of checkpoints
+            to keep, of those up to this step. The new checkpoint is always kept.
+    Raises: OSError: The checkpoint could not be written. Existing checkpoints are unchanged.
     """
     assert files, "a checkpoint has files"
     outgoing = OutgoingCheckpoint(folder, step)
@@ -216,9 +220,9 @@ def write(
 
 
 class OutgoingCheckpoint:
-    """Checkpoint that is written in two phases. First its files are written, from memory that may
-    change afterwards. Later any thread makes it durable (``finish``) or drops it. A process writes
-    one at a time.
+    """Checkpoint that is written in two phases. In the first phase, its files are written; the
+    memory that they are written from may change afterwards. In the second phase, any thread makes
+    the checkpoint durable (``finish``) or drops it. A process writes only one checkpoint at a time.
 
     Attributes:
         place: Folder of the finished checkpoint.
@@ -236,15 +240,14 @@ class OutgoingCheckpoint:
         self._is_writer = True
 
     def add(self, name: str, pieces: Iterator[bytes] | Iterator[memoryview]) -> None:
-        """Write a file. Each piece is written before the next one is generated. Raises: OSError:
-        The checkpoint could not be written."""
+        """Write a file. Each piece is written before the next piece is generated. Raises: OSError:
+        The file could not be written."""
         self._open.append(_create(self._path_of(name)))
         self._written[name] = _append(self._open[-1], pieces)
 
     def link(self, name: str, source: Checkpoint) -> None:
-        """Add a file of another checkpoint as a hard link, or as a verified copy where the file
-        system has no hard links. The data stay on disk as long as one of the checkpoints
-        exists.
+        """Add a file of another checkpoint as a hard link. If the file system has no hard links,
+        add a verified copy. Linked data stay on disk until no checkpoint with the file exists.
 
         Raises: DamagedCheckpoint: The file differs from what was written. OSError: The checkpoint
             could not be written.
@@ -259,7 +262,8 @@ class OutgoingCheckpoint:
             self._written[name] = source.manifest["files"][name]
 
     def _path_of(self, name: str) -> Path:
-        """Return the path of a file in the scratch folder, which is made if necessary."""
+        """Return the path of a file in the scratch folder. Create the scratch folder if
+        necessary."""
         assert _FILE.fullmatch(name), name
         assert name != MANIFEST, name
         if not self._has_scratch:
@@ -270,8 +274,8 @@ class OutgoingCheckpoint:
         return self._scratch / name
 
     def finish(self, about: Mapping[str, Any], keep: int) -> Path:
-        """Make the checkpoint durable, if a file was added, and remove older ones. Arguments,
-        return value and exceptions are those of ``write``."""
+        """Make the checkpoint durable, if a file was added, and remove older checkpoints.
+        Arguments, return value and exceptions are those of ``write``."""
         assert not set(about) & set(_OURS), list(about)
         try:
             if self._written:
@@ -288,7 +292,8 @@ class OutgoingCheckpoint:
         return self.place
 
     def drop(self) -> None:
-        """Remove files that are not durable. Then another checkpoint may be written."""
+        """Remove the files, unless the checkpoint is finished. Then another checkpoint may be
+        written."""
         if not self._is_writer:
             return
         try:
@@ -299,7 +304,8 @@ class OutgoingCheckpoint:
 
     def _clear(self) -> None:
         while self._open:
-            # A durable file has been synced. On a shared folder, closing may exceed a quota.
+            # An error is no problem, because a file that matters has been synced. On a shared
+            # folder, closing may exceed a quota.
             with contextlib.suppress(OSError):
                 os.close(self._open.pop())
         if self._has_scratch:
@@ -316,7 +322,7 @@ def name_of(step: int) -> str:
 def _conclude(
     scratch: Path, step: int, written: Mapping[str, Any], about: Mapping[str, Any]
 ) -> None:
-    """Write the manifest, after the files are durable."""
+    """Write the manifest. The other files must be durable already."""
     manifest = {
         **about,
         "format": FORMAT,
@@ -331,8 +337,8 @@ def _conclude(
 
 
 def _put(scratch: Path, place: Path, about: Mapping[str, Any]) -> None:
-    """Rename the scratch folder to its final name. If another process was faster, keep its
-    checkpoint."""
+    """Rename the scratch folder to its final name. If another process has already written the same
+    checkpoint, keep that one."""
     if os.path.lexists(place):
         if _is_there(place, about):
             return
@@ -355,7 +361,7 @@ def _pieces(data: Buffer) -> Iterator[memoryview]:
 
 
 def store_new(path: Path, pieces: Iterator[bytes] | Iterator[memoryview]) -> dict[str, Any]:
-    """Write a new file durably, and return its entry in the manifest."""
+    """Write a new file durably. Return its entry for the manifest."""
     fd = _create(path)
     try:
         written = _append(fd, pieces)
@@ -366,13 +372,13 @@ def store_new(path: Path, pieces: Iterator[bytes] | Iterator[memoryview]) -> dic
 
 
 def _create(path: Path) -> int:
-    """Open a new file, and return its descriptor."""
+    """Create a file that must not exist, and return its file descriptor."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     return os.open(path, flags, 0o666)
 
 
 def _append(fd: int, pieces: Iterator[bytes] | Iterator[memoryview]) -> dict[str, Any]:
-    """Append pieces to a file, and return its entry in the manifest."""
+    """Append pieces to a file. Return the file's entry for the manifest."""
     digest, size = blake2b(digest_size=DIGEST_BYTES), 0
     for piece in pieces:
         digest.update(piece)
@@ -384,8 +390,8 @@ def _append(fd: int, pieces: Iterator[bytes] | Iterator[memoryview]) -> dict[str
 
 
 def sync_folder(folder: Path) -> None:
-    """Flush a folder to disk, so that its entries survive a power failure. An error is ignored if
-    the file system cannot flush a folder."""
+    """Flush a folder to disk, so that its entries survive a power failure. Do nothing if the file
+    system cannot flush folders."""
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(fd)
@@ -424,17 +430,20 @@ def _text_in(folder: Path, name: str) -> str:
 
 
 def _tidy(folder: Path, step: int, keep: int) -> None:
-    """Remove checkpoints older than the ``keep`` newest complete ones up to ``step``, and partial
-    ones of dead processes on this host. Entries that cannot be removed stay."""
+    """Remove old checkpoints: of the complete checkpoints up to ``step``, the newest ``keep`` stay.
+    Also remove partial checkpoints of dead processes on this host. Entries that cannot be removed
+    stay."""
     older = [(each, path) for each, path in _listed(folder) if each <= step]
     opened = {each: found for each, path in older if (found := open_or_none(path)) is not None}
     oldest = min(list(opened)[-keep:], default=0)
-    # If some peers died before others, a deterministic run can resume only from this one.
+    # A deterministic run can resume only from a checkpoint before the first loss of a peer, so the
+    # newest such checkpoint stays, too.
     spared = max([each for each, found in opened.items() if found.everybody], default=0)
     with contextlib.suppress(OSError):
         for each, path in older:
             if each < oldest and each != spared:
-                # A partly removed folder must not look like a checkpoint.
+                # Rename the folder first, because a partly removed folder must not look like a
+                # checkpoint.
                 doomed = folder / f".{path.name}.{_own()}.incomplete"
                 with contextlib.suppress(OSError):
                     os.rename(path, doomed)
@@ -445,8 +454,9 @@ def _tidy(folder: Path, step: int, keep: int) -> None:
 
 
 def _is_left(name: str) -> bool:
-    """Whether a partial file is abandoned; only files of this host can be checked. A file with the
-    id of this process comes from an earlier process with that id, or is to be removed."""
+    """Whether the process that wrote a partial file is dead. This can only be checked for files of
+    this host. A file with the id of this process was left by an earlier process with that id, or is
+    about to be removed."""
     found = _SCRATCH.fullmatch(name)
     if found is None or found["host"] != _host():
         return False
@@ -465,7 +475,7 @@ def _lives(pid: int) -> bool:
     except (ProcessLookupError, OverflowError):
         return False
     except OSError:
-        pass  # a process of another user
+        pass  # the process exists, but belongs to another user
     return True
 
 
@@ -496,8 +506,8 @@ def open_at(path: Path) -> Checkpoint:
     Digests of data are checked when the data are read, or by ``verify``.
 
     Raises:
-        DamagedCheckpoint: A file differs from what was written.
-        ConfigError: There is no such folder.
+        DamagedCheckpoint: A file differs from what was written. ConfigError: There is no such
+        folder.
     """
     path = path.absolute()
     if not path.is_dir():
@@ -512,7 +522,7 @@ def open_at(path: Path) -> Checkpoint:
 
 
 def verify(checkpoint: Checkpoint) -> list[str]:
-    """Read all files of a checkpoint, and return a line for each that is damaged."""
+    """Verify the digests of all files of a checkpoint. Return a line for each damaged file."""
     problems = []
     for name in checkpoint.manifest["files"]:
         try:
@@ -523,8 +533,9 @@ def verify(checkpoint: Checkpoint) -> list[str]:
 
 
 def listed(folder: Path) -> list[tuple[int, Path]]:
-    """Return the steps and folders of all checkpoints, including damaged ones, in ascending order.
-    Empty if there is no such folder. Raises: ConfigError: The folder cannot be listed."""
+    """Return the steps and folders of all checkpoints in ``folder``, including damaged ones, in
+    ascending order. Return [] if there is no such folder. Raises: ConfigError: The folder cannot be
+    listed."""
     try:
         return _listed(folder.absolute())
     except (FileNotFoundError, NotADirectoryError):
@@ -538,15 +549,16 @@ def listed(folder: Path) -> list[tuple[int, Path]]:
 def newest_good(
     folder: Path, step: int | None = None, everybody: bool = False, most: int | None = None
 ) -> tuple[Checkpoint | None, list[str]]:
-    """Return the newest checkpoint with all files intact, or the one of ``step``.
+    """Return the newest undamaged checkpoint, or the checkpoint of ``step``.
 
     Args:
-        everybody: Skip checkpoints if an earlier round lacked the update of a peer.
-        most: Skip checkpoints of later steps.
-    Returns: The checkpoint, or None, and a line for each newer checkpoint that is damaged.
+        everybody: Whether to skip a checkpoint if an earlier round lacked the update of a peer.
+        most: Maximum step; later checkpoints are skipped. Returns: The checkpoint, or None, and a
+        line for each newer checkpoint that is damaged.
     Raises:
-        DamagedCheckpoint: The checkpoint of ``step`` is damaged. The hint names the last good one.
-        ConfigError: There is no checkpoint of ``step``; the message lists the existing ones.
+        DamagedCheckpoint: The checkpoint of ``step`` is damaged. The hint names the newest
+        undamaged checkpoint. ConfigError: There is no checkpoint of ``step``. The hint lists the
+        existing checkpoints.
     """
     there = listed(folder)
     if step is not None:
@@ -603,7 +615,7 @@ def open_or_none(path: Path) -> Checkpoint | None:
 
 
 def _is_there(place: Path, about: Mapping[str, Any]) -> bool:
-    """Whether there is an intact checkpoint of this history."""
+    """Whether ``place`` is an undamaged checkpoint with the ``history`` of ``about``."""
     if place.is_symlink() or (checkpoint := open_or_none(place)) is None:
         return False
     same = checkpoint.manifest.get("history") == about.get("history")
@@ -635,7 +647,7 @@ def _manifest_text(manifest: Mapping[str, Any]) -> bytes:
 
 
 def _manifest_digest(manifest: Mapping[str, Any]) -> str:
-    """Return the digest of all entries of a manifest except the digest itself."""
+    """Return the digest of all entries of a manifest, except the entry ``digest``."""
     rest = {key: value for key, value in manifest.items() if key != "digest"}
     text = json.dumps(rest, separators=(",", ":"), sort_keys=True, allow_nan=False)
     return blake2b(text.encode(), digest_size=DIGEST_BYTES).hexdigest()
@@ -662,7 +674,8 @@ def _read_manifest(path: Path) -> dict[str, Any]:
             f"{FORMAT}",
             "use the version of gossip that wrote it",
         )
-    # A flipped bit can keep the meaning of a JSON text: 1e-05 and 1E-05.
+    # Compare the text, too: a flipped bit may leave the meaning of JSON unchanged, as in 1e-05 and
+    # 1E-05.
     if text != data:
         raise DamagedCheckpoint(where, "exactly the bytes that were written", "others")
     if whole(manifest.get("step")) is None or not _are_files(manifest.get("files")):
@@ -719,8 +732,8 @@ def stage_folder(folder: Path, stage: int) -> Path:
 
 
 def stage_folders(folder: Path) -> dict[int, Path]:
-    """Return the folders of stages in ``folder`` by number, ascending. A host may lack some of
-    them. Raises: ConfigError: The checkpoints cannot be listed."""
+    """Return the folders of stages in ``folder``; the key is the stage's number, ascending. A host
+    may lack some stages. Raises: ConfigError: ``folder`` cannot be listed."""
     try:
         names = [path.name for path in folder.iterdir() if path.is_dir()]
     except (FileNotFoundError, NotADirectoryError):
@@ -732,7 +745,7 @@ def stage_folders(folder: Path) -> dict[int, Path]:
 
 
 def note_folder(run_dir: Path, folder: Path) -> None:
-    """Record the run's folder of checkpoints in the run's folder. Raises OSError."""
+    """Record in the run's folder where the run saves its checkpoints. Raises OSError."""
     saved = {"folder": str(folder.absolute())}
     with contextlib.suppress(ConfigError):
         if read_object(run_dir, NOTE) == saved:
@@ -741,8 +754,8 @@ def note_folder(run_dir: Path, folder: Path) -> None:
 
 
 def folder_of(run_dir: Path) -> Path | None:
-    """Return the run's folder of checkpoints; None if the run has not recorded it. Raises:
-    ConfigError: The record is not the path of a folder."""
+    """Return the folder to which a run saves its checkpoints; None if the run has not recorded it.
+    Raises: ConfigError: The record is invalid."""
     found = read_object(run_dir, NOTE)
     if found is None:
         return None
@@ -753,10 +766,11 @@ def folder_of(run_dir: Path) -> Path | None:
 
 
 def resolve(resume: str) -> tuple[Path, int | None]:
-    """Return the folder of checkpoints and the step, if given, in ``RUN|PATH[@STEP]``. It may name
-    a run's folder, a run under ``runs/``, a folder of checkpoints, or one checkpoint.
+    """Return the folder of checkpoints, and the step or None, that ``resume`` names, in the form
+    ``RUN|PATH[@STEP]``. RUN is a run under ``runs/``. PATH is a run's folder, a folder of
+    checkpoints, or one checkpoint.
 
-    Raises: ConfigError: The text has none of these forms.
+    Raises: ConfigError: ``resume`` has none of these forms, or there is no checkpoint.
     """
     named, step = resume, None
     if not _exists(resume):
@@ -820,5 +834,5 @@ def _folder_at(place: Path) -> Path:
 def _exists(path: Path | str) -> bool:
     try:
         return bool(path) and os.path.exists(path)
-    except ValueError:  # no valid path
+    except ValueError:  # not a valid path
         return False

@@ -1,5 +1,5 @@
-"""Determines from the records in a run's folder whether the run has begun and whether it is over,
-for launchers that start later."""
+"""Determines whether a run has begun and whether it is over, from the records in its folder.
+Launchers that start later use this."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from .rendezvous import answers, peers_in, read_seed, seeds_in
 from .untrusted import last_events, open_file
 
 BEGUN = "begun"
-"""Name of a file in the run's folder that shows that a peer of this host has been in a round. The
-event lines of a killed peer may not."""
-TAIL_BYTES = 16 * 1024  # bytes at the end of a peer's events that have the last event
+"""Name of a file in the run's folder. It exists if a peer of this host has been in a round. The
+event lines of a killed peer may not show this."""
+TAIL_BYTES = 16 * 1024  # bytes at the end of a file of events, enough for the last event
 
 
 def over(folder: Path, but: Container[int]) -> tuple[int, ...]:
-    """Return the peers that have completed the training of the run in ``folder``. Return none while
-    a peer that has not ended replies.
+    """Return the peers that have completed the training of the run in ``folder``. Return () as long
+    as another peer can be reached, because the run is not over then.
 
     Args:
-        but: Peers of the caller, which are excluded.
+        but: Peers of the calling launcher, which are ignored.
     """
     finished = [peer for peer in _peers(folder) if peer not in but and _has_finished(folder, peer)]
     if not finished:
@@ -35,11 +35,12 @@ def over(folder: Path, but: Container[int]) -> tuple[int, ...]:
 
 
 class RunProgress:
-    """Progress of a run, from the records in its folder. Records when a local peer reaches a round.
+    """Progress of a run, read from the records in its folder. Also records that a local peer has
+    reached a round.
 
     Args:
         folder: Folder of the run; None if the run writes no files.
-        tell: Writes an event.
+        tell: Function that writes an event.
     """
 
     def __init__(self, folder: Path | None, tell: Callable[..., None]) -> None:
@@ -82,8 +83,8 @@ def had_round(folder: Path) -> int:
 
 
 def nobody_left(seeds: Path, but: Container[int]) -> bool:
-    """Whether all peers with a file have ended permanently, as recorded by their launchers.
-    ``but``: peers of the caller, which are excluded."""
+    """Whether the launchers of all peers with a seed file have recorded that these peers have ended
+    permanently. ``but``: peers of the calling launcher, which are ignored."""
     others = [read_seed(seeds, peer) for peer in peers_in(seeds) if peer not in but]
     return bool(others) and all(seed is not None and seed.ended for seed in others)
 
@@ -94,8 +95,8 @@ def _peers(folder: Path) -> list[int]:
 
 
 def _has_finished(folder: Path, peer: int) -> bool:
-    """Whether the last node of a peer has recorded that its script completed all rounds, at least
-    one."""
+    """Whether the last node of a peer has recorded that its script completed all its rounds, and at
+    least one round."""
     for event in reversed(_last_events(folder / f"peer-{peer}" / "events.jsonl")):
         match event:
             case events.Halted():

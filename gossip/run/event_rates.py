@@ -8,13 +8,15 @@ TELL_EVERY_S = 1.0
 
 
 class EventRateLimiter:
-    """Allows a burst of ``BURST`` events of a kind about a peer, then ``PER_S`` a second, and
-    counts the others."""
+    """Limiter of events. For each kind of event and each peer, it allows a burst of ``BURST``
+    events, and then ``PER_S`` events per second. It counts the suppressed events."""
 
     def __init__(self) -> None:
-        # by kind and peer: number of events that are allowed, and time of that number
+        # Number of events that are allowed now, and the time when it was computed; the key is the
+        # kind and the peer.
         self._left: dict[tuple[str, int], tuple[float, float]] = {}
-        # number of suppressed events, and time of the next report
+        # Number of suppressed events, and the time of the next report about them, with the same
+        # key.
         self._held: dict[tuple[str, int], tuple[int, float]] = {}
 
     def lets(self, kind: str, whom: int, now: float) -> bool:
@@ -30,6 +32,7 @@ class EventRateLimiter:
         return is_allowed
 
     def held(self, now: float, all_of_them: bool = False) -> list[tuple[str, int, int]]:
-        """Return kind, peer and number of the suppressed events with a due report."""
+        """Return the suppressed events that must be reported now: kind, peer and number of
+        events."""
         due = sorted(key for key, (_, at) in self._held.items() if all_of_them or now >= at)
         return [(*key, self._held.pop(key)[0]) for key in due]

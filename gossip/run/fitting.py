@@ -1,7 +1,8 @@
-"""Checks the names, the rule and the topology for a number of peers before a run starts.
+"""Checks, before a run starts, that its names, its rule and its topology are valid and fit the
+number of peers.
 
-Rules live in modules that import torch. A separate process checks them, so that the launcher stays
-small.
+Modules with rules import torch. So a separate process checks the rule, and the launcher needs
+little memory.
 """
 
 from __future__ import annotations
@@ -32,25 +33,26 @@ NOT_PARTS = {
     "bulyan": f"ends with each coordinate alone, {OTHER_PARTS}",
     "krum": "returns the update of one peer, so the coordinates that the others left out are lost",
 }
-"""Rules on inner products that cannot work on sparse updates."""
+"""Rules on inner products that cannot work on sparse updates, each with the reason."""
 AUDITED_MIN = 3
-"""Smallest stage for an audit: one member is audited, and two others must agree."""
+"""Minimum number of peers in a stage with audits: one member is audited, and two others must
+agree."""
 PEERS_FOR_ONE_MAX = 64
-"""Largest number of peers to try in the search for the fewest that tolerate one Byzantine peer."""
+"""Maximum number of peers that ``_peers_for_one`` tries."""
 
 
 def check_names(topology: str, aggregator: str) -> None:
     """Check the names of a topology and a rule, without importing torch.
 
-    Raises: UnknownName or ConfigError: There is no rule of that name.
+    Raises: UnknownName or ConfigError: There is no topology or rule of that name.
     """
     topologies.load(topology)
     registry.check(aggregator)
 
 
 def check(config: RunConfig) -> None:
-    """Check the names, the room, and whether the topology supports weights of servers. Raises:
-    UnknownName or ConfigError."""
+    """Check everything that needs no torch: names, ``room``, weights of servers, and options that
+    exclude each other. Raises: UnknownName or ConfigError."""
     name = config.name
     if name and (Path(name).name != name or name.startswith((".", "-")) or not name.isprintable()):
         raise ConfigError(
@@ -86,7 +88,7 @@ def check(config: RunConfig) -> None:
 
 
 def _check_alike(config: RunConfig, rolling: bool) -> None:
-    """Check that all peers have the same state, if the config requires it. Raises ConfigError."""
+    """Check that two runs can be equal, if ``deterministic`` is set. Raises ConfigError."""
     if config.deterministic and not rolling:
         raise ConfigError(
             f"deterministic: in {config.topology} rounds no peer waits for the others, and no two "
@@ -102,7 +104,7 @@ def _check_alike(config: RunConfig, rolling: bool) -> None:
 
 
 def _check_overlap(config: RunConfig, rolling: bool) -> None:
-    """Check that a round can overlap with the next. Raises ConfigError."""
+    """Check that ``overlap`` fits the topology. Raises ConfigError."""
     if config.overlap and not rolling:
         raise ConfigError(
             f"overlap = 1: in {config.topology} rounds no peer waits for a common result, and the "
@@ -112,7 +114,8 @@ def _check_overlap(config: RunConfig, rolling: bool) -> None:
 
 
 def _check_fragments(config: RunConfig, rolling: bool) -> None:
-    """Check that rounds can alternate between the fragments of a model. Raises ConfigError."""
+    """Check that ``fragments`` fits the local steps, the topology and the encoding. Raises
+    ConfigError."""
     fragments, steps = config.fragments, config.local_steps
     if fragments == 1:
         return
@@ -172,7 +175,8 @@ def _check_pipeline(config: RunConfig, rolling: bool) -> None:
 
 
 def _check_audit(config: RunConfig) -> None:
-    """Check that a stage has enough members to audit each other. Raises ConfigError."""
+    """Check that a stage of the plan has enough peers for audits, if there are audits. Raises
+    ConfigError."""
     if not config.audit:
         return
     if config.pipeline is None:
@@ -191,16 +195,16 @@ def _check_audit(config: RunConfig) -> None:
 
 
 def check_rule(resolved: Resolved) -> Resolved:
-    """Return the config with its ``f`` and ``peers_for_one`` set.
+    """Check the rule, and return the config with ``f`` and ``peers_for_one`` set.
 
     Raises:
-        TooFewUpdates: The rule cannot tolerate f among this number of peers.
+        TooFewUpdates: The rule cannot tolerate ``f`` Byzantine peers among this number of peers.
         ConfigError: The rule cannot be loaded, or a fault of the plan does not fit the rule or the
             topology.
     """
     config = resolved.config
-    # With room for more peers, f may need more peers than start. Until they join, the run waits, or
-    # tolerates fewer (quorum ``available``).
+    # If peers may join later, f may require more peers than start. Until they join, the run waits,
+    # or with the quorum ``available`` it tolerates fewer Byzantine peers.
     most = config.peers if config.f is None else config.peers_max
     if config.pipeline is not None:
         most = config.pipeline.smallest  # each stage has its own rounds
@@ -252,8 +256,8 @@ def check_rule(resolved: Resolved) -> Resolved:
 
 
 def check_encoding(encoding: str, rule: registry.BoundRule) -> None:
-    """Check that the rule still works on updates in this encoding. The conditions follow from the
-    numbers that a rule reads, and were measured (docs/results/encodings.md). Raises ConfigError."""
+    """Check that the rule works on updates in this encoding. Measurements show which rules do not
+    (docs/results/encodings.md). Raises ConfigError."""
     written = load_encoding(encoding)
     if not (written.sparse or written.low_rank):
         return
@@ -265,8 +269,8 @@ def check_encoding(encoding: str, rule: registry.BoundRule) -> None:
 
 
 def _not_parts(rule: registry.BoundRule) -> str:
-    """Return the reason why a rule cannot work on updates of which each peer sends different
-    coordinates; "" if it can."""
+    """Return the reason why a rule cannot work if each peer sends other coordinates of its update;
+    "" if it can."""
     from gossip.aggregators import CoordinateRule
 
     last = registry.load(rule.spec.rpartition("+")[2]) if "+" in rule.spec else rule
@@ -293,7 +297,7 @@ def check_start(config: RunConfig, f: int, needs: int, rule: str) -> None:
     if config.quorum == "available":
         return
     quorum = 1 if peers < 3 else peers // 2 + 1
-    needs = min(needs, peers)  # until later peers join, the run waits
+    needs = min(needs, peers)  # the run waits until later peers join
     need = max(quorum, needs)
     if least < need:
         why = f"for {rule} to tolerate f={f}" if needs > quorum else f"the majority of {peers}"
@@ -305,8 +309,8 @@ def check_start(config: RunConfig, f: int, needs: int, rule: str) -> None:
 
 
 def _describe_rule(config: RunConfig, peers: int) -> dict[str, Any]:
-    """Return the result of ``describe_or_refuse``. It runs in a separate process, unless torch is
-    imported already, because that import takes seconds."""
+    """Return the result of ``describe_or_refuse``. If torch is not imported yet, call it in a
+    separate process."""
     own = [str(f) for f in config.plan if isinstance(f, ByzantineFault) and not f.built_in]
     asked = own, config.aggregator, config.topology, peers, config.f, config.encoding
     if "torch" in sys.modules:
@@ -328,8 +332,9 @@ def _describe_rule(config: RunConfig, peers: int) -> dict[str, Any]:
 
 
 def describe_or_refuse(attacks: Sequence[str], *asked: Any) -> dict[str, Any]:
-    """Check ``attacks``, and return the result of ``describe`` or its error: ``too_few`` (see
-    TooFewUpdates), or ``error`` and ``hint``."""
+    """Check ``attacks``, and return the result of ``describe``. If a check fails, return a dict
+    with the error: ``too_few`` has the arguments of TooFewUpdates, ``error`` and ``hint`` have the
+    texts of other errors."""
     try:
         found = describe(*asked)
         check_attacks(attacks, found)
@@ -343,11 +348,12 @@ def describe_or_refuse(attacks: Sequence[str], *asked: Any) -> dict[str, Any]:
 def describe(
     aggregator: str, topology: str, peers: int, f: int | None = None, encoding: str = PLAIN
 ) -> dict[str, Any]:
-    """Return a description of the rule: its name, its needs and its f. Without ``f``, f is the
-    largest that the rule tolerates, up to a quarter of the peers.
+    """Return a description of the rule: its name, what it needs, and its f. If ``f`` is None, f is
+    the largest number of Byzantine peers that the rule tolerates, up to a quarter of the peers.
 
-    Raises: TooFewUpdates or ConfigError: The rule cannot tolerate ``f`` among this number of peers,
-        or no f at all, or does not fit the encoding.
+    Raises: TooFewUpdates or ConfigError: The rule cannot tolerate ``f`` Byzantine peers among this
+        number of peers, cannot aggregate this number of updates at all, or does not fit the
+        topology or the encoding.
     """
     rule, who = registry.load(aggregator), topologies.load(topology)
     check_encoding(encoding, rule)
@@ -359,7 +365,7 @@ def describe(
     rows = _rows(who, peers)
     chosen = _most(rule, peers // 4, rows, centered=not who.rolling) if f is None else f
     rule.check(chosen, rows, centered=not who.rolling)
-    # in gossip rounds each peer continues with the updates that have arrived
+    # in gossip rounds a peer continues with any number of updates
     needs = rule.at_least(chosen) if who.rolling else 1
     found: dict[str, Any] = {
         "name": rule.name,
@@ -379,13 +385,12 @@ def describe(
 
 
 def check_attacks(words: Sequence[str], rule: dict[str, Any]) -> None:
-    """Check faults with an attack that is a function of the user, and load its file.
+    """Check faults whose attack is a user's function. Load the file of the function.
 
     Args:
-        words: The faults, as typed words.
-        rule: Result of ``describe``.
+        words: The faults, as the user has typed them. rule: Result of ``describe``.
 
-    Raises: ConfigError, BadFault: A function cannot be loaded, or its attack cannot be carried out
+    Raises: ConfigError, BadFault: A function cannot be loaded, or the attack cannot be carried out
         in this run.
     """
     for fault in parse(words):
@@ -399,7 +404,7 @@ def check_attacks(words: Sequence[str], rule: dict[str, Any]) -> None:
 
 
 def _rows(who: topologies.Topology, peers: int) -> int:
-    """Return the smallest number of updates that one of ``peers`` peers aggregates."""
+    """Return the smallest number of updates that any of the peers aggregates."""
     plan = who(topologies.Roster(tuple(range(peers))), 0, 0)
     if plan.pushes is None:
         return peers
@@ -418,8 +423,8 @@ def _peers_for_one(rule: registry.BoundRule, who: topologies.Topology) -> int:
 
 
 def _most(rule: registry.BoundRule, highest: int, rows: int, *, centered: bool) -> int:
-    """Return the largest f up to ``highest`` that the rule tolerates with this number of rows, or
-    0."""
+    """Return the largest f, at most ``highest``, that the rule tolerates with this number of
+    updates (``rows``); 0 if there is none."""
     for f in range(highest, 0, -1):
         with contextlib.suppress(ConfigError):
             rule.check(f, rows, centered=centered)

@@ -1,5 +1,5 @@
-"""Writes the events, commits and metrics of a node as JSON lines to the launcher and to
-``<run>/peer-<id>/``."""
+"""Writes the events, commits and metrics of a node as JSON lines, to files in ``<run>/peer-<id>/``.
+Events are also sent to the launcher."""
 
 from __future__ import annotations
 
@@ -21,29 +21,31 @@ from .telemetry import header, json_line
 THROTTLE_S = 0.1
 FLUSH_S = 0.1
 UNWRITTEN_S = 5.0
-"""Age in seconds of a commit that its server must have written to its file."""
-OTHERS_KEPT = 1024  # commits: five seconds of the fastest rounds
+"""Age, in seconds, after which a commit has certainly been written by its server."""
+OTHERS_KEPT = 1024  # maximum number of commits: five seconds of the fastest rounds
 AFTER_ROUNDS = ("halted", "paused", "recovering", "restored")
-"""Events of a peer that no longer takes part in rounds. Its last round is written before them."""
+"""Events after which a peer does not take part in rounds. The peer's last round is written before
+such an event."""
 AWAY = ("skip", "dead")
 """Events after which a peer may be unable to write its commits."""
 ABOUT = ("from", "subject", "to")
-"""Fields with the peer that an event is about, for events that this peer can cause at any rate."""
+"""Fields that name the peer that an event is about. That peer may cause such events at any rate."""
 STATUS_BACKLOG_BYTES = 2**20
-"""Maximum bytes that wait for the launcher. Further lines go to the file only."""
+"""Maximum number of bytes that wait for the launcher. Further lines are written to the file
+only."""
 
 
 _Dated: TypeAlias = "tuple[float, float, Committed, float | None]"
-"""Times of its application on the monotonic and the wall clock, the commit, and seconds of its
-rule."""
+"""Time when a commit was applied, on the monotonic clock and on the wall clock; the commit; and the
+duration of its rule in seconds, if known."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Round:
-    """Fields of a round's event other than progress.
+    """Fields of a round's event that are compared with those of the previous round.
 
     Attributes:
-        steps: Number of steps after this round; None if rounds of this topology do not count steps.
+        steps: Number of steps after this round; None in topologies whose events have no step.
         was_step: False for a collective operation.
     """
 
@@ -75,13 +77,14 @@ class _Round:
 
 
 class Journal:
-    """Writer of event lines, to the status socket at once and to files within ``FLUSH_S``.
+    """Writer of JSON lines. It sends events to the status socket at once, and writes files within
+    ``FLUSH_S``.
 
     Args:
-        folder: ``<run>/peer-<id>``, made if it does not exist; None if the run writes no files.
+        folder: ``<run>/peer-<id>``, which is created if necessary; None if the run writes no files.
         status: A connected stream socket to the launcher, or None. Its blocking mode is not
-            changed, because other users share it.
-        stage: Stage of the commits in a pipeline; None if there is no pipeline.
+        changed, because the trainer uses the same socket. stage: Stage of this peer in a pipeline;
+        None if there is no pipeline.
     """
 
     def __init__(
@@ -104,26 +107,26 @@ class Journal:
                 for kind in ("events", "commits", "metrics")
             }
         self._to_write: list[_Dated] = []
-        # commits of other servers, which write them
+        # Commits whose servers are expected to write them.
         self._others: deque[_Dated] = deque(maxlen=OTHERS_KEPT)
         self._away: set[int] = set()  # peers that may be unable to write their commits
         self._next_flush = 0.0
         self._throttle: dict[object, float] = {}
         self._rate_limiter = EventRateLimiter()
         self._last_round: _Round | None = None
-        # fields and times of the newest round, if it has no line yet
+        # Fields and times of the newest round, if no line was written for it yet.
         self._untold_round: tuple[dict[str, Any], float, float] | None = None
         self._untold_since: int | None = None  # the first round without a line
-        self.last_words: dict[str, Any] = {}  # further fields of the last row
+        self.last_words: dict[str, Any] = {}  # further fields of the last event
 
     def event(self, name: str, **fields: Any) -> None:
-        """Write one line.
+        """Write one event line.
 
-        ``round`` lines are written at most every ``THROTTLE_S``, and a line covers all rounds from
-        ``since`` on. A line is always written for a round that differs from the previous one in
-        more than its number. The same holds for the round before it, and for the last round of a
-        peer. Events that another peer can cause are limited by ``EventRateLimiter``; the rest is
-        counted.
+        Lines for rounds are written at most every ``THROTTLE_S``. Such a line covers all rounds
+        from ``since`` on. If a round differs from the previous round in more than its number, a
+        line is always written for both of them. A line is also always written for the last round of
+        a peer. Events that another peer can cause are limited by ``EventRateLimiter``, and the
+        suppressed events are counted.
         """
         now = time.monotonic()
         if name == "round":
@@ -157,9 +160,10 @@ class Journal:
             self._write_round(*self._untold_round)
 
     def _write_round(self, fields: dict[str, Any], now: float, wall: float | None = None) -> None:
-        """Write a line for a round and for the rounds before it without a line."""
+        """Write a line for a round. It also covers the earlier rounds that have no line."""
         if self._untold_since != fields["round"]:
-            # Insert it before the fields that are equal on all peers, which are the last ones.
+            # ``since`` comes early in the line, because the last fields must be those that are
+            # equal on all peers.
             fields = {"round": fields["round"], "since": self._untold_since, **fields}
         self._untold_round = self._untold_since = None
         self._write_event("round", fields, now, wall)
@@ -173,7 +177,8 @@ class Journal:
         self._send_status(line)
 
     def _report_write_failure(self, path: str, why: str) -> None:
-        """Report it only to the launcher, because the file of events may be the one that fails."""
+        """Report a failure to write, but only to the launcher: the file that cannot be written may
+        be that of the events."""
         self._send_status(self._line("cannot_write", path=path, why=why))
 
     def _line(self, name: str, **fields: Any) -> bytes:
@@ -190,8 +195,9 @@ class Journal:
             )
 
     def commit(self, committed: Committed, rule_s: float | None = None) -> None:
-        """Record a commit that this peer has applied. Its server writes it at the next flush. Other
-        peers write it only if the server is absent, because that may have been killed.
+        """Record a commit that this peer has applied. The server of the commit writes it at the
+        next flush. Other peers write it only if the server is absent, because the server may have
+        been killed before.
 
         Args:
             rule_s: Duration of the rule in seconds; None if another peer made the commit.
@@ -215,7 +221,7 @@ class Journal:
     def _write_commit(self, dated: _Dated) -> None:
         t, wall, committed, rule_s = dated
         commit = committed.commit
-        # A further step uses the samples of the step before.
+        # A further step has no slices of its own: it uses the samples of the previous step.
         further = is_further(commit.kind)
         line = {
             "t": t,
@@ -237,8 +243,9 @@ class Journal:
         self._append("commits", json_line(line))
 
     def metrics(self, text: str, round_id: int) -> None:
-        """Write metrics that the user's script logged: a JSON object. Every line goes to the file.
-        The launcher receives at most ten a second of a kind."""
+        """Write metrics that the user's script has logged. ``text``: a JSON object. Every line is
+        written to the file. The launcher receives at most ten lines per second with the same metric
+        names."""
         try:
             logged = json.loads(text)
         except ValueError:
@@ -261,7 +268,7 @@ class Journal:
     def _rested(self, kind: object, now: float) -> bool:
         if now < self._throttle.get(kind, 0.0):
             return False
-        if len(self._throttle) > 1000:  # for a script that always logs new names
+        if len(self._throttle) > 1000:  # for a script that logs ever new names
             self._throttle.clear()
         self._throttle[kind] = now + THROTTLE_S
         return True
@@ -274,7 +281,8 @@ class Journal:
             self.flush()
 
     def flush(self, wait_s: float = 0.0) -> None:
-        """Write all pending lines; wait at most ``wait_s`` until the launcher has read them."""
+        """Write all pending lines. Wait at most ``wait_s`` seconds until the launcher has read
+        them."""
         self._next_flush = time.monotonic() + FLUSH_S
         self._write_held()
         due, self._to_write = self._to_write, []
@@ -327,11 +335,11 @@ class Journal:
             except BlockingIOError:
                 if time.monotonic() >= until:
                     return
-                # Only a node that ends waits for the launcher.
+                # This blocks, but ``wait_s`` is only set by a node that is ending.
                 time.sleep(0.002)
             except OSError:
-                # The launcher has ended. The trainer watches the same socket, and ends both
-                # processes. Until then the files are written.
+                # The launcher has ended. The trainer detects this at the same socket, and ends both
+                # processes. Until then the node continues to write files.
                 self._status, self._backlog = None, bytearray()
 
 
@@ -351,8 +359,8 @@ def _rejection(rejection: Rejection) -> dict[str, Any]:
 
 
 def _vote(vote: AuditVote) -> dict[str, Any]:
-    """Return the fields of a vote against a wrong result of a micro-batch: its sender, and the
-    neighbours that it contradicts."""
+    """Return the fields of a vote in an audit of a micro-batch: the peer that votes, and the
+    neighbours whose results it contradicts."""
     contradicts = [each for each in (vote.before, vote.behind) if each is not None]
     fields = {"peer": vote.peer, "round": vote.round_id, "micro_batch": vote.micro_batch}
     return {**fields, "contradicts": contradicts}

@@ -1,5 +1,5 @@
-"""Key pair of a peer and public keys of the others. The seed files are the list of admitted
-peers."""
+"""Key pair of a peer, and the public keys of the other peers. The keys in the seed files are
+admitted."""
 
 from __future__ import annotations
 
@@ -15,19 +15,20 @@ from gossip.transport import KeyPair, is_key, new_pair
 from .keys import AllowList, fingerprint, read_pair
 from .rendezvous import SeedFolder
 
-LOOK_S = 0.05  # unknown peers may try to connect at any rate
+LOOK_S = 0.05  # limits reads, because unknown peers may connect at any rate
 ALLOWED_S = 0.5
 STRUCK_MAX = 1024
 
 
 class Keyring:
-    """``gossip.transport.curve.Keys`` over a seed folder, which the driver of the node also reads.
+    """Implementation of ``gossip.transport.curve.Keys`` with the keys in a seed folder. The driver
+    of the node reads the same ``SeedFolder``.
 
-    A new file admits its peer. A file that is deleted, or that marks its peer as ended, revokes the
-    admission. A restarted peer has a new key.
+    A new seed file admits its peer. If the file is deleted, or marks its peer as ended, the
+    admission is revoked. A restarted peer has a new key.
 
     Args:
-        allowed: Keys that seed files may have; None means any.
+        allowed: Keys that are admitted if a seed file has them; None admits any key.
     """
 
     def __init__(
@@ -41,7 +42,7 @@ class Keyring:
         self._refreshed_at = float("-inf")
         self._names = {} if allowed is None else allowed.keys()
         self._names_read_at, self._changes = clock(), 0
-        self._struck: set[str] = set()  # removed from the list during this run
+        self._struck: set[str] = set()  # keys that were removed from the allow-list during this run
         self._by_key: dict[str, PeerId] = {}
         self._version = -1
 
@@ -57,8 +58,8 @@ class Keyring:
         return self._folder.version + self._changes
 
     def not_allowed(self, key: str) -> tuple[str, str] | None:
-        """Return the reason why a key is not admitted, and a hint; None if the key is on the
-        allow-list, or there is no list."""
+        """Return the reason why a key is not admitted, and a hint. Return None if the key is on the
+        allow-list, or if there is no allow-list."""
         if self._may_be(key):
             return None
         assert self._allowed is not None, "without a list all keys are allowed"
@@ -69,7 +70,8 @@ class Keyring:
         )
 
     def outside(self) -> dict[PeerId, str]:
-        """Return each peer with the key in its seed file, if the key is not on the allow-list."""
+        """Return the peers whose seed files have keys that are not on the allow-list; the value is
+        the key."""
         return {
             peer: key
             for peer, key in self._folder.keys.items()
@@ -87,7 +89,8 @@ class Keyring:
             for peer, known in self._folder.keys.items():
                 if self._may_be(known):
                     claimed[known].append(peer)
-            # A peer that publishes another peer's key can neither impersonate nor block that peer.
+            # A key belongs to the peer that had it first. So a peer that publishes another peer's
+            # key can neither impersonate nor block that peer.
             before = self._by_key
             self._by_key = {
                 known: before[known] if before.get(known) in peers else peers[0]
@@ -107,8 +110,8 @@ class Keyring:
 
 
 def own_pair(file: str, peer: PeerId) -> KeyPair:
-    """Return the pair in a file; ``{peer}`` in its name is replaced by the id. "" means a new pair,
-    which is kept in memory only.
+    """Return the key pair in a file. ``{peer}`` in the file's name is replaced by the peer's id. If
+    ``file`` is "", return a new pair, which is in memory only.
 
     Raises: ConfigError: The file has no key, or others can read it.
     """
@@ -116,10 +119,10 @@ def own_pair(file: str, peer: PeerId) -> KeyPair:
 
 
 def listed_pair(file: str, peer: PeerId, allowed: AllowList | None) -> KeyPair:
-    """Return the pair of ``own_pair``, which must be on the allow-list of the other peers.
+    """Return ``own_pair``, and check that its public key is on the allow-list.
 
-    Raises: ConfigError: The peer's key is not on the list. All others would reject the peer, which
-        would wait for them or train alone.
+    Raises: ConfigError: The peer's key is not on the list. All other peers would reject this peer,
+        so it would wait for them, or train alone.
     """
     pair = own_pair(file, peer)
     if allowed is None or allowed.name_of(pair.public) is not None:
@@ -139,8 +142,8 @@ def listed_pair(file: str, peer: PeerId, allowed: AllowList | None) -> KeyPair:
 
 
 def allow_list(file: str) -> AllowList | None:
-    """Return the allow-list in a file, checked; None if no file is named. Raises: ConfigError: A
-    line in the file is not a key, or there is no such file."""
+    """Return the allow-list in a file; None if ``file`` is "". Raises: ConfigError: There is no
+    such file, or a line in it is not a key."""
     if not file:
         return None
     found = AllowList(file)

@@ -1,5 +1,5 @@
-"""Files of keys: a pair, which only its owner may read, and a list of admitted keys, which may
-change during a run."""
+"""Files with keys. A key pair is in a file that only its owner may read. A list of admitted keys
+may change during a run."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from gossip.errors import ConfigError
 from gossip.transport import KEY_CHARS, KeyPair, is_key, new_pair, public_of
 
 SWARM_KEY = "swarm.key"
-"""File in a run's folder with a key that grants access to the join servers of the run."""
+"""File in a run's folder. A process that has its key may use the join servers of the run."""
 FILE_BYTES_MAX = 4096
 MAKE_ONE = "make one with: gossip keygen FILE"
 LIST_BYTES_MAX = 2**20
 
 
 def fingerprint(public: str) -> str:
-    """Return a short form of a public key, for people to compare: ``3f2a-91c0-77de-04b1-5c2e``."""
+    """Return a digest of a public key that people can compare: ``3f2a-91c0-77de-04b1-5c2e``."""
     digest = blake2b(public.encode("ascii"), digest_size=10).hexdigest()
     return "-".join(digest[at : at + 4] for at in range(0, len(digest), 4))
 
 
 def make_pair(path: Path | str) -> KeyPair:
-    """Make a new pair in a new file. Raises: ConfigError: as ``write_pair``."""
+    """Make a new pair, and write it to a new file. Raises: ConfigError: As ``write_pair``."""
     pair = new_pair()
     write_pair(path, pair)
     return pair
@@ -36,8 +36,8 @@ def make_pair(path: Path | str) -> KeyPair:
 def write_pair(path: Path | str, pair: KeyPair) -> None:
     """Write a pair atomically to a new file that only its owner can read.
 
-    Raises: ConfigError: The file exists already, it cannot be written, or others can read files in
-        its folder.
+    Raises: ConfigError: The file exists already or cannot be written, or its file system stores no
+        permissions.
     """
     path = Path(path)
     scratch = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
@@ -59,7 +59,7 @@ def write_pair(path: Path | str, pair: KeyPair) -> None:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
-        # Unlike a rename, a link never replaces an existing key.
+        # A link, unlike a rename, never replaces an existing key.
         os.link(scratch, path)
     except FileExistsError:
         raise ConfigError(
@@ -75,8 +75,8 @@ def write_pair(path: Path | str, pair: KeyPair) -> None:
 
 
 def read_pair(path: Path | str) -> KeyPair:
-    """Read a pair from a file. Raises: ConfigError: The file cannot be read, others can also read
-    it, it belongs to another user, or it has no pair of keys."""
+    """Read a pair from a file. Raises: ConfigError: The file cannot be read, other users can read
+    it, it belongs to another user, or it has no key pair."""
     return parse_pair(_read(path), str(path))
 
 
@@ -103,11 +103,11 @@ def _read(path: Path | str) -> bytes:
 
 
 def parse_pair(data: bytes, source: str) -> KeyPair:
-    """Return the pair in the content of a key file, for keys that arrive by a descriptor or on
-    stdin.
+    """Return the key pair in the content of a key file. The content may also arrive through a file
+    descriptor or stdin.
 
     Args:
-        source: Origin of ``data``, for the error. Messages never show ``data``, which may be
+        source: Origin of ``data``, for error messages. They never show ``data``, which may be
             secret.
     Raises: ConfigError: The data is not a pair of keys.
     """
@@ -118,7 +118,7 @@ def parse_pair(data: bytes, source: str) -> KeyPair:
     try:
         fields = tomllib.loads(data.decode("ascii"))
     except (UnicodeDecodeError, tomllib.TOMLDecodeError):
-        # A chained exception would show the contents.
+        # Not chained, because the first exception would show the contents.
         raise ConfigError(f"{source} is not a key of gossip", MAKE_ONE) from None
     public, secret = fields.get("public"), fields.get("secret")
     for name, value in (("public", public), ("secret", secret)):
@@ -135,8 +135,8 @@ def parse_pair(data: bytes, source: str) -> KeyPair:
 
 
 def dump_pair(pair: KeyPair) -> bytes:
-    """Return a pair in the form that ``parse_pair`` reads, to send through a descriptor or stdin,
-    never through arguments or the environment."""
+    """Return a pair in the form that ``parse_pair`` reads. Send it through a file descriptor or
+    stdin, never through arguments or the environment."""
     return f'public = "{pair.public}"\nsecret = "{pair.secret}"\n'.encode("ascii")
 
 
@@ -150,28 +150,28 @@ def _repair(path: Path | str, excess: int) -> str:
 
 
 class AllowList:
-    """Public keys that are admitted: a text file with a key and perhaps a name on each line, ``#``
-    before comments.
+    """List of admitted public keys. Each line of the text file has a key, and perhaps a name.
+    Comments begin with ``#``.
 
-    The file is read again whenever it has changed. A missing file is an empty list, and an invalid
-    line admits no peer.
+    The file is read again whenever it has changed. If the file is missing, no key is admitted.
+    Invalid lines are ignored, and listed in ``wrong``.
     """
 
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
         self.wrong: list[str] = []
-        """Messages about the invalid lines that the last read has found."""
+        """Messages about invalid lines in the file."""
         self._names: dict[str, str] = {}
         self._stamp: tuple[int, int, int] | None = None
 
     def name_of(self, key: str) -> str | None:
-        """Return the name under which a key is admitted; None if it is not."""
+        """Return the name of an admitted key; None if the key is not admitted."""
         self._reload()
         return self._names.get(key)
 
     def check(self) -> None:
-        """Check the file when the run starts. Later an invalid line raises no error, and admits no
-        peer. Raises: ConfigError: There is no such file, or a line in it is not a key."""
+        """Check the file when the run starts. Later, invalid lines are only ignored. Raises:
+        ConfigError: There is no such file, or a line in it is not a key."""
         self._reload()
         if self.wrong or not self.path.is_file():
             what = self.wrong[0] if self.wrong else f"there is no file {self.path}"
@@ -195,7 +195,7 @@ class AllowList:
             self._names, self._stamp, self.wrong = {}, None, []
             return
         except OSError as error:
-            # A key that cannot be looked up is not admitted.
+            # If the file cannot be read, no key is admitted.
             self._names, self._stamp, self.wrong = (
                 {},
                 None,
@@ -215,7 +215,7 @@ def parse_list(text: str, source: str) -> tuple[dict[str, str], list[str]]:
         if words and is_key(words[0]):
             names[words[0]] = " ".join(words[1:]) or fingerprint(words[0])
         elif words and not words[0].startswith("#"):
-            # no key starts with "#": 85^4 times 84 is more than fits in 32 bits
+            # no key starts with "#": as a first digit of base 85 it would exceed 32 bits
             wrong.append(
                 f"{source}:{number}: {words[0][:12]!r}... is not a public key of {KEY_CHARS} "
                 "characters"

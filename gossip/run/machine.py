@@ -1,6 +1,6 @@
-"""Identity of the process behind a recorded pid. A pid is valid on one machine until the next boot,
-and is reused. A node records its process and its end in ``peer-N/peer.json``. This shows whether a
-run that gossip has not launched (torchrun) is still running.
+"""Identity of a process. A pid alone does not identify it, because a pid is valid on one machine
+only, and is reused. A node records its process, and later its end, in ``peer-N/peer.json``. So it
+can be checked whether a run without a launcher (torchrun) is still running.
 """
 
 from __future__ import annotations
@@ -22,27 +22,26 @@ FILE = "peer.json"
 
 
 def this_machine() -> str:
-    """Return an id of this boot and pid namespace, which differs between containers of one
-    machine."""
+    """Return an id of this boot and pid namespace. It differs between containers of one machine."""
     with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
         boot = file.read().strip()
     return f"{boot}/{os.stat('/proc/self/ns/pid').st_ino}"
 
 
 def started_at(pid: int) -> int | None:
-    """Return the start time of a process, in clock ticks since boot; with the pid it identifies the
-    process. None if there is no such process, or it is a zombie."""
+    """Return the start time of a process, in clock ticks since boot. Start time and pid identify
+    the process. Return None if there is no such process, or if it is a zombie."""
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
             text = file.read()
     except OSError:
         return None
-    fields = text[text.rindex(")") + 2 :].split()  # a command name may have spaces and brackets
+    fields = text[text.rindex(")") + 2 :].split()  # the command name may contain ") "
     return None if fields[0] in "ZX" else int(fields[19])
 
 
 class NodeLife:
-    """Writer of a node's ``peer.json``. A run that writes no files has no folder."""
+    """Writer of a node's ``peer.json``. If ``folder`` is None, nothing is written."""
 
     def __init__(self, folder: Path | None, troubles: WriteFailures) -> None:
         self._folder, self._troubles = folder, troubles
@@ -77,7 +76,8 @@ class NodeLife:
 
 @dataclass(frozen=True, slots=True)
 class NodeRecord:
-    """Content of a node's ``peer.json``. ``exit_code``: None if the node has not ended properly."""
+    """Content of a node's ``peer.json``. ``exit_code`` is None if the node has not recorded its
+    end."""
 
     pid: int
     started: int
@@ -89,12 +89,12 @@ class NodeRecord:
 
     @property
     def here(self) -> bool:
-        """Whether the node was started on this machine, since it booted."""
+        """Whether the node was started on this machine, since its last boot."""
         return self.machine == this_machine()
 
     @property
     def alive(self) -> bool:
-        """Whether the node's process runs; False if it runs on another machine."""
+        """Whether the node's process runs on this machine."""
         return self.ended is None and self.here and started_at(self.pid) == self.started
 
 

@@ -1,5 +1,5 @@
-"""Joins files with parts of a model into one, tensor by tensor. It needs memory for one chunk, for
-a model of any size."""
+"""Joins files with parts of a model into one file, tensor by tensor. The memory use does not depend
+on the size of the model."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _ALIGNMENT = 8
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """A tensor in one of the files. ``begin``: offset of its bytes in that file."""
+    """A tensor in one of the files. ``begin``: offset of the tensor's bytes in the file."""
 
     name: str
     file: BinaryIO
@@ -35,15 +35,16 @@ class _Piece:
 
     @property
     def element_bytes(self) -> float:
-        """Bytes of an element; infinite for an empty tensor."""
+        """Number of bytes of an element; infinite for an empty tensor."""
         return self.nbytes / max(1, math.prod(self.shape)) if self.nbytes else math.inf
 
 
 def join_parts(parts: Sequence[Checkpoint], out: Path) -> None:
-    """Write the model that verified checkpoints together contain to a safetensors file, atomically.
+    """Write the model whose parts are in these verified checkpoints to a safetensors file,
+    atomically.
 
     Raises:
-        ConfigError: A file has another format, or two files have a tensor of the same name.
+        ConfigError: A file is not a safetensors file, or two files have tensors of the same name.
         OSError: ``out`` cannot be written.
     """
     with ExitStack() as opened:
@@ -54,7 +55,8 @@ def join_parts(parts: Sequence[Checkpoint], out: Path) -> None:
                 if piece.name in found:
                     raise ConfigError(f"{shown(where)}: another stage has {shown(piece.name)}, too")
                 found[piece.name] = piece
-        # The largest elements first, so that each tensor is aligned to the size of its elements.
+        # Tensors with the largest elements come first, so that each tensor is aligned to the size
+        # of its elements.
         ordered = sorted(found.values(), key=lambda each: (-each.element_bytes, each.name))
         store(out, _written(ordered))
 
@@ -76,8 +78,8 @@ def _pieces_in(file: BinaryIO, where: Path) -> list[_Piece]:
 
 
 def _piece(name: str, entry: Any, file: BinaryIO, data: tuple[int, int]) -> _Piece:
-    """Return a tensor of a file. ``data``: offset and number of the tensors' bytes. Raises
-    ValueError."""
+    """Return a tensor of a file. ``data``: offset and size of the data section of the file, in
+    bytes. Raises ValueError."""
     begin, size = data
     with contextlib.suppress(KeyError, TypeError, ValueError):
         dtype, (first, end) = entry["dtype"], _counts(entry["data_offsets"])
@@ -88,7 +90,7 @@ def _piece(name: str, entry: Any, file: BinaryIO, data: tuple[int, int]) -> _Pie
 
 
 def _counts(values: Any) -> tuple[int, ...]:
-    """Return the values, which must be counts. Raises TypeError, ValueError."""
+    """Return the values, which must be whole numbers from 0. Raises TypeError, ValueError."""
     found = tuple([count for each in values if (count := whole(each)) is not None])
     if len(found) != len(values):
         raise ValueError("no count")

@@ -1,8 +1,9 @@
-"""Writes the records of a run to disks that may fill up and folders that may be deleted. Training
+"""Writes the records of a run. The disk may fill up, and the folder may be deleted, but training
 does not depend on the records.
 
-A file that cannot be written is reported once. Its newest mebibyte of lines is kept in memory, and
-written when there is space again. The content of a deleted file is lost, and counted.
+If a file cannot be written, this is reported once. The newest lines for the file, at most 1 MiB,
+stay in memory, and are written when there is space again. If a file is deleted, its lines are lost.
+The number of lost lines is recorded.
 """
 
 from __future__ import annotations
@@ -17,18 +18,18 @@ from pathlib import Path
 from .rotation import rotate
 
 KEPT_BYTES = 2**20
-"""Bytes of the newest lines that are kept for each file that cannot be written."""
+"""Maximum number of bytes of lines that wait in memory, for each file that cannot be written."""
 AGAIN_S = 1.0
 """Seconds between two attempts to write."""
 
 ROOM_HINT = "make room on the disk, or find out what changed the folder"
 
 Tell = Callable[[str, str], None]
-"""Callback with a path, and the reason why it cannot be written."""
+"""Function that gets a path, and the reason why it cannot be written."""
 
 
 def in_words(path: str, why: str) -> tuple[str, str]:
-    """Return the message to the user, and a hint."""
+    """Return a message to the user about a file that cannot be written, and a hint."""
     message = (
         f"cannot write {path} ({why}): training goes on without it; what is newest is kept in "
         "memory, and written later"
@@ -37,18 +38,18 @@ def in_words(path: str, why: str) -> tuple[str, str]:
 
 
 class WriteFailures:
-    """Files that one process could not write. ``tell`` is called with the first file of each
-    reason."""
+    """Record of the files that this process could not write. For each reason, ``tell`` is called
+    once, with the first file."""
 
     def __init__(self, tell: Tell) -> None:
         self._tell = tell
         self._reported: set[str] = set()
         self.lacking: dict[str, int] = {}
-        """Number of lines that each incomplete file has lost permanently; 0 if writing failed, but
-        no line was lost."""
+        """Number of lines that each file has lost permanently; the key is the path. It is 0 if
+        writing failed, but no line is lost yet."""
 
     def failed(self, path: Path, error: OSError) -> None:
-        """Record that a file cannot be written, and report the first of each reason."""
+        """Record that a file cannot be written. Report it if the reason is new."""
         self.lacks(path)
         why = error.strerror or type(error).__name__
         if why not in self._reported:
@@ -56,20 +57,20 @@ class WriteFailures:
             self._tell(str(path), why)
 
     def lacks(self, path: Path) -> None:
-        """Record that a file cannot be written, without a report."""
+        """Record that a file cannot be written, but do not report it."""
         self.lacking.setdefault(str(path), 0)
 
     def dropped(self, path: Path, lines: int) -> None:
-        """Count lines that are lost because the memory for lines has a bound."""
+        """Record that ``lines`` lines of a file are lost."""
         self.lacking[str(path)] = self.lacking.get(str(path), 0) + lines
 
     def recovered(self, path: Path) -> None:
-        """Record that all kept lines have been written to the file."""
+        """Record that all waiting lines were written to the file."""
         if not self.lacking.get(str(path), 1):
             del self.lacking[str(path)]
 
     def try_to(self, path: Path, act: Callable[[], object]) -> bool:
-        """Whether ``act``, which writes ``path``, has succeeded. It is called once."""
+        """Call ``act``, which writes ``path``. Return whether it has succeeded."""
         try:
             act()
         except OSError as error:
@@ -79,13 +80,13 @@ class WriteFailures:
 
 
 class Appender:
-    """Writer that appends complete lines to a file. Never raises ``OSError``: lines that cannot be
-    written wait in memory.
+    """Writer that appends complete lines to a file. It never raises ``OSError``: lines that cannot
+    be written wait in memory.
 
     Args:
-        header: Beginning of a new file.
-        gather: Whether to write lines only when ``flush`` is called, not each at once.
-        rotate_bytes: Size from which the file is rotated (``rotation``); 0 means never.
+        header: First bytes of a new file. gather: Whether to write lines only when ``flush`` is
+        called. Otherwise each line is written at once. rotate_bytes: Size at which the file is
+        rotated (``rotation``); 0 means never.
     """
 
     def __init__(
@@ -98,11 +99,11 @@ class Appender:
     ) -> None:
         self.path, self._troubles, self._header, self._gather = path, troubles, header, gather
         self._fd = -1
-        # rest of the header that is not in the file yet; not a line, and never dropped
+        # Rest of the header that is not in the file yet. It is never dropped.
         self._head = b""
         self._waiting: deque[bytes] = deque()
         self._bytes = 0
-        self._begun = 0  # written bytes of the first waiting line
+        self._begun = 0  # number of written bytes of the first waiting line
         self._written = 0  # number of complete lines in the file
         self._again_at = 0.0
         self._next_check = 0.0
@@ -119,7 +120,7 @@ class Appender:
             self._drop()
 
     def flush(self) -> None:
-        """Write the waiting lines, unless writing failed less than ``AGAIN_S`` ago."""
+        """Write the waiting lines. Do not try if writing has failed less than ``AGAIN_S`` ago."""
         if self._closed or (self._again_at and time.monotonic() < self._again_at):
             self._drop()
             return
@@ -138,7 +139,7 @@ class Appender:
             self._troubles.recovered(self.path)
 
     def close(self) -> None:
-        """Try to write for the last time. Lines that still wait are lost, and counted."""
+        """Try to write the waiting lines for the last time. Record how many of them are lost."""
         if self._closed:
             return
         self._again_at = min(self._again_at, time.monotonic())
@@ -156,8 +157,8 @@ class Appender:
             self._fd = -1
 
     def _check_file(self) -> None:
-        """Check once a second, and at the end, whether the file was deleted or rotated. Without the
-        check, all later lines would go to a deleted file."""
+        """Check once a second, and at the end, whether the file was deleted or rotated. Without
+        this check, all later lines would be written to a deleted file."""
         if self._fd < 0 or (now := time.monotonic()) < self._next_check:
             return
         self._next_check = now + AGAIN_S
@@ -189,14 +190,15 @@ class Appender:
         self._head = self._mend() if self._size else self._header
 
     def _mend(self) -> bytes:
-        """Return the line end that a crash has cut off, so that the next line starts on its own."""
+        """Return a line end if a crash has cut off the last one, so that the next line does not
+        continue a partial line. Otherwise return b""."""
         with open(self.path, "rb") as file:
             file.seek(-1, os.SEEK_END)
             return b"" if file.read(1) == b"\n" else b"\n"
 
     def _rotate(self) -> None:
-        """Rotate a file that is large enough, between two lines. If another process has already
-        rotated it, also continue in the new file."""
+        """Rotate the file if it is large enough and ends with a complete line. If another process
+        has already rotated it, only open the new file."""
         if not self._rotate_bytes or self._size < self._rotate_bytes or self._begun:
             return
         if self._is_in_place():
@@ -216,7 +218,7 @@ class Appender:
             self._drop_written(self._begun + written)
 
     def _drop_written(self, written: int) -> None:
-        """Drop ``written`` bytes of the waiting lines, which are in the file now."""
+        """Remove the first ``written`` bytes of the waiting lines, which are in the file now."""
         while self._waiting and written >= len(self._waiting[0]):
             line = self._waiting.popleft()
             written -= len(line)
@@ -225,7 +227,8 @@ class Appender:
         self._begun = written
 
     def _drop(self) -> None:
-        """Drop the oldest lines beyond the bound. The rest of a partly written line is kept."""
+        """Drop the oldest waiting lines if there are more than ``KEPT_BYTES``. The rest of a partly
+        written line is kept."""
         dropped = 0
         half = self._waiting.popleft() if self._begun and self._waiting else None
         while self._bytes > KEPT_BYTES and self._waiting:

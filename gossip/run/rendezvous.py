@@ -1,5 +1,5 @@
-"""Discovery of the peers of a run on one file system. Each peer writes its address into a folder
-that all read."""
+"""Discovery of the peers of a run on one file system. Each peer writes its address to a file in a
+folder that all peers read."""
 
 from __future__ import annotations
 
@@ -17,57 +17,59 @@ from .records import WriteFailures
 from .telemetry import write_json
 from .untrusted import open_in, parse_json, read_at_most
 
-SEARCH_S = 0.1  # while a peer is missing
-WATCH_S = 2.0  # when all are connected, because a restarted peer has another address
-AGAIN_S = 1.0  # after a failure to write the address of this peer
+SEARCH_S = 0.1  # interval of reads while a peer is missing
+WATCH_S = 2.0  # interval when all are connected: a restarted peer has a new address
+AGAIN_S = 1.0  # time before another attempt to write the address of this peer
 FILE_BYTES_MAX = 4096
 NEWCOMER, OWN = "newcomer", "own"
-"""Claimants of an incarnation: a newcomer with the id of another peer, or that peer itself,
-restarted by a scheduler."""
-# A live peer accepts a connection at once, or after a moment if its host is far away.
+"""Claimants of an incarnation: a newcomer that gets the id of a peer that has ended, or the same
+peer, restarted by a scheduler."""
+# Timeout of a connection. A live peer accepts it at once, or after a moment if its host is far
+# away.
 ANSWER_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Seed:
-    """Address of a peer, and whether the peer can be reached there."""
+    """Entry of a peer in the seed folder: its address, or the mark that it has ended."""
 
     peer: int
     control: str
     bulk: str
     incarnation: int
     ended: bool = False  # the peer has ended permanently
-    key: str = ""  # its public key, if peers have keys
-    coming: bool = False  # a launcher has claimed this incarnation of the peer, and starts it
+    key: str = ""  # public key of the peer; "" if peers have no keys
+    coming: bool = False  # a launcher has claimed this incarnation, and is starting it
 
 
 class SeedFolder:
-    """``<run>/seeds`` with one file ``<id>.addr`` for each peer: its address, or a mark that it has
-    ended permanently.
+    """Folder ``<run>/seeds``. It has a file ``<id>.addr`` for each peer, with the peer's address,
+    or a mark that the peer has ended permanently.
 
     Args:
-        ids: Number of ids; files of higher peers are ignored.
+        ids: Number of ids. Files with higher ids are ignored.
     """
 
     def __init__(self, folder: Path, local: int, ids: int) -> None:
         self.path = self._folder = folder
         self._local, self._ids = local, ids
         self._claims: set[tuple[int, int]] = set()  # returned by ``poll_seeds``
-        self._read: dict[int, tuple[int, int]] = {}  # peer -> (inode, time) of the file last read
+        self._read: dict[int, tuple[int, int]] = {}  # (inode, time) of each file when last read
         self._next_poll = 0.0
         self._untold: list[Seed] = []  # entries read since the last ``poll_seeds``
-        self._own: tuple[tuple[int, int], int] | None = None  # (inode, time), and incarnation
-        self.keys: dict[int, str] = {}  # keys of peers that can be reached
+        # (inode, time) of the local peer's file when last read, and the incarnation in it
+        self._own: tuple[tuple[int, int], int] | None = None
+        self.keys: dict[int, str] = {}  # public keys, by peer
         self.version = 0  # number of changes of ``keys``
 
     def next_incarnation(self, given: int) -> int:
-        """Return the maximum of ``given`` and the incarnation of a former node of this peer plus
-        one. Both the trainer and the launcher start new nodes."""
+        """Return the incarnation of a new node of this peer: ``given``, but at least one more than
+        the incarnation in the peer's file. Both the trainer and the launcher start new nodes."""
         former = read_seed(self._folder, self._local)
         return given if former is None else max(given, former.incarnation + 1)
 
     def announce(self, control: str, bulk: str, incarnation: int, key: str = "") -> None:
-        """Write the local peer's address, and the public key that others must admit."""
+        """Write the local peer's address, and its public key, which the other peers admit."""
         self._folder.mkdir(parents=True, exist_ok=True)
         fields: dict[str, Any] = {
             "control": control,
@@ -78,7 +80,8 @@ class SeedFolder:
         _write(self._folder, self._local, {**fields, "key": key} if key else fields)
 
     def later_life(self, incarnation: int) -> int | None:
-        """Return a later incarnation that the local peer has announced, or None."""
+        """Return the incarnation in the local peer's file if it is later than ``incarnation``, or
+        None."""
         stamp = self._stamp(self._local)
         if stamp is None:
             return None
@@ -88,18 +91,20 @@ class SeedFolder:
         return self._own[1] if self._own[1] > incarnation else None
 
     def poll_seeds(self, now: float, all_linked: bool) -> list[Seed]:
-        """Return the new entries of the folder. Read it first, if a poll is due."""
+        """Return the entries that are new since the last call. If a poll is due, read the folder
+        first."""
         if now >= self._next_poll:
             self._next_poll = now + (WATCH_S if all_linked else SEARCH_S)
-            # If descriptors are used up or the disk fails, keep the entries until the next poll.
+            # If there are no file descriptors left, or the disk fails, keep the present entries
+            # until the next poll.
             with contextlib.suppress(OSError):
                 self.read()
         untold, self._untold = self._untold, []
         return untold
 
     def read(self) -> None:
-        """Read new entries of the folder; ``poll_seeds`` returns them. If the folder is gone, the
-        entries read before are kept."""
+        """Read new entries of the folder, which ``poll_seeds`` returns. If the folder was deleted,
+        the earlier entries stay valid."""
         if self._read and not self._folder.is_dir():
             return
         others = [
@@ -114,8 +119,8 @@ class SeedFolder:
         self._untold += self._claimed()
 
     def _claimed(self) -> list[Seed]:
-        """Return the peers that are about to start: their next incarnation is claimed, and has no
-        address yet."""
+        """Return an entry for each peer that is about to start: its next incarnation is claimed,
+        but has no address yet."""
         new = claims_in(self._folder) - self._claims
         self._claims |= new
         lives = {seed.peer: seed.incarnation for seed in seeds_in(self._folder)}
@@ -145,8 +150,8 @@ class SeedFolder:
         return seed
 
     def _stamp(self, peer: int) -> tuple[int, int] | None:
-        """Return a stamp of a peer's file, which changes when the file is written. None if there is
-        no such file, or it is too long."""
+        """Return the inode and modification time of a peer's file, which change when the file is
+        written. Return None if there is no such file, or if it is too long."""
         try:
             status = (self._folder / f"{peer}.addr").stat(follow_symlinks=False)
         except OSError:
@@ -155,13 +160,13 @@ class SeedFolder:
 
 
 class Announcement:
-    """Writer of the local peer's address, which retries until it succeeds. Before that no other
-    peer can connect.
+    """Writer of the local peer's address. It retries until it succeeds, because no other peer can
+    connect before.
 
     Args:
-        write: Writes the address.
-        tell: Writes an event for each reason of a failure, and one when a later attempt succeeds.
-        troubles: Counts the failure; ``tell`` reports it.
+        write: Function that writes the address. tell: Function that writes an event: one for each
+        new reason of a failure, and one when a later attempt succeeds. troubles: Records the
+        failure, but does not report it.
     """
 
     def __init__(
@@ -177,7 +182,7 @@ class Announcement:
         self._done = False
 
     def attempt(self, now: float) -> None:
-        """Try to write the address, without an event."""
+        """Try to write the address. Write no event yet."""
         self._again_at = now + AGAIN_S
         try:
             self._write()
@@ -189,7 +194,7 @@ class Announcement:
         self._troubles.recovered(self._folder)
 
     def tick(self, now: float) -> None:
-        """Retry if it is due, and write the event. Call it often."""
+        """Retry if a retry is due. Write an event if the outcome has changed. Call this often."""
         if not self._done and now >= self._again_at:
             self.attempt(now)
         if self._why != self._reported_why:
@@ -200,9 +205,9 @@ class Announcement:
 
 
 def announce_end(folder: Path, peer: int, incarnation: int = 0) -> None:
-    """Record in ``folder``, for launchers, that a peer has ended permanently.
+    """Record in ``folder`` that a peer has ended permanently. Launchers read this.
 
-    ``incarnation``: the last one of the peer, which may have ended before its node wrote a file.
+    ``incarnation``: last incarnation of the peer. Its node may have ended before it wrote a file.
     """
     if folder.is_dir():
         former = read_seed(folder, peer)
@@ -217,7 +222,7 @@ def announce_end(folder: Path, peer: int, incarnation: int = 0) -> None:
 
 
 def write_seed(folder: Path, seed: Seed) -> None:
-    """Write the entry of a peer that runs elsewhere to ``folder``, which exists."""
+    """Write the entry of a peer that runs on another host to ``folder``, which must exist."""
     where: dict[str, Any] = (
         {"ended": True} if seed.ended else {"control": seed.control, "bulk": seed.bulk}
     )
@@ -242,7 +247,7 @@ def _names_in(folder: Path) -> list[str]:
 
 
 def read_seed(folder: Path, peer: int) -> Seed | None:
-    """Return the entry in the file of a peer; None if there is no file, or it has no address."""
+    """Return the entry in the file of a peer; None if there is no file, or the file is invalid."""
     try:
         with open_in(folder, f"{peer}.addr") as file:
             return parse_seed(peer, file.read(FILE_BYTES_MAX + 1))
@@ -251,20 +256,20 @@ def read_seed(folder: Path, peer: int) -> Seed | None:
 
 
 def seeds_in(folder: Path, but: Container[int] = ()) -> list[Seed]:
-    """Return the entries of the peers in ``folder``, except those of ``but``."""
+    """Return the entries of all peers in ``folder``, except the peers in ``but``."""
     found = [read_seed(folder, peer) for peer in peers_in(folder) if peer not in but]
     return [seed for seed in found if seed is not None]
 
 
 def claim(folder: Path, first: int, ids: int) -> tuple[int, int] | None:
-    """Claim an id for a newcomer: an unused one from ``first`` to ``ids`` - 1, otherwise that of a
-    peer that has ended.
+    """Claim an id for a newcomer: an unused id from ``first`` to ``ids`` - 1, or if there is none,
+    the id of a peer that has ended.
 
-    Returns: the id and its first incarnation; None if all ids are in use. The process
-    that creates the file of a claim owns it, so that two newcomers never get the same id.
+    Returns: The id, and the newcomer's first incarnation; None if all ids are in use. The process
+    that creates the claim's file owns the claim, so two newcomers never get the same id.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    # also peers of other hosts: their claims may be in other folders
+    # Peers of other hosts have entries here, but their claims may be in other folders.
     known = set(peers_in(folder))
     for peer in range(first, ids):
         if peer not in known and create_claim(folder, peer, 0):
@@ -277,10 +282,10 @@ def claim(folder: Path, first: int, ids: int) -> tuple[int, int] | None:
 
 
 def claim_life(folder: Path, peer: int) -> int | None:
-    """Claim the next incarnations of a peer with a given id, and return the first one, which is
-    unique.
+    """Claim the next free incarnation of a peer with a given id, and return it. No other process
+    gets the same incarnation.
 
-    None if the peer had ended, and a newcomer has its id.
+    Return None if the peer has ended and a newcomer has its id.
     """
     folder.mkdir(parents=True, exist_ok=True)
     former = read_seed(folder, peer)
@@ -299,7 +304,7 @@ def claim_life(folder: Path, peer: int) -> int | None:
 
 
 def answers(seed: Seed) -> bool:
-    """Whether something listens at a peer's address."""
+    """Whether a process listens at a peer's address."""
     host, _, port = seed.control.removeprefix("tcp://").rpartition(":")
     try:
         with socket.create_connection((host.strip("[]"), int(port)), ANSWER_S):
@@ -309,15 +314,15 @@ def answers(seed: Seed) -> bool:
 
 
 def is_answered(folder: Path, but: int) -> bool:
-    """Whether one of the peers in ``folder`` other than ``but`` replies. Also True if none has an
-    entry yet, because they may still start."""
+    """Whether a peer in ``folder`` other than ``but`` can be reached. Also True if no other peer
+    has an entry, because the other peers may not have started yet."""
     seeds = seeds_in(folder, (but,))
     return not seeds or any(answers(seed) for seed in seeds if not seed.ended)
 
 
 def create_claim(folder: Path, peer: int, incarnation: int, who: str = NEWCOMER) -> bool:
-    """Claim an incarnation of a peer, and return whether this was the first claim. Two processes
-    that have seen the same end create the same file."""
+    """Claim an incarnation of a peer. Return whether this is the first claim: of two processes that
+    want the same incarnation, only one can create the file."""
     try:
         with (folder / f"{peer}.{incarnation}.claim").open("x", encoding="ascii") as file:
             file.write(who)
@@ -327,20 +332,20 @@ def create_claim(folder: Path, peer: int, incarnation: int, who: str = NEWCOMER)
 
 
 def _claimed_by(folder: Path, peer: int, incarnation: int) -> str:
-    """Return the claimant of an incarnation of a peer. Raises: ConfigError: The claim cannot be
-    read. A guess could let two incarnations of one peer run at once."""
+    """Return who has claimed an incarnation of a peer, ``NEWCOMER`` or ``OWN``. Raises:
+    ConfigError: The claim cannot be read. With a guess, two processes could run as the same
+    peer."""
     name = f"{peer}.{incarnation}.claim"
     try:
         with open_in(folder, name) as file:
             claimant = read_at_most(file, FILE_BYTES_MAX, folder / name).decode("ascii", "replace")
     except FileNotFoundError:
-        return OWN  # started by its launcher without a claim
-    return claimant or NEWCOMER  # an empty file is just being written
+        return OWN  # a launcher starts its own peers without claims
+    return claimant or NEWCOMER  # an empty file is being written right now
 
 
 def claims_in(folder: Path) -> set[tuple[int, int]]:
-    """Return the incarnations that have been claimed in ``folder``, as pairs of peer and
-    incarnation."""
+    """Return all claims in ``folder``, as pairs of peer and incarnation."""
     names = [name.split(".") for name in _names_in(folder) if name.endswith(".claim")]
     return {
         (int(words[0]), int(words[1]))
@@ -355,8 +360,8 @@ def _write(folder: Path, peer: int, fields: dict[str, Any]) -> None:
 
 
 def parse_seed(peer: int, data: bytes) -> Seed | None:
-    """Return the entry in a peer's file; None if it has no address. An invalid file is no evidence
-    against the peer: any process that can write it can also delete it."""
+    """Return the entry in the content of a peer's file; None if it is invalid. An invalid file is
+    no evidence against the peer, because other processes may have written it."""
     try:
         fields = parse_json(data)
     except ValueError:

@@ -14,18 +14,18 @@ from .stage_parts import check_model, is_part, newest_whole, parts_in, whole_ste
 from .untrusted import shown
 
 AUTO = "auto"
-"""Value of ``resume`` for the newest checkpoint in the folder that the script saves to, which is
-known only in the script."""
+"""Value of ``resume`` that selects the newest checkpoint in the folder to which the script saves.
+Only the script knows this folder."""
 
 
 def settled_resume(resolved: Resolved, tell: Callable[[str], None]) -> Resolved:
-    """Return the config with an absolute path in ``resume`` if there is a checkpoint to resume
-    from, the same for all peers.
+    """Return the config in which ``resume`` is an absolute path, if the run resumes from a named
+    checkpoint. All peers then resume from this checkpoint.
 
     Args:
-        tell: Called with a line for each damaged checkpoint that is skipped, and for later
-            checkpoints that remain in the folder.
-    Raises: ConfigError: There is no such checkpoint, or it is damaged.
+        tell: Function that gets a line about each damaged checkpoint that is skipped, and a line
+            about later checkpoints that remain in the folder.
+    Raises: ConfigError: There is no such checkpoint, or it is damaged, or it does not fit the run.
     """
     given = resolved.config.resume
     if given in ("", AUTO):
@@ -60,8 +60,9 @@ def settled_resume(resolved: Resolved, tell: Callable[[str], None]) -> Resolved:
 
 
 def newest_saved(run_dir: Path) -> tuple[int, Path] | None:
-    """Return the newest step that a run has saved, in a pipeline that of all stages, and its
-    folder. None if there is none or it is unreadable; ``--resume`` then reports the reason."""
+    """Return the newest step that a run has saved, and the folder of checkpoints. In a pipeline,
+    this is the newest step that all stages have saved. Return None if there is no readable
+    checkpoint; ``--resume`` then reports the reason."""
     try:
         folder = folder_of(run_dir)
         if folder is None:
@@ -73,8 +74,8 @@ def newest_saved(run_dir: Path) -> tuple[int, Path] | None:
 
 
 def _check_kind(folder: Path, has_plan: bool) -> None:
-    """Check that a pipeline resumes from checkpoints of stages, and a run without a plan from those
-    of whole models. Raises ConfigError."""
+    """Check that a pipeline resumes from checkpoints of stages, and that a run without a plan
+    resumes from checkpoints of whole models. Raises ConfigError."""
     of_stages, of_models = bool(stage_folders(folder)), bool(listed(folder))
     if of_models and not of_stages and _is_of_stage(folder):
         whole = shown(folder.parent)
@@ -98,7 +99,8 @@ def _check_kind(folder: Path, has_plan: bool) -> None:
 
 
 def _is_of_stage(folder: Path) -> bool:
-    """Whether the checkpoints in a folder are parts of a pipeline, by the newest readable one."""
+    """Whether the checkpoints in a folder are of a stage of a pipeline. The newest readable
+    checkpoint decides."""
     for _, path in reversed(listed(folder)):
         with suppress(ConfigError):
             return is_part(open_at(path))

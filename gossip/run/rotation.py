@@ -1,9 +1,9 @@
-"""Rotates files of lines that grow for weeks: cuts them into segments, and compresses all but the
-newest segment.
+"""Rotates files of lines, because they may grow for weeks. A file is cut into segments, and all
+segments but the newest are compressed.
 
-``commits.jsonl`` becomes ``commits.jsonl.000001`` when it has ``ROTATE_BYTES``, and a new
-``commits.jsonl`` begins. When that becomes ``.000002``, a thread of low priority compresses the
-first to ``commits.jsonl.000001.gz``. No line is ever dropped.
+When ``commits.jsonl`` has ``ROTATE_BYTES``, it is renamed to ``commits.jsonl.000001``, and a new
+``commits.jsonl`` begins. When the new file is renamed to ``commits.jsonl.000002``, a thread of low
+priority compresses the first segment to ``commits.jsonl.000001.gz``. No line is ever dropped.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ _NUMBER = re.compile(r"\.(\d{6})(\.gz)?")
 
 
 def segments(path: Path) -> list[Path]:
-    """Return the segments of a file, oldest first, each once."""
+    """Return the segments of a file, oldest first. A segment that exists twice, plain and
+    compressed, is returned once."""
     found: dict[int, Path] = {}
     try:
         names = sorted(os.listdir(path.parent))
@@ -29,13 +30,14 @@ def segments(path: Path) -> list[Path]:
         return []
     for name in names:
         if name.startswith(path.name) and (end := _NUMBER.fullmatch(name[len(path.name) :])):
-            found.setdefault(int(end[1]), path.with_name(name))  # uncompressed, if both exist
+            found.setdefault(int(end[1]), path.with_name(name))  # the plain file, if both exist
     return [found[number] for number in sorted(found)]
 
 
 def rotate(path: Path) -> threading.Thread | None:
-    """Rename a file to its next segment. Returns the thread that compresses the previous segment;
-    None if there is none. Raises: OSError: The file cannot be renamed, or does not exist."""
+    """Rename a file to its next segment. Return the thread that compresses the previous segment;
+    None if there is nothing to compress. Raises: OSError: The file cannot be renamed, or does not
+    exist."""
     before = segments(path)
     last = int(before[-1].name[len(path.name) + 1 :][:6]) if before else 0
     path.rename(path.with_name(f"{path.name}.{last + 1:06d}"))

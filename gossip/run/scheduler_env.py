@@ -1,9 +1,9 @@
-"""Support for schedulers that start one process per peer. Finds this process's run and peer, and
-the other tasks of the run.
+"""Support for schedulers that start one process for each peer. Determines the run and the peer of
+this process, and finds the other tasks of the run.
 
 The tasks of a run share a folder: ``runs/NAME`` below their working directory, or ``run_dir``. The
-first task creates it with the settings, atomically; the others read the settings there. Otherwise
-no task is special.
+first task creates the folder atomically, with the settings. The other tasks read the settings
+there. In all other respects the tasks are equal.
 """
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ from .telemetry import environment, write_json
 
 RUNS = "runs"
 SEEN_S = 10.0  # some shared file systems show a new file to other hosts only after a while
-# Settings that are drawn, derived or specific to a host. ``resume`` becomes an absolute path.
+# Settings that may differ between tasks: they are random, derived, or specific to a host.
+# ``resume`` becomes an absolute path.
 OWN = {"run", "name", "run_dir", "f", "host", "resume"}
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """Task of a scheduler, from the environment of its process.
+    """Task of a scheduler, read from the environment of the task's process.
 
     Attributes:
-        run: Name of the run, the same for all its tasks and different from other runs.
-        one_host: All tasks of the run are on this machine.
-        towards: Address or name of a machine of the job. This machine's source address for traffic
-            to it is the one at which other tasks reach this machine.
-        comes_back: The scheduler may restart this task while the others run, as another incarnation
-            of the same peer.
-        another: Instructions to start a run under another name.
+        run: Name of the run. It is the same for all tasks of the run, and differs from other runs.
+        one_host: Whether all tasks of the run are on this machine. towards: Address or name of a
+        machine of the job. Other tasks reach this machine at the source address of its traffic to
+        that machine. comes_back: Whether the scheduler may restart this task while the others run.
+        It is then another incarnation of the same peer. another: Advice on how to start a run with
+        another name, for error messages.
     """
 
     scheduler: str
@@ -62,7 +62,8 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class TaskRendezvous:
-    """Settings, folder and incarnation of a task's peer."""
+    """What a task's peer needs to start: the run's settings and folder, and the peer's
+    incarnation."""
 
     config: RunConfig
     folder: Path
@@ -75,8 +76,8 @@ class TaskRendezvous:
 
 
 def torchrun_task(given: Mapping[str, str]) -> Task | None:
-    """Return the task in the variables of torchrun, or of another launcher of scripts for
-    torch.distributed (``env://``). None if they are not set."""
+    """Return the task that the variables of torchrun describe; None if they are not set. Other
+    launchers of scripts for torch.distributed (``env://``) set the same variables."""
     if not all(given.get(name) for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")):
         return None
     rank, size = number(given, "RANK"), number(given, "WORLD_SIZE")
@@ -88,7 +89,7 @@ def torchrun_task(given: Mapping[str, str]) -> Task | None:
     if name == "none":  # the default of torchrun
         name = f"{given['MASTER_ADDR']}-{given['MASTER_PORT']}"
     restarts = given.get("TORCHELASTIC_RESTART_COUNT", "0")
-    # After a restart of all tasks it is another run.
+    # When torchrun restarts all tasks, a new run begins.
     again = f"-{restarts}" if restarts != "0" else ""
     return Task(
         "torchrun",
@@ -102,8 +103,8 @@ def torchrun_task(given: Mapping[str, str]) -> Task | None:
 
 
 def slurm_task(given: Mapping[str, str]) -> Task | None:
-    """Return the task in the variables of srun; None if srun has not started several. An
-    interactive step has one task, and is a shell."""
+    """Return the task that the variables of srun describe. Return None if srun has not started
+    several tasks: a step with a single task may be an interactive shell."""
     if not all(
         given.get(name)
         for name in ("SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS")
@@ -113,7 +114,7 @@ def slurm_task(given: Mapping[str, str]) -> Task | None:
     if tasks < 2:
         return None
     restarts = given.get("SLURM_RESTART_COUNT", "0")
-    # After a restart of the whole job it is another run.
+    # When Slurm restarts the whole job, a new run begins.
     again = f"-r{restarts}" if restarts != "0" else ""
     return Task(
         "srun",
@@ -121,8 +122,8 @@ def slurm_task(given: Mapping[str, str]) -> Task | None:
         number(given, "SLURM_PROCID"),
         tasks,
         one_host=given.get("SLURM_STEP_NUM_NODES") == "1",
-        # Not SLURM_LAUNCH_NODE_IPADDR: that is the host that submitted the job, perhaps on another
-        # network.
+        # SLURM_LAUNCH_NODE_IPADDR is not used: it is the address of the host that submitted the
+        # job, which may be in another network.
         towards=given.get("SLURM_SRUN_COMM_HOST", ""),
     )
 
@@ -143,10 +144,10 @@ def meet(
     """Find or create the run of a task, and claim its peer.
 
     Args:
-        argv: The typed command line.
-        code: Folder in git; the creator of the run records its version.
-    Raises: ConfigError: The settings are wrong or differ from those of the run, the run is over, or
-        its folder has other contents.
+        argv: Command line, as typed. code: Folder of the script. The task that creates the run
+        records the git version of this folder.
+    Raises: ConfigError: The settings are invalid or differ from those of the run, the run is over,
+        or there is a folder of this name without a run.
     """
     asked = resolved.config
     if resolved.sources.get("peers", "default") != "default" and asked.peers != task.peers:
@@ -191,7 +192,7 @@ def meet(
 
 
 def own_address(task: Task, config: RunConfig) -> str:
-    """Return the address that the task's peer listens on; "" means the one in the settings.
+    """Return the address that the task's peer listens on; "" for the address in the settings.
 
     Raises: ConfigError: The address cannot be found, or the tasks are on several machines and have
         no keys.
@@ -220,10 +221,11 @@ def own_address(task: Task, config: RunConfig) -> str:
 
 
 def settled(resolved: Resolved, folder: Path) -> Resolved:
-    """Return the settings with all drawn values, checked as far as possible before the start."""
+    """Return the settings of a new run: checked, and with its random id, its name and its
+    folder."""
     config = resolved.config
     fitting.check(config)
-    _ = config.plan  # raises for faults that this run does not support
+    _ = config.plan  # raises if a fault does not fit this run
     resolved = fitting.check_rule(resolved)
     return resolved.with_values(
         "drawn", run=secrets.token_hex(8), name=config.name or folder.name[:80], run_dir=str(folder)
@@ -231,11 +233,11 @@ def settled(resolved: Resolved, folder: Path) -> Resolved:
 
 
 def make(folder: Path, resolved: Resolved, argv: Sequence[str], code: Path | None) -> None:
-    """Create the folder atomically, with all files that the other tasks need. Do nothing if another
-    task has created it."""
+    """Create the run's folder atomically, with all files that the other tasks need. Do nothing if
+    another task has already created it."""
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        # Only its owner may read it, because its name is that of the run.
+        # Only the owner may read the folder, because it will contain the run's key.
         scratch = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     except OSError as error:
         raise ConfigError(f"cannot make the run folder {folder}: {error.strerror}") from error
@@ -249,13 +251,13 @@ def make(folder: Path, resolved: Resolved, argv: Sequence[str], code: Path | Non
         if not folder.is_dir():
             raise
     finally:
-        shutil.rmtree(scratch, ignore_errors=True)  # another task was faster
+        shutil.rmtree(scratch, ignore_errors=True)  # it still exists if another task was faster
 
 
 def write_settings(
     folder: Path, resolved: Resolved, argv: Sequence[str], code: Path | None
 ) -> None:
-    """Write the settings that a run starts with: ``config.json`` is for its peers, the other files
+    """Write the settings with which a run starts. Peers read ``config.json``; the other files are
     for users."""
     resolved.config.dump(folder / "config.json")
     (folder / "config.toml").write_text(resolved.to_toml(), "utf-8")
@@ -263,7 +265,8 @@ def write_settings(
 
 
 def _agreed(folder: Path, resolved: Resolved, task: Task) -> RunConfig:
-    """Return the run's settings. Raises: ConfigError: The settings of this task differ."""
+    """Return the run's settings. Raises: ConfigError: The settings of this task differ from
+    them."""
     until = time.monotonic() + SEEN_S
     while not (folder / "config.json").is_file():
         if time.monotonic() > until:

@@ -1,8 +1,9 @@
-"""Writes the stacks of all threads of a process on request, to debug a run without progress.
+"""Writes the stacks of all threads of a process on request, to debug a run that hangs.
 
-``GOSSIP_STACKS`` names a folder. If it is set, the launcher, trainers and nodes each open a file
-there. At every ``STACKS_SIGNAL`` they write the Python stacks of all threads to it. This works
-without the interpreter lock, so a thread that waits for a lock or in a library is also shown.
+The variable ``GOSSIP_STACKS`` names a folder. If it is set, the launcher and every trainer and node
+open a file in this folder. A process that receives ``STACKS_SIGNAL`` writes the Python stacks of
+all its threads to its file. This works without the interpreter lock, so it also shows threads that
+wait for a lock or in a library.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ STACKS_SIGNAL = signal.SIGUSR2
 
 
 def dump_stacks_on_signal(role: Literal["launcher", "trainer", "node"]) -> None:
-    """Make this process write its stacks whenever it receives ``STACKS_SIGNAL``. Do nothing without
-    ``GOSSIP_STACKS``. Raises: ConfigError: The process cannot write to that folder."""
+    """Make this process write its stacks whenever it receives ``STACKS_SIGNAL``. Do nothing if
+    ``GOSSIP_STACKS`` is not set. Raises: ConfigError: The process cannot write to the folder."""
     named = os.environ.get(STACKS_VARIABLE)
     if not named:
         return

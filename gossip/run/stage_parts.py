@@ -1,5 +1,6 @@
-"""Checkpoints of a pipeline's stages, of which those of one step and one cut make up the whole
-model. A run that resumes from them may have another cut."""
+"""Checkpoints of a pipeline's stages. The checkpoints of all stages at one step, from a run with
+one cut (assignment of layers to stages), together contain the whole model. A run that resumes from
+them may have another cut."""
 
 from __future__ import annotations
 
@@ -25,8 +26,8 @@ from .untrusted import shown, whole
 Cut: TypeAlias = tuple[tuple[int, int], ...]
 """First and last layer of each stage."""
 OTHERS = "|others"
-"""Suffix that a launcher adds to a folder and a step in ``resume`` after it has found checkpoints
-of other peers. A peer without a checkpoint of its layers there receives the state from its
+"""Suffix that a launcher adds to ``resume`` if other peers have checkpoints of this step. If a peer
+finds no checkpoint of its layers in the folder, it then receives its state from another peer of its
 stage."""
 
 
@@ -39,9 +40,8 @@ class SavedStage:
     """Checkpoint of one stage at one step.
 
     Attributes:
-        cut: Cut of the run that saved it.
-        model: As in ``PipelineConfig``.
-        folder: Folder with a checkpoint of each step.
+        cut: Cut of the run that saved the checkpoint. model: Digest of the model's layers, as in
+        ``PipelineConfig``. folder: Folder with the checkpoints of this stage.
     """
 
     step: int
@@ -77,14 +77,15 @@ class SavedStage:
         return cls(step, stage, cut, str(fields.get("model")), str(fields.get("folder")))
 
     def open(self) -> Checkpoint:
-        """Open and verify it. Raises: DamagedCheckpoint: The file differs from what was written."""
+        """Open and verify the checkpoint. Raises: DamagedCheckpoint: A file differs from what was
+        written."""
         found, _ = newest_good(Path(self.folder), self.step)
         assert found is not None, "the checkpoint of a given step is found, or is an error"
         return found
 
 
 def about(cut: Cut, model: str) -> dict[str, Any]:
-    """Return the fields about the pipeline in the manifest of a part."""
+    """Return the fields about the pipeline for the manifest of a stage's checkpoint."""
     return {"stages": [list(layers) for layers in cut], "model": model}
 
 
@@ -94,7 +95,7 @@ def is_part(checkpoint: Checkpoint) -> bool:
 
 
 def where_and_step(resume: str) -> tuple[str, int | None]:
-    """Return the parts of ``RUN|FOLDER[@STEP]``."""
+    """Split ``RUN|FOLDER[@STEP]`` into the name, and the step or None."""
     name, at, number = resume.rpartition("@")
     if at and name and number.isascii() and number.isdecimal() and len(number) <= 18:
         return name, int(number)
@@ -102,9 +103,10 @@ def where_and_step(resume: str) -> tuple[str, int | None]:
 
 
 def parts_in(folder: Path) -> list[SavedStage]:
-    """Return all parts in the folder that a run saves to, if their files exist with their sizes.
+    """Return all checkpoints of stages in the folder to which a run saves. Checkpoints with missing
+    files, or files of a wrong size, are skipped.
 
-    Raises: ConfigError: A folder cannot be listed, or a part has no record of its layers.
+    Raises: ConfigError: A folder cannot be listed, or a checkpoint does not name its layers.
     """
     found = []
     for stage, place in stage_folders(folder).items():
@@ -112,7 +114,7 @@ def parts_in(folder: Path) -> list[SavedStage]:
             try:
                 manifest = open_at(path).manifest
             except ConfigError:
-                continue  # damaged, of another version of gossip, or old and removed
+                continue  # damaged, from another version of gossip, or just removed
             cut = _cut(manifest)
             if cut is None or stage >= len(cut):
                 raise ConfigError(
@@ -124,8 +126,8 @@ def parts_in(folder: Path) -> list[SavedStage]:
 
 
 def whole_steps(parts: Iterable[SavedStage]) -> dict[int, list[SavedStage]]:
-    """Return the steps that all stages of one cut have, in ascending order, each with its parts in
-    the order of the stages."""
+    """Return the steps for which all stages of one cut have a checkpoint, in ascending order. The
+    value has these checkpoints, in the order of the stages."""
     groups: dict[tuple[int, str, Cut], dict[int, SavedStage]] = {}
     for part in parts:
         groups.setdefault((part.step, part.model, part.cut), {}).setdefault(part.stage, part)
@@ -137,12 +139,12 @@ def whole_steps(parts: Iterable[SavedStage]) -> dict[int, list[SavedStage]]:
 
 
 def newest_whole(folder: Path, step: int | None = None) -> list[SavedStage]:
-    """Return the parts of the newest step that is complete and undamaged in every stage, or of
-    ``step``; [] if there is none.
+    """Return the checkpoints of all stages at ``step``. If ``step`` is None, use the newest step
+    with an undamaged checkpoint of every stage. Return [] if there is no checkpoint.
 
-    Raises: ConfigError: ``step`` is incomplete or damaged, the parts of other stages are elsewhere,
-        a folder cannot be listed, each step has a damaged part, or all parts come from another
-        version of gossip.
+    Raises: ConfigError: ``step`` is incomplete or damaged, some stages have no folder here, a
+        folder cannot be listed, every step has a damaged checkpoint, or all checkpoints come from
+        another version of gossip.
     """
     parts = parts_in(folder)
     steps = whole_steps(parts)
@@ -171,7 +173,7 @@ def newest_whole(folder: Path, step: int | None = None) -> list[SavedStage]:
 
 
 def _check_version(folder: Path) -> None:
-    """Raise ConfigError if a part comes from another version of gossip."""
+    """Raise ConfigError if a stage's checkpoint comes from another version of gossip."""
     for place in stage_folders(folder).values():
         for _, path in listed(place):
             try:
@@ -182,8 +184,8 @@ def _check_version(folder: Path) -> None:
 
 
 def _check_all_here(folder: Path, cut: Cut) -> None:
-    """Raise ConfigError if a stage has no folder in ``folder``. Every stage creates its subfolder
-    there at the start if the file system is shared."""
+    """Raise ConfigError if a stage has no folder in ``folder``. If the file system is shared, every
+    stage has created its folder there at the start."""
     here = stage_folders(folder)
     if missing := [str(stage) for stage in range(len(cut)) if stage not in here]:
         raise ConfigError(
@@ -194,8 +196,8 @@ def _check_all_here(folder: Path, cut: Cut) -> None:
 
 
 def of_layers(folder: Path, step: int, layers: tuple[int, int], model: str) -> list[SavedStage]:
-    """Return the parts of ``step`` that have these layers, in their order. Parts of other layers
-    need not be in this folder.
+    """Return the checkpoints at ``step`` that have these layers, in the order of the stages. Other
+    stages need not have a checkpoint in this folder.
 
     Raises: LackingLayers: Not all of these layers are in the folder. ConfigError: The checkpoints
         belong to another model.
@@ -214,8 +216,8 @@ def of_layers(folder: Path, step: int, layers: tuple[int, int], model: str) -> l
 
 
 def covering(parts: Sequence[SavedStage], layers: tuple[int, int]) -> list[SavedStage]:
-    """Return the parts, of one step and cut, that have these layers, in order; [] if some are
-    missing."""
+    """Return those of ``parts`` that have these layers, in the order of the stages; [] if some of
+    the layers are missing. All parts must be of one step and cut."""
     wanted = sorted([part for part in parts if part.has_of(layers)], key=lambda part: part.stage)
     have = {at for part in wanted for at in range(part.layers[0], part.layers[1] + 1)}
     return wanted if have >= {*range(layers[0], layers[1] + 1)} else []
@@ -228,7 +230,7 @@ def layers_in_words(parts: Iterable[SavedStage]) -> str:
 
 
 def check_model(parts: Sequence[SavedStage], model: str, folder: str) -> None:
-    """Check that the parts belong to the model of the plan. Raises ConfigError."""
+    """Check that the checkpoints belong to the model of the plan. Raises ConfigError."""
     for part in parts[:1]:
         if part.model != model:
             raise ConfigError(
@@ -238,7 +240,7 @@ def check_model(parts: Sequence[SavedStage], model: str, folder: str) -> None:
 
 
 def _cut(fields: Mapping[str, Any]) -> Cut | None:
-    """Return the cut in a manifest. None if there is none."""
+    """Return the cut in a manifest; None if there is no valid cut."""
     stages = fields.get("stages")
     if not isinstance(stages, list) or not stages:
         return None

@@ -1,9 +1,9 @@
-"""Records of a run: JSON lines for users and scripts, the environment of the run, and its logbook.
+"""Records of a run: files of JSON lines, a description of the run's environment, and a logbook.
 
 A file of JSON lines begins with its schema, ``{"schema": "gossip.events/2"}``. Only
-``metrics.jsonl`` has none: its lines are all rows of a table. Every line is flushed when it is
-written, so that a killed process leaves only complete lines. A reader drops an incomplete last
-line.
+``metrics.jsonl`` has no schema line: all its lines are rows of a table. Every line is flushed when
+it is written, so that a killed process leaves only complete lines. If a crash has cut off the last
+line, readers drop it.
 """
 
 from __future__ import annotations
@@ -50,17 +50,18 @@ PACKAGES = (
 
 
 def print_write_failure(path: str, why: str) -> None:
-    """Report on stderr a file that cannot be written, if no other part would report it."""
+    """Report on stderr that a file cannot be written."""
     message, hint = in_words(path, why)
     print(f"! {message}\n  {hint}", file=sys.stderr, flush=True)
 
 
 class JsonLines:
-    """Writer that appends JSON objects to a file, one for each line. A new file begins with its
-    schema, except ``metrics``, which is read as a table.
+    """Writer that appends JSON objects to a file, one per line. A new file begins with its schema,
+    unless it is a file of metrics, which is read as a table.
 
     Args:
-        troubles: Receives failures to write the file; None if they are printed to stderr.
+        troubles: Record of failures to write the file. If it is None, failures are printed to
+            stderr.
     """
 
     def __init__(
@@ -71,7 +72,7 @@ class JsonLines:
         self._file = Appender(self.path, troubles, header(schema), rotate_bytes=ROTATE_BYTES)
 
     def write(self, row: Mapping[str, Any]) -> None:
-        """Write one line, flushed. Numbers that JSON cannot express become ``null``."""
+        """Write one line, and flush it. NaN and infinities become ``null``."""
         self._file.append(json_line(row))
 
     def close(self) -> None:
@@ -79,19 +80,19 @@ class JsonLines:
 
 
 def header(schema: str) -> bytes:
-    """Return the beginning of a new file of lines. Files of metrics have only rows, so that pandas
-    and similar tools read them as a table."""
+    """Return the first bytes of a new file of lines. A file of metrics has only rows, so that
+    pandas and similar tools can read it as a table."""
     return b"" if schema == "metrics" else json_line({"schema": SCHEMAS[schema]})
 
 
 def json_line(row: Mapping[str, Any]) -> bytes:
-    """Return one line of ``to_json``."""
+    """Return ``to_json(row)`` as a line of bytes."""
     return (to_json(row) + "\n").encode()
 
 
 def to_json(value: Any, indent: int | None = None) -> str:
-    """Return strict JSON, one line without ``indent``: NaN and infinities become null, bytes
-    hex."""
+    """Return strict JSON. Without ``indent`` it is one line. NaN and infinities become null, and
+    bytes become hex digits."""
     separators = (",", ":") if indent is None else None
     how: Any = {"separators": separators, "indent": indent, "allow_nan": False}
     try:
@@ -121,11 +122,11 @@ def _without_nan(value: Any) -> Any:
 
 
 def read_lines(path: Path | str) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a file of JSON lines and of its segments, without the schema; none if there
-    is no file.
+    """Yield the rows of a file of JSON lines and of its segments, without the schema. If there is
+    no file, yield nothing.
 
-    A crash may cut off the last line before a restart. Lines that are not complete JSON are
-    skipped, as are rows that do not belong in the file (``rows``).
+    Lines that are not complete JSON are skipped: a crash may have cut off the last line before a
+    restart. Rows that do not belong in the file are skipped, too (``check_row``).
     """
     for name, file in _opened(Path(path)):
         with file, unpacked(file, name) as lines:
@@ -139,8 +140,9 @@ def read_lines(path: Path | str) -> Iterator[dict[str, Any]]:
 
 
 def _opened(path: Path) -> Iterator[tuple[str, BinaryIO]]:
-    """Open a file and its segments, each once, segments first. The file is opened first, so that
-    no line is missed or repeated if another process rotates the file afterwards."""
+    """Yield the open segments of a file, and then the open file. The file is opened before its
+    segments are listed, so that no line is missed or repeated if another process rotates the file
+    at the same time."""
     try:
         last = open_file(path)
     except FileNotFoundError:
@@ -177,8 +179,8 @@ def write_json(path: Path | str, value: Mapping[str, Any]) -> None:
 
 
 def write_error(path: Path, error: BaseException, **fields: Any) -> None:
-    """Write the error that ended this process, for the launcher and the report; print it to stderr
-    if it cannot be written."""
+    """Write the error that ended this process to a file, for the launcher and the report. If it
+    cannot be written, print it to stderr."""
     kind = type(error).__name__
     about = {"wall": time.time(), "type": kind, "message": str(error)}
     try:
@@ -190,8 +192,8 @@ def write_error(path: Path, error: BaseException, **fields: Any) -> None:
 
 
 def read_json(path: Path | str) -> dict[str, Any] | None:
-    """Return the JSON object in a file; None if there is no file. Raises: ConfigError: It is a
-    link, or not a plain file."""
+    """Return the JSON object in a file; None if there is no such file. Raises: ConfigError: The
+    file is a link, is not a plain file, or has no JSON object."""
     path = Path(path)
     return read_object(path.parent, path.name)
 
@@ -200,10 +202,10 @@ def environment(command: Sequence[str], code: Path | str | None = None) -> dict[
     """Return the facts on which the result of the run may depend, for ``environment.json``.
 
     Args:
-        command: The command that was typed.
-        code: A folder; its git version is recorded, if it has one.
+        command: Command, as typed. code: Folder of the script. Its git version is recorded, if it
+        is in a repository.
     """
-    import psutil  # a local import, because it would add 50 ms to ``gossip --help``
+    import psutil  # imported here, because it would add 50 ms to ``gossip --help``
 
     return {
         "schema": "gossip.environment/1",
@@ -235,7 +237,8 @@ def _packages() -> dict[str, str | None]:
 
 
 def code_version(folder: Path) -> dict[str, Any] | None:
-    """Return the commit and the number of changed files; None without git or a repository."""
+    """Return the git commit of a folder, and the number of changed files. Return None if git is not
+    installed, or the folder is not in a repository."""
 
     def git(*words: str) -> str | None:
         try:

@@ -1,5 +1,6 @@
-"""Lines that a run prints before its first round: how many broken or Byzantine peers it tolerates
-and why, how many peers would tolerate one, and whether the requested reference judges updates.
+"""Lines that a run prints before its first round. They say how many broken or Byzantine peers the
+run tolerates and why, with how many peers it would tolerate one, and whether the requested
+reference samples are used.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ def describe(config: RunConfig, source: str = "") -> str:
     """Return one line about the peers that the run tolerates.
 
     Args:
-        config: Resolved: ``f`` and ``peers_for_one`` are set.
+        config: Resolved config, in which ``f`` and ``peers_for_one`` are set.
         source: Source of ``f``, as in ``Resolved.sources``; "" if unknown.
     """
     f, rule = config.f or 0, config.aggregator
@@ -51,13 +52,14 @@ def describe(config: RunConfig, source: str = "") -> str:
 
 
 def judges(config: RunConfig, sources: Mapping[str, str]) -> str:
-    """Return one line about whether and how the requested reference judges updates; "" if none
-    was requested. ``sources``: as in ``Resolved``."""
+    """Return one line about whether and how the requested reference samples are used; "" if none
+    were requested. ``sources``: as in ``Resolved``."""
     if sources["aggregator"] == WITH_REFERENCE:
         samples = f"{config.reference_samples} sample{'s' if config.reference_samples != 1 else ''}"
         return f"{config.aggregator}: updates are judged by {samples} ({WITH_REFERENCE})"
     source = sources["reference_samples"]
-    # The config file of a run has every option, including defaults.
+    # A value from a file is no request: the config file of a run has every option, including
+    # defaults.
     if source != "flag" and not source.startswith("GOSSIP_"):
         return ""
     from gossip.aggregators import load
@@ -71,7 +73,7 @@ def judges(config: RunConfig, sources: Mapping[str, str]) -> str:
 
 
 def warns(config: RunConfig, chosen: bool) -> bool:
-    """Whether the run tolerates fewer Byzantine peers than intended.
+    """Whether the run probably tolerates fewer Byzantine peers than the user intends.
 
     Args:
         chosen: Whether the user has named the rule.

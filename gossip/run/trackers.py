@@ -1,7 +1,7 @@
 """Trackers, their packages, and the process that forwards a run to a tracker.
 
 The process is ``python -m gossip.launch.track NAME FOLDER``. It reads the run's folder, so the run
-never waits for it. After its stdin is closed it forwards the remaining rows, and ends.
+never waits for the tracker. When its stdin is closed, it forwards the remaining rows and ends.
 """
 
 from __future__ import annotations
@@ -18,22 +18,24 @@ from gossip.interpreter import python_command
 from .untrusted import shown
 
 VARIABLE = "GOSSIP_TRACK"
-"""Variable with trackers, separated by commas, for runs that another program starts."""
+"""Environment variable with the names of trackers, separated by commas, for runs that another
+program starts."""
 TRACKERS: dict[str, tuple[str, ...]] = {
     "tensorboard": ("tensorboard",),
     "mlflow": ("mlflow", "sqlalchemy", "alembic"),
     "wandb": ("wandb",),
     "prometheus": (),
 }
-"""Name of the tracker and of its extra -> packages that it imports."""
+"""Packages that each tracker imports. The key is the name of the tracker, and of the extra that
+installs these packages."""
 
 
 OTHERS = "others"
 
 
 def check_trackers(names: Iterable[str]) -> None:
-    """Check that trackers are installed, without importing them. Raises: ConfigError: There is no
-    such tracker, or it is not installed."""
+    """Check that trackers are installed, without importing them. Raises: ConfigError: A name is
+    unknown, or a tracker is not installed."""
     for name in names:
         if name not in TRACKERS:
             raise UnknownName("tracker", shown(name), TRACKERS)
@@ -54,17 +56,18 @@ def trackers_asked_for(environment: Mapping[str, str]) -> list[str]:
 
 
 def tracker_log(name: str, folder: Path) -> Path:
-    """Return the log of a tracker's process. The last line of its output reports the outcome."""
+    """Return the path of the log of a tracker's process. The last line of the log reports the
+    outcome."""
     return folder / f"tracker-{name}.log"
 
 
 def start_tracker(name: str, folder: Path, others: bool = False) -> subprocess.Popen[bytes]:
-    """Start the process in its own session, so that Ctrl-C does not reach it.
+    """Start the process of a tracker in its own session, so that Ctrl-C does not reach it.
 
     Args:
-        others: Whether other processes of the run may still write shortly after this one has ended,
-            so that their rows are also forwarded.
-    Raises: OSError: It cannot be started, or its log cannot be written.
+        others: Whether other processes of the run may still write rows shortly after this process
+            has ended. If so, the tracker waits for these rows.
+    Raises: OSError: The process cannot be started, or its log cannot be written.
     """
     words = [name, str(folder), *([OTHERS] if others else [])]
     command = python_command("-m", "gossip.launch.track", *words)

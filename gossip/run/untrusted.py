@@ -1,9 +1,9 @@
-"""Safely reads input that other users may control: files in a run's folder, and text for a
-terminal.
+"""Reads files and text that other users may control, such as files in a run's folder, and makes
+text safe for a terminal.
 
 A process with write access can replace a file by a link, an endless pipe, a device or a gigabyte of
-brackets. These functions follow no link inside a folder, never wait for a writer, and read at most
-the requested bytes.
+brackets. These functions do not follow links inside a folder, never wait for a writer, and read at
+most the requested number of bytes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from gossip.errors import ConfigError
 from gossip.observe import REAL_MAX, WHOLE_MAX, Event, check_row, read_event
 
 RECORD_BYTES_MAX = 2 * 2**20
-"""Maximum bytes of a file that is one JSON object. A summary of 64 peers has 100 kB."""
+"""Maximum size in bytes of a file with one JSON object. A summary of 64 peers has 100 kB."""
 TEXT_MAX = 200
 _COLOURS = re.compile("\x1b\\[[0-9;:]*m")
 _FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
@@ -34,16 +34,15 @@ _KINDS = {
 
 
 def open_in(folder: Path, name: str, owners: set[int] | None = None) -> BinaryIO:
-    """Open ``folder / name`` for reading. ``name`` has one or several parts, none of which may be a
+    """Open ``folder / name`` for reading. ``name`` may have several parts. None of them may be a
     link.
 
     Args:
-        owners: Set to which the user ids of the owners of the folder, its subfolders and the file
-            are added.
+        owners: Set to which the user ids of the owners of the folder, of the subfolders in ``name``
+            and of the file are added.
     Raises:
-        FileNotFoundError: There is none.
-        ConfigError: It is a link or not a plain file, or cannot be read; the message has the
-            reason.
+        FileNotFoundError: There is no such file. ConfigError: The file is a link or not a plain
+        file, or cannot be read. The message has the reason.
     """
     *folders, last = name.split("/")
     at = -1
@@ -68,7 +67,8 @@ def open_in(folder: Path, name: str, owners: set[int] | None = None) -> BinaryIO
 
 
 def open_file(path: Path | str) -> BinaryIO:
-    """Open a file as ``open_in`` does. Only the last part of its path may not be a link."""
+    """Open a file as ``open_in`` does. The file itself may not be a link, but folders in its path
+    may be."""
     path = Path(path)
     return open_in(path.parent, path.name)
 
@@ -100,13 +100,12 @@ def _refused(path: Path, error: OSError) -> ConfigError:
 
 
 def owner_of(fd: int) -> int:
-    """Return the user id of the owner of an open file, not of the file that may now have its
-    name."""
+    """Return the user id of the owner of an open file. Its path may by now name another file."""
     return os.fstat(fd).st_uid
 
 
 def read_at_most(file: BinaryIO, most: int, path: Path | str) -> bytes:
-    """Return the contents of a file. Raises: ConfigError: It has more than ``most`` bytes."""
+    """Return the contents of a file. Raises: ConfigError: The file has more than ``most`` bytes."""
     data = file.read(most + 1)
     if len(data) > most:
         raise ConfigError(f"{shown(path)} has more than {most} bytes")
@@ -114,7 +113,7 @@ def read_at_most(file: BinaryIO, most: int, path: Path | str) -> bytes:
 
 
 def read_file(path: Path) -> bytes:
-    """Return the contents of a small file. Raises: ConfigError: It cannot be read, or is too
+    """Return the contents of a small file. Raises: ConfigError: The file cannot be read, or is too
     large."""
     try:
         with open_file(path) as file:
@@ -124,8 +123,8 @@ def read_file(path: Path) -> bytes:
 
 
 def parse_json(data: bytes | str) -> Any:
-    """Return the value in a JSON text. Raises: ValueError: It is not JSON, or has thousands of
-    nested brackets."""
+    """Return the value in a JSON text. Raises: ValueError: The text is not JSON, or has thousands
+    of nested brackets."""
     try:
         return json.loads(data)
     except RecursionError as error:
@@ -135,7 +134,7 @@ def parse_json(data: bytes | str) -> Any:
 def read_object(folder: Path, name: str, most: int = RECORD_BYTES_MAX) -> dict[str, Any] | None:
     """Return the JSON object in ``folder / name``; None if there is no such file.
 
-    Raises: ConfigError: It cannot be read, is too large, or is not a JSON object.
+    Raises: ConfigError: The file cannot be read, is too large, or is not a JSON object.
     """
     try:
         with open_in(folder, name) as file:
@@ -146,7 +145,8 @@ def read_object(folder: Path, name: str, most: int = RECORD_BYTES_MAX) -> dict[s
 
 
 def object_in(data: bytes, path: Path) -> dict[str, Any]:
-    """Return the JSON object in ``data``, read from ``path``. Raises: ConfigError: It is none."""
+    """Return the JSON object in ``data``, which was read from ``path``. Raises: ConfigError:
+    ``data`` is not a JSON object."""
     try:
         found = parse_json(data)
     except ValueError as error:
@@ -157,7 +157,7 @@ def object_in(data: bytes, path: Path) -> dict[str, Any]:
 
 
 def last_events(file: BinaryIO, tail_bytes: int) -> list[Event]:
-    """Return the events in the last ``tail_bytes`` of their file."""
+    """Return the events in the last ``tail_bytes`` bytes of a file of events."""
     size = file.seek(0, os.SEEK_END)
     file.seek(max(0, size - tail_bytes))
     found = []
@@ -165,12 +165,12 @@ def last_events(file: BinaryIO, tail_bytes: int) -> list[Event]:
         try:
             found.append(read_event(check_row(parse_json(line), "events")))
         except ValueError:
-            continue  # an incomplete line: the first one, or one that is being written
+            continue  # an incomplete line: the first line may be cut, and the last unfinished
     return found
 
 
 def whole(value: object) -> int | None:
-    """Return the value; None if it is not a count."""
+    """Return the value if it is a whole number from 0; otherwise None."""
     return (
         value
         if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < WHOLE_MAX
@@ -179,20 +179,20 @@ def whole(value: object) -> int | None:
 
 
 def real(value: object) -> float | None:
-    """Return the value as a float; None if it is not a finite number."""
+    """Return the value as a float if it is a finite number; otherwise None."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < REAL_MAX:
         return None
     return float(value)
 
 
 def text_of(value: object) -> str | None:
-    """Return the beginning of a text in a form that is safe to show; None if it is not text."""
+    """Return the beginning of a text, made safe for a terminal; None if ``value`` is not text."""
     return shown(value[:TEXT_MAX]) if isinstance(value, str) else None
 
 
 def shown(text: object) -> str:
-    """Return a text that is safe on a terminal. Control and format characters, which could change
-    the terminal, are escaped."""
+    """Make a text safe for a terminal: escape control and format characters, which could change the
+    terminal."""
     plain = str(text)
     if plain.isprintable():
         return plain
@@ -206,12 +206,12 @@ def shown(text: object) -> str:
 
 
 def shown_lines(text: object) -> str:
-    """Return a text of several lines that is safe on a terminal."""
+    """Make a text of several lines safe for a terminal."""
     return "\n".join(map(shown, str(text).split("\n")))
 
 
 def shown_line(text: str) -> str:
-    """Return a line of a script's output that is safe on a terminal, without its colours."""
+    """Make a line of a script's output safe for a terminal, and remove its colours."""
     return text if text.isprintable() else shown(_COLOURS.sub("", text))
 
 
