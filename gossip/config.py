@@ -435,7 +435,7 @@ class RunConfig(BaseModel):
 
     @property
     def is_rolling(self) -> bool:
-        """Whether each round has a server, whose commit decides the round's result."""
+        """Whether each round has a server. The server's commit is the result of the round."""
         return load_topology(self.topology).rolling
 
     @property

@@ -68,8 +68,8 @@ def suggest_name(given: str, known: Iterable[str], cutoff: float = 0.6) -> str:
 
 
 def list_nearest(given: str, known: Collection[str], most: int = 5) -> str:
-    """List the known names, most similar first, for a hint. Of many names, only the ``most``
-    similar are listed."""
+    """List the known names, most similar first, for a hint. If there are many names, list only the
+    ``most`` similar."""
     most = len(known) if len(known) <= 2 * most else most
     near = difflib.get_close_matches(given, known, n=max(1, most), cutoff=0.0)
     more = f" and {len(known) - len(near)} more" if len(known) > len(near) else ""

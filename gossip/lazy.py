@@ -34,7 +34,7 @@ def _homes(package: str) -> dict[str, str]:
 
 
 def lazy(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Return ``__getattr__`` and ``__dir__`` for a package whose names are in its ``if
+    """Return ``__getattr__`` and ``__dir__`` for a package with its names in an ``if
     TYPE_CHECKING:`` block."""
 
     def load(name: str) -> Any:

@@ -9,10 +9,10 @@ from torch.optim.lr_scheduler import LRScheduler
 
 
 class ProcessSteps(LRScheduler):
-    """Scheduler whose ``step`` advances another scheduler by the number of processes. A script
-    creates that scheduler for the batches of a single process, but these batches are divided among
-    the processes. This scheduler is stepped once per step of the run, so it can be aligned with the
-    run on a late peer.
+    """Scheduler that advances another scheduler by the number of processes in each ``step``. A
+    script creates that scheduler for the batches of a single process, but these batches are divided
+    among the processes. This scheduler is stepped once per step of the run, so it can be aligned
+    with the run on a late peer.
 
     Attributes:
         optimizer: Optimizer of the other scheduler.

@@ -385,7 +385,7 @@ def describe(
 
 
 def check_attacks(words: Sequence[str], rule: dict[str, Any]) -> None:
-    """Check faults whose attack is a user's function. Load the file of the function.
+    """Check faults with an attack that is a user's function. Load the file of the function.
 
     Args:
         words: The faults, as the user has typed them. rule: Result of ``describe``.

@@ -45,7 +45,7 @@ class _Round:
     """Fields of a round's event that are compared with those of the previous round.
 
     Attributes:
-        steps: Number of steps after this round; None in topologies whose events have no step.
+        steps: Number of steps after this round; None if the topology does not count steps.
         was_step: False for a collective operation.
     """
 
@@ -107,7 +107,7 @@ class Journal:
                 for kind in ("events", "commits", "metrics")
             }
         self._to_write: list[_Dated] = []
-        # Commits whose servers are expected to write them.
+        # Commits of other servers, which are expected to write them.
         self._others: deque[_Dated] = deque(maxlen=OTHERS_KEPT)
         self._away: set[int] = set()  # peers that may be unable to write their commits
         self._next_flush = 0.0
@@ -360,7 +360,7 @@ def _rejection(rejection: Rejection) -> dict[str, Any]:
 
 def _vote(vote: AuditVote) -> dict[str, Any]:
     """Return the fields of a vote in an audit of a micro-batch: the peer that votes, and the
-    neighbours whose results it contradicts."""
+    neighbours with results that it contradicts."""
     contradicts = [each for each in (vote.before, vote.behind) if each is not None]
     fields = {"peer": vote.peer, "round": vote.round_id, "micro_batch": vote.micro_batch}
     return {**fields, "contradicts": contradicts}

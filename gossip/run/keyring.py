@@ -70,8 +70,7 @@ class Keyring:
         )
 
     def outside(self) -> dict[PeerId, str]:
-        """Return the peers whose seed files have keys that are not on the allow-list; the value is
-        the key."""
+        """Return the key in the seed file of each peer, if the key is not on the allow-list."""
         return {
             peer: key
             for peer, key in self._folder.keys.items()

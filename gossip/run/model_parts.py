@@ -40,8 +40,7 @@ class _Piece:
 
 
 def join_parts(parts: Sequence[Checkpoint], out: Path) -> None:
-    """Write the model whose parts are in these verified checkpoints to a safetensors file,
-    atomically.
+    """Write a model to a safetensors file, atomically. Its parts are in these verified checkpoints.
 
     Raises:
         ConfigError: A file is not a safetensors file, or two files have tensors of the same name.

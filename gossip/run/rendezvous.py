@@ -322,7 +322,7 @@ def is_answered(folder: Path, but: int) -> bool:
 
 def create_claim(folder: Path, peer: int, incarnation: int, who: str = NEWCOMER) -> bool:
     """Claim an incarnation of a peer. Return whether this is the first claim: of two processes that
-    want the same incarnation, only one can create the file."""
+    claim the same incarnation, only one can create the file."""
     try:
         with (folder / f"{peer}.{incarnation}.claim").open("x", encoding="ascii") as file:
             file.write(who)
@@ -332,7 +332,7 @@ def create_claim(folder: Path, peer: int, incarnation: int, who: str = NEWCOMER)
 
 
 def _claimed_by(folder: Path, peer: int, incarnation: int) -> str:
-    """Return who has claimed an incarnation of a peer, ``NEWCOMER`` or ``OWN``. Raises:
+    """Return the claimant of an incarnation of a peer, ``NEWCOMER`` or ``OWN``. Raises:
     ConfigError: The claim cannot be read. With a guess, two processes could run as the same
     peer."""
     name = f"{peer}.{incarnation}.claim"

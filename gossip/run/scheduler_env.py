@@ -62,8 +62,7 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class TaskRendezvous:
-    """What a task's peer needs to start: the run's settings and folder, and the peer's
-    incarnation."""
+    """Settings and folder of a task's run, and the incarnation of the task's peer."""
 
     config: RunConfig
     folder: Path

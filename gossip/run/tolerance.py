@@ -1,6 +1,6 @@
-"""Lines that a run prints before its first round. They say how many broken or Byzantine peers the
-run tolerates and why, with how many peers it would tolerate one, and whether the requested
-reference samples are used.
+"""Lines that a run prints before its first round. They show how many broken or Byzantine peers the
+run tolerates and why, with how many peers it would tolerate one, and whether requested reference
+samples are used.
 """
 
 from __future__ import annotations

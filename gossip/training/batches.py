@@ -83,7 +83,7 @@ class BatchTracker:
         self._upto: list[int] | None = None
         self._accumulating = self._kept = False
         self._looked_at = False
-        self._pass, self._handed_out = 1, 0  # pass over the loader, and batches in it
+        self._pass, self._handed_out = 1, 0  # number of the pass, batches in it
         self._has_stepped = self._evaluates = False  # in this pass
         self._steps_training = True  # the model's mode at the last step
         self._witness: Tensor | None = None
@@ -197,8 +197,8 @@ class BatchTracker:
         """
         if number != self._pass:
             if self.unused and self._handed_out == 1:
-                # The loop has only looked at one batch. It receives that batch again, but only
-                # once.
+                # The pass has read a single batch and has not used it. The loop receives that batch
+                # again, but only once.
                 if not self._looked_at and self._gradient() == self._before:
                     self.drop()
                     self._looked_at = True

@@ -47,8 +47,8 @@ class CollectiveCalls(PeerStatus):
         return self._collective("gather").gather(value)
 
     def broadcast(self, value: Any = None) -> Any:
-        """Return the value of the lowest live peer whose value is not None. All peers call it, and
-        get the same result. That lowest peer may be Byzantine.
+        """Return the value of the lowest live peer that passes a value other than None. All peers
+        call it, and get the same result. That lowest peer may be Byzantine.
 
         Args:
             value: As for ``gather``, at most 12 KiB.

@@ -30,7 +30,7 @@ BEGINNING = -1
 """Position of a script before its first step. A returning peer makes the calls at this position
 again, later than the other peers."""
 FIRST_KEPT = 8
-"""Number of first calls at ``BEGINNING`` whose answers are dropped last, for returning peers."""
+"""Answers of this number of first calls at ``BEGINNING`` are dropped last, for returning peers."""
 PASSED_MAX = 3
 """A peer that waits in a call stops waiting after this number of rounds in which the other peers
 trained."""
@@ -211,9 +211,9 @@ class Collectives:
     def collect(
         self, operation: str, data: bytes | Callable[[], bytes], most: int | None = None
     ) -> dict[int, bytes]:
-        """Return the data of each peer; the key is the peer. The result is the same on all peers,
-        with two exceptions: a peer gets only its own data if the run has ended, or if the other
-        peers train and do not make this call.
+        """Return the data of each peer; the key is the peer. The result is the same on all peers.
+        There are two exceptions: a peer gets only its own data if the run has ended, or if all
+        others train and do not make this call.
 
         Args:
             data: Data of this peer, or a function that returns them. A late peer does not call the

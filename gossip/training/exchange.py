@@ -57,7 +57,7 @@ class Exchange:
 
     @property
     def in_flight(self) -> int:
-        """Number of offered updates whose step is not applied yet: 0 or 1."""
+        """Number of offered updates that wait for the step of their round: 0 or 1."""
         pending = self._in_flight
         if pending is None or self._model.changes != pending.changes:
             return 0
@@ -114,9 +114,9 @@ class Exchange:
         are offered; a later call of ``settle`` applies the round.
 
         If the round becomes a collective operation, the same update is offered to the next round.
-        If a round makes another kind of step, because most peers are at another point of their
-        loop, this peer contributes no update to that round, and waits for a round with its own kind
-        of step.
+        A round may make another kind of step, because most peers are at another point of their
+        loop. Then this peer contributes no update to it, and waits for a round with its own kind of
+        step.
 
         If the run has no sharded loader, also wait for the next ``StartRoundCommand``, so that the
         caller computes its next gradient on current parameters. A sharded loader waits for this

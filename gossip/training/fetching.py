@@ -45,9 +45,8 @@ class Fetcher:
 
     Workers seed the generators of Python, numpy and torch before each batch.
 
-    Workers run during one pass over the data; with ``persistent_workers`` they run until ``close``.
-    After a wrong prediction, workers complete the fetches that have begun, and the batches are
-    dropped.
+    Workers run for one epoch; with ``persistent_workers`` they run until ``close``. After a wrong
+    prediction, workers complete the fetches that have begun, and the batches are dropped.
 
     Attributes:
         ahead: Number of batches after the next one that workers prefetch; 0 without workers.
@@ -122,8 +121,8 @@ class Fetcher:
             given,
             SeededDataset(given.dataset) if given.num_workers else given.dataset,
             self._generator,
-            # Workers must survive a wrong prediction. ``rest`` ends them after a pass if the given
-            # loader's do not persist.
+            # Workers must survive a wrong prediction. ``rest`` ends them after an epoch, unless
+            # those of the given loader persist.
             persists=True,
             batch_sampler=self._wanted,
         )
@@ -139,7 +138,7 @@ class Fetcher:
         return [draw("batch", *self._words, *[at for pair in key[1] for at in pair]), *indices]
 
     def rest(self) -> None:
-        """End the workers after a pass over the data, unless ``persistent_workers`` is set."""
+        """End the workers after an epoch, unless ``persistent_workers`` is set."""
         if not self._given.persistent_workers:
             self.close()
 
@@ -210,7 +209,8 @@ process must not end its workers."""
 
 
 def start_workers(loader: DataLoader[Any]) -> Iterator[Any]:
-    """Return an iterator over a ``loader`` whose ``worker_init_fn`` was made by ``worker_start``.
+    """Return an iterator over a ``loader``. Its ``worker_init_fn`` must be made by
+    ``worker_start``.
 
     SIGTERM may arrive while a worker still imports modules, so workers start with the signal
     blocked, and unblock it themselves. A fork server is excluded: its processes would inherit the
@@ -266,7 +266,7 @@ def loader_like(
     **options: Any,
 ) -> DataLoader[Any]:
     """Return a loader of ``dataset`` with the workers, ``collate_fn`` and memory options of
-    ``given``. ``persists``: whether workers continue after a pass over the data."""
+    ``given``. ``persists``: whether workers continue after an iteration over the loader."""
     if given.num_workers:
         options["prefetch_factor"] = given.prefetch_factor
         options["persistent_workers"] = persists

@@ -46,11 +46,11 @@ class ShardedLoader:
 
     Each ``optimizer.step()`` uses one batch, or ``accumulate`` of them. With local steps, the
     batches of a step that a GradScaler skips are yielded again. If the script requests the next
-    batch without a step on the current batch, the samples of the current batch are skipped: they
-    are not read again, and this peer sends no update in their round. An epoch has ``len(loader)``
-    batches even if peers fail; samples that failures leave unread are read first in the next epoch.
-    A peer without samples in a round, as in quarantine, still gets a batch. Its step is counted,
-    but its update is not used.
+    batch without a step on the current batch, the current batch is skipped: its samples are not
+    read again, and this peer sends no update in that round. An epoch has ``len(loader)`` batches
+    even if peers fail; samples that failures leave unread are read first in the next epoch. A peer
+    without samples in a round, as in quarantine, still gets a batch. Its step is counted, but its
+    update is not used.
 
     Attributes:
         dataset: The data set that was given.

@@ -258,9 +258,8 @@ class LocalModel:
         """Allow, in the ``with`` block, changes of parameters outside of a step of this peer.
 
         Afterwards a script with several optimizers may still propagate a loss through an old graph
-        of the parameters, as a GAN does through its generator. autograd must not raise an error
-        then, although the gradients are not used. So the version counters of the tensors are
-        restored.
+        of the parameters, as a GAN does through its generator. Although the gradients are not used,
+        autograd must not raise an error then. So the version counters of the tensors are restored.
         """
         if not (wanted and self.has_kinds):
             yield

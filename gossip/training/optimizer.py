@@ -59,7 +59,7 @@ def check_optimizers(given: object) -> list[torch.optim.Optimizer]:
 
 
 def find_stepped(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
-    """Return the optimizer whose ``step`` applies the gradient.
+    """Return the optimizer that applies the gradient in its ``step``.
 
     This is the inner optimizer if ``optimizer`` wraps one, and either its ``step`` needs a closure
     or another of its methods steps the inner optimizer (SAM's ``second_step``). Otherwise it is

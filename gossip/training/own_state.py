@@ -143,8 +143,8 @@ def load_own(folder: Path, peer: int, step: int, into: Loaded) -> OwnState:
 
 def mean_of(folder: Path, step: int, peers: Iterable[int]) -> tuple[dict[str, Any], list[int]]:
     """Return the mean of the models that ``peers`` have saved at ``step`` (``plan_whole``). Also
-    return the peers whose models were readable. Values that cannot be averaged are taken from the
-    first of these peers."""
+    return the peers that the mean includes, because their models were readable. Values that cannot
+    be averaged are taken from the first of these peers."""
     mean: dict[str, Any] = {}
     of: list[int] = []
     for peer in sorted(peers):

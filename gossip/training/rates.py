@@ -21,8 +21,8 @@ limited."""
 _KEPT_BY_SCHEDULERS = ("initial_lr", "max_lr", "min_lr", "base_momentum", "max_momentum", "swa_lr")
 _WAYS_TO_COMPUTE = ("foreach", "fused", "capturable", "differentiable")
 _NOT_AGREED = {"params", "param_names", "train_mode", *_KEPT_BY_SCHEDULERS, *_WAYS_TO_COMPUTE}
-"""Keys of a parameter group whose values may differ between peers. ``train_mode`` is the mode of a
-schedule-free optimizer, which the script sets."""
+"""Keys of a parameter group with values that may differ between peers. ``train_mode`` is the mode
+of a schedule-free optimizer, which the script sets."""
 
 
 def rates_of(groups: Sequence[Mapping[str, Any]]) -> tuple[float, ...]:

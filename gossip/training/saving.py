@@ -51,10 +51,10 @@ class SavePlan(NamedTuple):
     """Schedule and form of checkpoints.
 
     ``every``: number of steps between two checkpoints; None means only at the end. ``keep``: number
-    of checkpoints to keep. ``peers``: peers whose models are averaged, because each has its own;
-    empty if replicas are equal. ``of_round``: number of steps of a round. A state can be saved only
-    after a round. ``streams``: whether the state is written in blocks while training waits.
-    Otherwise it is copied, and written in the background."""
+    of checkpoints to keep. ``peers``: peers with models of their own, which are averaged; empty if
+    replicas are equal. ``of_round``: number of steps of a round. A state can be saved only after a
+    round. ``streams``: whether the state is written in blocks while training waits. Otherwise it is
+    copied, and written in the background."""
 
     folder: Path
     every: int | None
@@ -140,7 +140,7 @@ class CheckpointSaver:
                 cannot be written, and once when they can be written again.
         """
         self.folder, self.every, self._keep, peers, self._of_round, self._streams = plan
-        self._averaged = set(peers)  # peers whose models were saved in time so far
+        self._averaged = set(peers)  # peers that have saved their models in time so far
         self._peer = peer
         self._about, self._notify = dict(about), notify
         self.failed = ""
@@ -392,7 +392,7 @@ class CheckpointSaver:
     def _with_mean(
         self, step: int, data: Mapping[str, Any], about: Mapping[str, Any]
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return the files and the manifest of a checkpoint whose model is the mean of the models
+        """Return the files and the manifest of a checkpoint. Its model is the mean of the models
         that peers have saved in time. Later checkpoints do not wait for peers that were late."""
         until = time.monotonic() + OTHERS_S
         while time.monotonic() < until:

@@ -207,7 +207,8 @@ class ScriptSteps:
             self.stop_if_asked()
 
     def step_with(self, run_round: Callable[[], None]) -> None:
-        """Make a step whose round is run by ``run_round``. A stage of a pipeline uses this."""
+        """Make a step. ``run_round`` takes part in the round of the step. A stage of a pipeline
+        uses this."""
         self._run.check_joined()
         if self._begin_step():
             with self._run.waiting_in_loop():

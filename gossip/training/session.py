@@ -166,9 +166,10 @@ class Session(LoopCalls, CollectiveCalls):
         """Return a loader of this peer's share of the data. ``docs/data.md`` describes what the
         loader guarantees.
 
-        One pass over the loader is one epoch. With a map-style data set, the run's seed determines
-        the order, and each sample of an epoch is used once, even if peers fail. With an iterable
-        data set, each of n peers reads every n-th element, and elements of failed peers are lost.
+        One iteration over the loader is one epoch. With a map-style data set, the run's seed
+        determines the order, and each sample of an epoch is used once, even if peers fail. With an
+        iterable data set, each of n peers reads every n-th element, and elements of failed peers
+        are lost.
 
         Args:
             data: A DataLoader or a data set, the same on every peer. ``shuffle`` and ``drop_last``
@@ -378,8 +379,8 @@ class Session(LoopCalls, CollectiveCalls):
                 of this optimizer. By default it is called after each step of the first optimizer on
                 a batch.
         Returns: ``function``, so this can be a decorator.
-        Raises: ConfigError: The run has local steps, whose number differs between peers, or this
-            peer has already applied missed rounds.
+        Raises: ConfigError: The run has local steps, which differ between peers, or this peer has
+            already applied missed rounds.
         """
         self._run.check_open()
         if after is not None and not self._run.is_prepared:
