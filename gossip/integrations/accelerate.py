@@ -53,7 +53,7 @@ def prepare(peer: gossip.Session, accelerator: Accelerator, *objects: Any) -> tu
         peer: Result of ``gossip.init()``.
         accelerator: Accelerator of this process alone, without ``torch.distributed``.
         objects: A model, its optimizers, loaders (the training loader first), and schedulers.
-            Returns: The prepared objects, in the same order.
+    Returns: The prepared objects, in the same order.
     Raises: ConfigError: The accelerator has several processes, or ``objects`` has not exactly one
         model with its optimizers.
     """

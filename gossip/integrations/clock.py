@@ -69,7 +69,8 @@ class TrainLoader:
     """Sharded loader for a loop that may request batches after the end of the training.
 
     Attributes:
-        dataset: Data set of the sharded loader. steps: Number of optimizer steps in an epoch.
+        dataset: Data set of the sharded loader.
+        steps: Number of optimizer steps in an epoch.
     """
 
     def __init__(

@@ -201,8 +201,9 @@ def write(
         files: For each file name, the contents, or another checkpoint with the same file. Contents
             must not change during the call.
         about: Further entries of the manifest: JSON types, all numbers finite. Two checkpoints of
-            one step count as equal if they have the same ``history``. keep: Number of checkpoints
-            to keep, of those up to this step. The new checkpoint is always kept.
+            one step count as equal if they have the same ``history``.
+        keep: Number of checkpoints to keep, of those up to this step. The new checkpoint is always
+            kept.
     Raises: OSError: The checkpoint could not be written. Existing checkpoints are unchanged.
     """
     assert files, "a checkpoint has files"
@@ -506,8 +507,8 @@ def open_at(path: Path) -> Checkpoint:
     Digests of data are checked when the data are read, or by ``verify``.
 
     Raises:
-        DamagedCheckpoint: A file differs from what was written. ConfigError: There is no such
-        folder.
+        DamagedCheckpoint: A file differs from what was written.
+        ConfigError: There is no such folder.
     """
     path = path.absolute()
     if not path.is_dir():
@@ -553,12 +554,12 @@ def newest_good(
 
     Args:
         everybody: Whether to skip a checkpoint if an earlier round lacked the update of a peer.
-        most: Maximum step; later checkpoints are skipped. Returns: The checkpoint, or None, and a
-        line for each newer checkpoint that is damaged.
+        most: Maximum step; later checkpoints are skipped.
+    Returns: The checkpoint, or None, and a line for each newer checkpoint that is damaged.
     Raises:
         DamagedCheckpoint: The checkpoint of ``step`` is damaged. The hint names the newest
-        undamaged checkpoint. ConfigError: There is no checkpoint of ``step``. The hint lists the
-        existing checkpoints.
+        undamaged checkpoint.
+        ConfigError: There is no checkpoint of ``step``. The hint lists the existing checkpoints.
     """
     there = listed(folder)
     if step is not None:

@@ -388,7 +388,8 @@ def check_attacks(words: Sequence[str], rule: dict[str, Any]) -> None:
     """Check faults with an attack that is a user's function. Load the file of the function.
 
     Args:
-        words: The faults, as the user has typed them. rule: Result of ``describe``.
+        words: The faults, as the user has typed them.
+        rule: Result of ``describe``.
 
     Raises: ConfigError, BadFault: A function cannot be loaded, or the attack cannot be carried out
         in this run.

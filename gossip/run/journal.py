@@ -83,8 +83,8 @@ class Journal:
     Args:
         folder: ``<run>/peer-<id>``, which is created if necessary; None if the run writes no files.
         status: A connected stream socket to the launcher, or None. Its blocking mode is not
-        changed, because the trainer uses the same socket. stage: Stage of this peer in a pipeline;
-        None if there is no pipeline.
+        changed, because the trainer uses the same socket.
+        stage: Stage of this peer in a pipeline; None if there is no pipeline.
     """
 
     def __init__(

@@ -84,9 +84,10 @@ class Appender:
     be written wait in memory.
 
     Args:
-        header: First bytes of a new file. gather: Whether to write lines only when ``flush`` is
-        called. Otherwise each line is written at once. rotate_bytes: Size at which the file is
-        rotated (``rotation``); 0 means never.
+        header: First bytes of a new file.
+        gather: Whether to write lines only when ``flush`` is called. Otherwise each line is written
+            at once.
+        rotate_bytes: Size at which the file is rotated (``rotation``); 0 means never.
     """
 
     def __init__(

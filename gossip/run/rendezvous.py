@@ -164,9 +164,10 @@ class Announcement:
     connect before.
 
     Args:
-        write: Function that writes the address. tell: Function that writes an event: one for each
-        new reason of a failure, and one when a later attempt succeeds. troubles: Records the
-        failure, but does not report it.
+        write: Function that writes the address.
+        tell: Function that writes an event: one for each new reason of a failure, and one when a
+            later attempt succeeds.
+        troubles: Records the failure, but does not report it.
     """
 
     def __init__(

@@ -43,11 +43,12 @@ class Task:
 
     Attributes:
         run: Name of the run. It is the same for all tasks of the run, and differs from other runs.
-        one_host: Whether all tasks of the run are on this machine. towards: Address or name of a
-        machine of the job. Other tasks reach this machine at the source address of its traffic to
-        that machine. comes_back: Whether the scheduler may restart this task while the others run.
-        It is then another incarnation of the same peer. another: Advice on how to start a run with
-        another name, for error messages.
+        one_host: Whether all tasks of the run are on this machine.
+        towards: Address or name of a machine of the job. Other tasks reach this machine at the
+            source address of its traffic to that machine.
+        comes_back: Whether the scheduler may restart this task while the others run. It is then
+            another incarnation of the same peer.
+        another: Advice on how to start a run with another name, for error messages.
     """
 
     scheduler: str
@@ -143,8 +144,9 @@ def meet(
     """Find or create the run of a task, and claim its peer.
 
     Args:
-        argv: Command line, as typed. code: Folder of the script. The task that creates the run
-        records the git version of this folder.
+        argv: Command line, as typed.
+        code: Folder of the script. The task that creates the run records the git version of this
+            folder.
     Raises: ConfigError: The settings are invalid or differ from those of the run, the run is over,
         or there is a folder of this name without a run.
     """

@@ -40,8 +40,9 @@ class SavedStage:
     """Checkpoint of one stage at one step.
 
     Attributes:
-        cut: Cut of the run that saved the checkpoint. model: Digest of the model's layers, as in
-        ``PipelineConfig``. folder: Folder with the checkpoints of this stage.
+        cut: Cut of the run that saved the checkpoint.
+        model: Digest of the model's layers, as in ``PipelineConfig``.
+        folder: Folder with the checkpoints of this stage.
     """
 
     step: int

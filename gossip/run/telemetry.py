@@ -202,8 +202,8 @@ def environment(command: Sequence[str], code: Path | str | None = None) -> dict[
     """Return the facts on which the result of the run may depend, for ``environment.json``.
 
     Args:
-        command: Command, as typed. code: Folder of the script. Its git version is recorded, if it
-        is in a repository.
+        command: Command, as typed.
+        code: Folder of the script. Its git version is recorded, if it is in a repository.
     """
     import psutil  # imported here, because it would add 50 ms to ``gossip --help``
 

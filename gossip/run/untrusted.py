@@ -41,8 +41,9 @@ def open_in(folder: Path, name: str, owners: set[int] | None = None) -> BinaryIO
         owners: Set to which the user ids of the owners of the folder, of the subfolders in ``name``
             and of the file are added.
     Raises:
-        FileNotFoundError: There is no such file. ConfigError: The file is a link or not a plain
-        file, or cannot be read. The message has the reason.
+        FileNotFoundError: There is no such file.
+        ConfigError: The file is a link or not a plain file, or cannot be read. The message has the
+            reason.
     """
     *folders, last = name.split("/")
     at = -1

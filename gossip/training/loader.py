@@ -55,10 +55,10 @@ class ShardedLoader:
     Attributes:
         dataset: The data set that was given.
         batch_size: Samples per batch.
-        samples_total: Samples in an epoch, over all peers. ahead: Batches after the next one that
-        the workers prefetch. report: How often the samples of the last completed epoch were used,
-        over all peers. None before the first epoch is complete, and with topologies without
-        commits.
+        samples_total: Samples in an epoch, over all peers.
+        ahead: Batches after the next one that the workers prefetch.
+        report: How often the samples of the last completed epoch were used, over all peers. None
+            before the first epoch is complete, and with topologies without commits.
     """
 
     def __init__(

@@ -37,10 +37,11 @@ class TrainedModel:
     Attributes:
         inner_step: Original step of the optimizer, without the exchange.
         layout: Layout of the whole model.
-        wire: Format of the model's updates. parts: Layouts of the model's fragments
-        (``Layout.cut``), or only the layout of the whole model. clip: Maximum norm of an aggregate,
-        under the key ``clip_norm``; empty if there is no limit. Peers agree on this value in the
-        same way as on settings of parameter groups.
+        wire: Format of the model's updates.
+        parts: Layouts of the model's fragments (``Layout.cut``), or only the layout of the whole
+            model.
+        clip: Maximum norm of an aggregate, under the key ``clip_norm``; empty if there is no limit.
+            Peers agree on this value in the same way as on settings of parameter groups.
     """
 
     model: torch.nn.Module

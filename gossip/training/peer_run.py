@@ -31,11 +31,15 @@ class PeerRun:
         peer: Number of this peer.
         run_dir: Folder of the run; None if the run writes nothing.
         hooks: Hooks before and after each step of this peer.
-        node: Connection to the node of this peer. exchange: Rounds of this peer. applied: Applier
-        of rounds to the model of this peer. model: Model of this peer. termination: Handler of
-        signals that request the script's end. answers: Results of collective operations; the key is
-        the line of the script that calls the operation. membership: Functions of the script to call
-        after changes of the roster. planned_peers: Number of peers for which epochs are planned.
+        node: Connection to the node of this peer.
+        exchange: Rounds of this peer.
+        applied: Applier of rounds to the model of this peer.
+        model: Model of this peer.
+        termination: Handler of signals that request the script's end.
+        answers: Results of collective operations; the key is the line of the script that calls the
+            operation.
+        membership: Functions of the script to call after changes of the roster.
+        planned_peers: Number of peers for which epochs are planned.
         in_loop: Whether the script is in a loop of ``steps`` or ``epochs``, which ends with the
             run.
         epoch: Epoch that ``epochs`` yielded last; -1 before the first.

@@ -42,7 +42,8 @@ class Divergence(NamedTuple):
     """Difference between this peer's replica and those of most peers.
 
     Attributes:
-        round_id: Round before which the replica differed. names: Names of the tensors that differ.
+        round_id: Round before which the replica differed.
+        names: Names of the tensors that differ.
         cause, remedy: Likely cause and remedy, as sentences without a full stop.
     """
 

@@ -120,9 +120,9 @@ class CheckpointSaver:
 
     Attributes:
         folder: Folder of the checkpoints.
-        every: Number of steps between two checkpoints; None means only at the end. failed: Error of
-        the last checkpoint; "" if there was no error. newest: Step of the last checkpoint that this
-        peer has begun to write.
+        every: Number of steps between two checkpoints; None means only at the end.
+        failed: Error of the last checkpoint; "" if there was no error.
+        newest: Step of the last checkpoint that this peer has begun to write.
     """
 
     def __init__(
@@ -243,9 +243,10 @@ class CheckpointSaver:
         durable. The previous save must be complete (``wait``).
 
         Args:
-            own: Per-peer state of this peer, or None. files: Files of the checkpoint; empty if
-            another peer writes it. ledger: Content of the checkpoint's ledger file. about: Further
-            entries of its manifest.
+            own: Per-peer state of this peer, or None.
+            files: Files of the checkpoint; empty if another peer writes it.
+            ledger: Content of the checkpoint's ledger file.
+            about: Further entries of the checkpoint's manifest.
         """
         assert self.is_idle, "the memory is still being written from"
         of_own = None if own is None else self._copied("own", own)

@@ -22,8 +22,8 @@ class _Seen:
 
     Attributes:
         ahead: Number of the scheduler's steps minus the number of the run's next step. The
-            difference is constant if the scheduler is stepped once per step of the run. steps:
-            Number of the scheduler's steps at the last check.
+            difference is constant if the scheduler is stepped once per step of the run.
+        steps: Number of the scheduler's steps at the last check.
         alike: Number of consecutive steps of the run in which the scheduler was stepped once.
     """
 

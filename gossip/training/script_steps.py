@@ -46,10 +46,11 @@ class ScriptSteps:
 
     Attributes:
         unprepared: Detector of optimizers that step but were not prepared.
-        coordinator: Coordinator of the prepared optimizers, set by ``prepare``. judging: Service
-        that judges updates of other peers, set by ``prepare``. are_begun: Whether the script has
-        made a step. advanced: Number of steps by which the last ``optimizer.step()`` has advanced
-        the run. Lost steps are included.
+        coordinator: Coordinator of the prepared optimizers, set by ``prepare``.
+        judging: Service that judges updates of other peers, set by ``prepare``.
+        are_begun: Whether the script has made a step.
+        advanced: Number of steps by which the last ``optimizer.step()`` has advanced the run. Lost
+            steps are included.
     """
 
     _run: PeerRun

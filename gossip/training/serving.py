@@ -39,15 +39,20 @@ class NodeService:
     """Service for the node of this peer.
 
     Attributes:
-        link: Channel to the node. applied: Applies results and states to the model, and counts the
-        rounds that the model contains. model: Model of this peer. stage: This peer's stage of a
-        pipeline; None if there is no pipeline. go: Command to compute for a round; None until it
-        arrives. view: Last ``StartRoundCommand``, which describes the roster. Before the first
-        command, the roster has only this peer. has_begun: Whether the first ``StartRoundCommand``
-        has arrived. interrupt: Function that is called about twice a second in every wait. It may
-        raise. leave_state: Function that writes the state to disk when the run has lost its quorum.
-        Its argument is the reason; it returns a line with the path. is_prepared: Whether the node
-        has the model. halted: Message in which the node announces its end, or None.
+        link: Channel to the node.
+        applied: Applies results and states to the model, and counts the rounds that the model
+            contains.
+        model: Model of this peer.
+        stage: This peer's stage of a pipeline; None if there is no pipeline.
+        go: Command to compute for a round; None until it arrives.
+        view: Last ``StartRoundCommand``, which describes the roster. Before the first command, the
+            roster has only this peer.
+        has_begun: Whether the first ``StartRoundCommand`` has arrived.
+        interrupt: Function that is called about twice a second in every wait. It may raise.
+        leave_state: Function that writes the state to disk when the run has lost its quorum. Its
+            argument is the reason; it returns a line with the path.
+        is_prepared: Whether the node has the model.
+        halted: Message in which the node announces its end, or None.
     """
 
     def __init__(

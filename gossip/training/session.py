@@ -125,7 +125,8 @@ class Session(LoopCalls, CollectiveCalls):
             UnsupportedModel: A part of the model or the optimizer cannot be exchanged.
             ConfigError: The method was called twice, the rule needs a ``judge``, ``clip_norm`` is
                 not positive, or ``clip_norm`` is set in a run with local steps, which exchange no
-                gradients. SwarmError: Too few peers started before the start timeout.
+                gradients.
+            SwarmError: Too few peers started before the start timeout.
         """
         self._run.check_open()
         if self._run.is_prepared:
@@ -243,13 +244,15 @@ class Session(LoopCalls, CollectiveCalls):
             samples: Example inputs, ``(n, ...)``. Only their shape and dtype matter.
             loss: Mean loss over the samples, a function ``(outputs, targets)``.
             optimizer: Builds the optimizer of this peer's parameters: ``lambda parameters:
-                torch.optim.Adam(parameters, lr=1e-3)``. Returns: The ``Pipeline``. Its ``step(x,
-                y)`` replaces forward pass, backward pass and optimizer step.
+                torch.optim.Adam(parameters, lr=1e-3)``.
+        Returns: The ``Pipeline``. Its ``step(x, y)`` replaces forward pass, backward pass and
+            optimizer step.
         Raises:
             UnsupportedModel: A layer has running statistics of batches, such as BatchNorm, or
-                values that cannot be exchanged. ConfigError: gossip-pipelines is not installed, the
-                run has no plan for these layers, a layer cannot be built, or this method was called
-                twice. SwarmError: Too few peers started before the start timeout.
+                values that cannot be exchanged.
+            ConfigError: gossip-pipelines is not installed, the run has no plan for these layers, a
+                layer cannot be built, or this method was called twice.
+            SwarmError: Too few peers started before the start timeout.
         """
         self._run.check_open()
         plan = self._config.pipeline

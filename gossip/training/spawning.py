@@ -43,9 +43,10 @@ def spawn(function: Callable[..., Any], *arguments: Any, peers: int = 2, **optio
     Returns: Path of the run's folder, with checkpoints, ``summary.json`` and ``spawned.py``.
     Raises:
         ConfigError: An option is invalid, this process is itself a peer, or the function uses
-            objects that cannot be written into a script. RunExists: The run's folder exists
-            already. SpawnFailed: The run failed. Its output has the reason. KeyboardInterrupt: The
-            call was interrupted. All peers have ended.
+            objects that cannot be written into a script.
+        RunExists: The run's folder exists already.
+        SpawnFailed: The run failed. Its output has the reason.
+        KeyboardInterrupt: The call was interrupted. All peers have ended.
     """
     if os.environ.get("GOSSIP_CONFIG"):
         raise ConfigError("gossip.spawn was called in a peer", "start that script with python")

@@ -61,10 +61,11 @@ def init(
             ``peer.shard``.
         track: Trackers that receive the run's metrics (``docs/tracking.md``), if there is no
             launcher. The variable ``GOSSIP_TRACK`` adds further trackers.
-        overrides: Options of the run (``gossip run --help``), if there is no launcher. Returns: The
-            ``Session``. It is closed at exit, if not before. Raises: ConfigError: An option is
-            invalid or was passed under a launcher, the reference cannot be read, a session already
-            exists, the process is a child of a peer, or torch.distributed is initialised.
+        overrides: Options of the run (``gossip run --help``), if there is no launcher.
+    Returns: The ``Session``. It is closed at exit, if not before.
+    Raises: ConfigError: An option is invalid or was passed under a launcher, the reference cannot
+        be read, a session already exists, the process is a child of a peer, or torch.distributed is
+        initialised.
     """
     try:
         return _start_session(reference, track, dict(overrides))

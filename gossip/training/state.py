@@ -339,7 +339,8 @@ def load_document(
 
     Args:
         check: Function that is called with the extra state before any change. It may raise
-            StateMismatch. Returns: The extra state in the document.
+            StateMismatch.
+    Returns: The extra state in the document.
     Raises: StateMismatch: The document does not fit. The message has the first difference. Nothing
         was changed.
     """
@@ -392,8 +393,8 @@ def read_some(
     Args:
         file: Verified file.
         wanted: Function that returns whether to read the tensor with this path. Entries of the
-            document with other tensors are omitted. at_most: For some dicts in the document, the
-            keys to keep, by the dict's name.
+            document with other tensors are omitted.
+        at_most: For some dicts in the document, the keys to keep, by the dict's name.
     Raises: StateMismatch: The document is damaged.
     """
     place = f"/proc/self/fd/{file.fileno()}"
@@ -479,8 +480,8 @@ def load_optimizer(
     parameter to the parameter's dtype; this function undoes the cast.
 
     Args:
-        names: Names of the optimizer's parameters, for error messages. Raises: StateMismatch: The
-            state does not fit. Nothing was changed.
+        names: Names of the optimizer's parameters, for error messages.
+    Raises: StateMismatch: The state does not fit. Nothing was changed.
     """
     _compare_optimizer(of_optimizer, optimizer)
     before, state = (optimizer.state, optimizer.param_groups), of_optimizer["state"]

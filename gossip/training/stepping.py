@@ -20,11 +20,13 @@ class StepsTaken:
     """Steps that an update covers.
 
     Attributes:
-        taken: Number of local steps since the last round. total: Planned number of local steps
-        between two rounds. lasted_s: Duration of these steps; 0.0 means the time since the round
-        began. kind: Kind of the step (``is_further``). is_useless: Whether the update must not be
-        used. is_skipped: Whether the samples of the update were skipped: they do not count as used,
-        but are not read again.
+        taken: Number of local steps since the last round.
+        total: Planned number of local steps between two rounds.
+        lasted_s: Duration of these steps; 0.0 means the time since the round began.
+        kind: Kind of the step (``is_further``).
+        is_useless: Whether the update must not be used.
+        is_skipped: Whether the samples of the update were skipped: they do not count as used, but
+            are not read again.
     """
 
     taken: int = 1
@@ -41,9 +43,10 @@ class EveryStep:
 
     Attributes:
         own_optimizer: The script's optimizer, if its state belongs to this peer alone.
-        total: Planned number of steps of a round. taken: Number of steps since the last round.
-        good: Number of steps since the last round that were not skipped. ends_early: Whether this
-        peer takes part in the round before its last planned step.
+        total: Planned number of steps of a round.
+        taken: Number of steps since the last round.
+        good: Number of steps since the last round that were not skipped.
+        ends_early: Whether this peer takes part in the round before its last planned step.
     """
 
     own_optimizer: torch.optim.Optimizer | None = None

@@ -38,9 +38,10 @@ class TerminationHandler:
 
     Attributes:
         since: Time of the first signal on the monotonic clock, or None.
-        stop: Function that ends the script, set by the session. in_step: Function that returns
-        whether a step is running. The step may then finish before Ctrl-C takes effect. interrupted:
-        Whether Ctrl-C was recorded.
+        stop: Function that ends the script, set by the session.
+        in_step: Function that returns whether a step is running. The step may then finish before
+            Ctrl-C takes effect.
+        interrupted: Whether Ctrl-C was recorded.
     """
 
     def __init__(self) -> None:
