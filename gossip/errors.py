@@ -231,8 +231,7 @@ class Refused(RemoteError):
 
 
 class ModelDiffers(Refused):
-    """The swarm trains another model. The message shows where the two models differ: a line for the
-    swarm's model and a line for the local one."""
+    """The swarm trains another model. The message has a line about each of the two models."""
 
     def __init__(self, swarm: str, here: str) -> None:
         super().__init__(
@@ -289,8 +288,8 @@ class StateLost(SwarmError):
 
 
 class ReplicasDiverged(SwarmError):
-    """A replica differs from the others again, although a state transfer had made them equal and
-    the replica has missed no round since."""
+    """Replicas differ again, although a state transfer had made them equal and no round was missed
+    since."""
 
     exit_code = 9
 

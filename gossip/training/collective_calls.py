@@ -39,8 +39,8 @@ class CollectiveCalls(PeerStatus):
         """Collect a value from each live peer. All peers call it, and get the same result.
 
         Args:
-            value: None, bool, int, float, str, bytes, or lists and dicts of them. The values of all
-                peers together may have 24 KiB.
+            value: None, bool, int, float, str, bytes, or lists and dicts of them; at most 24 KiB
+                for all peers together.
         Returns: A dict of values by peer. Tuples become lists.
         Raises: ConfigError: The value has another type or is too large, or the run is not rolling.
         """

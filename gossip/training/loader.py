@@ -36,8 +36,7 @@ prefetching), and one for an earlier epoch with unread samples."""
 
 
 class ShardedLoader:
-    """Loader of this peer's share of each epoch. It yields one batch per round, or ``accumulate``
-    batches.
+    """Loader of this peer's share of each epoch: one batch (or ``accumulate``) per round.
 
     The swarm assigns samples round by round, so that none is lost or read twice when peers join and
     leave. The order within an epoch is random, from the run's seed, or by labels (``orders``).

@@ -72,8 +72,8 @@ class LoopCalls(PeerStatus):
         ``optimizer.step()``, this peer takes part in the round without an update.
 
         Args:
-            total: Number of steps of the whole run, a multiple of ``local_steps / fragments``, the
-                number of steps of a round.
+            total: Steps of the whole run, a multiple of the steps of a round (``local_steps /
+                fragments``).
             save, every, keep: As for ``save_every``; without ``save`` nothing is saved.
         Raises: ConfigError: As ``save_every``, or ``total`` is not a number of steps.
         """
@@ -128,8 +128,8 @@ class LoopCalls(PeerStatus):
                 are discarded after a bounded number of rounds (``loader.given_up``).
             save, every, keep: As for ``save_every``; ``every`` counts steps. Without ``save``
                 nothing is saved.
-        Raises: ConfigError: As ``save_every``, or ``total`` is not a number of epochs, or
-            ``extend`` is not possible with this data or topology.
+        Raises: ConfigError: As ``save_every``, ``total`` is not a number of epochs, or ``extend``
+            is impossible with this data or topology.
         """
         self._check_total("epochs", total)
         if remainder not in ("leave", "extend"):

@@ -44,9 +44,9 @@ class PeerStatus:
     @property
     def is_main(self) -> bool:
         """Whether this peer is the main peer, for work that is done once per run, such as printing.
-        The main peer is the peer with the lowest number in the roster that may be a server, the
-        same for all peers in a round. If it dies, another peer becomes the main peer. To write a
-        file once, use ``save``."""
+        The main peer is the lowest peer of the roster that is trusted as a server, the same for all
+        peers in a round. If it dies, another peer becomes the main peer. To write a file once, use
+        ``save``."""
         return self._run.view.main == self.id
 
     @property

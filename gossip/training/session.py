@@ -112,9 +112,8 @@ class Session(LoopCalls, CollectiveCalls):
                 loss_fn(model(batch[0]), batch[1])``. Required by the rules judged_clipping,
                 fltrust, zeno and zeno_pp, which rate updates by this loss. In each round a new
                 batch is sampled from the ``reference`` of ``gossip.init``, or else from the data
-                set of ``peer.shard``. A ``judge`` without an argument samples its own batch, with
-                the generator of torch, numpy or Python. The state of that generator is restored
-                afterwards.
+                set of ``peer.shard``. A ``judge`` without an argument samples its own batch. The
+                generators of torch, numpy and Python are restored afterwards.
             together: Whether several optimizers that step one after the other share one round. All
                 steps are then made in the ``step()`` of the last optimizer. Code before it reads
                 the weights from before all steps.
@@ -164,8 +163,7 @@ class Session(LoopCalls, CollectiveCalls):
         order: str = "",
         **options: Unpack[LoaderOptions],
     ) -> ShardedLoader | ShardedStream:
-        """Return a loader of this peer's share of the data. ``docs/data.md`` describes what the
-        loader guarantees.
+        """Return a loader of this peer's share of the data (``docs/data.md``).
 
         One iteration over the loader is one epoch. With a map-style data set, the run's seed
         determines the order, and each sample of an epoch is used once, even if peers fail. With an
@@ -378,9 +376,8 @@ class Session(LoopCalls, CollectiveCalls):
 
         Args:
             function: Function without arguments, registered right after ``prepare``.
-            after: One of several prepared optimizers. ``function`` is then called after each step
-                of this optimizer. By default it is called after each step of the first optimizer on
-                a batch.
+            after: One of several optimizers. ``function`` is then called after each step of this
+                optimizer, instead of each step of the run.
         Returns: ``function``, so this can be a decorator.
         Raises: ConfigError: The run has local steps, which differ between peers, or this peer has
             already applied missed rounds.

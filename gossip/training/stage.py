@@ -79,8 +79,8 @@ class Pipeline(ABC):
 
     @abstractmethod
     def step(self, x: Any, y: Any) -> float | None:
-        """Make one training step: the forward and backward passes of all micro-batches through all
-        stages, and then the optimizer step. All peers call it.
+        """Make one training step: forward and backward passes of all micro-batches through all
+        stages, then the optimizer step. All peers call it.
 
         Args:
             x: Inputs of all samples of the step, the same on every peer: ``(n, ...)``. Only the

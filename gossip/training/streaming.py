@@ -36,8 +36,7 @@ from .loops import TrainingLoop
 
 
 class ShardedStream:
-    """Iterable over this peer's part of a stream. It yields one batch per round, or ``accumulate``
-    batches.
+    """Iterable over this peer's part of a stream: one batch (or ``accumulate``) per round.
 
     One iteration reads the stream once.
 
