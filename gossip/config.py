@@ -157,9 +157,9 @@ class RunConfig(BaseModel):
     run: str = Field(
         default="",
         pattern=r"^([0-9a-f]{16})?$",
-        description="id of the run, 8 bytes in hex; drawn if empty",
+        description="id of the run, 8 bytes in hex; random if empty",
     )
-    name: str = Field(default="", max_length=80, description="name of the run; drawn if empty")
+    name: str = Field(default="", max_length=80, description="name of the run; random if empty")
     peers: int = Field(default=4, ge=1, le=PEERS_MAX, description="number of peers that start")
     room: int = Field(
         default=0,
@@ -185,7 +185,7 @@ class RunConfig(BaseModel):
     peers_for_one: int | None = Field(
         default=None,
         ge=0,
-        description="peers for the rule to tolerate one Byzantine peer, 0: never; found with f",
+        description="peers with which the rule tolerates one Byzantine peer, 0: never; set with f",
     )
     sender: str = Field(
         default="",

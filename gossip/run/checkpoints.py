@@ -600,9 +600,9 @@ def _good_at(folder: Path, step: int, there: list[tuple[int, Path]]) -> Checkpoi
     except DamagedCheckpoint as error:
         good, _ = newest_good(folder)
         hint = (
-            f"the last good one is of step {good.step}: {shown(folder)}@{good.step}"
+            f"the newest undamaged one is of step {good.step}: {shown(folder)}@{good.step}"
             if good is not None
-            else "there is no good one beside it"
+            else "there is no undamaged checkpoint in the folder"
         )
         raise DamagedCheckpoint(error.file, error.expected, error.found, hint) from error
     return checkpoint
@@ -678,7 +678,7 @@ def _read_manifest(path: Path) -> dict[str, Any]:
     # Compare the text, too: a flipped bit may leave the meaning of JSON unchanged, as in 1e-05 and
     # 1E-05.
     if text != data:
-        raise DamagedCheckpoint(where, "exactly the bytes that were written", "others")
+        raise DamagedCheckpoint(where, "exactly the bytes that were written", "other bytes")
     if whole(manifest.get("step")) is None or not _are_files(manifest.get("files")):
         raise DamagedCheckpoint(where, "a step and files", "something else")
     return manifest
@@ -808,7 +808,7 @@ def _folder_at(place: Path) -> Path:
     if saves_to is not None:
         if not saves_to.is_dir():
             raise ConfigError(
-                f"the run in {shown(place)} saved to {shown(saves_to)}, which is not there",
+                f"the run in {shown(place)} saved to {shown(saves_to)}, which does not exist",
                 "name the folder that has its checkpoints now",
             )
         return saves_to
@@ -816,17 +816,17 @@ def _folder_at(place: Path) -> Path:
         return place
     if os.path.lexists(place / HOSTS):
         raise ConfigError(
-            f"the run in {shown(place)} can only have saved on its hosts",
+            f"checkpoints of the run in {shown(place)} can only be on its hosts",
             "copy the folder that the script saves to from each host, as with rsync -a",
         )
     if os.path.lexists(place / "config.json"):
         raise ConfigError(
             f"the run in {shown(place)} has saved no checkpoint",
-            "a script saves by peer.steps(N, save=FOLDER, every=500)",
+            "a script saves with peer.steps(N, save=FOLDER, every=500)",
         )
     if os.path.lexists(place / MANIFEST):
         raise ConfigError(
-            f"{shown(place)} is not named by its step",
+            f"{shown(place)} does not have the name of its step",
             "restore the original name of the checkpoint, such as step-000000500",
         )
     raise ConfigError(f"there is no checkpoint in {shown(place)}")

@@ -59,8 +59,8 @@ class RunProgress:
             (self._folder / BEGUN).touch()
         except OSError as error:
             effect = (
-                f"cannot write {self._folder / BEGUN} ({error.strerror}): peers that are started "
-                "again when all are lost"
+                f"cannot write {self._folder / BEGUN} ({error.strerror}): if all peers are lost "
+                "and started again, they"
             )
             self._tell(
                 "notice",

@@ -28,10 +28,10 @@ from gossip.vectors import load_encoding
 from . import tolerance
 
 PLAIN = "float32"
-OTHER_PARTS = "where each peer sends another part of its own"
+OTHER_PARTS = "but each peer sends other coordinates"
 NOT_PARTS = {
-    "bulyan": f"ends with each coordinate alone, {OTHER_PARTS}",
-    "krum": "returns the update of one peer, so the coordinates that the others left out are lost",
+    "bulyan": f"aggregates each coordinate alone at the end, {OTHER_PARTS}",
+    "krum": "returns the update of one peer, so coordinates that only other peers sent are lost",
 }
 """Rules on inner products that cannot work on sparse updates, each with the reason."""
 AUDITED_MIN = 3
@@ -97,8 +97,8 @@ def _check_alike(config: RunConfig, rolling: bool) -> None:
         )
     if config.deterministic and config.min_peers is not None and config.min_peers < config.peers:
         raise ConfigError(
-            f"deterministic: with min_peers = {config.min_peers} of {config.peers} the first "
-            "peers to begin depend on the clock",
+            f"deterministic: with min_peers = {config.min_peers} of {config.peers}, it depends on "
+            "the clock which peers begin",
             "leave one of them out",
         )
 
@@ -228,7 +228,7 @@ def check_rule(resolved: Resolved) -> Resolved:
     if config.overlap and answer["asks_loss"]:
         raise ConfigError(
             f"overlap = 1: the rule {answer['name']} requests the loss in every round, "
-            "so no trainer can compute beside it",
+            "so the trainer cannot compute ahead",
             "leave one of them out",
         )
     if config.fragments > 1 and (answer["asks_loss"] or answer["remembers"]):
@@ -275,7 +275,7 @@ def _not_parts(rule: registry.BoundRule) -> str:
 
     last = registry.load(rule.spec.rpartition("+")[2]) if "+" in rule.spec else rule
     if isinstance(last.rule, CoordinateRule) and last.discerning:
-        return f"looks at each coordinate alone, {OTHER_PARTS}"
+        return f"aggregates each coordinate alone, {OTHER_PARTS}"
     return NOT_PARTS.get(last.name, "")
 
 

@@ -128,13 +128,13 @@ def listed_pair(file: str, peer: PeerId, allowed: AllowList | None) -> KeyPair:
         return pair
     if not file:
         raise ConfigError(
-            f"peer {peer} has no key of its own, and the new one that it makes cannot be on the "
+            f"peer {peer} has no key file, and a new key of this peer cannot be on the "
             f"allow-list {allowed.path}",
             "set GOSSIP_KEY to the file of a listed key: GOSSIP_KEY='keys/{peer}.key'",
         )
     raise ConfigError(
         f"the key of peer {peer} is not on the allow-list {allowed.path}: public "
-        f"{pair.public}, fingerprint {fingerprint(pair.public)}; the others would refuse it",
+        f"{pair.public}, fingerprint {fingerprint(pair.public)}; the other peers would reject it",
         f"add the line: {pair.public} peer-{peer}; or name in GOSSIP_KEY the file of the key that "
         "is on the list",
     )

@@ -31,7 +31,7 @@ Tell = Callable[[str, str], None]
 def in_words(path: str, why: str) -> tuple[str, str]:
     """Return a message to the user about a file that cannot be written, and a hint."""
     message = (
-        f"cannot write {path} ({why}): training goes on without it; what is newest is kept in "
+        f"cannot write {path} ({why}): training goes on; the newest content is kept in "
         "memory, and written later"
     )
     return message, ROOM_HINT

@@ -204,9 +204,9 @@ def own_address(task: Task, config: RunConfig) -> str:
     found = given or source_towards(task.towards)
     if not found or (is_loopback(found) and not given):
         seen = (
-            f"what is sent to {task.towards} leaves from {found}"
+            f"traffic to {task.towards} leaves from {found}"
             if found
-            else f"{task.towards or 'no host'} is not reached"
+            else f"{task.towards or 'no host'} cannot be reached"
         )
         raise ConfigError(
             f"the address at which the others reach this machine is unknown: {seen}",

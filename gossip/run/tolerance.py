@@ -12,7 +12,7 @@ from gossip.config import ROBUST, WITH_REFERENCE, RunConfig
 GUARDED, SUSPICION = "guarded_mean", "suspicion"
 ADVERSARIES = "Against Byzantine peers: -f N (docs/protection.md)"
 COSTS = (
-    "Where the data of peers differ, that costs accuracy while no peer is Byzantine; with "
+    "If the data of peers differ, this rule costs accuracy even without Byzantine peers; with "
     "--reference SAMPLES it does not (docs/protection.md)"
 )
 FOUND = "what "
@@ -67,8 +67,8 @@ def judges(config: RunConfig, sources: Mapping[str, str]) -> str:
     if load(config.aggregator).needs_trainer:
         return ""
     return (
-        f"! reference_samples = {config.reference_samples} ({source}): {config.aggregator} judges "
-        f"nobody ({sources['aggregator']}). judged_clipping does, in rolling rounds"
+        f"! reference_samples = {config.reference_samples} ({source}): {config.aggregator} does "
+        f"not use them ({sources['aggregator']}). judged_clipping does, in rolling rounds"
     )
 
 

@@ -91,8 +91,8 @@ def _plain_file(fd: int, path: Path, folders_owner: int) -> BinaryIO:
 
 def _refused(path: Path, error: OSError) -> ConfigError:
     why = {
-        errno.ELOOP: "is a link, or lies behind one: links in a run's folder are not followed",
-        errno.ENOTDIR: "is behind a link or a file: links in a run's folder are not followed",
+        errno.ELOOP: "is a link, or below a link: links in a run's folder are not followed",
+        errno.ENOTDIR: "is below a link or a file: links in a run's folder are not followed",
         errno.ENXIO: "is a socket, where a file is expected",
     }
     return ConfigError(

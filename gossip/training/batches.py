@@ -247,8 +247,8 @@ class BatchTracker:
         )
         if self._kept and len(self._upto or ()) >= self.expected:
             raise ConfigError(
-                f"gradients were accumulated over more than the {self.expected} batch(es) that a "
-                "step is on (peer.no_sync() without a step after it)",
+                f"gradients were accumulated over more than the {self.expected} batch(es) of a "
+                "step (peer.no_sync() without a step after it)",
                 hint,
             )
         now = self._gradient()

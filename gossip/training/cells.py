@@ -191,6 +191,6 @@ def _outside(value: Code) -> Mapping[str, Any]:
 
 def _cannot_be_written(what: str, value: Any) -> tuple[str, str]:
     return (
-        f"{what} is a {type(value).__name__}: a peer is a process of its own, and cannot have it",
+        f"{what} is a {type(value).__name__}: a peer is a separate process, and cannot use it",
         "make it within the function, or save it to a file and read it there",
     )

@@ -113,7 +113,7 @@ class RunCheckpoints:
             saver.release()  # other peers wait for the lock, and may succeed
             self.missing = f"step {step} to {saver.folder}: {saver.failed or 'no ledger'}"
             if not (in_hurry or before):
-                self._run.notify(f"the last checkpoint is not there: {self.missing}")
+                self._run.notify(f"the last checkpoint is missing: {self.missing}")
 
     def _save(self, saver: CheckpointSaver, whole: bool, may_be_left_out: bool = False) -> None:
         """Save the per-peer state of this step, if there is one and it is not saved yet, and with

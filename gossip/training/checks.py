@@ -50,13 +50,13 @@ def check_model(model: object, optimizers: Sequence[torch.optim.Optimizer]) -> N
     if isinstance(model, _WRAPPERS):
         raise UnsupportedModel(
             f"the model is wrapped in {type(model).__name__}, which exchanges gradients itself",
-            "prepare the model in it (.module) and train that one: gossip takes the wrapper's "
-            "place",
+            "pass the model inside it (.module) to prepare, and train that model: gossip replaces "
+            "the wrapper",
         )
     for optimizer in optimizers:
         if isinstance(optimizer, torch.optim.SparseAdam):
             raise UnsupportedModel(
-                "SparseAdam needs sparse gradients, but only dense ones are exchanged",
+                "SparseAdam needs sparse gradients, but only dense gradients are exchanged",
                 "use Adam, and make the embedding with sparse=False",
             )
     trained = {id(each) for optimizer in optimizers for each in parameters_of(optimizer)}
@@ -64,7 +64,8 @@ def check_model(model: object, optimizers: Sequence[torch.optim.Optimizer]) -> N
         if isinstance(module, torch.nn.SyncBatchNorm):
             raise UnsupportedModel(
                 f"{name or 'the model'} is a SyncBatchNorm, which needs torch.distributed",
-                "use BatchNorm: each peer normalises by its own batch, GroupNorm needs no batches",
+                "use BatchNorm, which normalises by the batch of each peer, or GroupNorm, which "
+                "needs no statistics of a batch",
             )
         if (
             isinstance(module, _SPARSE)
@@ -73,8 +74,8 @@ def check_model(model: object, optimizers: Sequence[torch.optim.Optimizer]) -> N
             and module.weight.requires_grad
         ):
             raise UnsupportedModel(
-                f"the gradient of {name + '.' if name else ''}weight is sparse: dense ones are "
-                "exchanged",
+                f"the gradient of {name + '.' if name else ''}weight is sparse, but only dense "
+                "gradients are exchanged",
                 "make the embedding with sparse=False",
             )
 

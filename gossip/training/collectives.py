@@ -247,9 +247,9 @@ class Collectives:
         self._has_warned = True
         name = {"once": "save", "done": "save"}.get(operation, operation)
         self._run.notify(
-            f"{name} has the answer of this peer alone: no other has called it at this place, or "
-            "long ago. All peers must call the same operations in the same order, also those that "
-            "are not is_main"
+            f"{name} has the answer of this peer alone: no other peer has called it at this place, "
+            "or only long ago. All peers must call the same operations in the same order, not only "
+            "the main peer"
         )
 
     def _objects(

@@ -93,7 +93,7 @@ class LossJudge:
         if question.mix:
             if own is None:
                 raise ConfigError(
-                    f"{rule.name} cannot mix parameters unless they include the own parameters"
+                    f"{rule.name} can mix parameters only if those of this peer are among them"
                 )
             updates, sign, learning_rate = updates - own, -1.0, 1.0
             own = torch.zeros_like(own)
@@ -141,7 +141,7 @@ class LossJudge:
             if not loss.requires_grad:
                 raise ConfigError(
                     "judge() returned a loss without a graph",
-                    "do not call it under no_grad, nor detach its result",
+                    "judge() must neither use no_grad nor detach the loss",
                 )
             return self._layout.flatten(
                 torch.autograd.grad(loss, self._layout.parameters, allow_unused=True)

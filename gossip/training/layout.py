@@ -88,7 +88,7 @@ class Layout:
         if len(devices) > 1:
             raise UnsupportedModel(
                 f"the parameters are on several devices: {', '.join(sorted(devices))}",
-                "a peer trains on one device",
+                "put all parameters on one device",
             )
         self._left_out = [
             (name, p)
@@ -139,7 +139,7 @@ class Layout:
         if len(layers) < fragments:
             raise UnsupportedModel(
                 f"{fragments} fragments, and the model has {len(layers)} layers with parameters",
-                f"--fragments {len(layers)} or fewer, of which --local-steps is a multiple",
+                f"--fragments {len(layers)} or fewer; --local-steps must be a multiple of it",
             )
         found = list(layers.values())
         dealt = cut_layers([sum(self._sizes[at] for at in each) for each in found], fragments)

@@ -156,10 +156,10 @@ class ShardedLoader:
         now = len(self.dataset if self._chosen is None else indices)
         if now != self.samples_total or indices is not self._given:
             raise ConfigError(
-                f"the {now} samples of the loader of peer.shard are not the {self.samples_total} "
-                "that were divided among the peers",
-                "keep the samples of a data set, and their number: for samples that are not used "
-                "yet, return others from __getitem__ (samples[at % wanted])",
+                f"the loader of peer.shard has changed its samples: it has {now}, and had "
+                f"{self.samples_total} when they were divided among the peers",
+                "do not change the samples of a data set, nor their number: to use only the first "
+                "ones for a while, return samples[at % wanted] from __getitem__",
             )
 
     def _keys(self, go: StartRoundCommand) -> list[Key]:
@@ -257,7 +257,7 @@ def loader_of(data: Any, batch_size: int | None, options: dict[str, Any]) -> Dat
         given = {**({} if batch_size is None else {"batch_size": batch_size}), **options}
         if given:
             raise ConfigError(
-                f"shard received a DataLoader and {', '.join(given)} beside it",
+                f"shard received a DataLoader and, in addition, {', '.join(given)}",
                 "pass these options to the DataLoader",
             )
         return data

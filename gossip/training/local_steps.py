@@ -405,7 +405,7 @@ def read_settings(saved: Any, optimizer: torch.optim.Optimizer) -> tuple[int, li
         # of the peers.
         if not isinstance(theirs, dict) or not optimizer.defaults.keys() <= theirs.keys():
             raise StateMismatch(
-                "a parameter group of the state has other settings than ours",
+                "a parameter group of the state has other settings than the local one",
                 "all peers must build the same optimizer",
             )
         theirs.pop("params", None)

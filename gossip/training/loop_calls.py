@@ -150,7 +150,7 @@ class LoopCalls(PeerStatus):
             raise ConfigError(
                 "remainder='extend' needs rolling rounds, and a data set with an index that "
                 "was passed to peer.shard before",
-                "the unread samples of streams, and in gossip rounds, are unknown",
+                "with a stream, or in gossip rounds, it is unknown which samples are unread",
             )
         if epochs:
             self._run.node.shard(*sharded.plan, extended=epochs)

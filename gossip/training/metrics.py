@@ -23,7 +23,7 @@ def line_of(round_id: int, metrics: Mapping[str, Any]) -> tuple[str, float | Non
     if not isinstance(line["round"], int) or line["round"] < 0:
         raise ConfigError(
             f"cannot log round: it is {line['round']!r}",
-            "that is the number of the run's round; use another name",
+            "round is the name of the run's round number: use another name",
         )
     # JSON has no NaN, so a string is used.
     text = json.dumps(

@@ -120,7 +120,7 @@ class NodeProcess:
 
     def last_words(self) -> str:
         if not self.ended(0):
-            return "it closed its channel and lives on"
+            return "it closed its channel, but its process still runs"
         said = self._written_error()
         if said or self._code is None:
             return said or "its exit status is not known"

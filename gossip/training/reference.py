@@ -21,7 +21,7 @@ STREAM_MAX = 2**16
 """Maximum number of samples of an iterable to keep in memory."""
 
 UNUSED_REFERENCE = (
-    "gossip.init was given a reference, and the rule {} does not judge by it: start the run with "
+    "gossip.init received a reference, but the rule {} does not use it: start the run with "
     "--aggregator judged_clipping, in rolling rounds"
 )
 
@@ -125,7 +125,7 @@ class JudgeReference:
         takes_batch = judge is not None and needs_batch(judge)
         if judge is not None and self.given is not None and not takes_batch:
             raise ConfigError(
-                "there is a reference, but judge has no argument for a batch of it",
+                "there is a reference, but judge has no parameter for a batch of its samples",
                 "judge=lambda batch: loss_fn(model(batch[0]), batch[1])",
             )
         self.is_needed = takes_batch and rule.needs_trainer
@@ -147,8 +147,8 @@ class JudgeReference:
         if self.given is None:
             if self.shared is None:
                 raise ConfigError(
-                    f"the rule {self._config.aggregator} judges updates by samples, but there "
-                    "are none",
+                    f"the rule {self._config.aggregator} judges updates by reference samples, "
+                    "but there are none",
                     "write gossip.init(reference=dataset), or peer.shard(loader) of a data set "
                     "with an index",
                 )

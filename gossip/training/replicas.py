@@ -186,31 +186,31 @@ class ReplicaCheck:
             for name, module in self._model.named_modules()
             if getattr(module, "max_norm", None) is not None
         ]
-        each_step = "change them in a function that is given to peer.each_step"
+        each_step = "change them in a function passed to peer.each_step"
         if rescaled and not self._missed_before:
             return (
-                f"{rescaled[0]} has max_norm, by which each forward pass rescales the rows that "
-                "this peer's batch has",
-                "leave max_norm out, and rescale all rows in a function given to peer.each_step",
+                f"{rescaled[0]} has max_norm: each forward pass rescales the rows that this peer's "
+                "batch uses",
+                "leave max_norm out, and rescale all rows in a function passed to peer.each_step",
             )
         if self.outside and self._missed_before:
-            what = "what is kept was" if _are_kept(self.outside) else "weights were"
+            what = "objects of peer.keep" if _are_kept(self.outside) else "weights"
             return (
-                f"{what} changed outside of optimizer.step() while rounds were missed",
+                f"{what} were changed outside of optimizer.step() while rounds were missed",
                 each_step,
             )
         if self.outside:
             return (
-                "weights are changed outside of optimizer.step() by what only this peer has",
-                f"{each_step}, by what all peers have",
+                "weights are changed outside of optimizer.step(), by data that only this peer has",
+                f"{each_step}, by data that all peers have",
             )
         if self._missed_before and _are_kept(names):
-            return "what is kept was changed by the loop while rounds were missed", each_step
+            return "the loop changed objects of peer.keep while rounds were missed", each_step
         if self._missed_before:
             return (
-                "rounds were missed, and something that a step depends on is neither a setting of "
-                "the optimizer nor in its state nor kept",
-                "give it to peer.keep, or change it in a function given to peer.each_step",
+                "rounds were missed, and a step depends on something that is neither in the "
+                "optimizer's settings or state nor passed to peer.keep",
+                "pass it to peer.keep, or change it in a function passed to peer.each_step",
             )
         return (
             "this peer's memory or processor; a step that computes otherwise on this peer; or "
@@ -229,7 +229,7 @@ class ReplicaCheck:
             return
         self._has_warned = True
         cause = "the script changes them outside of optimizer.step(), which a late peer misses"
-        remedy = "change them in a function that is given to peer.each_step"
+        remedy = "change them in a function passed to peer.each_step"
         found = Divergence(run.applied.round_id, self.outside, cause, remedy)
         self._report(found, peers_differ=False)
 

@@ -29,7 +29,7 @@ def load_named(run: PeerRun, name: str) -> None:
     except stage_parts.LackingLayers as lacking:
         if where == name:
             raise
-        run.notify(f"takes the state of others of its stage: {lacking}")
+        run.notify(f"receives its state from other peers of its stage: {lacking}")
 
 
 def load_newest(run: PeerRun, folder: Path) -> None:
@@ -67,8 +67,8 @@ def _load_stage(run: PeerRun, folder: Path, step: int | None) -> None:
     run.node.load(step, round_id, ledger)
     stages = ", ".join([str(part.stage) for part in parts])
     run.notify(
-        f"goes on from step {step} with layers {own[0]} to {own[1]} of what "
-        f"{'stage' if len(parts) == 1 else 'stages'} {stages} saved in {folder}"
+        f"goes on from step {step} with layers {own[0]} to {own[1]} from the checkpoints of "
+        f"{'stage' if len(parts) == 1 else 'stages'} {stages} in {folder}"
     )
 
 
@@ -83,7 +83,7 @@ def _load(run: PeerRun, folder: Path, step: int | None) -> None:
             "repair or remove them; without --resume the run starts from the beginning",
         )
     for line in damaged if run.peer == 0 else ():
-        run.notify(f"passed over: {line}")
+        run.notify(f"skipped: {line}")
     if found is None:
         return
     files = {name: found.read(name) for name in (*found.model_files, TRAINING_FILE)}
@@ -129,7 +129,7 @@ def load_own_state(run: PeerRun, folder: Path, found: checkpoints.Checkpoint) ->
         run.model.extra.load(own.extra)
     if own.why:
         begins = _begins_without_own(run, f"peer {found.manifest.get('writer')}", owes)
-        run.notify(f"its own state of step {found.step} is not there ({own.why}): {begins}")
+        run.notify(f"its own state of step {found.step} is missing ({own.why}): {begins}")
 
 
 def _begins_without_own(run: PeerRun, writer: str, owes: bool) -> str:
@@ -140,9 +140,9 @@ def _begins_without_own(run: PeerRun, writer: str, owes: bool) -> str:
     begins = {
         f"its buffers are those of {writer}": any(True for _ in model.trained.model.buffers()),
         "its optimizer begins anew": model.stepper.own_optimizer is not None,
-        "it has no steps of its own on the fragments": run.config.fragments > 1,
+        "its local steps that were not exchanged are lost": run.config.fragments > 1,
         "its sender begins anew": bool(run.config.sender),
-        "its encoding owes nothing": owes,
+        "its encoding begins without a residual": owes,
     }
     return ", ".join(what for what, is_so in begins.items() if is_so)
 
@@ -172,7 +172,7 @@ def _plan_of(
     try:
         if type(round_id) is int and round_id * of_round >= checkpoint.step:
             return round_id, planned_peers(ledger)
-        why = "its round is not there"
+        why = "it has no round"
     except ValueError as error:
         why = str(error)
     raise ConfigError(

@@ -104,14 +104,14 @@ class ScriptRounds:
         self._extra.restore(stepper.extra_state(dict))
         if self._run.is_asked_to_stop:
             self._run.notify(
-                "stopped within a round: the local steps that this peer has taken in it count for "
-                f"nothing ({undone} of {of_round})"
+                f"stopped within a round: the {undone} of {of_round} local steps that this peer "
+                "has taken are lost"
             )
         elif self._run.is_closed or not self._has_undone:
             self._has_undone = True
             self._run.notify(
-                f"{undone} local steps were undone, because no round followed them: a round is on "
-                f"{of_round} steps in a row, each with the next batches of the loader"
+                f"{undone} local steps were undone, because no round followed them: a round needs "
+                f"{of_round} consecutive steps, each on the next batches of the loader"
             )
 
     # --- overlap ----------------------------------------------------------------------------------

@@ -414,7 +414,7 @@ class CheckpointSaver:
     def _fails(self, why: str) -> None:
         if not self.failed:
             self._notify(
-                f"cannot save checkpoints to {self.folder}: {why}; earlier ones are as they were"
+                f"cannot save checkpoints to {self.folder}: {why}; earlier ones are unchanged"
             )
         self.failed = why
         self._written = None

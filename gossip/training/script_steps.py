@@ -175,7 +175,7 @@ class ScriptSteps:
             "overlap": config.overlap > 0,
             "rounds without a server": not config.is_rolling,
             f"--sender {config.sender}": bool(config.sender),
-            "an encoding that keeps what it loses": encoder is not None and encoder.keeps_lost,
+            "an encoding that stores its error": encoder is not None and encoder.keeps_lost,
         }
         for what, here in unable.items():
             if here:

@@ -192,7 +192,7 @@ def _start_trackers(place: PeerPlace, names: Sequence[str]) -> None:
     """Start the trackers of the run on its first peer. If one cannot be started, print a warning
     and continue."""
     for name in names if place.peer == 0 else ():
-        why = "a script alone writes nothing down; gossip run -n 1 --track does"
+        why = "a script that was started alone writes no records; use gossip run -n 1 --track"
         if place.run_dir is not None:
             try:
                 _trackers.append(start_tracker(name, place.run_dir, others=True))

@@ -504,8 +504,8 @@ def load_optimizer(
         key, _, rest = difference.partition(".")
         name = names[int(key)] if key.isdecimal() and int(key) < len(names) else f"parameter {key}"
         raise StateMismatch(
-            f"the optimizer does not keep {rest or 'the state'} of {name} as it was packed",
-            "its load_state_dict must restore what its state_dict returns",
+            f"the optimizer changes {rest or 'the state'} of {name} when it loads a packed state",
+            "its load_state_dict must restore exactly what its state_dict returns",
         )
 
 

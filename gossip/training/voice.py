@@ -77,7 +77,7 @@ def words(peer: int, event: Mapping[str, Any]) -> str:
                 f"waiting for peers {', '.join(map(str, missing))} since {event.get('waited_s')} s"
             )
         case "dead":
-            return f"peer {about} is dead, says peer {event.get('by', peer)}; the others go on"
+            return f"peer {about} is dead, reports peer {event.get('by', peer)}; the others go on"
         case "paused":
             return (
                 f"paused at round {event.get('round')}: alive are {event.get('alive')}, a round "

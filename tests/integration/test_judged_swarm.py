@@ -122,4 +122,4 @@ def test_without_trust_a_liar_is_suspected_and_nobody_locked_up(tmp_path: Path) 
         )
         assert summary["suspected"] == [LIAR]
         assert summary["quarantined"] == locked
-        assert "the rule trimmed_mean does not judge by it" in said
+        assert "the rule trimmed_mean does not use it" in said

@@ -83,7 +83,7 @@ def test_in_gossip_rounds_each_peer_goes_on_with_its_own_model(tmp_path: Path) -
     assert {peer: began[peer] for peer in "02"} == {peer: digests[peer] for peer in "02"}
     assert began["1"] not in digests.values()
     assert {each[3] for each in resumed} == {"30"}
-    assert re.findall(r"peer (\d): its own state of step 20 is not there", said) == ["1"]
+    assert re.findall(r"peer (\d): its own state of step 20 is missing", said) == ["1"]
 
 
 def test_a_peer_without_its_own_state_says_what_of_it_begins_anew(tmp_path: Path) -> None:
@@ -92,8 +92,9 @@ def test_a_peer_without_its_own_state_says_what_of_it_begins_anew(tmp_path: Path
     for path in (tmp_path / "ckpt" / "own").glob("peer-1.*"):
         path.unlink()
     _, said = ended(tmp_path, 30, *options)
-    begins = re.findall(r"peer (\d): its own state of step 20 is not there \(.*\): (.*)", said)
+    begins = re.findall(r"peer (\d): its own state of step 20 is missing \(.*\): (.*)", said)
     manifest = json.loads((tmp_path / "ckpt" / "step-000000020" / "manifest.json").read_text())
     # Any of the three may have held the lock that makes one the writer.
     buffers = f"its buffers are those of peer {manifest['writer']}"
-    assert begins == [("1", f"{buffers}, its optimizer begins anew, its encoding owes nothing")]
+    rest = "its optimizer begins anew, its encoding begins without a residual"
+    assert begins == [("1", f"{buffers}, {rest}")]

@@ -575,7 +575,7 @@ def test_without_any_good_one_there_is_none_and_all_are_named(two: Path) -> None
     assert [line.split("/")[-2] for line in damaged] == ["step-000001000", "step-000000500"]
     with pytest.raises(DamagedCheckpoint) as raised:
         checkpoints.newest_good(two, 500)
-    assert raised.value.hint == "there is no good one beside it"
+    assert raised.value.hint == "there is no undamaged checkpoint in the folder"
 
 
 def test_a_step_that_is_not_there_names_those_that_are(two: Path) -> None:
@@ -794,8 +794,8 @@ def test_a_folder_with_an_at_in_its_name_is_meant(runs: Path) -> None:
         ("ckpt/step-000000500@501", "is the checkpoint of step 500, not of 501"),
         ("ckpt/latest", "latest is not a folder"),
         ("runs", "there is no checkpoint in"),
-        ("renamed", "is not named by its step"),
-        ("moved", "gone, which is not there"),
+        ("renamed", "does not have the name of its step"),
+        ("moved", "gone, which does not exist"),
     ],
 )
 def test_what_names_none_is_explained(runs: Path, said: str, why: str) -> None:

@@ -120,7 +120,7 @@ def test_more_fragments_than_layers_are_refused() -> None:
     assert layout.cut(1) == (layout,)
     with pytest.raises(UnsupportedModel, match="3 fragments, and the model has 2 layers") as raised:
         layout.cut(3)
-    assert raised.value.hint == "--fragments 2 or fewer, of which --local-steps is a multiple"
+    assert raised.value.hint == "--fragments 2 or fewer; --local-steps must be a multiple of it"
 
 
 # --- settings -------------------------------------------------------------------------------------

@@ -79,7 +79,7 @@ def test_peers_whose_keys_the_list_does_not_have_are_refused_before_anything_sta
         fingerprint(pairs[1].public) in str(caught.value),
     ) == (True, True)
     assert f"add the line: {pairs[1].public} peer-1" in str(caught.value.hint)
-    with pytest.raises(ConfigError, match="peer 0 has no key of its own") as caught:
+    with pytest.raises(ConfigError, match="peer 0 has no key file") as caught:
         check_listed(config, "")
     assert "GOSSIP_KEY" in str(caught.value.hint)
 
@@ -102,7 +102,7 @@ def test_gossip_run_looks_for_peers_on_the_list(tmp_path: Path, monkeypatch: pyt
     monkeypatch.delenv("GOSSIP_KEY", raising=False)
     Path("train.py").write_text("")
     Path("peers.txt").write_text(f"{new_pair().public}\n")
-    with pytest.raises(ConfigError, match="peer 0 has no key of its own"):
+    with pytest.raises(ConfigError, match="peer 0 has no key file"):
         app(["run", "--allowed", "peers.txt", "train.py"], standalone_mode=False)
     assert not Path("runs").exists()
 

@@ -172,7 +172,7 @@ def test_a_state_with_the_settings_of_another_optimizer_changes_nothing() -> Non
         swarm.session.prepare(model, optimizer)
         assert torch.equal(flat_parameters(model), before)
         assert optimizer.param_groups[0]["lr"] == 0.1
-    assert "other settings than ours" in answered[0].error
+    assert "other settings than the local one" in answered[0].error
 
 
 # --- steps that were skipped ----------------------------------------------------------------------

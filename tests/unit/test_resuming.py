@@ -231,7 +231,7 @@ def test_a_damaged_model_is_not_copied_out(gossip: Gossip, here: Path) -> None:
 
     code, _, err = gossip("checkpoints", "export", "ckpt@1000", "kept.safetensors")
     assert code == 2
-    assert "hint: the last good one is of step 500" in err
+    assert "hint: the newest undamaged one is of step 500" in err
     assert (here / "kept.safetensors").read_bytes() == b"before"
 
     code, out, err = gossip("checkpoints", "export", "ckpt", "kept.safetensors")

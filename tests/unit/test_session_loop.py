@@ -958,7 +958,7 @@ def sparse_model() -> torch.nn.Module:
             lambda: Wrapped(torch.nn.Linear(2, 2)),
             sgd,
             "wrapped in Wrapped",
-            "gossip takes the wrapper's place",
+            "gossip replaces the wrapper",
         ),
         (
             lambda: torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.SyncBatchNorm(2)),

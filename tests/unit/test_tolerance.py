@@ -105,13 +105,13 @@ def test_where_f_comes_from_is_not_said_where_nobody_knows() -> None:
         ({"reference_samples": 64, "aggregator": "zeno_pp"}, ""),
         (
             {"reference_samples": 64, "aggregator": "krum"},
-            "! reference_samples = 64 (flag): krum judges nobody (flag). judged_clipping does, in "
-            "rolling rounds",
+            "! reference_samples = 64 (flag): krum does not use them (flag). judged_clipping does, "
+            "in rolling rounds",
         ),
         (
             {"reference_samples": 64, "topology": "ring"},
-            "! reference_samples = 64 (flag): suspicion judges nobody (the topology has no "
-            "servers, and no aggregator is given). judged_clipping does, in rolling rounds",
+            "! reference_samples = 64 (flag): suspicion does not use them (the topology has "
+            "no servers, and no aggregator is given). judged_clipping does, in rolling rounds",
         ),
     ],
 )
