@@ -1,8 +1,8 @@
 """Settings of a run, the same on every peer. A value comes from a flag, else from the environment,
 else from a file, else from the defaults.
 
-The launcher resolves them once (``resolve``). It writes ``config.toml`` for users and a JSON file
-for its peers, which read only that file (``RunConfig.load``).
+The launcher resolves them once (``resolve``). The launcher writes ``config.toml`` for users and a
+JSON file for its peers, which read only that JSON file (``RunConfig.load``).
 """
 
 from __future__ import annotations
@@ -445,8 +445,8 @@ class RunConfig(BaseModel):
 
     @property
     def effective_slices(self) -> Slices:
-        """``slices``, but "equal" if results must not depend on the speed of peers, or if it is
-        unknown. It is unknown if local steps overlap with a round."""
+        """``slices``, but "equal" if results must not depend on the speed of peers, or if the speed
+        is unknown. The speed is unknown if local steps overlap with a round."""
         beside = self.overlap > 0 and self.has_local_steps
         return "equal" if self.deterministic or beside else self.slices
 
@@ -464,8 +464,8 @@ class RunConfig(BaseModel):
     @property
     def own_share(self) -> float | None:
         """Weight of a peer's own parameters when the round's fragment is applied. The weight is 0
-        if the peer waits for the result before it continues. It is None if a round exchanges all
-        parameters."""
+        if the peer waits for the result before it continues. The weight is None if a round
+        exchanges all parameters."""
         if self.fragments == 1:
             return None
         return OWN_SHARE if self.overlap else 0.0
@@ -631,7 +631,7 @@ def resolve(
     modules.
 
     Args:
-        flags: Option -> value; None if not given.
+        flags: Values of options, by name; None if an option is not given.
         file: A TOML file with options at its top level.
         defaults: Values that replace defaults of ``RunConfig``.
     Raises: ConfigError: An unknown option, or an invalid value, with its source.

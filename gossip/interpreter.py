@@ -33,7 +33,8 @@ def spawn_context() -> Iterator[SpawnContext]:
     from multiprocessing import get_context
 
     before = os.environ.get("PYTHONSAFEPATH")
-    os.environ["PYTHONSAFEPATH"] = "1"  # multiprocessing passes on only a -P that is set
+    # Needed, because multiprocessing passes -P to a child only if this process has the option.
+    os.environ["PYTHONSAFEPATH"] = "1"
     try:
         yield get_context("spawn")
     finally:

@@ -15,8 +15,8 @@ PACKAGES = {
     "plan_options": "gossip-pipelines",
     "search_start": "gossip-pipelines",
 }
-"""Package that registers each function or class as an entry point of ``GROUP``; the key is its
-name."""
+"""Package that registers each function or class as an entry point of ``GROUP``; the key is the name
+of the function or class."""
 
 
 WHOLE = "install it again, in the version of gossip-train"
@@ -26,7 +26,7 @@ def find_function(name: str, feature: str) -> Any:
     """Return the function or class that one of our packages registers under ``name``.
 
     Args:
-        feature: What the user asked for, for the error message.
+        feature: Feature that the user has requested, for the error message.
     Raises: ConfigError: The package is not installed, or its import fails.
     """
     package = PACKAGES[name]

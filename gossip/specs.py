@@ -122,7 +122,7 @@ def load_named(
         anew: Whether to run a file again, so that state of its module is not shared with an earlier
             use.
     Raises: UnknownName: The module has no such object. ConfigError: There is no such file or
-        module, or it raises.
+        module, or its import raises an error.
     """
     module = load_module(place, function, anew)
     for name in (function, function.replace("-", "_")):
@@ -140,7 +140,7 @@ def load_named(
 
 def load_module(place: str, function: str, anew: bool = False) -> ModuleType:
     """Return the module that ``place`` names. ``function`` is used in error messages only. Raises:
-    ConfigError: There is no such file or module, or it raises."""
+    ConfigError: There is no such file or module, or its import raises an error."""
     if place.endswith(".py") or "/" in place:
         return _load_file(place, function, anew)
     try:
@@ -178,7 +178,7 @@ def _load_file(place: str, function: str, anew: bool) -> ModuleType:
     if module_spec is None or module_spec.loader is None:
         raise ConfigError(f"{path} is not a Python file", "name a file that ends in .py")
     module = importlib.util.module_from_spec(module_spec)
-    sys.modules[name] = module  # dataclasses and type hints of the file look it up there
+    sys.modules[name] = module  # dataclasses and type hints look the module up there
     try:
         module_spec.loader.exec_module(module)
     except BaseException as error:  # also after Ctrl-C: a half-loaded module must not stay

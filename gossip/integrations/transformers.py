@@ -78,7 +78,7 @@ class GossipMixin(_Trained):
     ``class MyTrainer(GossipMixin, Seq2SeqTrainer)``.
 
     Attributes:
-        peer: The session.
+        peer: Session of this peer.
         gossip_save: Folder of the run's checkpoints, or None.
         train_loader: Loader of the training data; None before ``train``, and if the data are a
             stream.

@@ -121,8 +121,8 @@ class Checkpoint:
         store(out, self.chunks(name))
 
     def check_size(self, name: str) -> None:
-        """Check that a data file exists and has the right size. Raises: DamagedCheckpoint: It does
-        not."""
+        """Check that a data file exists and has the right size. Raises: DamagedCheckpoint: The file
+        is missing, or has another size."""
         try:
             self.open(name).close()
         except (OSError, ConfigError) as error:
@@ -305,8 +305,8 @@ class OutgoingCheckpoint:
 
     def _clear(self) -> None:
         while self._open:
-            # An error is no problem, because a file that matters has been synced. On a shared
-            # folder, closing may exceed a quota.
+            # On a shared folder, closing may exceed a quota. Ignore errors: a file that is needed
+            # has been synced.
             with contextlib.suppress(OSError):
                 os.close(self._open.pop())
         if self._has_scratch:
@@ -373,7 +373,7 @@ def store_new(path: Path, pieces: Iterator[bytes] | Iterator[memoryview]) -> dic
 
 
 def _create(path: Path) -> int:
-    """Create a file that must not exist, and return its file descriptor."""
+    """Create a file that does not exist yet, and return its file descriptor."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     return os.open(path, flags, 0o666)
 
@@ -656,7 +656,7 @@ def _manifest_digest(manifest: Mapping[str, Any]) -> str:
 
 def _read_manifest(path: Path) -> dict[str, Any]:
     """Read and check a manifest. Raises: DamagedCheckpoint: The file differs from what was written.
-    ConfigError: Another version of gossip has written it."""
+    ConfigError: Another version of gossip has written the manifest."""
     where = str(path / MANIFEST)
     try:
         with open_in(path.parent, f"{path.name}/{MANIFEST}") as file:
@@ -666,7 +666,7 @@ def _read_manifest(path: Path) -> dict[str, Any]:
     except (OSError, ConfigError) as error:
         _not_readable(where, "a manifest", error)
     except (ValueError, RecursionError) as error:
-        raise DamagedCheckpoint(where, "a manifest", f"no such JSON: {shown(error)}") from error
+        raise DamagedCheckpoint(where, "a manifest", f"invalid JSON: {shown(error)}") from error
     if (stored := manifest.get("digest")) != digest:
         raise DamagedCheckpoint(where, f"digest {_short(stored)}", f"digest {digest}")
     if manifest.get("format") != FORMAT:
@@ -767,9 +767,9 @@ def folder_of(run_dir: Path) -> Path | None:
 
 
 def resolve(resume: str) -> tuple[Path, int | None]:
-    """Return the folder of checkpoints, and the step or None, that ``resume`` names, in the form
-    ``RUN|PATH[@STEP]``. RUN is a run under ``runs/``. PATH is a run's folder, a folder of
-    checkpoints, or one checkpoint.
+    """Split ``resume``, in the form ``RUN|PATH[@STEP]``, into a folder of checkpoints and a step or
+    None. RUN is a run under ``runs/``. PATH is a run's folder, a folder of checkpoints, or one
+    checkpoint.
 
     Raises: ConfigError: ``resume`` has none of these forms, or there is no checkpoint.
     """

@@ -13,8 +13,8 @@ from .rendezvous import answers, peers_in, read_seed, seeds_in
 from .untrusted import last_events, open_file
 
 BEGUN = "begun"
-"""Name of a file in the run's folder. It exists if a peer of this host has been in a round. The
-event lines of a killed peer may not show this."""
+"""Name of a file in the run's folder. The file exists if a peer of this host has been in a round.
+The event lines of a killed peer may not show this."""
 TAIL_BYTES = 16 * 1024  # bytes at the end of a file of events, enough for the last event
 
 

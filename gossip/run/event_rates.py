@@ -15,8 +15,8 @@ class EventRateLimiter:
         # Number of events that are allowed now, and the time when it was computed; the key is the
         # kind and the peer.
         self._left: dict[tuple[str, int], tuple[float, float]] = {}
-        # Number of suppressed events, and the time of the next report about them, with the same
-        # key.
+        # Number of suppressed events, and the time of the next report about them; the key is the
+        # kind and the peer.
         self._held: dict[tuple[str, int], tuple[int, float]] = {}
 
     def lets(self, kind: str, whom: int, now: float) -> bool:

@@ -257,7 +257,7 @@ def check_rule(resolved: Resolved) -> Resolved:
 
 def check_encoding(encoding: str, rule: registry.BoundRule) -> None:
     """Check that the rule works on updates in this encoding. Measurements show which rules do not
-    (docs/results/encodings.md). Raises ConfigError."""
+    work (docs/results/encodings.md). Raises ConfigError."""
     written = load_encoding(encoding)
     if not (written.sparse or written.low_rank):
         return
@@ -284,7 +284,7 @@ def check_start(config: RunConfig, f: int, needs: int, rule: str) -> None:
 
     Args:
         needs: Number of updates that the rule needs to tolerate ``f``.
-    Raises: ConfigError: The peers are too few for a round.
+    Raises: ConfigError: ``min_peers`` peers are too few for a round.
     """
     least, peers = config.min_peers, config.peers
     if least is None:
@@ -309,8 +309,8 @@ def check_start(config: RunConfig, f: int, needs: int, rule: str) -> None:
 
 
 def _describe_rule(config: RunConfig, peers: int) -> dict[str, Any]:
-    """Return the result of ``describe_or_refuse``. If torch is not imported yet, call it in a
-    separate process."""
+    """Return the result of ``describe_or_refuse``. If torch is not imported yet, call that function
+    in a separate process."""
     own = [str(f) for f in config.plan if isinstance(f, ByzantineFault) and not f.built_in]
     asked = own, config.aggregator, config.topology, peers, config.f, config.encoding
     if "torch" in sys.modules:

@@ -160,7 +160,7 @@ class Journal:
             self._write_round(*self._untold_round)
 
     def _write_round(self, fields: dict[str, Any], now: float, wall: float | None = None) -> None:
-        """Write a line for a round. It also covers the earlier rounds that have no line."""
+        """Write a line for a round. The line also covers the earlier rounds that have no line."""
         if self._untold_since != fields["round"]:
             # ``since`` comes early in the line, because the last fields must be those that are
             # equal on all peers.
@@ -178,7 +178,7 @@ class Journal:
 
     def _report_write_failure(self, path: str, why: str) -> None:
         """Report a failure to write, but only to the launcher: the file that cannot be written may
-        be that of the events."""
+        be the file of events."""
         self._send_status(self._line("cannot_write", path=path, why=why))
 
     def _line(self, name: str, **fields: Any) -> bytes:

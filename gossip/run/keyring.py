@@ -28,7 +28,7 @@ class Keyring:
     admission is revoked. A restarted peer has a new key.
 
     Args:
-        allowed: Keys that are admitted if a seed file has them; None admits any key.
+        allowed: Allow-list of keys that seed files may have; None allows any key.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ def own_pair(file: str, peer: PeerId) -> KeyPair:
     """Return the key pair in a file. ``{peer}`` in the file's name is replaced by the peer's id. If
     ``file`` is "", return a new pair, which is in memory only.
 
-    Raises: ConfigError: The file has no key, or others can read it.
+    Raises: ConfigError: The file has no key, or other users can read it.
     """
     return read_pair(Path(file.replace("{peer}", str(peer)))) if file else new_pair()
 

@@ -107,8 +107,8 @@ def parse_pair(data: bytes, source: str) -> KeyPair:
     descriptor or stdin.
 
     Args:
-        source: Origin of ``data``, for error messages. They never show ``data``, which may be
-            secret.
+        source: Origin of ``data``, for error messages. Error messages never show ``data``, which
+            may be secret.
     Raises: ConfigError: The data is not a pair of keys.
     """
     if len(data) > FILE_BYTES_MAX:

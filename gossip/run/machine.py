@@ -1,6 +1,6 @@
-"""Identity of a process. A pid alone does not identify it, because a pid is valid on one machine
-only, and is reused. A node records its process, and later its end, in ``peer-N/peer.json``. So it
-can be checked whether a run without a launcher (torchrun) is still running.
+"""Identity of a process. A pid alone does not identify a process, because a pid is valid on one
+machine only, and is reused. A node records its process, and later its end, in ``peer-N/peer.json``.
+So it can be checked whether a run without a launcher (torchrun) is still running.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ FILE = "peer.json"
 
 
 def this_machine() -> str:
-    """Return an id of this boot and pid namespace. It differs between containers of one machine."""
+    """Return an id of this boot and pid namespace. The id differs between containers of one
+    machine."""
     with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
         boot = file.read().strip()
     return f"{boot}/{os.stat('/proc/self/ns/pid').st_ino}"

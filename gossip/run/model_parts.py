@@ -40,7 +40,8 @@ class _Piece:
 
 
 def join_parts(parts: Sequence[Checkpoint], out: Path) -> None:
-    """Write a model to a safetensors file, atomically. Its parts are in these verified checkpoints.
+    """Write a model to a safetensors file, atomically. ``parts``: verified checkpoints that
+    together contain the model.
 
     Raises:
         ConfigError: A file is not a safetensors file, or two files have tensors of the same name.

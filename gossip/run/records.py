@@ -45,8 +45,8 @@ class WriteFailures:
         self._tell = tell
         self._reported: set[str] = set()
         self.lacking: dict[str, int] = {}
-        """Number of lines that each file has lost permanently; the key is the path. It is 0 if
-        writing failed, but no line is lost yet."""
+        """Number of lines that each file has lost permanently; the key is the path. The number is 0
+        if writing has failed, but no line is lost yet."""
 
     def failed(self, path: Path, error: OSError) -> None:
         """Record that a file cannot be written. Report it if the reason is new."""
@@ -100,7 +100,7 @@ class Appender:
     ) -> None:
         self.path, self._troubles, self._header, self._gather = path, troubles, header, gather
         self._fd = -1
-        # Rest of the header that is not in the file yet. It is never dropped.
+        # Rest of the header that is not in the file yet. The header is never dropped.
         self._head = b""
         self._waiting: deque[bytes] = deque()
         self._bytes = 0
@@ -140,7 +140,7 @@ class Appender:
             self._troubles.recovered(self.path)
 
     def close(self) -> None:
-        """Try to write the waiting lines for the last time. Record how many of them are lost."""
+        """Try to write the waiting lines for the last time. Record how many lines are lost."""
         if self._closed:
             return
         self._again_at = min(self._again_at, time.monotonic())

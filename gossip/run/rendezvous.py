@@ -24,8 +24,8 @@ FILE_BYTES_MAX = 4096
 NEWCOMER, OWN = "newcomer", "own"
 """Claimants of an incarnation: a newcomer that gets the id of a peer that has ended, or the same
 peer, restarted by a scheduler."""
-# Timeout of a connection. A live peer accepts it at once, or after a moment if its host is far
-# away.
+# Timeout of a connection. A live peer accepts a connection at once, or after a moment if its host
+# is far away.
 ANSWER_S = 1.0
 
 
@@ -43,8 +43,8 @@ class Seed:
 
 
 class SeedFolder:
-    """Folder ``<run>/seeds``. It has a file ``<id>.addr`` for each peer, with the peer's address,
-    or a mark that the peer has ended permanently.
+    """Folder ``<run>/seeds``. The folder has a file ``<id>.addr`` for each peer, with the peer's
+    address, or a mark that the peer has ended permanently.
 
     Args:
         ids: Number of ids. Files with higher ids are ignored.
@@ -167,7 +167,7 @@ class Announcement:
         write: Function that writes the address.
         tell: Function that writes an event: one for each new reason of a failure, and one when a
             later attempt succeeds.
-        troubles: Records the failure, but does not report it.
+        troubles: Record of the failure; ``tell`` reports it.
     """
 
     def __init__(
@@ -206,7 +206,7 @@ class Announcement:
 
 
 def announce_end(folder: Path, peer: int, incarnation: int = 0) -> None:
-    """Record in ``folder`` that a peer has ended permanently. Launchers read this.
+    """Record in ``folder`` that a peer has ended permanently. Launchers read this record.
 
     ``incarnation``: last incarnation of the peer. Its node may have ended before it wrote a file.
     """
@@ -334,8 +334,7 @@ def create_claim(folder: Path, peer: int, incarnation: int, who: str = NEWCOMER)
 
 def _claimed_by(folder: Path, peer: int, incarnation: int) -> str:
     """Return the claimant of an incarnation of a peer, ``NEWCOMER`` or ``OWN``. Raises:
-    ConfigError: The claim cannot be read. With a guess, two processes could run as the same
-    peer."""
+    ConfigError: The claim cannot be read. A guess could let two processes run as the same peer."""
     name = f"{peer}.{incarnation}.claim"
     try:
         with open_in(folder, name) as file:

@@ -46,8 +46,8 @@ class Task:
         one_host: Whether all tasks of the run are on this machine.
         towards: Address or name of a machine of the job. Other tasks reach this machine at the
             source address of its traffic to that machine.
-        comes_back: Whether the scheduler may restart this task while the others run. It is then
-            another incarnation of the same peer.
+        comes_back: Whether the scheduler may restart this task while the others run. The restarted
+            task is another incarnation of the same peer.
         another: Advice on how to start a run with another name, for error messages.
     """
 
@@ -68,7 +68,7 @@ class TaskRendezvous:
     config: RunConfig
     folder: Path
     incarnation: int
-    listen: str  # "" means as in the settings
+    listen: str  # "" means the address in the settings
 
     @property
     def config_path(self) -> Path:
@@ -252,7 +252,7 @@ def make(folder: Path, resolved: Resolved, argv: Sequence[str], code: Path | Non
         if not folder.is_dir():
             raise
     finally:
-        shutil.rmtree(scratch, ignore_errors=True)  # it still exists if another task was faster
+        shutil.rmtree(scratch, ignore_errors=True)  # needed if another task was faster
 
 
 def write_settings(
@@ -266,8 +266,8 @@ def write_settings(
 
 
 def _agreed(folder: Path, resolved: Resolved, task: Task) -> RunConfig:
-    """Return the run's settings. Raises: ConfigError: The settings of this task differ from
-    them."""
+    """Return the run's settings. Raises: ConfigError: The settings of this task differ from those
+    of the run."""
     until = time.monotonic() + SEEN_S
     while not (folder / "config.json").is_file():
         if time.monotonic() > until:

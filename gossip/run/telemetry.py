@@ -60,8 +60,8 @@ class JsonLines:
     unless it is a file of metrics, which is read as a table.
 
     Args:
-        troubles: Record of failures to write the file. If it is None, failures are printed to
-            stderr.
+        troubles: Record of failures to write the file. If ``troubles`` is None, failures are
+            printed to stderr.
     """
 
     def __init__(
@@ -179,8 +179,8 @@ def write_json(path: Path | str, value: Mapping[str, Any]) -> None:
 
 
 def write_error(path: Path, error: BaseException, **fields: Any) -> None:
-    """Write the error that ended this process to a file, for the launcher and the report. If it
-    cannot be written, print it to stderr."""
+    """Write the error that ended this process to a file, for the launcher and the report. If the
+    file cannot be written, print the error to stderr."""
     kind = type(error).__name__
     about = {"wall": time.time(), "type": kind, "message": str(error)}
     try:
@@ -203,7 +203,8 @@ def environment(command: Sequence[str], code: Path | str | None = None) -> dict[
 
     Args:
         command: Command, as typed.
-        code: Folder of the script. Its git version is recorded, if it is in a repository.
+        code: Folder of the script. The git version of this folder is recorded, if it is in a
+            repository.
     """
     import psutil  # imported here, because it would add 50 ms to ``gossip --help``
 

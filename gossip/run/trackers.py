@@ -1,7 +1,8 @@
 """Trackers, their packages, and the process that forwards a run to a tracker.
 
-The process is ``python -m gossip.launch.track NAME FOLDER``. It reads the run's folder, so the run
-never waits for the tracker. When its stdin is closed, it forwards the remaining rows and ends.
+The process is ``python -m gossip.launch.track NAME FOLDER``. This process reads the run's folder,
+so the run never waits for the tracker. When its stdin is closed, it forwards the remaining rows and
+ends.
 """
 
 from __future__ import annotations

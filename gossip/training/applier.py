@@ -22,8 +22,8 @@ logger = logging.getLogger(__name__)
 
 
 class Applier:
-    """Applier of round results and of other peers' states to the model. It reports both to the
-    node.
+    """Applier of round results and of other peers' states to the model. The applier reports to the
+    node what it has applied.
 
     Attributes:
         model: The model, and the operations that change it.
@@ -35,7 +35,7 @@ class Applier:
         round_id: Number of the next round, which starts from the present parameters.
         collectives: Number of earlier rounds that were not steps.
         lost: Number of rounds that should have stepped the optimizer but changed nothing.
-        restores: Number of times that a state of other peers replaced the local one.
+        restores: Number of times that a state of other peers has replaced the local state.
         restored_at: Round of the last restored state; -1 means none.
         answered: Number of the last round that made a step of the current kind.
         offered_at: Time at which this peer last offered an update to a round; infinite if it has
@@ -113,7 +113,7 @@ class Applier:
     def apply(self, message: control.ApplyCommand) -> None:
         """Apply the result of a round."""
         self.queue_snapshots()
-        # A restarted node may send messages again that the node before it has sent.
+        # A restarted node may repeat messages of the dead node.
         is_new = message.round_id >= self.round_id
         if message.slot >= 0 and is_new:
             self.model.apply(message, message.kind == self._kind, self._in_step)
@@ -137,7 +137,7 @@ class Applier:
         # steps, and are both too few, would block each other forever. A round of kind 0 counts for
         # every kind.
         kind = self._kind
-        same = message.kind == 0 or message.kind >> 1 == kind >> 1  # first or further
+        same = message.kind == 0 or message.kind >> 1 == kind >> 1  # first and further steps
         if same if kind else message.is_step:
             self.answered = message.round_id
         self.on_step(message)

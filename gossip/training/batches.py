@@ -296,7 +296,7 @@ class FetchOrder:
         self._content = None if self._in_order else content
 
     def pass_over(self) -> None:
-        """Record that the loop requests a batch without a step on the current one."""
+        """Record that the loop requests a batch without a step on the current batch."""
         if self._in_order or self.model is None or self._content is None:
             return  # a damaged batch (None) has no gradient
         self._passed_over = self._content
@@ -312,7 +312,7 @@ class FetchOrder:
             self._refuse()
 
     def note_step(self, exact: bool) -> None:
-        """Record a step. ``exact``: whether it covers exactly the batches that the loop
+        """Record a step. ``exact``: whether the step covers exactly the batches that the loop has
         received."""
         if exact:
             self._in_order, self._content = True, None

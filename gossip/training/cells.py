@@ -1,8 +1,8 @@
 """Converts a function in a notebook to a script.
 
 Nothing is pickled. The script consists of the source code of the function and of the definitions in
-the notebook that the function uses. It stays in the run's folder, where users can read it or start
-it again.
+the notebook that the function uses. The script stays in the run's folder, where users can read it
+or start it again.
 """
 
 from __future__ import annotations

@@ -116,9 +116,10 @@ class RunCheckpoints:
                 self._run.notify(f"the last checkpoint is missing: {self.missing}")
 
     def _save(self, saver: CheckpointSaver, whole: bool, may_be_left_out: bool = False) -> None:
-        """Save the per-peer state of this step, if there is one and it is not saved yet, and with
-        ``whole`` the complete checkpoint. If the disk is too slow, a checkpoint without per-peer
-        state may be skipped. Per-peer states must be saved by all peers at the same steps."""
+        """Save the per-peer state of this step, unless there is none or it is already saved.
+        ``whole``: whether to save the complete checkpoint, too. If the disk is too slow, a
+        checkpoint without per-peer state may be skipped. Per-peer states must be saved by all peers
+        at the same steps."""
         step, model = self._run.step, self._run.model
         own = model.plan_own() if self._own_step != step else None
         if may_be_left_out and own is None and not saver.is_in_time(step):

@@ -98,8 +98,8 @@ class CollectiveCalls(PeerStatus):
         return self._collectives.answered
 
     def _collective(self, operation: str) -> Collectives:
-        """Return the object that performs operations. Raises ConfigError: ``operation`` cannot be
-        called now."""
+        """Check that ``operation`` can be called now. Return the object that performs it. Raises
+        ConfigError: ``operation`` cannot be called now."""
         self._run.check_no_pipeline(operation)
         self._steps.check_prepared(operation)
         if not self._run.config.is_rolling:

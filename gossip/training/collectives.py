@@ -35,7 +35,7 @@ PASSED_MAX = 3
 """A peer that waits in a call stops waiting after this number of rounds in which the other peers
 trained."""
 ANSWERS_BYTES_MAX = 2 * COLLECTED_BYTES_MAX
-OVERHEAD_BYTES = 64  # upper bound for the packed place of a call
+OVERHEAD_BYTES = 64  # upper bound for the bytes of a packed place
 DEPTH_MAX = 16
 _PARSER_LIMITS = {
     "raw": False,
@@ -151,14 +151,14 @@ def read_answers(state: Any) -> OrderedDict[Place, dict[int, bytes]]:
 
 
 def before_epoch(epoch: int) -> int:
-    """Return the position of a script before an epoch. It does not depend on the step, so the calls
-    of a late peer before the epoch get the same places as those of the other peers.
+    """Return the position of a script before an epoch. This position does not depend on the step,
+    so the calls of a late peer before the epoch get the same places as those of the other peers.
     """
     return BEGINNING - 1 - 2 * epoch
 
 
 def after_epoch(epoch: int) -> int:
-    """Return the position of a script after an epoch. It does not depend on the step."""
+    """Return the position of a script after an epoch. This position does not depend on the step."""
     return BEGINNING - 2 - 2 * epoch
 
 
@@ -387,8 +387,8 @@ def means_of(given: Mapping[int, bytes], names: Iterable[str], f: int) -> Means:
     """Return the mean of each name over the peers that have passed exactly ``names``.
 
     If f > 0, this is the trimmed mean, without the f largest and the f smallest values (Yin et al.,
-    2018). With too few values, it is the median. So f Byzantine peers cannot move it out of the
-    range of the honest peers' values.
+    2018). With too few values, the result is the median. So f Byzantine peers cannot move the
+    result out of the range of the honest peers' values.
     """
     wanted = sorted(names)
     rows: dict[int, dict[str, float]] = {}

@@ -47,13 +47,13 @@ class Exchange:
 
     def __init__(self, node: NodeService, overlaps: bool) -> None:
         """``overlaps``: whether the trainer computes its next update before it waits for the round
-        of the last one."""
+        of its last update."""
         self._node, self._applied, self._model = node, node.applied, node.model
         self._overlaps = overlaps
         self._in_flight: _Offer | None = None
         # Whether steps are short, and the time of the last return to the user's code.
         self._brief, self._left_at = False, 0.0
-        self._lasted_s = 0.0  # time from that return to the offer
+        self._lasted_s = 0.0  # seconds from that return to the last offer
 
     @property
     def in_flight(self) -> int:
@@ -94,7 +94,8 @@ class Exchange:
 
     def late_s(self, since: float) -> float:
         """Return the delay, in seconds, with which this peer began to compute for the round.
-        ``since``: time at which it began. A peer is delayed if it was still in an earlier round or
+        ``since``: time at which this peer began. A peer is delayed if it was still in an earlier
+            round or
         was restoring a state. Work of the script between two rounds is no delay, because it takes
         the same time on all peers."""
         go = self._node.go
@@ -115,8 +116,8 @@ class Exchange:
 
         If the round becomes a collective operation, the same update is offered to the next round.
         A round may make another kind of step, because most peers are at another point of their
-        loop. Then this peer contributes no update to it, and waits for a round with its own kind of
-        step.
+        loop. Then this peer contributes no update to that round, and waits for a round with its own
+        kind of step.
 
         If the run has no sharded loader, also wait for the next ``StartRoundCommand``, so that the
         caller computes its next gradient on current parameters. A sharded loader waits for this
@@ -192,8 +193,8 @@ class Exchange:
         self._in_flight = None
 
     def run_collective(self, data: bytes, commits: bool) -> None:
-        """Contribute ``data`` to a collective operation, and wait until it is over and a round may
-        be computed. ``applied.on_collected`` receives the collected data.
+        """Contribute ``data`` to a collective operation. Wait until the operation is over and the
+        next round may be computed. ``applied.on_collected`` receives the collected data.
 
         Args:
             commits: Whether the commit of the next round contains the data. In runs without commits

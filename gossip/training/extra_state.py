@@ -22,7 +22,7 @@ LOST = "gossip.lost_rounds"
 
 
 class ExtraState:
-    """State beside model and optimizer.
+    """State in addition to model and optimizer.
 
     A state of other peers may arrive during a step. Schedulers then load their state only after the
     script's work that follows the step.
@@ -45,8 +45,8 @@ class ExtraState:
         self._unclaimed: dict[str, Any] = {}  # States of objects not yet passed to ``keep``.
         self._due: dict[str, Any] = {}  # States that arrived during a step, for kept objects.
         self._loaded: set[str] = set()  # Names of kept objects that have just loaded a state.
-        self._settings: list[dict[str, Any]] = []  # Settings of parameter groups from a state.
-        self._settings_step = -1  # Step of these settings, if known.
+        self._settings: list[dict[str, Any]] = []  # Settings of parameter groups in the last state.
+        self._settings_step = -1  # Step of these settings; -1 if unknown.
         self._lost_at = 0  # ``lost_steps`` in the last state.
         self._pace = SchedulerPace()
 

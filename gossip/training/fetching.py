@@ -40,8 +40,8 @@ PR_SET_PDEATHSIG = 1
 
 
 class Fetcher:
-    """Fetcher of batches. It uses a new DataLoader with the workers, ``collate_fn`` and memory
-    options of the given loader.
+    """Fetcher of batches. The fetcher uses a new DataLoader with the workers, ``collate_fn`` and
+    memory options of the given loader.
 
     Workers seed the generators of Python, numpy and torch before each batch.
 
@@ -58,7 +58,7 @@ class Fetcher:
         """
         Args:
             indices: Function that returns the indices of the samples in a key's batch.
-            words: Values from which, with the batch's key, the seed of a batch is computed.
+            words: Values that, together with the batch's key, determine the seed of a batch.
         """
         self._given, self._indices, self._words = loader, indices, words
         self._generator = torch.Generator().manual_seed(draw("workers", *words) % 2**63)

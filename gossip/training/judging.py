@@ -28,11 +28,12 @@ Loss = Callable[..., Tensor]
 class LossJudge:
     """Evaluator of updates by the loss of the user's ``judge``.
 
-    A question of the node is about all updates of a round, and all its evaluations start from the
-    same random state. So a ``judge`` that samples its mini-batch with a generator of torch, numpy
-    or Python rates all updates on the same mini-batch. The next question gets another mini-batch. A
-    ``judge`` with an argument gets a batch of the reference samples, chosen for the round.
-    Parameters, buffers, gradients, training mode and all three generators are restored bit for bit.
+    A question of the node (``JudgeCommand``) is about all updates of a round. All evaluations for
+    the same question start from the same random state. So a ``judge`` that samples its mini-batch
+    with a generator of torch, numpy or Python rates all updates on the same mini-batch. The next
+    question gets another mini-batch. A ``judge`` with an argument gets a batch of the reference
+    samples, chosen for the round. Parameters, buffers, gradients, training mode and all three
+    generators are restored bit for bit.
     """
 
     def __init__(
@@ -58,9 +59,9 @@ class LossJudge:
     def answer(
         self, rule: BoundRule, question: JudgeCommand, rows: Vector, learning_rate: float
     ) -> JudgeReply:
-        """Return the weights and outlyingness that ``explain`` computes, or its error. Write the
-        aggregate into row ``question.rows``. If the question has no rows, write only the gradient
-        of the loss."""
+        """Return the weights and outlyingness that ``explain`` computes, or the error that it
+        raises. Write the aggregate into row ``question.rows``. If the question has no rows, write
+        only the gradient of the loss."""
         try:
             if not question.rows:
                 torch.from_numpy(rows[0]).copy_(self.gradient(question.round_id))
@@ -113,7 +114,8 @@ class LossJudge:
                 return _explain(rule, updates, len(updates) - question.outside, options)
 
     def gradient(self, round_id: int) -> Tensor:
-        """Return the gradient ``(d,)`` of the judge's loss. A server compares updates with it.
+        """Return the gradient ``(d,)`` of the judge's loss. A server compares updates with this
+        gradient.
 
         Raises: ConfigError: The user's ``judge`` returned no loss.
         """

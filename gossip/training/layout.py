@@ -65,7 +65,8 @@ class Layout:
     """
 
     def __init__(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
-        """Raises: UnsupportedModel: A parameter cannot be exchanged. The message names it."""
+        """Raises: UnsupportedModel: A parameter cannot be exchanged. The message names the
+        parameter."""
         owned = {id(parameter) for parameter in parameters_of(optimizer)}
         named = [
             (name, p) for name, p in model.named_parameters() if p.requires_grad and id(p) in owned
@@ -109,7 +110,7 @@ class Layout:
         text = "\n".join(f"{name} {tuple(p.shape)} {p.dtype}" for name, p in named)
         self.digest = blake2b(text.encode(), digest_size=DIGEST_BYTES).digest()
         self._direct = self.device.type == "cpu"
-        self._staging = Staging(self.device)  # for other devices
+        self._staging = Staging(self.device)  # used if the device is not the CPU
         self.has_views = self._direct and all(
             p.dtype == torch.float32 and p.is_contiguous() for p in self.parameters
         )
@@ -248,8 +249,8 @@ class Layout:
             parameter.grad = part.view(parameter.shape) if here else None
 
     def lend_gradients(self, flat: Tensor) -> None:
-        """Set the gradients to views of ``flat``. The script may read them until
-        ``reclaim_gradients``."""
+        """Set the gradients to views of ``flat``. The script may read these gradients until
+        ``reclaim_gradients`` is called."""
         self.point_gradients(flat)
         self._lent[:] = [flat]
 
@@ -451,8 +452,8 @@ def _is_finite(vector: Tensor) -> bool:
 def _copy_all(
     into: list[Tensor] | tuple[Tensor, ...], values: list[Tensor] | tuple[Tensor, ...]
 ) -> None:
-    """Copy each tensor of ``values`` into the one at the same position of ``into``. A single call
-    is several times faster than a loop if parameters are small."""
+    """Copy each tensor of ``values`` into the tensor at the same position of ``into``. A single
+    call is several times faster than a loop if parameters are small."""
     torch._foreach_copy_(into, values)  # pyright: ignore[reportPrivateImportUsage]
 
 

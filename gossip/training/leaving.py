@@ -77,7 +77,7 @@ class Leaving:
             run.node.close(reason, HURRIED_S)  # a second Close message makes the node end at once
             raise
         finally:
-            if not run.termination.interrupted:  # else it hides the traceback of Ctrl-C
+            if not run.termination.interrupted:  # the hook still handles a Ctrl-C
                 self._hook.uninstall()
             run.termination.uninstall()
             atexit.unregister(self.close)

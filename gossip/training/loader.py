@@ -106,7 +106,7 @@ class ShardedLoader:
 
     @property
     def steps(self) -> int:
-        """Steps per epoch. It never changes."""
+        """Number of steps per epoch, which never changes."""
         batch = self.batch_size * self._accumulate
         return -(-self.samples_total // (batch * self._loop.run.planned_peers))
 
@@ -189,9 +189,9 @@ class ShardedLoader:
 
     @property
     def given_up(self) -> list[int]:
-        """Indices of samples that were discarded in the last completed epoch. Its gradient was not
-        finite in two rounds, or an extended epoch (``peer.epochs(n, remainder="extend")``) could
-        not use it. A long list is cut."""
+        """Indices of samples that were discarded in the last completed epoch. The gradient of a
+        sample was not finite in two rounds, or an extended epoch (``peer.epochs(n,
+        remainder="extend")``) could not use it. A long list is cut."""
         ranges = () if self.report is None else self.report.given_up_ranges
         return self._indices((0, ranges)).tolist() if ranges else []
 
@@ -229,7 +229,7 @@ class ShardedLoader:
         return pieces[0] if len(pieces) == 1 else torch.cat(pieces)
 
     def _order(self, epoch: int) -> Tensor:
-        """Return the permutation of an epoch. The last few are cached."""
+        """Return the permutation of an epoch. The last few permutations are cached."""
         order = self._orders.pop(epoch, None)
         if order is None:
             # A separate generator, seeded alike on every peer, leaves the user's generators

@@ -71,7 +71,7 @@ class CompileWatch:
 
     def close(self) -> None:
         """Stop watching."""
-        if self._begins in callback_handler.start_callbacks:  # unless they were cleared
+        if self._begins in callback_handler.start_callbacks:  # unless torch has cleared them
             callback_handler.remove_start_callback(self._begins)
             callback_handler.remove_end_callback(self._ends)
 

@@ -129,7 +129,7 @@ class LocalSteps(EveryStep):
         self._fragments, self._mixing = config.fragments > 1, config.own_share or 0.0
         self._exchanged: set[int] = set()  # ids of parameters exchanged since the last rebase
         self._is_apart = False  # The model has the local parameters.
-        self._own_parameters: list[Tensor] = []  # empty while the model has them
+        self._own_parameters: list[Tensor] = []  # local parameters while the model has the anchor
         self._abandoned: list[
             Tensor
         ] = []  # Local parameters that ``return_to_anchor`` has replaced.
@@ -178,7 +178,7 @@ class LocalSteps(EveryStep):
         """Store the model difference in the gradients, and return to the anchor. If the optimizer
         has made no step since the last round, the update is marked as skipped.
 
-        A parameter that did not change and has no gradient gets none. With fragments, the
+        A parameter that did not change and has no gradient gets no gradient. With fragments, the
         difference of a parameter contains all steps since its fragment was last exchanged.
         """
         for parameter, value, start in self._triples(self._difference_origin):

@@ -36,7 +36,7 @@ class LoopCalls(PeerStatus):
         Args:
             folder: Folder of the checkpoints, relative to the working directory.
             every: Number of steps between two checkpoints. None saves only at the end.
-            keep: Number of checkpoints to keep. Older ones are deleted.
+            keep: Number of checkpoints to keep. Older checkpoints are deleted.
         Raises:
             ConfigError: ``prepare`` was not called, ``every`` or ``keep`` is invalid, this method
                 was called twice, or the checkpoint to resume from does not fit the model.

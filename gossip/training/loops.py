@@ -107,7 +107,7 @@ class TrainingLoop:
             while (step := run.step) < total and not run.is_over:
                 self.run.answers.reached(2 * step)
                 run.membership.notify()
-                self.steps.seed()  # independent of random numbers used after the last step
+                self.steps.seed()  # so that earlier random numbers have no effect
                 self.steps.begin_pass()
                 yield step
                 self.steps.coordinator.check_gathered()

@@ -140,7 +140,7 @@ class NodeProcess:
             error = json.loads(path.read_text("utf-8"))
             return f"{error['type']}: {error['message']}"
         except (OSError, ValueError, KeyError, TypeError):
-            return ""  # the file is missing or incomplete, so the exit status must do
+            return ""  # the file is missing or incomplete: report the exit status
 
 
 def _start_process(place: PeerPlace, incarnation: int, end: socket.socket) -> NodeProcess:

@@ -61,10 +61,11 @@ def check_optimizers(given: object) -> list[torch.optim.Optimizer]:
 def find_stepped(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
     """Return the optimizer that applies the gradient in its ``step``.
 
-    This is the inner optimizer if ``optimizer`` wraps one, and either its ``step`` needs a closure
-    or another of its methods steps the inner optimizer (SAM's ``second_step``). Otherwise it is
-    ``optimizer`` itself. Gradients are exchanged when the inner optimizer steps, so a first
-    gradient that only moves the weights temporarily (SAM's ascent) stays on this peer.
+    If ``optimizer`` wraps an inner optimizer, this is the inner optimizer in two cases: the outer
+    ``step`` needs a closure, or another method of ``optimizer`` steps the inner optimizer (SAM's
+    ``second_step``). Otherwise it is ``optimizer`` itself. Gradients are exchanged when the inner
+    optimizer steps, so a first gradient that only moves the weights temporarily (SAM's ascent)
+    stays on this peer.
     """
     for name, held in vars(optimizer).items():
         if not isinstance(held, torch.optim.Optimizer):
@@ -107,8 +108,9 @@ class StepCoordinator:
 
     Steps during a backward pass, such as in hooks of parameters, share one round at the end of the
     pass. With ``together`` all optimizers share one round. Only the methods ``step`` and
-    ``add_param_group`` of the prepared instances are replaced. Their classes, states, hooks and
-    schedulers work as before. A copy of a prepared optimizer is an ordinary optimizer.
+    ``add_param_group`` of the prepared instances are replaced. Classes, states, hooks and
+    schedulers of these optimizers work as before. A copy of a prepared optimizer is an ordinary
+    optimizer.
 
     Attributes:
         stepped: Numbers of the optimizers that stepped in the last ``step``.
@@ -165,8 +167,8 @@ class StepCoordinator:
         raise ConfigError("each_step after an optimizer that was not passed to peer.prepare")
 
     def kind_of(self, which: frozenset[int]) -> int:
-        """Return the kind number of a round in which these optimizers step first on a batch
-        (``gossip.core.is_further``)."""
+        """Return the kind number (``gossip.core.is_further``) of a round that makes the first step
+        on a batch. ``which``: numbers of the optimizers that step."""
         # Steps in hooks count as steps of all optimizers: peers may step different optimizers,
         # because their batches may use different layers.
         is_whole = self._is_gathered or len(which) == len(self._optimizers)
@@ -192,7 +194,7 @@ class StepCoordinator:
             self._exchange_of({at}, loss, overflow)
             return
         if self._gathered and not self._together and self._callback() is None:
-            self._drop_gathered()  # the backward pass has raised
+            self._drop_gathered()  # the backward pass has raised an error
         if at in self._gathered:
             self.check_gathered()
             raise UnsupportedModel(
@@ -267,8 +269,8 @@ class StepCoordinator:
 
 
 def kind_of(which: Collection[int]) -> int:
-    """Return the kind number of a round in which only the optimizers ``which`` step first on a
-    batch."""
+    """Return the kind number of a round that makes the first step on a batch. ``which``: numbers of
+    the optimizers that step, not all of them."""
     return 2 + 2 * zlib.crc32(repr(sorted(which)).encode())
 
 
@@ -289,7 +291,8 @@ def _is_in_mode(optimizer: torch.optim.Optimizer, train: bool) -> bool:
 
 def in_train_mode(optimizer: Any) -> AbstractContextManager[None]:
     """Return a context in which the model has the trained weights of a schedule-free optimizer.
-    Outside of it the script may have switched to the averaged weights, for an evaluation."""
+    Outside of this context the script may have switched to the averaged weights, for an
+    evaluation."""
     evaluates = [each for each in parts_of(optimizer) if _is_in_mode(each, False)]
     return _switched(evaluates) if evaluates else _UNCHANGED
 

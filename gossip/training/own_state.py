@@ -1,7 +1,8 @@
 """Per-peer state, saved in the folder of the run's checkpoints.
 
-It consists of the model's buffers, such as the running statistics of a BatchNorm, and of the
-sender's memory. In gossip rounds, where replicas differ, it is the complete state of the peer.
+Per-peer state consists of the model's buffers, such as the running statistics of a BatchNorm, and
+of the sender's memory. In gossip rounds, where replicas differ, it is the complete state of the
+peer.
 
 Each peer writes its own file: ``FOLDER/own/peer-2.step-000000500.DIGEST.safetensors``. The digest
 in the name shows whether a file is damaged, so that it is not loaded.

@@ -36,8 +36,7 @@ class PeerRun:
         applied: Applier of rounds to the model of this peer.
         model: Model of this peer.
         termination: Handler of signals that request the script's end.
-        answers: Results of collective operations; the key is the line of the script that calls the
-            operation.
+        answers: Answers of the script's collective calls.
         membership: Functions of the script to call after changes of the roster.
         planned_peers: Number of peers for which epochs are planned.
         in_loop: Whether the script is in a loop of ``steps`` or ``epochs``, which ends with the

@@ -123,7 +123,7 @@ def _is_number(leaf: Any) -> bool:
 
 
 def _in_form_of(value: Any, numbers: Sequence[float]) -> Any:
-    """Return a copy of ``value`` in which ``numbers`` replace the numbers, in order."""
+    """Return a copy of ``value`` with its numbers replaced by ``numbers``, in order."""
     leaves, form = tree_flatten(value)
     left = iter(numbers)
     return tree_unflatten(

@@ -1,5 +1,5 @@
-"""Selects the reference samples. A server computes losses on them to judge updates, on different
-samples in each round."""
+"""Selects the reference samples. A server judges updates by losses on these samples, which differ
+between rounds."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class ReferenceData:
             collate: Function that makes a batch of a list of samples.
             size: Number of samples in a batch. If the data set is smaller, every batch has all
                 samples.
-            words: Values from which, with the round, the seed of a batch is computed.
+            words: Values that, together with the round, determine the seed of a batch.
             chosen: Indices of the samples to use; None means all.
         """
         self._dataset, self._collate, self._size = dataset, collate, size

@@ -3,8 +3,8 @@ the likely cause.
 
 A replica is the state that is equal on all peers: the model's parameters, the optimizer's state for
 these parameters, and the parameters of modules passed to ``Session.keep``. Buffers, such as the
-statistics of a BatchNorm, are not part of it: they may differ between peers. So may the state of
-other kept objects.
+statistics of a BatchNorm, are not part of a replica: they may differ between peers. So may the
+state of other kept objects.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Divergence(NamedTuple):
 
 
 def compare_replicas(run: Any, saves_at: Callable[[int], bool]) -> None:
-    """Start to compare replicas, if the run's settings make them equal on all peers between two
+    """Start to compare replicas, if the run's settings make replicas equal on all peers between two
     steps.
 
     Args:
@@ -103,7 +103,8 @@ class ReplicaCheck:
     # --- digests ----------------------------------------------------------------------------------
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return the tensors of the replica; the key is the name. They are sorted by name."""
+        """Return the tensors of the replica; the key is the name. The tensors are sorted by
+        name."""
         found: dict[str, Tensor] = dict(self._model.named_parameters())
         states = self._optimizer.state
         for state in states if isinstance(states, list) else [states]:
@@ -165,7 +166,7 @@ class ReplicaCheck:
 
     def follow_step(self, step: int, is_own: bool) -> None:
         """Record that a step was applied, so that the parameters now contain ``step`` steps.
-        ``is_own``: whether it was applied during the script's own ``optimizer.step()``."""
+        ``is_own``: whether the step was applied during the script's own ``optimizer.step()``."""
         self._missed = self._missed or not is_own
         if not is_own:
             self._noted = -1, (), b""
@@ -175,8 +176,8 @@ class ReplicaCheck:
     # --- what differs -----------------------------------------------------------------------------
 
     def explain(self, round_id: int, agreed: bytes) -> Divergence:
-        """Explain why the digests that this peer sent last differ from ``agreed``, those of most
-        peers."""
+        """Explain why the digests that this peer sent last differ from ``agreed``, the digests of
+        most peers."""
         names = _differing(*self._sent, self._sent[0], agreed)
         return Divergence(round_id, names, *self._cause(names))
 

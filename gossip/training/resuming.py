@@ -133,7 +133,7 @@ def load_own_state(run: PeerRun, folder: Path, found: checkpoints.Checkpoint) ->
 
 
 def _begins_without_own(run: PeerRun, writer: str, owes: bool) -> str:
-    """Return a phrase about how this peer starts, because its per-peer state was not found."""
+    """Return a phrase that describes how this peer starts without its per-peer state."""
     if not run.config.is_rolling:
         return f"it begins with the mean model and the optimizer of {writer}"
     model = run.model

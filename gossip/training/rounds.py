@@ -118,8 +118,9 @@ class ScriptRounds:
 
     def _is_of_use(self) -> bool:
         """Wait for the round in flight, and apply it. Return whether the update that was computed
-        during this round can be offered to the next round. It can if its parameters lack at most
-        one round, and its samples are those of this peer in the next round."""
+        during this round can be offered to the next round. The update can be offered if its
+        parameters lack at most one round, and its samples are those of this peer in the next
+        round."""
         exchange = self._exchange
         before, restores = self._extra.before_round(), self._run.applied.restores
         in_turn = exchange.settle()
@@ -160,7 +161,8 @@ class ScriptRounds:
         return last or saves or self._run.is_asked_to_stop
 
     def drain(self, expired: Callable[[], bool] = lambda: False) -> None:
-        """Wait for the round in flight until ``expired``; then it is no longer in flight."""
+        """Wait for the round in flight, if there is one, but only until ``expired`` returns
+        True."""
         if self._exchange.in_flight:
             with self._run.waiting_in_loop(), self._run.stepper.at_anchor():
                 self._exchange.settle(expired)
@@ -168,8 +170,8 @@ class ScriptRounds:
     # --- rounds without an update -----------------------------------------------------------------
 
     def next_go(self) -> StartRoundCommand:
-        """Return the round to compute. Beside a round in flight it is the predicted next one, if
-        both belong to the same epoch."""
+        """Return the round to compute. If a round is in flight, this is the predicted next round,
+        provided that it belongs to the epoch that the script is reading."""
         guess, reading = self._exchange.guess, self.batches.reading
         if guess is not None and reading is not None and guess.epoch == reading.epoch:
             return guess

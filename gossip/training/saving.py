@@ -158,7 +158,7 @@ class CheckpointSaver:
 
     def is_writer(self) -> bool:
         """Lock the folder if no other peer has locked it. Return whether this peer holds the lock,
-        so that it writes. The holder keeps the lock until it leaves."""
+        so that it writes. The holder keeps the lock until this peer leaves."""
         if self._lock_fd >= 0:
             return True
         try:
@@ -239,8 +239,8 @@ class CheckpointSaver:
         ledger: bytes,
         about: Mapping[str, Any],
     ) -> None:
-        """Copy the state, or stream it to the disk without a sync. Another thread then makes it
-        durable. The previous save must be complete (``wait``).
+        """Copy the state, or stream it to the disk without a sync. Another thread then makes the
+        checkpoint durable. The previous save must be complete (``wait``).
 
         Args:
             own: Per-peer state of this peer, or None.
@@ -304,7 +304,7 @@ class CheckpointSaver:
 
     def _copied(self, name: str, file: StateFile) -> memoryview:
         """Copy a file into memory that is reused for the next checkpoint. The memory has spare
-        bytes, because the header may become longer. If it is too small, it is freed before new
+        bytes, because the header may become longer. Memory that is too small is freed before new
         memory is allocated, because both are as large as the state."""
         if len(self._memory.get(name, b"")) < file.nbytes:
             self._memory.pop(name, None)

@@ -58,7 +58,7 @@ class SchedulerPace:
         self._begun.clear()
         for name, scheduler in _schedulers(kept):
             steps = steps_of(scheduler)
-            # If a scheduler has made as many steps as the run, it is stepped once per step.
+            # If a scheduler has made as many steps as the run, it counts as stepped once per step.
             alike = SURE if steps == step and step >= SURE else 0
             self._seen[name] = _Seen(steps - step, steps, alike)
 

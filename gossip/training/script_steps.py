@@ -63,9 +63,9 @@ class ScriptSteps:
     advanced: int = 0
     _has_warned: bool = False
     _seeded: tuple[int, int] = -1, 0  # Step of the last seeding of the generators, and the seed.
-    _have_stepped: frozenset[int] = frozenset()  # Optimizers, by number, on the last batch.
+    _have_stepped: frozenset[int] = frozenset()  # Optimizers that stepped on the last batch.
     # Functions of ``each_step``, each with the number of the optimizer that it follows. None means
-    # that it follows the steps of the run.
+    # that the function follows the steps of the run.
     _functions: tuple[tuple[Callable[[], object], int | None], ...] = ()
 
     def join(self) -> None:
@@ -209,7 +209,7 @@ class ScriptSteps:
 
     def step_with(self, run_round: Callable[[], None]) -> None:
         """Make a step. ``run_round`` takes part in the round of the step. A stage of a pipeline
-        uses this."""
+        calls this method."""
         self._run.check_joined()
         if self._begin_step():
             with self._run.waiting_in_loop():

@@ -26,7 +26,7 @@ class SearchingPeer:
         has already made steps.
 
         Args:
-            make: Function that returns this peer's value. It is not called if the result is already
+            make: Function that returns this peer's value; not called if the result is already
                 known.
         """
         if self.run.step:
@@ -55,7 +55,7 @@ class SearchingPeer:
         return found
 
     def pause(self, pause_s: float) -> None:
-        """Wait for progress of other peers, and serve the node."""
+        """Serve the node for ``pause_s`` seconds, so that other peers can make progress."""
         until = time.monotonic() + pause_s
         self.run.node.serve_while(lambda: time.monotonic() < until)
         self.between_steps()

@@ -49,8 +49,8 @@ class NodeService:
             roster has only this peer.
         has_begun: Whether the first ``StartRoundCommand`` has arrived.
         interrupt: Function that is called about twice a second in every wait. It may raise.
-        leave_state: Function that writes the state to disk when the run has lost its quorum. Its
-            argument is the reason; it returns a line with the path.
+        leave_state: Function that writes the state to disk when the run has lost its quorum. The
+            function gets the reason, and returns a line with the path.
         is_prepared: Whether the node has the model.
         halted: Message in which the node announces its end, or None.
     """
@@ -167,7 +167,7 @@ class NodeService:
 
     @property
     def may_go(self) -> bool:
-        """Whether a round can be computed."""
+        """Whether this peer can compute for a round now."""
         # If the node has not received DataConfigured yet, its StartRoundCommand has no samples.
         # Another command with samples follows.
         return self.go is not None and (self.go.sharded or not self.is_sharded)

@@ -65,7 +65,8 @@ class Session(LoopCalls, CollectiveCalls):
         termination: TerminationHandler,
         reference: Any = None,
     ) -> None:
-        """Call ``gossip.init()`` instead. It starts the node at the other end of ``connection``."""
+        """Do not call this: ``gossip.init()`` creates the session, and has started the node at the
+        other end of ``connection``."""
         self._place, self._config = place, place.config
         self._loader: ShardedLoader | ShardedStream | None = None
         config, peer = place.config, place.peer
@@ -115,8 +116,8 @@ class Session(LoopCalls, CollectiveCalls):
                 set of ``peer.shard``. A ``judge`` without an argument samples its own batch. The
                 generators of torch, numpy and Python are restored afterwards.
             together: Whether several optimizers that step one after the other share one round. All
-                steps are then made in the ``step()`` of the last optimizer. Code before it reads
-                the weights from before all steps.
+                steps are then made in the ``step()`` of the last optimizer. Code before that call
+                reads the weights from before all steps.
             clip_norm: Maximum Euclidean norm of the aggregate. A longer aggregate is scaled down,
                 like averaged gradients in DDP by ``torch.nn.utils.clip_grad_norm_``.
         Returns: ``(model, optimizer)``, the same objects.
@@ -224,7 +225,7 @@ class Session(LoopCalls, CollectiveCalls):
         loss: Callable[[Tensor, Tensor], Tensor],
         optimizer: Callable[[Iterator[torch.nn.Parameter]], torch.optim.Optimizer],
     ) -> Pipeline:
-        """Prepare a model that is spread over peers, instead of ``prepare``.
+        """Prepare a model with layers on several peers. Call it instead of ``prepare``.
 
         This peer computes the layers that the run's plan assigns to its stage (``gossip run
         --plan``, ``docs/plan.md``). A script that was started alone computes all layers. Requires
@@ -399,7 +400,7 @@ class Session(LoopCalls, CollectiveCalls):
         roster of this process is not a change. In rolling rounds the roster is part of the commit,
         so all peers in a round have the same roster. A late peer gets the changes of all missed
         rounds as one change. In gossip rounds, the roster has the peers that are neither dead nor
-        left in this peer's view. In a pipeline, it has the peers of this stage.
+        left in this peer's view. In a pipeline, the roster has the peers of this stage.
 
         Args:
             function: Function with one argument, a ``MembershipChange``. It must not call methods

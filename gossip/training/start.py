@@ -71,7 +71,7 @@ def init(
         return _start_session(reference, track, dict(overrides))
     except GossipError as error:
         if error.hint:
-            error.add_note(f"hint: {error.hint}")  # for the traceback if there is no launcher
+            error.add_note(f"hint: {error.hint}")  # shown in the traceback if there is no launcher
         raise
 
 
@@ -134,8 +134,8 @@ def _check_process(launched: bool, has_rank: bool) -> None:
 
 
 def _alone(overrides: dict[str, Any]) -> PeerPlace:
-    """Return the place in a swarm of one peer. Its rule is the mean, because every rule returns a
-    single update unchanged."""
+    """Return the ``PeerPlace`` of a script that was started alone. Its rule is the mean, because
+    every rule returns a single update unchanged."""
     resolved = resolve(overrides, defaults={"peers": 1, "node": "thread"})
     config = resolved.config
     if config.peers != 1:
@@ -150,7 +150,7 @@ def _alone(overrides: dict[str, Any]) -> PeerPlace:
         f=0,
         aggregator="mean",
         topology="rolling",
-        audit=0.0,  # all layers are one stage with one peer
+        audit=0.0,  # no audits: all layers are one stage with one peer
         lost_stage="checkpoint",
     )
     fitting.check(resolved.config)
@@ -158,7 +158,7 @@ def _alone(overrides: dict[str, Any]) -> PeerPlace:
 
 
 def _among(task: Task, overrides: dict[str, Any]) -> PeerPlace:
-    """Return the place of one of the peers that a scheduler has started."""
+    """Return the ``PeerPlace`` of a peer that a scheduler has started."""
     # With torch imported, this process can check whether the rule fits the number of peers.
     import torch  # noqa: F401
 

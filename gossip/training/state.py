@@ -222,7 +222,7 @@ def plan_checkpoint(
 ) -> StateBundle:
     """Return the bundle of a checkpoint. Its parts are named like their files.
     ``model.safetensors`` has the model's tensors under their own names, so that any program can
-    load it. Parameters that are in ``base.safetensors`` are not in it.
+    load it. Only the parameters in ``base.safetensors`` are missing there.
 
     Args:
         trained: As for ``plan_state``.
@@ -240,7 +240,7 @@ def plan_checkpoint(
 
 
 def _select_base(parameters: Tensors, trained: Sequence[Tensor] | None) -> Tensors:
-    """Return the parameters that no round changes. A script may still change them."""
+    """Return the parameters that no round changes. A script may still change these parameters."""
     if trained is None:
         return {}
     moved = {id(each) for each in trained}
@@ -303,8 +303,8 @@ def _place_of(tensor: Tensor) -> tuple[int, torch.Size]:
 
 
 def _buffer_places(model: torch.nn.Module) -> dict[str, tuple[torch.nn.Module, str]]:
-    """Return the module and the key in it of each persistent buffer, by the buffer's name. A buffer
-    may be None."""
+    """Return, for each persistent buffer, its module and its key in this module, by the name of the
+    buffer. A buffer may be None."""
     return {
         f"{prefix}.{key}" if prefix else key: (module, key)
         for prefix, module in model.named_modules(remove_duplicate=False)
@@ -394,7 +394,7 @@ def read_some(
         file: Verified file.
         wanted: Function that returns whether to read the tensor with this path. Entries of the
             document with other tensors are omitted.
-        at_most: For some dicts in the document, the keys to keep, by the dict's name.
+        at_most: Keys to keep of some dicts in the document, by the name of the dict.
     Raises: StateMismatch: The document is damaged.
     """
     place = f"/proc/self/fd/{file.fileno()}"
@@ -439,7 +439,7 @@ def unpack_state(
 
 def load_model(of_model: Mapping[str, Any], model: torch.nn.Module) -> None:
     """Load ``of_model``: parameters, buffers and additional entries of a ``model.state_dict()``.
-    Values that it lacks do not change. Parameters keep their storage.
+    Values that are missing in ``of_model`` do not change. Parameters keep their storage.
 
     Raises: StateMismatch: A module rejects its extra state. Nothing else was changed.
     """
@@ -722,8 +722,8 @@ def compare_model(state: Mapping[str, Any], model: torch.nn.Module) -> None:
 
 
 def _is_of_script(module: torch.nn.Module) -> bool:
-    """Whether the module's buffers come from the script. So do buffers of torch's containers, which
-    have none of their own."""
+    """Whether the module's buffers come from the script. Buffers of torch's containers also come
+    from the script, because these classes define no buffers."""
     return isinstance(module, _CONTAINERS) or not type(module).__module__.startswith("torch.")
 
 

@@ -91,7 +91,7 @@ class EveryStep:
         """Discard the steps after the update that ``load_update`` has loaded."""
 
     def undo_steps(self) -> int:
-        """Undo the steps since the last round. Return their number."""
+        """Undo the steps since the last round, and return the number of undone steps."""
         return 0
 
     def return_to_anchor(self) -> None:

@@ -35,7 +35,7 @@ class UnpreparedOptimizers:
         self._alone = True
         self._exchanges = self._steps = 0  # prepared steps, and other steps since
         self._paused = self._warned = False
-        self._began: dict[int, int] = {}  # id of a stepping optimizer -> _exchanges
+        self._began: dict[int, int] = {}  # ``_exchanges`` at a step's start, by optimizer
         self._stepped: WeakKeyDictionary[torch.optim.Optimizer, int] = WeakKeyDictionary()
         self._intruder = ""  # class that stepped prepared parameters since the last exchange
         self._handles: list[Any] = [
@@ -96,7 +96,7 @@ class UnpreparedOptimizers:
 
     def _end(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         began = self._began.pop(id(optimizer), None)
-        # an optimizer around or inside a prepared one is part of it
+        # An optimizer around or inside a prepared optimizer counts as prepared.
         inside = any(id(each) in self._began for each in self._prepared)
         known = optimizer is self._applied or optimizer in self._prepared
         if self._paused or inside or known or began != self._exchanges:

@@ -164,7 +164,7 @@ class ExceptHook:
             raise SystemExit(code)  # exit with this code instead of 1
 
     def uninstall(self) -> None:
-        # If another hook was installed later, it calls this hook, which must stay.
+        # A hook that was installed later still calls this hook, so do not replace that hook.
         if sys.excepthook is self:
             sys.excepthook = self._before
 

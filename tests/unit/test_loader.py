@@ -401,7 +401,7 @@ def test_a_data_set_may_be_given_without_a_loader():
             DataLoader(numbers()),
             4,
             {"num_workers": 2},
-            "DataLoader and batch_size, num_workers beside it",
+            "DataLoader and, in addition, batch_size, num_workers",
         ),
         (numbers(), None, {}, "batch size"),
         (numbers(), 4, {"workers": 2}, "workers"),
