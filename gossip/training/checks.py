@@ -64,8 +64,7 @@ def check_model(model: object, optimizers: Sequence[torch.optim.Optimizer]) -> N
         if isinstance(module, torch.nn.SyncBatchNorm):
             raise UnsupportedModel(
                 f"{name or 'the model'} is a SyncBatchNorm, which needs torch.distributed",
-                "use BatchNorm, which normalises by the batch of each peer, or GroupNorm, which "
-                "needs no statistics of a batch",
+                "use BatchNorm, which normalises by each peer's own batch, or GroupNorm",
             )
         if (
             isinstance(module, _SPARSE)

@@ -220,7 +220,7 @@ def _wake_process(
 ) -> NodeProcess:
     """Use the node that was forked with this trainer."""
     node = NodeProcess(place, psutil.Process(ahead.pid))
-    # If the node has been killed, sending fails here, and the trainer detects it by the channel.
+    # If the node has been killed, sending fails. The trainer then detects the end of the channel.
     with ahead.join_server, end, contextlib.suppress(ConnectionError):
         socket.send_fds(ahead.join_server, [str(incarnation).encode()], [end.fileno()])
     return node

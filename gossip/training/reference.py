@@ -64,7 +64,7 @@ class ReferenceData:
         if not 0 < samples <= self._count // 2:
             raise ConfigError(
                 f"{samples} samples cannot be held out of {self._count}",
-                f"at least 1, and at most half of them: {self._count // 2}",
+                f"hold out at least 1, and at most half of them: {self._count // 2}",
             )
         order = random.Random(draw("set apart", *self._words)).sample(
             range(self._count), self._count

@@ -115,7 +115,7 @@ class ScriptSteps:
 
     def _warn_of_further_steps(self, here: bool) -> None:
         """Warn once if one pass of a ``peer.steps`` loop makes several steps of the run. ``here``:
-        whether this step is such a step."""
+        whether this step repeats an earlier step without a new batch."""
         run = self._run
         if not here or self._has_warned or not run.in_loop or run.epoch >= 0:
             return

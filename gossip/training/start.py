@@ -100,7 +100,8 @@ def _start_session(reference: Any, track: Sequence[str], overrides: dict[str, An
     termination = TerminationHandler()
     termination.install(launched=place.status_fd is not None)
     start = starter(place)
-    # The node starts first, so that it imports torch in parallel, which takes a second.
+    # The node starts first, because importing torch takes a second: node and script import it in
+    # parallel.
     connection = connect(start, place.incarnation)
     from .session import Session
 
