@@ -165,12 +165,12 @@ class RunConfig(BaseModel):
         default=0,
         ge=0,
         le=PEERS_MAX,
-        description=("maximum number of peers, with those that join later; 0: none join"),
+        description=("maximum number of peers, including peers that join later; 0: none join"),
     )
     topology: str = Field(
         default="rolling",
         min_length=1,
-        description="pairs of peers that exchange updates in a round",
+        description="rule that selects which peers exchange updates in a round",
     )
     aggregator: str = Field(
         default="guarded_mean",
@@ -215,13 +215,13 @@ class RunConfig(BaseModel):
         default=1,
         ge=1,
         le=1000,
-        description="parts of the model, of which each round of local steps exchanges one",
+        description="number of parts of the model; each round of local steps exchanges one part",
     )
     overlap: int = Field(
         default=0,
         ge=0,
         le=1,
-        description="rounds computed ahead: 1, the next update while a round runs",
+        description="rounds computed ahead; 1: compute the next update while a round runs",
     )
     seed: int = Field(
         default=0, ge=0, lt=2**63, description="seed of servers, data order and attacks"
@@ -230,7 +230,9 @@ class RunConfig(BaseModel):
         default=None, ge=1, le=2**40, description="rounds to train; by default the script decides"
     )
     run_dir: str = Field(default="", description="folder of the run; runs/NAME if empty")
-    faults: tuple[str, ...] = Field(default=(), description="faults to inject, as for --fault")
+    faults: tuple[str, ...] = Field(
+        default=(), description="faults to inject, in the form of --fault"
+    )
     quorum: Literal["majority", "available"] = Field(
         default="majority", description="number of peers that a round needs"
     )
@@ -255,23 +257,23 @@ class RunConfig(BaseModel):
         default=256,
         ge=1,
         le=2**20,
-        description="samples that the server of a round judges by, for rules with a judge",
+        description="number of samples by which a server judges updates, for rules with a judge",
     )
     batch_policy: BatchPolicy = Field(
         default="fixed_local",
-        description="batch that stays the same when peers join or leave: each peer's, or the sum",
+        description="batch size that stays equal when peers join or leave: each peer's, or the sum",
     )
     slices: Slices = Field(
         default="speed",
         description=(
-            "smaller batches, or fewer local steps, for peers that are much slower than most, or "
-            "equal ones"
+            "speed: smaller batches, or fewer local steps, for peers much slower than most; equal: "
+            "the same for all"
         ),
     )
     server_weights: str = Field(
         default="",
         max_length=16 * PEERS_MAX,
-        description=("weights of peers as servers, as in 0:4,2:2; all others have weight 1"),
+        description=("weights of peers as servers, such as 0:4,2:2; all other peers have weight 1"),
     )
     round_timeout_s: Seconds = Field(default=10.0, description="maximum wait of a round")
     start_timeout_s: Seconds = Field(
@@ -283,7 +285,9 @@ class RunConfig(BaseModel):
     resume: str = Field(
         default="",
         max_length=4096,
-        description=("auto, a run, or a folder of checkpoints, with @STEP: resume from it"),
+        description=(
+            "checkpoint to resume from: auto, or a run or a folder of checkpoints, with @STEP"
+        ),
     )
     deterministic: bool = Field(
         default=False,
@@ -309,12 +313,12 @@ class RunConfig(BaseModel):
     allowed: str = Field(
         default="",
         description=(
-            "file of the public keys that may take part: one a line, read again when it changes"
+            "file with the admitted public keys: one per line, read again when it changes"
         ),
     )
     host: str = Field(
         default="127.0.0.1",
-        description="address that the peers listen on; a peer's GOSSIP_LISTEN comes first",
+        description="address that the peers listen on; a peer's GOSSIP_LISTEN has priority",
     )
     warm: bool = Field(
         default=True,
@@ -331,7 +335,7 @@ class RunConfig(BaseModel):
         description="let gossip drill kill, stop, cut off, slow down and poison peers",
     )
     pipeline: PipelineConfig | None = Field(
-        default=None, description="the plan of a pipeline, as --plan reads it"
+        default=None, description="plan of a pipeline, as --plan reads it"
     )
     audit: float = Field(
         default=0.0,
@@ -350,7 +354,7 @@ class RunConfig(BaseModel):
         ),
     )
     node: Literal["process", "thread"] = Field(
-        default="process", description="place of a peer's node"
+        default="process", description="where a peer's node runs"
     )
     trust: bool = Field(
         default=True,
