@@ -24,8 +24,8 @@ class RunClock:
         self._peer = peer
         self._steps: Iterator[int] = iter(())
         self.step, self.total, self.over = 0, 0, False
-        self._seen = -1  # the step of the run at the last ``follow``
-        self._before: dict[LRScheduler, dict[str, Any]] = {}  # states at that ``follow``
+        self._seen = -1  # The step of the run at the last ``follow``.
+        self._before: dict[LRScheduler, dict[str, Any]] = {}  # States at that ``follow``.
 
     def begin(self, total: int, save: str | Path | None, every: int | None, keep: int) -> None:
         """Begin training for ``total`` steps, at the present step of the run. The other arguments

@@ -116,8 +116,8 @@ class Journal:
         self._last_round: _Round | None = None
         # Fields and times of the newest round, if no line was written for it yet.
         self._untold_round: tuple[dict[str, Any], float, float] | None = None
-        self._untold_since: int | None = None  # the first round without a line
-        self.last_words: dict[str, Any] = {}  # further fields of the last event
+        self._untold_since: int | None = None  # The first round without a line.
+        self.last_words: dict[str, Any] = {}  # Further fields of the last event.
 
     def event(self, name: str, **fields: Any) -> None:
         """Write one event line.

@@ -104,8 +104,8 @@ class Appender:
         self._head = b""
         self._waiting: deque[bytes] = deque()
         self._bytes = 0
-        self._begun = 0  # number of written bytes of the first waiting line
-        self._written = 0  # number of complete lines in the file
+        self._begun = 0  # Number of written bytes of the first waiting line.
+        self._written = 0  # Number of complete lines in the file.
         self._again_at = 0.0
         self._next_check = 0.0
         self._rotate_bytes, self._size = rotate_bytes, 0

@@ -17,9 +17,9 @@ from .records import WriteFailures
 from .telemetry import write_json
 from .untrusted import open_in, parse_json, read_at_most
 
-SEARCH_S = 0.1  # interval of reads while a peer is missing
-WATCH_S = 2.0  # interval when all are connected: a restarted peer has a new address
-AGAIN_S = 1.0  # time before another attempt to write the address of this peer
+SEARCH_S = 0.1  # Interval of reads while a peer is missing.
+WATCH_S = 2.0  # Interval when all are connected: a restarted peer has a new address.
+AGAIN_S = 1.0  # Time before another attempt to write the address of this peer.
 FILE_BYTES_MAX = 4096
 NEWCOMER, OWN = "newcomer", "own"
 """Claimants of an incarnation: a newcomer that gets the id of a peer that has ended, or the same
@@ -37,9 +37,9 @@ class Seed:
     control: str
     bulk: str
     incarnation: int
-    ended: bool = False  # the peer has ended permanently
-    key: str = ""  # public key of the peer; "" if peers have no keys
-    coming: bool = False  # a launcher has claimed this incarnation, and is starting it
+    ended: bool = False  # The peer has ended permanently.
+    key: str = ""  # Public key of the peer; "" if peers have no keys.
+    coming: bool = False  # A launcher has claimed this incarnation, and is starting it.
 
 
 class SeedFolder:
@@ -53,14 +53,14 @@ class SeedFolder:
     def __init__(self, folder: Path, local: int, ids: int) -> None:
         self.path = self._folder = folder
         self._local, self._ids = local, ids
-        self._claims: set[tuple[int, int]] = set()  # returned by ``poll_seeds``
-        self._read: dict[int, tuple[int, int]] = {}  # (inode, time) of each file when last read
+        self._claims: set[tuple[int, int]] = set()  # Returned by ``poll_seeds``.
+        self._read: dict[int, tuple[int, int]] = {}  # (inode, time) of each file when last read.
         self._next_poll = 0.0
-        self._untold: list[Seed] = []  # entries read since the last ``poll_seeds``
+        self._untold: list[Seed] = []  # Entries read since the last ``poll_seeds``.
         # (inode, time) of the local peer's file when last read, and the incarnation in it
         self._own: tuple[tuple[int, int], int] | None = None
-        self.keys: dict[int, str] = {}  # public keys, by peer
-        self.version = 0  # number of changes of ``keys``
+        self.keys: dict[int, str] = {}  # Public keys, by peer.
+        self.version = 0  # Number of changes of ``keys``.
 
     def next_incarnation(self, given: int) -> int:
         """Return the incarnation of a new node of this peer: ``given``, but at least one more than
@@ -340,8 +340,8 @@ def _claimed_by(folder: Path, peer: int, incarnation: int) -> str:
         with open_in(folder, name) as file:
             claimant = read_at_most(file, FILE_BYTES_MAX, folder / name).decode("ascii", "replace")
     except FileNotFoundError:
-        return OWN  # a launcher starts its own peers without claims
-    return claimant or NEWCOMER  # an empty file is being written right now
+        return OWN  # A launcher starts its own peers without claims.
+    return claimant or NEWCOMER  # An empty file is being written right now.
 
 
 def claims_in(folder: Path) -> set[tuple[int, int]]:

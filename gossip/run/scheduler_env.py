@@ -31,7 +31,7 @@ from .resuming import settled_resume
 from .telemetry import environment, write_json
 
 RUNS = "runs"
-SEEN_S = 10.0  # some shared file systems show a new file to other hosts only after a while
+SEEN_S = 10.0  # Some shared file systems show a new file to other hosts only after a while.
 # Settings that may differ between tasks: they are random, derived, or specific to a host.
 # ``resume`` becomes an absolute path.
 OWN = {"run", "name", "run_dir", "f", "host", "resume"}

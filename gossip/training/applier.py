@@ -53,8 +53,8 @@ class Applier:
         self.round_id = self.collectives = self.lost = self.restores = self.snapshots_due = 0
         self.restored_at = self.answered = -1
         self.offered_at = math.inf
-        self._offered = -1  # round of the last offer
-        self._kind = 0  # kind of the current or last step; 0 means any
+        self._offered = -1  # Round of the last offer.
+        self._kind = 0  # Kind of the current or last step; 0 means any.
         self._in_step = False
         # ``LocalModel.changes``, and the digest of the replica, when training ended.
         self._ended_at, self._digest = -1, b""

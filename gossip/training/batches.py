@@ -83,9 +83,9 @@ class BatchTracker:
         self._upto: list[int] | None = None
         self._accumulating = self._kept = False
         self._looked_at = False
-        self._pass, self._handed_out = 1, 0  # number of the pass, batches in it
-        self._has_stepped = self._evaluates = False  # in this pass
-        self._steps_training = True  # the model's mode at the last step
+        self._pass, self._handed_out = 1, 0  # Number of the pass, batches in it.
+        self._has_stepped = self._evaluates = False  # In this pass.
+        self._steps_training = True  # The model's mode at the last step.
         self._witness: Tensor | None = None
         self._before: tuple[int, int] | None = None
         self._warned = False

@@ -64,8 +64,8 @@ class Exchange:
         return int(self._applied.step <= pending.step)
 
     def wait_go(self) -> control.StartRoundCommand:
-        """Wait for the next round to compute, and apply rounds that were committed without this
-        peer."""
+        """Wait for the next round for which this peer must compute. Apply rounds that were
+        committed without this peer."""
         if not self._node.may_go:
             self._node.serve(lambda: self._node.may_go, self._brief)
         self._left_at = time.monotonic()

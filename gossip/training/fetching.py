@@ -311,7 +311,7 @@ class _WorkerStart:
                 libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) == 0
                 and os.getppid() != self._parent
             ):
-                os._exit(1)  # the parent died before the call
+                os._exit(1)  # The parent died before the call.
         # systemd and containers send SIGTERM to all processes at once, but the trainer needs its
         # workers until the end of its round. So the worker ignores the signal.
         signal.signal(signal.SIGTERM, signal.SIG_DFL)

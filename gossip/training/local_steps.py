@@ -127,9 +127,9 @@ class LocalSteps(EveryStep):
         self._start_point: list[Tensor] = []
         self._is_predicted = False  # ``_start_point`` is a prediction.
         self._fragments, self._mixing = config.fragments > 1, config.own_share or 0.0
-        self._exchanged: set[int] = set()  # ids of parameters exchanged since the last rebase
+        self._exchanged: set[int] = set()  # Ids of parameters exchanged since the last rebase.
         self._is_apart = False  # The model has the local parameters.
-        self._own_parameters: list[Tensor] = []  # local parameters while the model has the anchor
+        self._own_parameters: list[Tensor] = []  # Local parameters while the model has the anchor.
         self._abandoned: list[
             Tensor
         ] = []  # Local parameters that ``return_to_anchor`` has replaced.

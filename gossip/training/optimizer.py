@@ -406,8 +406,8 @@ def _unscale(optimizer: Any) -> bool:
     optimizer.found_inf = optimizer.grad_scale = None
     if float(found):
         return True
-    if scale is not None:  # it is None if the user has called unscale_ before clipping
-        # the computation of GradScaler.unscale_, for bit-identical results
+    if scale is not None:  # None if the user has called unscale_.
+        # This is the computation of GradScaler.unscale_, so the results are equal bit for bit.
         inverse = scale.double().reciprocal().float()
         for parameter in parameters_of(optimizer):
             if parameter.grad is not None:

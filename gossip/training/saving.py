@@ -147,9 +147,9 @@ class CheckpointSaver:
         self.newest = -1
         self._lock_fd = -1
         self._memory: dict[str, bytearray] = {}
-        self._links = 0  # number of links to the base file
-        self._written: Path | None = None  # last checkpoint that this process wrote
-        self._disk_is_slow = False  # the previous checkpoint was not written in time
+        self._links = 0  # Number of links to the base file.
+        self._written: Path | None = None  # Last checkpoint that this process wrote.
+        self._disk_is_slow = False  # The previous checkpoint was not written in time.
         self._beside = JobThread(self._fails)
 
     def is_due(self, step: int) -> bool:

@@ -29,10 +29,10 @@ from .stage import OwnStage
 
 logger = logging.getLogger(__name__)
 
-WAKE_S = 0.5  # maximum wait for a packet between two checks for signals
-POLL_S = 0.05  # maximum wait for a packet in ``serve_while``
-HURRIED_S = 2.0  # time for a node to leave without serving other peers
-CONFIRM_S = 45.0  # time for a majority to confirm the last round, or to send another state
+WAKE_S = 0.5  # Maximum wait for a packet between two checks for signals.
+POLL_S = 0.05  # Maximum wait for a packet in ``serve_while``.
+HURRIED_S = 2.0  # Time for a node to leave without serving other peers.
+CONFIRM_S = 45.0  # Time for a majority to confirm the last round, or to send another state.
 
 
 class NodeService:
@@ -84,8 +84,8 @@ class NodeService:
         # Step and round of the last request for confirmation, and the reply to it.
         self._asked_about: tuple[int, int] | None = None
         self._confirmation: events.StateConfirmed | None = None
-        self._loaded = b""  # ledger of a loaded checkpoint, until the first round
-        self._ledger: events.LedgerReply | None = None  # reply to the last request
+        self._loaded = b""  # Ledger of a loaded checkpoint, until the first round.
+        self._ledger: events.LedgerReply | None = None  # Reply to the last request.
 
     # --- the model --------------------------------------------------------------------------------
 
