@@ -96,9 +96,8 @@ class LocalModel:
         measure_gradients: Function to call before the optimizer steps with a result.
         changes: Number of changes of the parameters.
         steps: Number of rounds that have stepped the optimizer on this peer.
-        overtakes: Number of changes of the parameters other than steps of the current kind. It
-            matters for scripts with several optimizers, which may hold an autograd graph of the
-            parameters.
+        overtakes: Number of changes of the parameters other than steps of the current kind. A
+            script with several optimizers may hold an autograd graph.
     """
 
     trained: TrainedModel
@@ -143,9 +142,8 @@ class LocalModel:
             trained.layout.lend_slots(slots)
 
     def renew_arena(self) -> None:
-        """Create new shared memory for a restarted node, and copy the last update into it. The old
-        memory cannot be mapped for writing again if the dead node has shared it with other
-        peers."""
+        """Create new shared memory for a restarted node, and copy the last update. The old memory
+        is read-only if the dead node has shared it with other peers."""
         former, updates, filled = self.arena, self.updates, self._filled
         self._compile_watch.close()
         self._forget_slots()
@@ -236,8 +234,7 @@ class LocalModel:
 
         Args:
             is_own_kind: Whether the round makes a step of the current kind on this peer.
-            in_step: Whether the script is in ``optimizer.step()``, so that its gradients may be
-                overwritten.
+            in_step: Whether ``optimizer.step()`` runs, so that gradients may be overwritten.
         """
         trained = self.trained
         with self.overtaking(not is_own_kind):
@@ -249,9 +246,8 @@ class LocalModel:
                 with trained.layout.gradients_put_by(not in_step):
                     self._step_with(message)
             if not self.steps & (self.steps - 1):
-                # Check that the state can be sent, to raise UnsupportedModel early in a run. An
-                # optimizer creates its state in the first step, but may extend it later, so the
-                # check is repeated after 2, 4, 8, ... steps.
+                # Raise UnsupportedModel early: check the state after 1, 2, 4, 8, ... steps. An
+                # optimizer creates its state in the first step, but may extend it later.
                 plan_state(trained.model, trained.optimizer, {})
 
     @contextmanager
@@ -271,10 +267,9 @@ class LocalModel:
             yield
 
     def _step_with(self, message: control.ApplyCommand) -> None:
-        """Step the optimizer with a result as the gradient. Afterwards ``.grad`` holds the result.
-        A long result is not copied, unless the script references the tensors in ``.grad``: the
-        optimizer reads it in the shared memory. Other processes may still read this memory, so the
-        script's ``.grad`` is in a copy-on-write mapping of it.
+        """Step the optimizer with a result as the gradient, which stays in ``.grad``. A long result
+        is read in place, unless the script references the tensors in ``.grad``. Other processes may
+        still read this memory, so the script's ``.grad`` is a copy-on-write mapping of it.
         """
         trained, result = self.trained, self._results[message.slot]
         part = trained.parts[self._fragment_of(message.round_id, message.collectives)]
@@ -336,8 +331,7 @@ class LocalModel:
 
     def copy_state(self, round_id: int) -> tuple[control.Snapshot, int | None]:
         """Copy the state into new memory. Return a message about the state for the node, and the
-        memory's file descriptor. If this fails, the message has the error, and the descriptor is
-        None.
+        memory's file descriptor. If this fails, return a message with the error, and None.
         """
         try:
             plan = self.plan_state()
@@ -350,14 +344,13 @@ class LocalModel:
     def plan_checkpoint(self) -> StateBundle:
         """Return the bundle of a checkpoint."""
         trained = self.trained
-        # In gossip rounds there is no base file, because the mean of all models replaces the whole
-        # model file.
+        # In gossip rounds, the mean of all models replaces the whole model file.
         moved = trained.layout.parameters if self._config.is_rolling else None
         return plan_checkpoint(trained.model, trained.optimizer, self.extra.now(), moved)
 
     def plan_own(self) -> StateFile | None:
-        """Return the file with the state of this peer alone, or None. In gossip rounds this is the
-        peer's whole state."""
+        """Return the file of the per-peer state, or None. In gossip rounds it has the whole
+        state."""
         trained, stepper = self.trained, self.stepper
         residual = None if self.encoder is None else self.encoder.saved()
         parameters = stepper.own_parameters or None

@@ -136,8 +136,7 @@ class CheckpointSaver:
         Args:
             peer: The local peer.
             about: Entries of the manifest in addition to the step and the files.
-            notify: Function that shows a message to the user. It is called once when checkpoints
-                cannot be written, and once when they can be written again.
+            notify: Shows a message when checkpoints cannot be written, and when they can be again.
         """
         self.folder, self.every, self._keep, peers, self._of_round, self._streams = plan
         self._averaged = set(peers)  # peers that have saved their models in time so far
@@ -245,8 +244,7 @@ class CheckpointSaver:
         Args:
             own: Per-peer state of this peer, or None.
             files: Files of the checkpoint; empty if another peer writes it.
-            ledger: Content of the checkpoint's ledger file.
-            about: Further entries of the checkpoint's manifest.
+            ledger, about: Content of the ledger file, and further entries of the manifest.
         """
         assert self.is_idle, "the memory is still being written from"
         of_own = None if own is None else self._copied("own", own)
@@ -303,9 +301,8 @@ class CheckpointSaver:
         return outgoing
 
     def _copied(self, name: str, file: StateFile) -> memoryview:
-        """Copy a file into memory that is reused for the next checkpoint. The memory has spare
-        bytes, because the header may become longer. Memory that is too small is freed before new
-        memory is allocated, because both are as large as the state."""
+        """Copy a file into reused memory, with spare bytes for a longer header. Memory that is too
+        small is freed before new memory is allocated, because both are as large as the state."""
         if len(self._memory.get(name, b"")) < file.nbytes:
             self._memory.pop(name, None)
             self._memory[name] = bytearray(file.nbytes + ROOM_BYTES)
@@ -348,8 +345,7 @@ class CheckpointSaver:
         return self._beside.wait_idle(0.0)
 
     def close(self) -> None:
-        """Release the lock, so that another peer can write. An unfinished save continues in its
-        thread."""
+        """Release the lock for another peer. An unfinished save continues in its thread."""
         self._beside.close()
         self.release()
 
@@ -366,8 +362,8 @@ class CheckpointSaver:
         conclude: Callable[[], Path] | None,
         outgoing: checkpoints.OutgoingCheckpoint | None,
     ) -> None:
-        """Write the per-peer state, if any. Then complete the checkpoint with ``conclude``, if this
-        peer writes it."""
+        """Write the per-peer state, if any. Then call ``conclude``, if this peer writes the
+        checkpoint."""
         try:
             if own is not None:
                 write_own(self.folder, self._peer, step, own, self._keep)

@@ -49,8 +49,7 @@ class ScriptSteps:
         coordinator: Coordinator of the prepared optimizers, set by ``prepare``.
         judging: Service that judges updates of other peers, set by ``prepare``.
         are_begun: Whether the script has made a step.
-        advanced: Number of steps by which the last ``optimizer.step()`` has advanced the run. Lost
-            steps are included.
+        advanced: Number of steps, with lost steps, that the last ``optimizer.step()`` has added.
     """
 
     _run: PeerRun
@@ -64,8 +63,7 @@ class ScriptSteps:
     _has_warned: bool = False
     _seeded: tuple[int, int] = -1, 0  # Step of the last seeding of the generators, and the seed.
     _have_stepped: frozenset[int] = frozenset()  # Optimizers that stepped on the last batch.
-    # Functions of ``each_step``, each with the number of the optimizer that it follows. None means
-    # that the function follows the steps of the run.
+    # Functions of ``each_step``, and the optimizers that they follow; None: the run's steps.
     _functions: tuple[tuple[Callable[[], object], int | None], ...] = ()
 
     def join(self) -> None:
@@ -114,8 +112,7 @@ class ScriptSteps:
                 self._run.applied.replicas.warn_of_changes()
 
     def _warn_of_further_steps(self, here: bool) -> None:
-        """Warn once if one pass of a ``peer.steps`` loop makes several steps of the run. ``here``:
-        whether this step repeats an earlier step without a new batch."""
+        """Warn once, if ``here``, that a pass of ``peer.steps`` makes several steps of the run."""
         run = self._run
         if not here or self._has_warned or not run.in_loop or run.epoch >= 0:
             return
@@ -132,9 +129,8 @@ class ScriptSteps:
         self._run.check_no_pipeline(operation)
 
     def _begin_step(self) -> bool:
-        """Do the work that is due before a step: save a due checkpoint, and stop if a signal
-        requests it. Return False if the run is over. In that case the step changes nothing, and the
-        loop ends after it."""
+        """Save a due checkpoint, and stop if a signal requests it. Return False if the run is over:
+        then the step changes nothing, and the loop ends after it."""
         self.unprepared.exchanged()
         self._rounds.batches.check_step()
         self.follow_step()
@@ -236,8 +232,7 @@ class ScriptSteps:
     # --- after a step, and before the next one ----------------------------------------------------
 
     def end_step(self) -> None:
-        """Record that a step is complete. The work that the script does next, such as stepping a
-        scheduler, belongs to this step."""
+        """Record a complete step. The next work of the script belongs to this step."""
         run, extra, checkpoints = self._run, self._run.model.extra, self._rounds.checkpoints
         if run.applied.round_id > run.applied.restored_at:
             extra.load_all()
@@ -257,8 +252,7 @@ class ScriptSteps:
         node = self._run.node
         node.applied.note_progress()
         if self._run.exchange.is_asked_for_state():
-            # Send the state now. At the end of the round it would reach a returning peer too late
-            # for the next round.
+            # A state that is sent only after the round would be too late for the next round.
             with self._run.stepper.at_anchor():
                 node.send_snapshot()
         self._run.answers.reached(2 * self._run.step - 1)
@@ -283,7 +277,7 @@ class ScriptSteps:
             checkpoints.save_due()
 
     def stop_if_asked(self) -> None:
-        """End the script if a signal requests it. A round in flight is applied first if it ends in
+        """End the script if a signal requests it, after the round in flight if that ends in
         time."""
         if self._run.is_asked_to_stop:
             self._rounds.undo_local_steps()
@@ -297,9 +291,8 @@ class ScriptSteps:
 
     def seed(self) -> None:
         """Seed the generators for the next step. The seed depends only on the run, the peer and the
-        step, so a resumed run gets the same random numbers. In a script that was started without a
-        launcher, this method does nothing, so that the script gets the random numbers that it gets
-        without gossip."""
+        step, so a resumed run gets the same random numbers. A script that was started alone gets
+        the random numbers that it gets without gossip."""
         run = self._run
         if run.config.name == ALONE:
             return

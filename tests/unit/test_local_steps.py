@@ -334,10 +334,8 @@ def test_who_is_stopped_within_a_round_says_how_many_of_its_steps_count_for_noth
     swarm.termination.since = time.monotonic()
     with pytest.raises(SystemExit):
         step(model, optimizer, 5)
-    said = (
-        "peer 0: stopped within a round: the 2 of 4 local steps that this peer has taken are lost"
-    )
-    assert capsys.readouterr().err.count(said) == 1
+    said = "stopped within a round: the 2 of 4 local steps that this peer has taken are lost"
+    assert capsys.readouterr().err.count(f"peer 0: {said}") == 1
 
 
 def test_a_state_that_was_taken_over_brings_the_settings_of_the_users_optimizer() -> None:
