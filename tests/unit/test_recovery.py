@@ -328,6 +328,23 @@ def test_of_fewer_than_must_agree_nobody_chooses_the_round_that_is_named() -> No
     assert set(bench.asked("state")) == {2}
 
 
+@pytest.mark.parametrize("unnamed", range(4))
+def test_the_first_named_round_is_two_ahead_however_many_polls_named_none(unnamed: int) -> None:
+    """By the number of all polls, it was asked for one poll later, and up to 62 rounds later."""
+    bench = RecoveryBench()
+    bench.others.here = [1]
+    bench.begin()
+    for _ in range(unnamed):
+        bench.vouch(1, 31)
+        bench.wait(bench.settings.membership.probe_interval_s)
+    bench.others.here = [1, 2, 3, 4, 5]
+    bench.do(bench.core.on_view_change(bench.now))
+    bench.asked()
+    for peer in bench.others.here:
+        bench.vouch(peer, 30 + peer)
+    assert {request.round_id for request in bench.asked("attestation").values()} == {33 + 2}
+
+
 def test_a_silent_liar_does_not_keep_those_who_disagree_from_being_asked_again() -> None:
     bench = RecoveryBench()
     bench.begin()

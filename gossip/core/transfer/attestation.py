@@ -90,11 +90,12 @@ class NoStateEvidence:
 @dataclass(slots=True)
 class Poll:
     """One poll. ``named``: requested round; 0 means the present round of each peer. ``until``:
-    deadline of the replies."""
+    deadline of the replies. ``ahead``: distance of the round that was named last."""
 
     seed: int
     named: int = 0
     until: float = 0.0
+    ahead: int = 0
     asked: tuple[PeerId, ...] = ()
     votes: dict[PeerId, StateAttestation] = field(default_factory=dict)
     # Whether enough peers, or all but f, have replied, so that the deadline of the others is short.

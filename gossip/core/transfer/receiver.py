@@ -202,7 +202,8 @@ class Recovery:
         if self.stage != "idle":
             return []
         self._asked.clear()
-        self.has_own, self._began_at, self._tries = has_own, now, 0
+        self.has_own, self._began_at = has_own, now
+        self._tries, self.poll = 0, Poll(self.settings.seed)
         self.attestation, self.attestations = None, ()
         self._untouched = True
         self.records.clear()
@@ -388,29 +389,24 @@ class Recovery:
 
     def _poll(self, now: float) -> list[Effect]:
         """Start a poll: request attestations. Polls alternate: in one poll each peer attests the
-        state before its present round, and in the next poll all attest the state before a named
-        round."""
+        state before its present round, and in the next poll, if a round may be named, all attest
+        the state before that round."""
         self._tries += 1
-        donors, named = self.swarm.donors(), 0
-        if self._tries % 2 == 0 and self._may_name():
-            ahead = min(REQUESTED_AHEAD, NAMED_AHEAD * 4 ** (self._tries // 2 - 1))
-            named = (
-                sorted([self.swarm.round_of(peer) for peer in donors], reverse=True)[: self.need][
-                    -1
-                ]
-                + ahead
-            )
+        donors, named, ahead = self.swarm.donors(), 0, self.poll.ahead
+        if self._may_name():
+            ahead = min(REQUESTED_AHEAD, 4 * ahead or NAMED_AHEAD)
+            named = sorted(map(self.swarm.round_of, donors))[-self.need] + ahead
         patience_s = self.settings.membership.probe_interval_s
-        self.poll = Poll(self.settings.seed, named, now + patience_s)
+        self.poll = Poll(self.settings.seed, named, now + patience_s, ahead)
         return self._wait("polling", None, REPLY_S if donors else patience_s, now) + self._widen(
             now
         )
 
     def _may_name(self) -> bool:
-        """Whether so many peers have attested a state in the last poll that Byzantine peers cannot
-        choose the named round. Otherwise the poll must not name a round: peers may still wait for
-        the initial weights, in round 0."""
-        return len(self.poll.able.intersection(self.swarm.donors())) >= self.need
+        """Whether the last poll named no round, and so many peers attested a state in it that
+        Byzantine peers cannot choose the named round. Otherwise the poll must not name a round:
+        peers may still wait for the initial weights, in round 0."""
+        return not self.poll.named and len(self.poll.able & {*self.swarm.donors()}) >= self.need
 
     def _widen(self, now: float) -> list[Effect]:
         """Send requests to more peers. In the first poll, only the smallest sufficient number of
@@ -485,7 +481,7 @@ class Recovery:
                 "need": self.need,
             }
             return [Report("unattested_state", where), *self._agree(group, now)]
-        if group and self._tries % 2 and self._may_name():
+        if self._may_name():
             return self._poll(now)  # the peers are in different rounds
         return self._pause(now)
 
