@@ -83,29 +83,32 @@ def read_value(owner: str, key: str, text: str, kind: Any) -> Any:
     """Return the value of an option, converted to ``kind``, a type from ``option_types``. If
     ``kind`` is None, the text decides the type.
 
-    Raises: UnknownName: ``kind`` is a ``Literal`` without this value. ConfigError: The text does
-        not fit the type, or no text can express a value of this type.
+    Raises: UnknownName: The text is none of the values of a ``Literal``, and fits no other type.
+        ConfigError: The text does not fit the type, or no text can express a value of this type.
     """
     unites = typing.get_origin(kind) in (typing.Union, types.UnionType)
     members = typing.get_args(kind) if unites else _READERS if kind is None else (kind,)
-    for member in members:
-        if typing.get_origin(member) is typing.Literal:
-            allowed = {str(value): value for value in typing.get_args(member)}
-            allowed |= {"none": None} if types.NoneType in members else {}
-            if text not in allowed:
-                raise UnknownName(f"value of {owner}'s {key}", text, allowed)
-            return allowed[text]
+    allowed = {
+        str(value): value
+        for member in members
+        if typing.get_origin(member) is typing.Literal
+        for value in typing.get_args(member)
+    }
+    if text in allowed:
+        return allowed[text]
     readers = [reader for each, reader in _READERS.items() if each in members]
-    if not readers:
+    for _, read in readers:
+        with suppress(KeyError, ValueError):
+            return read(text if read is str else text.lower())
+    words = [words for words, _ in readers]
+    if allowed:
+        raise UnknownName(f"value of {owner}'s {key}", text, (*allowed, *words))
+    if not words:
         raise ConfigError(
             f"{owner}: {key} is a {kind} and cannot be set in text",
             "bind it in Python with functools.partial",
         )
-    for _, read in readers:
-        with suppress(KeyError, ValueError):
-            return read(text if read is str else text.lower())
-    wanted = " or ".join(words for words, _ in readers)
-    raise ConfigError(f"{owner}: {key}={text!r} is not {wanted}")
+    raise ConfigError(f"{owner}: {key}={text!r} is not {' or '.join(words)}")
 
 
 def load_named(
