@@ -19,8 +19,6 @@ from typing import Any
 from .errors import ConfigError, UnknownName
 from .interpreter import importing_users_modules
 
-FILE_PREFIX = "_gossip_file_"
-"""Prefix of the names of modules that ``_load_file`` creates."""
 _SWITCH = {"true": True, "yes": True, "false": False, "no": False}
 _READERS: dict[Any, tuple[str, Callable[[str], Any]]] = {
     types.NoneType: ("none", {"none": None, "null": None}.__getitem__),
@@ -174,7 +172,7 @@ def _load_file(place: str, function: str, anew: bool) -> ModuleType:
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {describe_error(error)}") from error
     digest = blake2b(bytes(path) + content, digest_size=8).hexdigest()
-    name = f"{FILE_PREFIX}{path.stem}_{digest}"
+    name = f"_gossip_file_{path.stem}_{digest}"
     if name in sys.modules and not anew:
         return sys.modules[name]
     module_spec = importlib.util.spec_from_file_location(name, path)

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from gossip.aggregators.numbers import FINITE, Range
 from gossip.errors import ConfigError
-from gossip.specs import FILE_PREFIX
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -87,8 +86,8 @@ def attack(
     allowed: Range = FINITE,
     idle: Callable[[int, int], bool] = lambda n, f: False,
 ) -> Decorator:
-    """Register a function as an attack under its name. An attack in a user's file is not
-    registered, because another file may define the same name.
+    """Declare a function as an attack. Only gossip's own attacks are registered by name, because
+    two files of users may define the same name.
 
     The shape determines the first parameter of the function, and which parameters may follow:
 
@@ -102,7 +101,7 @@ def attack(
       different update for each receiver. Parameters: ``strength``, ``receiver``, ``theirs``,
       ``others``, ``neighbours``, ``attackers``.
 
-    Raises: ConfigError: Another attack has that name.
+    Raises: ConfigError: A built-in attack has that name.
 
     Args:
         strength: Default strength. None if the attack has none, or derives it from n and f.
@@ -118,16 +117,22 @@ def attack(
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         name = function.__name__
-        known = KINDS.get(name)
-        if known is not None and known.function.__module__ != function.__module__:
+        if name in KINDS:
             raise ConfigError(f"there is an attack {name!r} already", "rename yours")
-        wants = frozenset(inspect.signature(function).parameters)
-        described = meaning or ("strength" if strength is not None else "")
         kind = AttackKind(
-            name, function, shape, strength, described, wants, refusal, tries, allowed, idle
+            name,
+            function,
+            shape,
+            strength,
+            meaning or ("strength" if strength is not None else ""),
+            frozenset(inspect.signature(function).parameters),
+            refusal,
+            tries,
+            allowed,
+            idle,
         )
         vars(function)["attack_kind"] = kind
-        if not function.__module__.startswith(FILE_PREFIX):
+        if function.__module__.startswith("gossip."):
             KINDS[name] = kind
         return function
 

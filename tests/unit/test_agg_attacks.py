@@ -168,3 +168,18 @@ def test_a_decorator_above_an_attack_counts(tmp_path: Path) -> None:
     )
     kind = finding.load(f"{tmp_path}/twice.py:mine")
     assert (kind.function(3.0), kind.strength) == (-6.0, 3.0)
+
+
+def test_attacks_of_two_modules_may_have_one_name_and_none_stays_in_the_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also those of a module that the file of a rule or an attack imports."""
+    declared = "from gossip.aggregators.attacks import attack\n@attack()\ndef mine(update):\n"
+    for module, factor in (("first_liars", 2), ("second_liars", 3)):
+        (tmp_path / f"{module}.py").write_text(f"{declared}    return {factor} * update\n")
+    (tmp_path / "own.py").write_text("from first_liars import mine\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    before = attacks.names()
+    places = (f"{tmp_path}/own.py:mine", "second_liars:mine")
+    assert [finding.load(place).function(1.0) for place in places] == [2.0, 3.0]
+    assert attacks.names() == before

@@ -3,7 +3,7 @@ crew tells together."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -99,40 +99,37 @@ def test_a_crowd_of_nobody_or_of_fewer_than_no_liars_is_refused() -> None:
             attacks.make("ipm").collude(honest, f)
 
 
-@pytest.fixture
-def drawn() -> Iterator[list[tuple[float, float]]]:
-    """What an attack of somebody's draws, once of the round and once of the run."""
-    seen: list[tuple[float, float]] = []
-
-    @attacks.attack(shape="together")
-    def drawing(crowd: OmniscientView) -> Tensor:
-        seen.append(
-            (
-                float(torch.rand(1, generator=crowd.generator)),
-                float(torch.rand(1, generator=crowd.direction)),
-            )
+@attacks.attack(shape="together")
+def drawing(crowd: OmniscientView) -> Tensor:
+    """Draws once of the round and once of the run."""
+    DRAWN.append(
+        (
+            float(torch.rand(1, generator=crowd.generator)),
+            float(torch.rand(1, generator=crowd.direction)),
         )
-        return crowd.honest[:1].repeat(crowd.f, 1)
-
-    yield seen
-    del attacks.KINDS["drawing"]
+    )
+    return crowd.honest[:1].repeat(crowd.f, 1)
 
 
-def test_a_crew_draws_alike_each_round_and_for_the_run(drawn: list[tuple[float, float]]) -> None:
+DRAWN: list[tuple[float, float]] = []
+DRAWING = f"{__name__}:drawing"
+
+
+def test_a_crew_draws_alike_each_round_and_for_the_run() -> None:
     attackers = [
-        attacks.make("drawing", seed=rank, attacker_group=attacks.AttackerGroup(3, 2, rank, seed=9))
+        attacks.make(DRAWING, seed=rank, attacker_group=attacks.AttackerGroup(3, 2, rank, seed=9))
         for rank in range(2)
     ]
     for round_id in (0, 1):
         for attacker in attackers:
             attacker(rows(1)[0], round_id)
-    (round_0, run), (again, _), (round_1, _), _ = drawn
+    (round_0, run), (again, _), (round_1, _), _ = DRAWN
     assert (round_0, run) == (again, run)
     assert round_1 != round_0
-    assert {of_the_run for _, of_the_run in drawn} == {run}
+    assert {of_the_run for _, of_the_run in DRAWN} == {run}
     chosen = torch.Generator().manual_seed(4)
-    attacks.make("drawing").collude(rows(3), 1, chosen)
-    assert drawn[-1][0] == float(torch.rand(1, generator=torch.Generator().manual_seed(4)))
+    attacks.make(DRAWING).collude(rows(3), 1, chosen)
+    assert DRAWN[-1][0] == float(torch.rand(1, generator=torch.Generator().manual_seed(4)))
 
 
 @pytest.mark.parametrize("name", ["sacrificial_anchor", "random_direction"])
