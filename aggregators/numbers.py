@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 from gossip.errors import AggregationError, ConfigError
+from gossip.specs import read_value
 
 Range: TypeAlias = "tuple[str, Callable[[float], bool]]"
 """Description of a range, and the function that checks whether a number is in it."""
@@ -55,8 +56,7 @@ def read_number(owner: str, key: str, text: str, allowed: Range) -> float:
 
     Raises: ConfigError: The text is not a number, or the number is out of range.
     """
-    try:
-        value = float(text)
-    except ValueError:
-        raise ConfigError(f"{owner}: {key}={text!r} is not a number") from None
-    return number(owner, key, value, allowed)
+    value: float = read_value(owner, key, text, float)
+    if not allowed[1](value):
+        raise ConfigError(f"{owner}: {key} must be {allowed[0]}, not {text}")
+    return value
