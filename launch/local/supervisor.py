@@ -285,7 +285,7 @@ class Supervisor:
     def _on_exit(self, life: ProcessLife) -> None:
         """Record and explain the end of a trainer."""
         run, unneeded = self.ongoing, self.shutdown.unneeded
-        blow, planned = run.view.failures.blow(life.peer), self._is_planned(life)
+        blow = run.view.failures.blow(life.peer)
         if blow is not None and blow.planned and life.code in TOO_LATE and run.outcome.finished:
             # The plan restarted the peer only after the others were done.
             unneeded.add(life.peer)
@@ -297,7 +297,7 @@ class Supervisor:
         stopping = run.stop.is_set() or life.peer in unneeded or life.peer in self._lost
         exited = events.Exited(
             peer=life.peer,
-            planned=planned,
+            planned=self._is_planned(life),
             stopping=stopping,
             incarnation=life.incarnation,
             code=life.code,
@@ -309,14 +309,12 @@ class Supervisor:
             f"peer {life.peer} incarnation {life.incarnation} ended "
             f"{at_round(run.view.progress.round)}: {life.how}"
         )
-        if life.code not in (None, 0, EXIT_ASKED) and not planned and not stopping:
+        if life.code not in (None, 0, EXIT_ASKED) and not stopping:
             self._explain(life)
 
     def _explain(self, life: ProcessLife) -> None:
         """Print why a process failed. The first failure is usually the cause of later ones, which
-        have only one line each. A death by a signal was already printed by the model."""
-        if life.signal == signal.SIGKILL:  # After SIGKILL there is no error message.
-            return
+        have only one line each."""
         run = self.ongoing
         lines = explain(
             life,
@@ -325,7 +323,7 @@ class Supervisor:
             run.folder / f"peer-{life.peer}",
             self._shadowing(),
         )
-        for line in lines[life.signal is not None : 1 if self._explained else None]:
+        for line in lines[:1] if self._explained else lines:
             run.screen.print_line(line)
         self._explained = True
 

@@ -21,6 +21,7 @@ from .peer_row import PeerRow
 from .progress import RoundProgress, ServerTurns
 from .stages import PeerStage
 from .trust_record import TrustRecord
+from .words import at_round
 
 NO_FAULTS = FaultPlan()
 COMMITS_KEPT = 512
@@ -128,6 +129,9 @@ class RunModel:
             elif row.state == "elsewhere":
                 row.state = "starting"
         lines = self.apply(event)
+        if isinstance(event, events.Exited) and event.code and not (event.stopping or lines):
+            row = self.rows[event.peer]  # Its launcher has printed the error itself.
+            lines = [f"x peer {row.peer} failed {at_round(row.round + 1)} ({row.exit})"]
         if isinstance(event, events.Halted) and event.exit_code:
             # Without a launcher, no other event reports that the process failed.
             row = self.rows[event.peer]

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -27,8 +26,8 @@ ValueError: Expected input batch_size (32) to match target batch_size (31)
 """
 
 
-def life(tail: str = "", code: int | None = 1, number: int | None = None) -> ProcessLife:
-    return ProcessLife(2, 0, code, number, tuple(tail.splitlines()), 0.0, 1.0)
+def life(tail: str = "") -> ProcessLife:
+    return ProcessLife(2, 0, 1, None, tuple(tail.splitlines()), 0.0, 1.0)
 
 
 def write(folder: Path, **fields: Any) -> None:
@@ -92,10 +91,6 @@ def test_when_nobody_is_left_to_go_on_who_finished_is_told(tmp_path: Path) -> No
         explain(life(), 0, 3, tmp_path)[0] == "x peer 2 ended: exit code 1; 3 peers have finished"
     )
     assert explain(life(), 1, 3, tmp_path)[0] == "x peer 2 ended: exit code 1; 1 peer continues"
-
-
-def test_a_signal_has_its_name(tmp_path: Path) -> None:
-    assert "killed by SIGSEGV" in explain(life(code=None, number=signal.SIGSEGV), 0, 0, tmp_path)[0]
 
 
 def test_an_error_of_an_earlier_life_is_not_told_again(tmp_path: Path) -> None:
