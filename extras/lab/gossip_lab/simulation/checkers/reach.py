@@ -6,6 +6,7 @@ its two peers may still reach each other through other peers.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from math import inf
 
 from gossip.core import ClockJumped, LinkDown, LinkUp, Message, PeerId, TimerFired, TrainerProgress
@@ -37,7 +38,7 @@ class Reach(Watching):
     needs = ""
 
     def __init__(self) -> None:
-        self._bad_until: dict[Link, float] = {}
+        self._bad: dict[Link, float] = defaultdict(lambda: -inf)  # until then
         self._unwell_until: dict[PeerId, float] = {}
         self._look_at = -inf
 
@@ -49,14 +50,16 @@ class Reach(Watching):
     ) -> None:
         # If links have queues, all messages may be delayed by payloads.
         if what in HARM and not (what == "delayed" and swarm.network.default.queue_s):
-            self._bad_until[peer, to] = swarm.now
+            link = peer, to
+            # A spike also delays all messages behind it. They have no effect of their own.
+            self._bad[link] = max(self._bad[link], swarm.now + swarm.network.model(link).spike_s)
 
     @on_event
     def record_link(self, event: LinkDown | LinkUp) -> None:
         if isinstance(event, LinkUp):
-            self._bad_until[self.peer, event.peer] = self.now
+            self._bad[self.peer, event.peer] = self.now
         elif event.reason == "timeout":
-            self._bad_until[self.peer, event.peer] = inf
+            self._bad[self.peer, event.peer] = inf
 
     @on_event
     def record(self, event: TimerFired | TrainerProgress | ClockJumped) -> None:
@@ -89,7 +92,7 @@ class Reach(Watching):
 
     def _fine(self, swarm: AnySwarm, a: PeerId, b: PeerId, since_s: float) -> bool:
         near = swarm.network.default.delay_s[1] <= DELAY_MAX_S
-        return near and max(self._bad_until.get(link, -inf) for link in ((a, b), (b, a))) < since_s
+        return near and max(self._bad[a, b], self._bad[b, a]) < since_s
 
     def _well(self, swarm: AnySwarm, peer: PeerId, since_s: float) -> bool:
         host = swarm.hosts[peer]
