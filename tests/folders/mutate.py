@@ -392,6 +392,7 @@ def tools(folder: Path) -> dict[str, Callable[[], None]]:
         "explain PEER": lambda: tend.explain(name, "1", runs),
         "explain @ROUND": lambda: tend.explain(name, "@2", runs),
         "report": lambda: report_on(folder),
+        "report A B": lambda: report_on(folder, beside(folder)),
         "top": lambda: tend.top(name, True, 1.0, False, runs),
         "top --json": lambda: tend.top(name, True, 1.0, True, runs),
         "join": lambda: read_before_joining(folder),
@@ -401,10 +402,19 @@ def tools(folder: Path) -> dict[str, Callable[[], None]]:
     }
 
 
-def report_on(folder: Path) -> None:
+def beside(folder: Path) -> Path:
+    """Another run to compare with: a copy of the folder as it is first, where ``ls`` finds none."""
+    other = folder.parents[1] / "other"
+    if not other.exists():
+        shutil.copytree(folder, other)
+    return other
+
+
+def report_on(*folders: Path) -> None:
     """Make the page of a run beside its folder, and look for HTML that the folder has brought."""
-    page = folder.parent / "report.html"
-    tend.report([str(folder)], page, folder.parent)
+    runs = folders[0].parent
+    page = runs / "report.html"
+    tend.report([str(folder) for folder in folders], page, runs)
     if HTML in page.read_text("utf-8"):
         raise AssertionError("HTML of the folder is in the page as it is")
 

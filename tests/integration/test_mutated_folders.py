@@ -38,7 +38,11 @@ def test_no_tampered_folder_hurts_who_reads_it(run: Path) -> None:
 
 
 def test_html_of_a_folder_is_escaped_in_the_page(run: Path) -> None:
+    other = mutate.beside(run)
     settings = json.loads((run / "config.json").read_text())
     (run / "config.json").write_text(json.dumps({**settings, "name": mutate.HTML}))
-    mutate.report_on(run)
-    assert html.escape(mutate.HTML) in (run.parent / "report.html").read_text()
+    started = json.loads((run / "environment.json").read_text())
+    (run / "environment.json").write_text(json.dumps({**started, "command": [mutate.HTML]}))
+    for folders in ((run,), (run, other), (other, run)):
+        mutate.report_on(*folders)
+        assert html.escape(mutate.HTML) in (run.parent / "report.html").read_text()
