@@ -116,8 +116,7 @@ class Schedule:
     """Clocks of all peers in gossip rounds.
 
     Args:
-        are_locked: Function of receivers ``(e,)`` and senders ``(e,)``: whether each receiver has
-            the sender in quarantine, ``(e,)`` bool.
+        are_locked: Maps receivers and senders, ``(e,)``, to whether senders are in quarantine.
 
     Attributes:
         presence: Presence of the peers.

@@ -180,8 +180,7 @@ class Nemesis(Observer):
             swarm.outgoing = PerReceiverAttack(apart, swarm.outgoing)
 
     def _plan(self, swarm: AnySwarm, number: int, fault: Fault) -> None:
-        """Schedule a fault, or let it wait for its event. Byzantine peers, and slow peers without a
-        time, are handled by their trainers from the first round on."""
+        """Schedule a fault, or let it wait for its event. Trainers handle the other faults."""
         if isinstance(fault, NetworkFault):
             self.network.plan(swarm, number, fault)
         elif isinstance(fault, ProcessFault):
@@ -212,9 +211,8 @@ class Nemesis(Observer):
         self.announce(swarm, fault.peer, f"{fault}{'' if begins else ' is over'}")
 
     def _come(self, swarm: AnySwarm, fault: StartFault) -> None:
-        """Count a fault of the start when it ends; if it is a late start, start the peer. The fault
-        took place if other peers have ended a round without this peer. A pipeline needs all its
-        peers: there the fault took place if any peer has begun a round."""
+        """Count a fault of the start as it ends, if other peers have ended a round without this
+        peer, or in a pipeline have begun one; after a late start, start the peer."""
         others = [host.core.rounds for peer, host in swarm.hosts.items() if peer != fault.peer]
         waited_for = self.schedule.stages and any(rounds.mode == "active" for rounds in others)
         if waited_for or any(rounds.round_id > 0 for rounds in others):
@@ -254,8 +252,7 @@ class Nemesis(Observer):
                 host.trainer.pace.slowness = 1.0
 
     def totals(self, swarm: AnySwarm) -> Counter[str]:
-        """Return ``struck`` with the counts of all faults that are detected elsewhere, such as
-        attacks, slow peers and network faults."""
+        """Return ``struck`` with the counts of all faults that are detected elsewhere."""
         found = Counter(self.struck)
         found.update(name_of(self.schedule.faults[number]) for number in self.network.proofs.proven)
         found.update(map(name_of, self._rewritten))
