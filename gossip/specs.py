@@ -40,7 +40,7 @@ def split_options(
         owner: Rule, topology or other owner of the options, for error messages.
         items: Texts ``key=value``; empty ones are ignored.
         known: Names of the options.
-        first: Option that the first text may set without a name.
+        first: Name of the option of the first item, if this item has no ``key=``.
     Raises: UnknownName: An option is not in ``known``. ConfigError: An option has no value, or is
         set twice.
     """

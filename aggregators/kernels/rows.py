@@ -132,7 +132,7 @@ class Rows:
         return Rows(None, tuple(others.get(at, row) for at, row in enumerate(self.vectors)))
 
     def followed_by(self, more: Sequence[Tensor]) -> Rows:
-        """Return these rows followed by further vectors, converted to their dtype and device."""
+        """Return these rows, followed by ``more`` in the dtype and on the device of the rows."""
         return Rows(
             None, (*self.vectors, *(row.detach().to(self.device, self.dtype) for row in more))
         )

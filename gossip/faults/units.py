@@ -88,8 +88,8 @@ class Unit:
 
 @dataclass(frozen=True, slots=True)
 class Number(Unit):
-    """A number from ``least`` to ``most``. ``expected``: description of valid text for errors;
-    ``beyond``: reason why other numbers are invalid; ``suffix``: unit in errors."""
+    """A number from ``least`` to ``most``. ``expected``: description of a valid value, for error
+    messages; ``beyond``: reason why other numbers are invalid; ``suffix``: unit in errors."""
 
     least: float = 0.0
     most: float = math.inf

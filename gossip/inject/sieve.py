@@ -29,8 +29,9 @@ HELD_MAX = 4096  # maximum number of delayed messages; further messages are lost
 
 @dataclass(frozen=True, slots=True)
 class LinkCondition:
-    """Faults of the link to one peer. ``loss`` (a share), ``delay_s`` (upper limit of a uniform
-    delay) and ``bytes_per_s`` (rate of payloads) apply to messages from the peer."""
+    """Faults of the link to one peer. ``loss`` (fraction of messages lost), ``delay_s`` (upper
+    bound of a uniform delay) and ``bytes_per_s`` (bandwidth for payloads) apply to messages from
+    the peer."""
 
     mute: bool = False  # messages to the peer are lost
     deaf: bool = False  # messages from the peer are lost

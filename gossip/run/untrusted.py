@@ -38,8 +38,8 @@ def open_in(folder: Path, name: str, owners: set[int] | None = None) -> BinaryIO
     link.
 
     Args:
-        owners: Set to which the user ids of the owners of the folder, of the subfolders in ``name``
-            and of the file are added.
+        owners: If given, the user ids that own the folder, its subfolders in ``name`` and the file
+            are added to this set.
     Raises:
         FileNotFoundError: There is no such file.
         ConfigError: The file is a link or not a plain file, or cannot be read. The message has the

@@ -48,8 +48,8 @@ class ShardedLoader:
     batch without a step on the current batch, the current batch is skipped: its samples are not
     read again, and this peer sends no update in that round. An epoch has ``len(loader)`` batches
     even if peers fail; samples that failures leave unread are read first in the next epoch. A peer
-    without samples in a round, as in quarantine, still gets a batch. Its step is counted, but its
-    update is not used.
+    without samples in a round, for example in quarantine, still gets a batch. Its step is
+    counted, but its update is not used.
 
     Attributes:
         dataset: The data set that was given.

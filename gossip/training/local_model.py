@@ -54,9 +54,9 @@ class TrainedModel:
 
 
 class CompileWatch:
-    """Recorder of compilations by torch.compile in this process. It writes the start and end of a
-    compilation to the shared memory, because other peers wait for a compilation, and the size of
-    this peer's batches does not change after it."""
+    """Recorder of compilations by torch.compile in this process. It writes the start and end of
+    each compilation to the shared memory, so that other peers can wait for a compiling peer. A peer
+    that has compiled keeps its batch size, so that it does not compile again."""
 
     def __init__(self, arena: Arena) -> None:
         self._arena = arena

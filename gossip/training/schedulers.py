@@ -82,8 +82,8 @@ class SchedulerPace:
             self._begun[name] = epoch, steps_of(scheduler), alike
 
     def follow(self, kept: Mapping[str, Any], step: int, *, over: bool = False) -> None:
-        """Step the schedulers for steps of the run that the script did not make. Call this method
-        after the work of the script that follows a step, such as its scheduler steps.
+        """Advance the schedulers by the steps that the run has taken without this script. Call this
+        method after the work of the script that follows a step, such as its scheduler steps.
 
         If the script has not stepped, no scheduler is stepped: a round that was applied during a
         wait may belong to the step that the script is about to make.

@@ -290,7 +290,7 @@ class Session(LoopCalls, CollectiveCalls):
         without its trials.
 
         Args:
-            make: Builds the prepared model with new random weights.
+            make: Builds a new model like the prepared one, with fresh random weights.
             loss: Loss of a model on a batch of the loader: ``lambda model, batch:
                 loss_fn(model(batch[0]), batch[1])``.
             optimizer: Builds the optimizer of a trial: ``lambda parameters:

@@ -77,7 +77,8 @@ def matrix_of(shape: Shape) -> tuple[int, int]:
 
 
 def pack_shapes(shapes: tuple[Shape, ...]) -> bytes:
-    """Pack the shape ``matrix_of`` of each tensor into 8 bytes, for ``unpack_shapes``."""
+    """Pack each tensor's shape as a matrix (``matrix_of``) into 8 bytes. ``unpack_shapes`` is the
+    inverse."""
     return np.array([matrix_of(shape) for shape in shapes], np.uint32).tobytes()
 
 

@@ -27,7 +27,7 @@ GRANT_S = 10.0
 to all join servers that it has assigned the id, or does not use the id."""
 LEASE_S = 60.0
 """Time from the assignment of an id until the launcher of the newcomer must have a join server, in
-seconds. A launcher without a join server by then has failed."""
+seconds. A launcher that has no join server by then counts as failed."""
 CLAIM_S = 300.0
 """Time after which a claimed id without an address becomes free again, in seconds."""
 UNMET_MAX = 64

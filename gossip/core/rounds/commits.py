@@ -117,8 +117,8 @@ class CommitRecorder:
             commit = replace(commit, attempt=max(commit.attempt, shard.attempt))
             effects = self._spread(commit, payload)
         elif commit.attempt < shard.attempt:
-            # This peer has left the attempt of the commit. It records the commit when the present
-            # server re-issues the commit.
+            # This peer has left the attempt of the commit. It records the commit once the server
+            # of the current attempt re-issues it.
             return [Send(server, commit, payload)] if shard.mark_forwarded(commit) else []
         elif (
             commit.made_at < shard.attempt

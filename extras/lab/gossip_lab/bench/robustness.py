@@ -281,8 +281,8 @@ def _check_milestones(given: Mapping[str, Any]) -> None:
 
 
 def _steps(given: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return each combination of local steps and outer steps. A table of gradients (one local step,
-    no outer step) occurs once."""
+    """Return each combination of local steps and outer steps. With one local step and
+    no outer step, the choice of the outer step makes no difference, so there is one combination."""
     from gossip.aggregators import outer
 
     after = [outer.load(each).spec for each in given["outer"] or [outer.NESTEROV]]

@@ -286,8 +286,8 @@ class Judges:
     def _measure(
         self, vectors: Tensor, near: Neighbourhoods, outside: Neighbourhoods, at: int, f: int
     ) -> list[Rejection]:
-        """Return the outlyingness of the updates of those neighbours that the peer of neighbourhood
-        ``at`` has in quarantine."""
+        """Measure the updates of quarantined neighbours, and return their outlyingness as seen by
+        the peer of neighbourhood ``at``."""
         part = slice(near.starts[at], near.starts[at + 1])
         beside = slice(outside.starts[at], outside.starts[at + 1])
         given = vectors[np.concatenate([near.rows[part], outside.rows[beside]])]

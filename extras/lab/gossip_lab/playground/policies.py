@@ -42,9 +42,9 @@ class SharedOrder:
 
     Attributes:
         keys: Label or cluster of each sample.
-        kind: ``stratified``: each slice has the key proportions of the whole data set. ``similar``:
-            a slice has few keys, and all slices of a round together have the proportions of the
-            whole data set.
+        kind: ``stratified``: each slice has the same proportions of keys as the whole data set.
+            ``similar``: a slice has few keys, and all slices of a round together have the
+            proportions of the whole data set.
         samples: Number of samples per peer and round.
     """
 

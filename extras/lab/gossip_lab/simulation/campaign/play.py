@@ -263,7 +263,7 @@ def run(schedule: Schedule, observers: Iterable[Observer] = ()) -> SimulationRes
         pace.judge(swarm)
         found = _reached(swarm, schedule.compute_s[0]), swarm.now, _left(swarm), _reports(swarm)
         if isinstance(panel, Panel):
-            swarm.hooks.remove(panel)  # the attack in the last round forks the history
+            swarm.hooks.remove(panel)  # it would report the fork that play_end makes
             at_the_end = [each for each in panel.checkers if isinstance(each, AT_THE_END)]
             swarm.hooks.extend(at_the_end)
             lied_to = play_end(swarm, panel.find(EndsAlike))

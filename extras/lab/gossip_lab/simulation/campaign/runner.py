@@ -62,7 +62,7 @@ class SearchQuery:
         """Return the schedule of one seed. Raises: ConfigError: The plan is not valid for a
         simulation, or the seed or the number of peers is out of range."""
         if seed < 0:
-            raise ConfigError(f"seed {seed}: seeds are counted from 0")
+            raise ConfigError(f"seed {seed}: it must be 0 or greater")
         if self.pipelines:
             return generate_pipeline(seed)
         # These checks come first, because the generator needs a valid number of peers.

@@ -219,8 +219,8 @@ def _drift(lots: FaultSampler) -> list[Fault]:
 
 
 def _kill_trainer(lots: FaultSampler) -> list[Fault]:
-    """Kill a trainer once, or several times soon after each start. In the second case its peer
-    announces its end while other peers still spread the news of its start."""
+    """Kill a trainer once, or several times soon after each start. In the second case the
+    peer announces the end of its trainer while other peers still spread the news of the start."""
     victim, at_s, after_s = lots.peer(), lots.when(), lots.long(0.02, 3.0)
     looping, every_s, soon_s = lots.random.random() < 0.5, lots.long(0.1, 1.0), lots.long(0.01, 0.2)
     if not looping:
