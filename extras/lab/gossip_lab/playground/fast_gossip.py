@@ -138,7 +138,9 @@ class GossipWorld:
             if self._schedule.mixes(round_id):
                 for kind, state in self._exchanged.items():
                     rows = self._vectors.add(len(peers))
-                    self._vectors.vectors[slice_of(rows)] = state[slice_of(peers)]
+                    for begin in range(0, len(peers), CHUNK):
+                        some, at = peers[begin : begin + CHUNK], rows[begin : begin + CHUNK]
+                        self._vectors.vectors[slice_of(at)] = state[slice_of(some)]
                     sent = self._push(kind, round_id, peers, rows, wave)
                 self._mixing.learn(  # here ``sent`` has the rows of the parameters
                     round_id, peers, self._vectors.vectors, sent, wave.pushes_of(round_id)

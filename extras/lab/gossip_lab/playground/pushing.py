@@ -44,7 +44,8 @@ class VectorRows:
         lacking = count - int(self._is_free.sum())
         if lacking > 0:
             room, d = self.vectors.shape
-            larger = torch.empty(room + lacking + room // 8, d)
+            # Growing copies all rows. Rows that were never used take no memory.
+            larger = torch.empty(4 * (room + lacking), d)
             larger[:room] = self.vectors
             self.vectors = larger
             new = np.ones(len(larger) - room, bool)
