@@ -11,8 +11,8 @@ import pytest
 from checked_swarm import assert_sound, checked_swarm, each, tamper
 from test_checkers import ANOTHER_FORWARDED
 
-from gossip.core.events import Apply, Effect, Event, Received, Send, StartRound
-from gossip.core.messages import CommitRequest, Gossip, Rumor
+from gossip.core.events import Apply, Received, Send, StartRound
+from gossip.core.messages import Gossip, Rumor
 from gossip.faults.kinds import Hang, Slow
 from gossip.faults.world import (
     CLAIM_ATTACKS,
@@ -37,7 +37,7 @@ from gossip_lab.simulation.checkers.liveness.liveness import (
     RoundsGoOn,
 )
 from gossip_lab.simulation.checkers.safety.rounds import FORKS_AFTER_S, OneHistory
-from gossip_lab.simulation.checkers.traffic.rates import AsksInMeasure, NewsGrowOld
+from gossip_lab.simulation.checkers.traffic.rates import NewsGrowOld
 from gossip_lab.simulation.schedules.generator import FAST_COMPUTE_S, generate
 from gossip_lab.simulation.schedules.schedule import Schedule
 from gossip_lab.simulation.world.network import LinkModel
@@ -228,25 +228,6 @@ def test_a_second_result_is_excused_by_a_lie_for_some_seconds_of_the_calm_only()
     with pytest.raises(Violation, match="at peer"):
         swarm.run_for(FORKS_AFTER_S + 2.0)
     assert swarm.now > 2.0 + FORKS_AFTER_S
-
-
-@pytest.mark.parametrize(("every_s", "words"), [(0.0, "13 times"), (0.15, "16 times in 2")])
-def test_s15_one_that_asks_for_commits_too_often_in_a_second_or_in_three_is_caught(
-    every_s: float, words: str
-) -> None:
-    swarm = checked_swarm(Panel([AsksInMeasure()]))
-    swarm.run_for(1.0)
-    asked_at = [swarm.now]
-
-    def asks(event: Event, effects: list[Effect]) -> list[Effect]:
-        if swarm.now < asked_at[-1] + every_s:
-            return effects
-        asked_at.append(swarm.now)
-        return [*effects, Send(1, CommitRequest(b"lineage!", 0, 0))]
-
-    tamper(swarm, 0, asks)
-    with pytest.raises(Violation, match=f"requests the commits since round 0 {words}"):
-        swarm.run_for(3.0)
 
 
 BEHIND = Schedule(

@@ -33,7 +33,6 @@ from gossip_lab.simulation.checkers.liveness.consensus import ReplicasStayClose
 from gossip_lab.simulation.checkers.liveness.pushing import (
     EachReadsItsOwn,
     PushesToAll,
-    WaitsForSomebody,
 )
 from gossip_lab.simulation.checkers.safety.exchange import TakesWhatItWasPushed
 from gossip_lab.simulation.checkers.safety.results import (
@@ -205,16 +204,6 @@ def test_waiting_for_one_that_is_skipped_is_caught() -> None:
     )
     swarm.crash(2)
     assert "which have nothing to push" in caught(swarm)
-
-
-def test_waiting_when_all_others_are_gone_is_caught() -> None:
-    swarm, _ = watched(WaitsForSomebody, topology="full")
-    core: Any = swarm.hosts[0].core
-    rounds = core.rounds
-    rounds._awaited = lambda: [1]
-    for peer in range(1, 5):
-        swarm.crash(peer)
-    assert "none of which has anything to push" in caught(swarm)
 
 
 def test_a_push_that_the_sender_s_trainer_never_made_is_caught() -> None:

@@ -4,15 +4,15 @@ A planted fault of each is caught."""
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 from checked_swarm import checked_swarm, tamper
 from test_checkers_gossip import caught, each
 
 from gossip.core import PIECE_BYTES
-from gossip.core.events import Effect, Received, Restore
-from gossip.core.messages import PeerId, StateRequest
+from gossip.core.events import Effect, Restore
+from gossip.core.messages import PeerId
 from gossip.core.peer import Peer
 from gossip.core.transfer import chunks as pieces, donor as donating
 from gossip.core.transfer.backoff import Backoff
@@ -26,7 +26,6 @@ from gossip_lab.simulation.checkers.transfer.fetching import (
     GivesInMeasure,
 )
 from gossip_lab.simulation.checkers.transfer.vouching import (
-    AnswersForTheRoundAsked,
     NamesARoundToCome,
     TakesNoFewersWord,
 )
@@ -152,36 +151,6 @@ def test_who_asks_others_for_what_is_missing_is_sound(lie: str, kind: type[Check
 
 
 # --- what is asked, and answered ------------------------------------------------------------------
-
-
-def ask(swarm: Swarm[Peer], what: Literal["attestation", "state"]) -> None:
-    """Peer 2 asks peer 0 for what it will hold three rounds later."""
-    round_id = swarm.hosts[0].core.rounds.round_id + 3
-    swarm.inject(0, Received(2, 0, StateRequest(b"lineage!", 77, round_id, what)))
-
-
-@pytest.mark.parametrize(
-    ("what", "says"),
-    [("attestation", "attests its state before"), ("state", "sends its state before")],
-)
-def test_an_answer_about_another_round_than_asked_for_is_caught(what: Any, says: str) -> None:
-    swarm = checked_swarm(Panel([AnswersForTheRoundAsked()]), n=5, f=1)
-    swarm.run_for(1.0)
-    giving = swarm.hosts[0].core.recovery.giving
-    heed = giving.on_request
-    giving.on_request = lambda sender, asked, *rest: heed(sender, replace(asked, round_id=0), *rest)  # type: ignore[method-assign]
-    ask(swarm, what)
-    assert says in caught(swarm)
-
-
-@pytest.mark.parametrize("what", ["attestation", "state"])
-def test_an_answer_that_comes_with_its_round_is_sound(what: Any) -> None:
-    checker = AnswersForTheRoundAsked()
-    swarm = checked_swarm(Panel([checker]), n=5, f=1)
-    swarm.run_for(1.0)
-    ask(swarm, what)
-    swarm.run_for(1.0)
-    assert checker.judged == 1
 
 
 def in_different_rounds(checker: Checker) -> Swarm[Peer]:

@@ -17,7 +17,7 @@ from gossip.core.peer import Peer
 from gossip.faults.world import NodeAttack
 from gossip_lab.simulation.campaign.play import make_swarm, run
 from gossip_lab.simulation.checkers import Checker, Panel
-from gossip_lab.simulation.checkers.liveness.waiting import LetsInWhoIsReady, WaitsForNobodyInVain
+from gossip_lab.simulation.checkers.liveness.waiting import WaitsForNobodyInVain
 from gossip_lab.simulation.checkers.trust.trusting import AccusesByExperience
 from gossip_lab.simulation.schedules.schedule import Schedule
 from gossip_lab.simulation.world.driver import Swarm
@@ -101,31 +101,6 @@ def test_servers_that_refuse_results_and_say_whose_are_sound() -> None:
     outcome = assert_sound(BYZANTINE)
     assert outcome.reports["refused_result"]
     assert outcome.judged_by["AccusesByExperience"]
-
-
-# --- letting in -----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("faulty", [True, False])
-def test_l4_a_round_that_is_not_closed_to_let_somebody_in_is_caught(faulty: bool) -> None:
-    """Of four peers one dies, and then another. Two of the three in the roster are a quorum, and
-    too few for the rule."""
-    checker = LetsInWhoIsReady()
-    swarm = swarm_of(replace(QUICK, peers=4, aggregator="median"), checker)
-    swarm.run_for(2.0)
-    swarm.crash(3)
-    swarm.run_until(lambda: len(swarm.cores[0].rounds.roster) == 3, 8.0)
-    swarm.crash(2)
-    swarm.run_for(1.0)
-    here = swarm.cores[0].rounds.round_id
-    for peer in (0, 1) if faulty else ():
-        swarm.cores[peer].rounds.server.quorum.joining = frozenset()  # type: ignore[union-attr]
-    swarm.restart(3)
-    if faulty:
-        assert "of which 2 are a quorum, to admit peers [3]" in caught(swarm)
-        return
-    swarm.run_until(lambda: swarm.cores[3].rounds.round_id > here + 5, 3.0)
-    assert checker.judged
 
 
 # --- charges --------------------------------------------------------------------------------------

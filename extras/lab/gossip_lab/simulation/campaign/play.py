@@ -55,7 +55,6 @@ from gossip.faults import (
 from gossip.inject import FAR_ROUNDS
 from gossip.topologies import Plan, Roster, Topology
 from gossip_lab.simulation.checkers import (
-    AT_ONCE_S,
     EndsAlike,
     EverybodyEnds,
     Panel,
@@ -97,6 +96,7 @@ from gossip_pipelines.protocol import StagePeer
 
 from .endings import play_end, play_gossip_end, toys_of
 
+AT_ONCE_S = 0.5  # round trips and the rest of a probe, in a round without a wait
 HEARTBEAT_S = 0.1  # interval of tests for expired links
 LONGER = 2.0  # maximum duration of a run, as a multiple of the schedule's
 SLICE_S = 0.25

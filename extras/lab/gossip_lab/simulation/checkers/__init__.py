@@ -18,38 +18,32 @@ from gossip.core import PeerId
 from . import trust
 from .base import Checker, Onlookers, RunConditions, TaintedStates, Violation
 from .liveness import (
-    AT_ONCE_S,
     Converges,
     NobodyIsStuck,
-    OverWhenAllIsThere,
     consensus_distance,
 )
 from .panel import Panel
 from .safety import (
-    AnAnswerEndsTheSkip,
     Bounded,
     ClosedIsSkipped,
     ComputesAlike,
     CountsOnce,
     EndsAlike,
     EverybodyEnds,
-    FormerLivesAreNotAnswered,
     NobodyAsksTheDead,
     NothingRaises,
     StageChecker,
-    TheAccusedHear,
     TimersAndHalt,
     blamed,
     rule_has_enough,
 )
 from .stages import StagePanel, StagePanels
-from .traffic import AsksInMeasure, FallsSilent, NewsGrowOld, SpeaksInMeasure
+from .traffic import NewsGrowOld, SpeaksInMeasure
 from .transfer import RemindsTheSilent, SaysThatNoRoundComes, StaysForTakers
 from .transitions import TableChecker
 from .watching import Watching
 
 __all__ = [
-    "AT_ONCE_S",
     "Checker",
     "EndsAlike",
     "EverybodyEnds",
@@ -83,22 +77,14 @@ OF_MEMBERSHIP = (
     TimersAndHalt,
     Bounded,
     TableChecker,
-    TheAccusedHear,
-    FormerLivesAreNotAnswered,
     NobodyAsksTheDead,
     ClosedIsSkipped,
-    AnAnswerEndsTheSkip,
     NewsGrowOld,
-    AsksInMeasure,
     SpeaksInMeasure,
-    FallsSilent,
     Converges,
     NobodyIsStuck,
 )
 """Checkers of membership, which is common to all stages of a pipeline, and of blocked rounds."""
-NOT_OF_STAGES = (OverWhenAllIsThere,)
-"""Checkers that do not apply to a pipeline: after all updates have arrived, a stage still waits for
-micro-batches and for the commits of the other stages."""
 
 
 def of_membership(
@@ -122,11 +108,10 @@ def stage_panels(
     """Return all checkers of a pipeline: a panel for each stage, and one panel for membership and
     micro-batches of all stages."""
     onlookers = Onlookers.create(circumstances)
-    unfit = (*OF_MEMBERSHIP, *NOT_OF_STAGES)
 
     def of_stage() -> list[Watching]:
         every = every_checker(circumstances, onlookers)
-        return [c for c in every if not isinstance(c, unfit) and not _is_onlooker(c)]
+        return [c for c in every if not isinstance(c, OF_MEMBERSHIP) and not _is_onlooker(c)]
 
     of_all = of_membership(circumstances, onlookers)
     computed = ComputesAlike(stages, circumstances)

@@ -3,4 +3,4 @@
 from . import branches, crashes, fault_free, newcomers, pushing, waiting
 from .consensus import consensus_distance
 from .liveness import Converges, Liveness
-from .promptness import AT_ONCE_S, NobodyIsStuck, OverWhenAllIsThere
+from .promptness import NobodyIsStuck

@@ -1,14 +1,14 @@
-"""L3, L4 and S11 in gossip rounds: a peer pushes to all peers in its plan, does not wait if no push
-is expected, and each sample has one reader."""
+"""L4 and S11 in gossip rounds: a peer pushes to all peers in its plan, and each sample has one
+reader."""
 
 from __future__ import annotations
 
 from itertools import chain, product
 
-from gossip.core import Contributed, Hello, PeerId, Push, Report, Send, StartRound
+from gossip.core import Contributed, PeerId, Push, Send, StartRound
 from gossip_lab.simulation.checkers.base import Checker, PerLife, keep_latest
-from gossip_lab.simulation.checkers.safety import is_worth_waiting, members_of, targets_of
-from gossip_lab.simulation.checkers.watching import after_event, on_effect, on_event, on_report
+from gossip_lab.simulation.checkers.safety import members_of, targets_of
+from gossip_lab.simulation.checkers.watching import after_event, on_effect, on_event
 
 EPOCHS_KEPT = 4
 
@@ -62,33 +62,6 @@ class PushesToAll(Checker):
                 (target, what) in self._pushed,
                 f"does not push its {what} of round {event.round_id} to peer {target}, which its "
                 "plan names",
-            )
-
-
-class WaitsForSomebody(Checker):
-    """L3, in gossip rounds: once its own update is ready, a peer waits only while it expects a push
-    of some source. If the peer begins to skip a source, or if the source announces its end, the
-    peer no longer waits for it."""
-
-    invariant = "L3"
-    needs = "gossip"
-
-    @on_report("skip", "dead", "left")  # reported after the core has handled the event
-    def judge_lost(self, report: Report) -> None:
-        self._judge()
-
-    @after_event
-    def judge(self, event: Contributed | Push | Hello) -> None:
-        self._judge()
-
-    def _judge(self) -> None:
-        rounds = self.gossip
-        if rounds.phase == "collecting" and self.core.phase == "running":
-            sources = rounds.sources
-            self.demand(
-                any(is_worth_waiting(self.core, rounds, source) for source in sources),
-                f"waits in round {rounds.round_id} for peers {list(sources)}, none of which "
-                "has anything to push",
             )
 
 

@@ -1,4 +1,4 @@
-"""L2, L4 and S14: waits of a server, and the next roster.
+"""L2 and S14: waits of a server, and the next roster.
 
 These checkers judge for which missing peers a server waits, how long a round lasts after rejected
 results, and which peers a server names for the next round.
@@ -25,7 +25,7 @@ from gossip.core import (
     quorum_of,
 )
 from gossip_lab.simulation.checkers.base import Checker, PerLife, place_of
-from gossip_lab.simulation.checkers.watching import after_event, on_effect, on_event, on_report
+from gossip_lab.simulation.checkers.watching import on_effect, on_event, on_report
 
 RoundReport = (
     Update
@@ -155,46 +155,6 @@ class NoRoundStands(Checker):
         same = (theirs.round_id, theirs.chain) == (rounds.round_id, rounds.chain)
         honest = peer not in self.circumstances.equivocating
         return honest and core.phase == "running" and same and theirs.must_stay()
-
-
-class LetsInWhoIsReady(Checker):
-    """L4: if a quorum has replied and no other peer will, the server closes the round to admit a
-    ready newcomer, even if these updates are too few for the rule. With the newcomer's update, the
-    rule may have enough again."""
-
-    invariant = "L4"
-    needs = "rolling"
-
-    @after_event
-    def judge(self, event: Received, message: Hello | Update) -> None:
-        core, rounds = self.core, self.rolling
-        if core.phase != "running" or rounds.mode != "active":
-            return
-        ready = [
-            other
-            for other in rounds.joining
-            if other not in rounds.roster and not rounds.skip_reason(other)
-        ]
-        if not ready:
-            return
-        quorum, expected = (
-            quorum_of(core.settings, len(rounds.roster)),
-            rounds.server.quorum.expected(),
-        )
-        for shard in rounds.shards:
-            answers = shard.served.answers
-            # Only the sender of this message has certainly been included by the server. If another
-            # peer is no longer skipped, the server may include it a little later.
-            is_counted = event.sender in (ready if isinstance(message, Hello) else answers)
-            serves = shard.commit is None and shard.served.attempt == shard.attempt
-            complete = len(answers) >= quorum and all(other in answers for other in expected)
-            if is_counted and serves and complete:
-                self.demand(
-                    shard.served.ticket is not None,
-                    f"does not close round {rounds.round_id}, shard {shard.index}, with the "
-                    f"updates of {sorted(answers)}, of which {quorum} are a quorum, to admit "
-                    f"peers {sorted(ready)}",
-                )
 
 
 class KeepsWhoSpeaks(Checker):

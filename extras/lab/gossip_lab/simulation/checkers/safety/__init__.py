@@ -11,11 +11,8 @@ from . import (
 )
 from .concluding import EndsAlike, EverybodyEnds
 from .evidence import (
-    AnAnswerEndsTheSkip,
     ClosedIsSkipped,
-    FormerLivesAreNotAnswered,
     NobodyAsksTheDead,
-    TheAccusedHear,
 )
 from .exchange import is_worth_waiting, members_of, targets_of
 from .hygiene import Bounded, NothingRaises, TimersAndHalt, blamed

@@ -1,22 +1,18 @@
-"""S6, S12, S13 and L3: what a peer may conclude from its messages, and what it must conclude.
+"""S6, S12 and L3: what a peer may conclude from its messages, and what it must conclude.
 
 A peer is accused, skipped or declared dead only with evidence. A peer is skipped as soon as its
-connection closes. Messages of a former incarnation are ignored, and dead peers receive no requests.
+connection closes. Dead peers receive no requests.
 """
 
 from __future__ import annotations
 
 from gossip.core import (
-    Ack,
     Event,
     LinkDown,
     Nack,
-    NotServing,
     PeerId,
     Received,
     Send,
-    StateAttestation,
-    StateOffer,
     StateRequest,
     TimerFired,
 )
@@ -96,31 +92,6 @@ class NoUnfoundedAccusation(TableChecker):
             )
 
 
-class AnAnswerEndsTheSkip(Checker):
-    """S6: a peer that has sent an ack since an accusation is not skipped because of this
-    accusation, even if it has not refuted it yet."""
-
-    invariant = "S6"
-    needs = ""
-
-    @after_event
-    def judge(self, event: Received, ack: Ack) -> None:
-        subject = ack.target
-        member = self.membership.members.get(subject)
-        if member is None or subject == self.peer:
-            return
-        if (answered_since := self.hearing.of(self.peer, subject).answered_since) < 0:
-            return
-        # accused with a higher standing since its last ack
-        accused_again = member.status == "suspect" and member.standing > answered_since
-        self.demand(
-            member.skip != "suspect"
-            or accused_again
-            or self.hearing.own_evidence(self.swarm, self.peer, subject),
-            f"skips peer {subject} as a suspect, which has sent it an ack since the accusation",
-        )
-
-
 class ClosedIsSkipped(Checker):
     """L3: a peer is skipped as soon as its connection closes, so that a crash costs less time than
     a hang."""
@@ -134,52 +105,6 @@ class ClosedIsSkipped(Checker):
             self.demand(
                 self.membership.skip_reason(event.peer) != "",
                 f"its connection to peer {event.peer} closed, but it does not skip that peer",
-            )
-
-
-class FormerLivesAreNotAnswered(Checker):
-    """S13: messages of an incarnation are ignored after a later incarnation has sent messages."""
-
-    invariant = "S13"
-    needs = ""
-
-    @on_effect
-    def judge(
-        self, send: Send, answer: Ack | Nack | NotServing | StateOffer | StateAttestation
-    ) -> None:
-        """Judge a reply; messages of these types are sent only after a request."""
-        event = self.swarm.handling
-        if type(event) is not Received or send.peer != event.sender:
-            return
-        sender = self.membership.members.get(event.sender)
-        life = sender.incarnation if sender is not None and sender.spoken else 0
-        self.demand(
-            event.incarnation >= life,
-            f"replies to a {type(event.message).__name__} of peer "
-            f"{event.sender}.{event.incarnation}, after messages of {event.sender}.{life}",
-        )
-
-
-class TheAccusedHear(Checker):
-    """S6: every ack to a peer that is recorded as suspect, dead or left has this claim, because
-    only the peer itself can refute it."""
-
-    invariant = "S6"
-    needs = ""
-
-    @on_effect
-    def judge(self, send: Send, ack: Ack) -> None:
-        event = self.swarm.handling
-        if type(event) is not Received or send.peer != event.sender:
-            return
-        member = self.membership.members.get(send.peer)
-        if member is not None and member.linked and member.status != "alive":
-            is_sent = any(
-                rumor.peer == member.peer and rumor.status == member.status for rumor in ack.rumors
-            )
-            self.demand(
-                is_sent,
-                f"sends peer {member.peer}, recorded as {member.status}, an ack without that claim",
             )
 
 

@@ -1,4 +1,4 @@
 """Traffic checkers: the number of messages that a peer sends."""
 
 from . import answers
-from .rates import AsksInMeasure, FallsSilent, NewsGrowOld, SpeaksInMeasure
+from .rates import NewsGrowOld, SpeaksInMeasure

@@ -5,26 +5,21 @@ from __future__ import annotations
 
 from bisect import bisect_right, insort
 from collections import Counter
-from collections.abc import Callable
 
 from gossip.core import (
     Ack,
     Aggregate,
-    CollectUpdate,
     Commit,
     CommitRequest,
     Counted,
     LinkDown,
     Nack,
     NotServing,
-    PartialOverdue,
     PeerId,
     Ping,
     PingRequest,
     PushPull,
     Received,
-    Report,
-    Restored,
     RollingInspection,
     Send,
     StateAttestation,
@@ -33,8 +28,11 @@ from gossip.core import (
     Update,
     UpdateRequest,
 )
-from gossip_lab.simulation.checkers.base import Checker, PerLife
-from gossip_lab.simulation.checkers.watching import on_effect, on_event, on_report
+from gossip_lab.simulation.checkers.base import Checker, PerLife, keep_latest
+from gossip_lab.simulation.checkers.watching import on_effect, on_event
+
+KEPT = 512  # number of updates and requests whose repetitions are counted
+REPEATS_MAX = 8
 
 _REPLIES: dict[type, str] = {
     **dict.fromkeys((Ping, PingRequest, Ack, Nack), "acks"),
@@ -163,73 +161,31 @@ def _calls_for_a_commit(
 
 
 class OffersOnce(Checker):
-    """S15: a peer offers its update once to the server of an attempt. It offers the update again if
-    the server requests it, if the peer has restored a state or has kept its own after a recovery,
-    or (in a pipeline) if another sum is requested.
-
-    The server of an attempt requests each other peer's update once. It requests the update again if
-    other peers report that its statistics are overdue, if the link to the peer broke, or if the
-    peer has replied ``NotServing``.
-    """
+    """S15: a peer sends another peer the same update, or the same request for an update, at most
+    ``REPEATS_MAX`` times. A request for the update and a broken link allow one more."""
 
     invariant = "S15"
     _times_sent = PerLife(Counter[tuple[PeerId, type, int, int, int, bytes]])
-    _resumed = PerLife(int)
-    # (round, shard) -> number of reports that statistics are overdue.
-    _overdue = PerLife(Counter[tuple[int, int]])
-    _sums = PerLife(Counter[int])  # round -> number of requested sums
-
-    @on_event
-    def record_restored(self, event: Restored) -> None:
-        self._resumed += 1
-
-    @on_report("kept_own_state")
-    def record_kept(self, report: Report) -> None:
-        self._resumed += 1
-
-    @on_effect
-    def record_sum(self, collect: CollectUpdate) -> None:
-        self._sums[collect.round_id] += 1
 
     @on_event
     def record_request(self, event: Received, asked: UpdateRequest) -> None:
         self._times_sent[_update(event.sender, Update, asked)] -= 1
 
     @on_event
-    def record_overdue(self, event: Received, overdue: PartialOverdue) -> None:
-        self._overdue[overdue.round_id, overdue.shard] += 1
-
-    @on_event
-    def forget_requests(self, event: LinkDown) -> None:
-        self._forget(event.peer, lambda place: True)
-
-    @on_event
-    def forget_request(self, event: Received, reply: NotServing) -> None:
-        which = reply.asked_round, reply.shard, reply.attempt
-        self._forget(event.sender, lambda place: place == which)
-
-    def _forget(self, other: PeerId, chosen: Callable[[tuple[int, int, int]], bool]) -> None:
-        """Allow another request to ``other`` for its updates of each (round, shard, attempt) for
-        which ``chosen`` returns True."""
-        times = self._times_sent
-        for key in [key for key in times if key[:2] == (other, UpdateRequest) and chosen(key[2:5])]:
-            del times[key]
+    def forget_sent(self, event: LinkDown) -> None:
+        for key in [key for key in self._times_sent if key[0] == event.peer]:
+            del self._times_sent[key]
 
     @on_effect
     def judge(self, send: Send, message: Update | UpdateRequest) -> None:
-        kind = type(message)
-        key, times = _update(send.peer, kind, message), self._times_sent
+        key, times = _update(send.peer, type(message), message), self._times_sent
         times[key] += 1
-        again = (
-            self._overdue[message.round_id, message.shard]
-            if kind is UpdateRequest
-            else max(0, self._sums[message.round_id] - 1)
-        )
         self.demand(
-            times[key] <= 1 + self._resumed + again,
-            f"sends peer {send.peer} its {kind.__name__} of round {message.round_id}, shard "
-            f"{message.shard}, attempt {message.attempt} {times[key]} times",
+            times[key] <= REPEATS_MAX,
+            f"sends peer {send.peer} its {type(message).__name__} of round {message.round_id}, "
+            f"shard {message.shard}, attempt {message.attempt} {times[key]} times",
         )
+        keep_latest(times, KEPT)
 
 
 def _update(

@@ -27,10 +27,9 @@ from gossip.core import (
     Restore,
     Send,
     StateRequest,
-    TimerFired,
     retransmit_limit,
 )
-from gossip_lab.simulation.checkers.base import Checker, Life, PerLife, keep_latest
+from gossip_lab.simulation.checkers.base import Checker, Life, keep_latest
 from gossip_lab.simulation.checkers.watching import on_effect
 from gossip_lab.simulation.world import AnySwarm
 
@@ -45,12 +44,9 @@ FAR_S = 0.005
 """One-way delay above which hosts are far apart, in seconds, such as hosts in different
 buildings."""
 
-PAUSE_S = 0.2
-"""Time without a message after which a peer has stopped gossiping, in seconds."""
 
-LISTENERS = 3
-"""Minimum number of receivers. A peer is sent no news about itself, so with fewer receivers there
-may be none for some news."""
+REQUESTS = 6.0
+"""Number of requests for missing commits in a second. Each reply has all missing commits."""
 
 RUMORS_KINDS = (Ping, PingRequest, Gossip)
 """Messages of which a Byzantine peer may cause any number, by accusing peers faster than they can
@@ -75,7 +71,7 @@ def needed_a_second(membership: MembershipInspection, n: int) -> dict[type, floa
         PushPull: 1.0 / settings.push_pull_interval_s + 2.0,
         # while it returns; one more for a new link, and for a new member
         Hello: 1.0 / (RETURN_HELLO_EVERY * RETURN_INTERVAL_S) + 2.0,
-        CommitRequest: 1.0 / RETURN_INTERVAL_S,
+        CommitRequest: REQUESTS,
         # to all peers, for their present state or their state before a round
         StateRequest: 1.5 * turns * others,
     }
@@ -150,6 +146,8 @@ class SpeaksInMeasure(Checker):
             return
         if kind in RUMORS_KINDS and not calm and self._is_accused():
             return
+        if kind is CommitRequest and not calm and self.rolling.mode != "active":
+            return  # a peer outside of the roster requests the commits of every round
         bounds = self._most.get(self.peer)
         if bounds is None:
             bounds = self._most[self.peer] = self._bounds(calm)
@@ -208,37 +206,6 @@ class SpeaksInMeasure(Checker):
         return {kind: ceil(TIMES * times) + 1 for kind, times in needed.items()}
 
 
-class FallsSilent(Checker):
-    """S15: a peer with receivers stops gossiping when its last rumor has had enough time to spread.
-    A ``Gossip`` message contains at least one rumor."""
-
-    invariant = "S15"
-    needs = ""
-
-    # (number of news so far, time since when it did not change, time of the last message).
-    _news = PerLife[tuple[int, float, float]](lambda: (-1, 0.0, 0.0))
-
-    @on_effect
-    def judge(self, send: Send, gossip: Gossip) -> None:
-        if type(self.swarm.handling) is not TimerFired:
-            return
-        membership, now = self.membership, self.now
-        if not gossip.rumors:
-            raise self.violated(f"sends peer {send.peer} no rumor at all")
-        news, settings = membership.news, membership.settings
-        known, since, told_at = self._news
-        listeners = sum(member.linked and not member.gone for member in membership.others())
-        if news != known or now - told_at > PAUSE_S or listeners < LISTENERS:
-            since = now
-        self._news = news, since, now
-        needed_s = retransmit_limit(len(self.swarm.hosts), settings) * settings.gossip_interval_s
-        self.demand(
-            now - since <= TIMES * needed_s,
-            f"still sends {gossip} {now - since:.2f} s after its last news, which take "
-            f"{needed_s:.2f} s to spread",
-        )
-
-
 def _is_sent_once(swarm: AnySwarm, kind: type, to: PeerId) -> bool:
     return (
         sum(
@@ -254,9 +221,6 @@ AGAIN = 3
 accusation of a peer that was absent."""
 KEPT = 4096
 
-REQUESTS = ((12, 1.0), (15, 3.0))
-"""Pairs (maximum number of requests for commits, within this many seconds). The first requests
-follow each other closely; between later requests there is time for a reply."""
 
 News = tuple[Life, PeerId, str, int, PeerId]
 
@@ -288,27 +252,3 @@ class NewsGrowOld(Checker):
                     f"{rumor.status} with standing {rumor.incarnation}; {most} times are enough"
                 )
             keep_latest(self._times_sent, KEPT)
-
-
-class AsksInMeasure(Checker):
-    """S15: a peer that is behind requests the missing commits at most a dozen times in a second,
-    and rarely in the next two seconds. Each reply has all missing commits, so the peer only has to
-    wait for it."""
-
-    invariant = "S15"
-    needs = "rolling"
-    _asked = PerLife(lambda: deque[float](maxlen=max(most for most, _ in REQUESTS)))
-
-    @on_effect
-    def judge(self, send: Send, ask: CommitRequest) -> None:
-        if self.rolling.mode != "active":
-            return  # a peer that only follows the rounds requests every round
-        asked = self._asked
-        self.judged += 1
-        for most, within_s in REQUESTS:
-            if len(asked) >= most and (took_s := self.now - asked[-most]) < within_s:
-                raise self.violated(
-                    f"requests the commits since round {ask.first} {most + 1} times in "
-                    f"{took_s:.2f} s"
-                )
-        asked.append(self.now)

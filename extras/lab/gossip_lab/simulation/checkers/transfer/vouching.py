@@ -1,5 +1,4 @@
-"""S12: attestations of a state: how many a peer needs, how it requests them, and how they are
-given."""
+"""S12: attestations of a state: how many a peer needs, and how it requests them."""
 
 from __future__ import annotations
 
@@ -10,7 +9,6 @@ from gossip.core import (
     Restore,
     Send,
     StateAttestation,
-    StateOffer,
     StateRequest,
     TimerFired,
     attested_digest,
@@ -120,32 +118,6 @@ def _same(attestation: StateAttestation, agreed: StateAttestation) -> bool:
         agreed.chain,
         agreed.digest,
     )
-
-
-class AnswersForTheRoundAsked(Checker):
-    """S12: if a request names a round, the peer attests or sends exactly its state before this
-    round. Otherwise peers in different rounds would never attest the same state."""
-
-    invariant = "S12"
-    # (requesting peer, nonce) -> requested rounds; 0 means any round.
-    _asked = PerLife(dict[tuple[PeerId, int], set[int]])
-
-    @on_event
-    def record_request(self, event: Received, asked: StateRequest) -> None:
-        rounds = self._asked.setdefault((event.sender, asked.nonce), set())
-        rounds.add(asked.round_id)
-
-    @on_effect
-    def judge(self, send: Send, answer: StateAttestation | StateOffer) -> None:
-        # ``AnswersOnce`` judges replies without a request.
-        rounds = self._asked.get((send.peer, answer.nonce), {0})
-        if answer.digest and 0 not in rounds:
-            does = "attests" if isinstance(answer, StateAttestation) else "sends"
-            self.demand(
-                answer.round_id in rounds,
-                f"{does} its state before round {answer.round_id} to peer {send.peer}, which has "
-                f"asked for the state before {sorted(rounds)}",
-            )
 
 
 class NamesARoundToCome(Checker):
