@@ -9,13 +9,11 @@ from typing import Any
 import pytest
 from test_checkers_gossip import caught
 from test_ending import LATE, ROUNDS, over, run_to, swarm_that_ends
-from test_lying_server import ForgesFarewells
 
 from gossip.core.events import Received
 from gossip.core.messages import PeerId, StateRequest
 from gossip.core.peer import Peer
 from gossip_lab.simulation.checkers import Checker, Panel
-from gossip_lab.simulation.checkers.liveness.waiting import KeepsWhoSpeaks
 from gossip_lab.simulation.checkers.transfer.helping import (
     RemindsTheSilent,
     SaysThatNoRoundComes,
@@ -109,22 +107,3 @@ def test_l4_one_that_leaves_somebody_who_takes_its_state_is_caught(plant: Plant 
         assert f"leaves peer {LATE}, which has requested its state" in caught(swarm, 20.0)
         return
     swarm.run_until(lambda: over(swarm), limit_s=60)
-
-
-def leaves_out_who_speaks(core: Peer) -> None:
-    core.membership.view.speaks_on = lambda peer, now: False  # type: ignore[method-assign]
-
-
-@pytest.mark.parametrize("plant", [leaves_out_who_speaks, None])
-def test_s14_a_server_that_believes_a_false_farewell_is_caught(plant: Plant | None) -> None:
-    checker = KeepsWhoSpeaks()
-    swarm = swarm_that_ends(3, n=6, f=1)
-    swarm.hooks.append(Panel([checker]))
-    swarm.hooks.extend(
-        [ForgesFarewells()] if plant is None else [ForgesFarewells(), FaultyHelper(plant)]
-    )
-    if plant is not None:
-        assert "which has not announced its departure" in caught(swarm)
-        return
-    run_to(swarm, 30)
-    assert checker.judged > 20

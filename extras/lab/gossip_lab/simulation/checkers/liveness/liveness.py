@@ -161,45 +161,23 @@ class RoundLiveness(Liveness):
 
 
 class RoundsGoOn(RoundLiveness):
-    """L2: if a quorum is connected, all peers apply rounds. After the swarm has settled in the calm
-    phase, no peer spends two round timeouts without applying a round."""
+    """L2: if a quorum is connected, all peers apply rounds. ``NobodyIsStuck`` judges the time
+    between two rounds."""
 
     invariant = "L2"
 
     def make_records(self) -> None:
         super().make_records()
-        self._applied_at: dict[PeerId, float] = self.per_life()
         self._applied: dict[PeerId, int] = self.per_life(int)
-        self._settled_at: float | None = None
-
-    def settled(self) -> None:
-        self._settled_at = self.now
 
     def begin_calm(self) -> None:
         super().begin_calm()
         self._applied.update(dict.fromkeys(self.swarm.hosts, 0))
-        self._applied_at.clear()
-        self._settled_at = None
 
     @on_effect
-    def judge(self, apply: Apply) -> None:
-        if self.calm_at is None:
-            return
-        before, self._applied_at[self.peer] = self._applied_at.get(self.peer), self.now
-        self._applied[self.peer] += 1
-        if before is None or self._settled_at is None:
-            return
-        if before < max(self._settled_at, self.last_life_at()):
-            return
-        waited_s, most_s = self.now - before, self._most_s(self.core)
-        self.demand(
-            waited_s <= most_s,
-            f"applies round {apply.round_id} {waited_s:.2f} s after the previous one; at most "
-            f"{most_s:.2f} s",
-        )
-
-    def _most_s(self, core: Inspection) -> float:
-        return 2.0 * core.rounds.deadline.round_timeout_s() + self.swarm.travel_s
+    def record_apply(self, apply: Apply) -> None:
+        if self.calm_at is not None:
+            self._applied[self.peer] += 1
 
     def lacks(self) -> Shortcoming:
         for peer, core in self.participants():
@@ -209,10 +187,6 @@ class RoundsGoOn(RoundLiveness):
                     peer,
                     f"it has applied {self._applied[peer]} rounds in the calm, and is {where}",
                 )
-            since_s = max(self._applied_at[peer], self._settled_at or 0.0, self.last_life_at())
-            if self._settled_at is not None and self.now - since_s > self._most_s(core):
-                text = f"it has applied nothing for {self.now - since_s:.2f} s"
-                return peer, f"{text}, and is in round {core.rounds.round_id}"
         return None
 
 

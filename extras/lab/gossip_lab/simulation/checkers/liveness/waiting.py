@@ -1,14 +1,9 @@
-"""L2 and S14: waits of a server, and the next roster.
-
-These checkers judge for which missing peers a server waits, how long a round lasts after rejected
-results, and which peers a server names for the next round.
-"""
+"""L2: for which missing peers a server waits, and how long a round lasts after rejected results."""
 
 from __future__ import annotations
 
 from gossip.core import (
     Ack,
-    Aggregated,
     Commit,
     Hello,
     LinkDown,
@@ -18,14 +13,13 @@ from gossip.core import (
     PeerId,
     Received,
     Report,
-    Send,
     StateAttestation,
     Update,
     UpdateRequest,
     quorum_of,
 )
 from gossip_lab.simulation.checkers.base import Checker, PerLife, place_of
-from gossip_lab.simulation.checkers.watching import on_effect, on_event, on_report
+from gossip_lab.simulation.checkers.watching import on_event, on_report
 
 RoundReport = (
     Update
@@ -38,9 +32,6 @@ RoundReport = (
     | StateAttestation
 )
 """Messages with which a peer reports its round."""
-
-HEARD_S = 1.0
-"""Time after a peer's last message in which the peer must be treated as present, in seconds."""
 
 
 class WaitsForNobodyInVain(Checker):
@@ -155,41 +146,3 @@ class NoRoundStands(Checker):
         same = (theirs.round_id, theirs.chain) == (rounds.round_id, rounds.chain)
         honest = peer not in self.circumstances.equivocating
         return honest and core.phase == "running" and same and theirs.must_stay()
-
-
-class KeepsWhoSpeaks(Checker):
-    """S14: a peer that others report as left stays in the next roster if it still sends messages
-    over its link to the server and has not announced its departure itself. A leave message may be
-    forged for one server alone; all other peers would then reject this server's result. Peers that
-    were reported as left before the run began are excepted, because they join like newcomers
-    (BELIEVED_GONE in tests/simulation/test_lies.py)."""
-
-    invariant = "S14"
-    # Peers that have announced their end, in any incarnation.
-    _leaving = PerLife(set[PeerId])
-    _judged = PerLife[tuple[int, int, int] | None]()
-
-    @on_event
-    def record_leaving(self, event: Received, hello: Hello) -> None:
-        if hello.stage != "ready":
-            self._leaving.add(event.sender)
-
-    @on_effect
-    def judge(self, send: Send, commit: Commit) -> None:
-        core, made = self.core, type(self.swarm.handling) is Aggregated
-        which = commit.round_id, commit.shard, commit.made_at
-        if not made or commit.server != self.peer or self._judged == which:
-            return
-        self._judged = which
-        rounds = core.rolling
-        excused = self._leaving | (rounds.absent_at_start if rounds is not None else set())
-        for other in core.rounds.roster:
-            member = core.membership.members.get(other)
-            if other == self.peer or other in excused or member is None or member.status != "left":
-                continue
-            heard_s = self.clock_s - member.heard_at
-            self.demand(
-                not member.linked or heard_s >= HEARD_S or other in commit.roster,
-                f"leaves peer {other} out of the roster after round {commit.round_id}, which has "
-                f"not announced its departure; its last message came {heard_s:.2f} s ago",
-            )
