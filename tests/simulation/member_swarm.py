@@ -16,7 +16,7 @@ from gossip.core import (
     Timers,
     events,
 )
-from gossip_lab.simulation.checkers import Panel, of_membership
+from gossip_lab.simulation.checkers import CheckerSuite, membership_checkers
 from gossip_lab.simulation.world import Network, Swarm, address
 from gossip_lab.simulation.world.driver import node_rng
 
@@ -91,11 +91,11 @@ def member_swarm(
     return Swarm(lambda peer, life: make(peer, life, n, seed), n, seed, network, encoded=encoded)
 
 
-def checked(swarm: Swarm[MemberCore]) -> Panel:
+def checked(swarm: Swarm[MemberCore]) -> CheckerSuite:
     """Return all checkers of memberships, which watch the swarm from now on."""
-    panel = Panel(of_membership())
-    swarm.hooks.append(panel)
-    return panel
+    suite = CheckerSuite(membership_checkers())
+    swarm.hooks.append(suite)
+    return suite
 
 
 def all_fine(swarm: Swarm[MemberCore]) -> bool:

@@ -59,15 +59,18 @@ from gossip.topologies import Roster
 from gossip_lab.simulation import checkers
 from gossip_lab.simulation.checkers import (
     Checker,
-    Panel,
+    CheckerSuite,
     RunConditions,
     Violation,
-    blamed,
+    as_violation,
     every_checker,
 )
 from gossip_lab.simulation.checkers.liveness.crashes import LOST_BY_A_BYZANTINE_SERVER
-from gossip_lab.simulation.checkers.liveness.liveness import RoundsGoOn
-from gossip_lab.simulation.checkers.safety.handing_on import GivesWhatIsAskedFor, HandsOnWhatItHolds
+from gossip_lab.simulation.checkers.liveness.liveness import RoundProgress
+from gossip_lab.simulation.checkers.safety.commit_transfer import (
+    CommitForwarding,
+    CommitRequestReplies,
+)
 from gossip_lab.simulation.checkers.safety.membership import memory_s
 from gossip_lab.simulation.checkers.safety.rounds import FORKS_AFTER_S
 from gossip_lab.simulation.schedules.schedule import Schedule
@@ -79,7 +82,7 @@ from gossip_lab.simulation.world.toy_payloads import packed_of, payload_of
 ATTACKERS = RunConditions.of(attackers=(3,))
 
 
-def only(invariant: str, circumstances: RunConditions | None = None) -> Panel:
+def only(invariant: str, circumstances: RunConditions | None = None) -> CheckerSuite:
     """The checkers of one invariant, with what they ask."""
     every = every_checker(circumstances)
     chosen = [
@@ -88,7 +91,7 @@ def only(invariant: str, circumstances: RunConditions | None = None) -> Panel:
         if not isinstance(checker, Checker) or checker.invariant == invariant
     ]
     assert len(chosen) > 1, f"no checker of {invariant}"
-    return Panel(chosen)
+    return CheckerSuite(chosen)
 
 
 def caught(swarm: Swarm[Peer], invariant: str, for_s: float = 3.0) -> Violation:
@@ -112,8 +115,8 @@ def running(
 
 
 def judged_by(swarm: Swarm[Peer]) -> Mapping[str, int]:
-    [panel] = [hook for hook in swarm.hooks if isinstance(hook, Panel)]
-    return panel.judged_by()
+    [suite] = [hook for hook in swarm.hooks if isinstance(hook, CheckerSuite)]
+    return suite.judged_by()
 
 
 # --- without a plant ------------------------------------------------------------------------------
@@ -142,17 +145,17 @@ def lively(swarm: Swarm[Peer]) -> None:
 
 
 @pytest.fixture(scope="module")
-def sound() -> tuple[Swarm[Peer], Panel]:
+def sound() -> tuple[Swarm[Peer], CheckerSuite]:
     """A swarm of five after all that, every checker looking on."""
-    panel = Panel(every_checker(RunConditions.of(forks=True)))
-    assert isinstance(panel, Panel)
-    swarm = checked_swarm(panel, n=5, compute_s=0.15)
+    suite = CheckerSuite(every_checker(RunConditions.of(forks=True)))
+    assert isinstance(suite, CheckerSuite)
+    swarm = checked_swarm(suite, n=5, compute_s=0.15)
     lively(swarm)
-    panel.settle(swarm)
-    return swarm, panel
+    suite.settle(swarm)
+    return swarm, suite
 
 
-def test_a_sound_swarm_is_judged_in_all_respects(sound: tuple[Swarm[Peer], Panel]) -> None:
+def test_a_sound_swarm_is_judged_in_all_respects(sound: tuple[Swarm[Peer], CheckerSuite]) -> None:
     judged = sound[1].judged()
     # For runs without a fault, with payloads that trickle and nothing else, of whom somebody gives
     # up, of fragments, and for the end of gossip rounds.
@@ -167,7 +170,7 @@ def test_a_sound_swarm_is_judged_in_all_respects(sound: tuple[Swarm[Peer], Panel
     assert set(judged) == safe | {f"L{i}" for i in range(1, 13)}
 
 
-def test_looking_on_changes_nothing(sound: tuple[Swarm[Peer], Panel]) -> None:
+def test_observation_changes_no_trace(sound: tuple[Swarm[Peer], CheckerSuite]) -> None:
     alone = checked_swarm(n=5, compute_s=0.15)
     lively(alone)
     alone.run_for(sound[0].now - alone.now)
@@ -175,29 +178,29 @@ def test_looking_on_changes_nothing(sound: tuple[Swarm[Peer], Panel]) -> None:
 
 
 def test_gossip_rounds_are_found_sound_too() -> None:
-    panel = Panel(every_checker())
-    assert isinstance(panel, Panel)
-    swarm = checked_swarm(panel, n=5, topology="random_k", compute_s=0.05)
+    suite = CheckerSuite(every_checker())
+    assert isinstance(suite, CheckerSuite)
+    swarm = checked_swarm(suite, n=5, topology="random_k", compute_s=0.05)
     swarm.run_for(2.0)
     swarm.restart(1)
     swarm.run_for(2.0)
     swarm.network.partition({0, 2}, {1, 3, 4})
     swarm.run_for(1.0)
     swarm.network.heal()
-    panel.settle(swarm)
-    assert panel.judged()["S8"] > 100
+    suite.settle(swarm)
+    assert suite.judged()["S8"] > 100
 
 
-def test_checkers_by_themselves_see_what_they_see_in_a_panel() -> None:
-    panel = Panel(every_checker())
-    alone = [Panel([checker], has_onlookers=False) for checker in every_checker()]
-    for observers in ([panel], alone):
+def test_checkers_judge_alone_as_in_a_suite() -> None:
+    suite = CheckerSuite(every_checker())
+    alone = [CheckerSuite([checker], has_recorders=False) for checker in every_checker()]
+    for observers in ([suite], alone):
         swarm = checked_swarm(*observers)
         swarm.run_for(2.0)
         swarm.crash(2)
         swarm.run_for(2.0)
     judged = {name: times for each in alone for name, times in each.judged_by().items()}
-    assert judged == panel.judged_by()
+    assert judged == suite.judged_by()
 
 
 def test_every_module_of_checkers_is_imported_so_none_is_left_out() -> None:
@@ -309,8 +312,8 @@ def test_what_a_peer_did_just_before_it_was_killed_is_judged_too() -> None:
 
 
 def test_a_forged_life_outranks_nobody_who_is_heard() -> None:
-    panel = Panel(every_checker(RunConditions.of((2,), equivocating=(2,))))
-    swarm = checked_swarm(panel, n=5)
+    suite = CheckerSuite(every_checker(RunConditions.of((2,), equivocating=(2,))))
+    swarm = checked_swarm(suite, n=5)
     swarm.run_for(1.0)
     swarm.inject(0, Received(2, 0, Gossip((Rumor(4, "dead", 3 * REFUTATIONS, "", "", 4),))))
     swarm.inject(
@@ -318,7 +321,7 @@ def test_a_forged_life_outranks_nobody_who_is_heard() -> None:
     )
     swarm.run_for(2.0)
     assert {swarm.hosts[peer].core.membership.members[4].status for peer in range(4)} == {"alive"}
-    panel.settle(swarm)
+    suite.settle(swarm)
 
 
 def bury_1(core: Peer, now: float) -> None:
@@ -348,7 +351,7 @@ def test_s7_a_death_declared_by_one_that_just_woke_up_is_caught() -> None:
     swarm.pause(0)
     swarm.run_for(1.0)
     disturb(swarm, 0, bury_1)
-    with pytest.raises(Violation, match=r"S7 .* after it slept for 1.0"):
+    with pytest.raises(Violation, match=r"S7 .* after its own pause of 1.0"):
         swarm.resume(0)
 
 
@@ -480,7 +483,7 @@ def test_s10_a_commit_that_is_kept_back_is_caught(
 ) -> None:
     swarm = running("S10")
     [checker] = [
-        each for each in swarm.hooks._observers[0].checkers if isinstance(each, HandsOnWhatItHolds)
+        each for each in swarm.hooks._observers[0].checkers if isinstance(each, CommitForwarding)
     ]  # type: ignore[attr-defined]
     held = swarm.cores[1].rounds.log.get(swarm.cores[1].rounds.round_id - 1)  # type: ignore[union-attr]
     assert held is not None
@@ -514,7 +517,9 @@ def test_s10_a_commit_that_is_kept_back_is_caught(
 def test_l5_commits_that_are_asked_for_in_vain_are_caught(answer: str) -> None:
     swarm = running("L5")
     [checker] = [
-        each for each in swarm.hooks._observers[0].checkers if isinstance(each, GivesWhatIsAskedFor)
+        each
+        for each in swarm.hooks._observers[0].checkers
+        if isinstance(each, CommitRequestReplies)
     ]  # type: ignore[attr-defined]
     here = swarm.cores[1].rounds.round_id
     first, lineage = here - 3, swarm.cores[1].settings.lineage
@@ -817,11 +822,11 @@ def test_s14_an_exception_out_of_a_core_is_a_violation_that_names_the_event() ->
     tamper(swarm, 2, chokes)
     with pytest.raises(KeyError) as raised:
         swarm.run_for(2.0)
-    found = blamed(swarm, raised.value)
+    found = as_violation(swarm, raised.value)
     assert (found.invariant, found.peer) == ("S14", 2)
     assert "KeyError: 'nonce'" in found.text
     assert "Ping" in found.text
-    assert blamed(swarm, found) is found
+    assert as_violation(swarm, found) is found
 
 
 def test_s14_a_peer_that_halts_at_a_liars_word_is_caught() -> None:
@@ -859,9 +864,9 @@ def test_s17_a_timer_that_fires_twice_is_caught() -> None:
 
 
 def never_settles(swarm: Swarm[Peer], invariant: str) -> Violation:
-    [panel] = [hook for hook in swarm.hooks if isinstance(hook, Panel)]
+    [suite] = [hook for hook in swarm.hooks if isinstance(hook, CheckerSuite)]
     with pytest.raises(Violation) as found:
-        panel.settle(swarm)
+        suite.settle(swarm)
     assert found.value.invariant == invariant
     return found.value
 
@@ -874,7 +879,7 @@ def test_l1_tables_that_do_not_come_together_are_caught() -> None:
 
 
 def test_l2_a_peer_that_stands_still_in_the_calm_is_caught() -> None:
-    swarm = checked_swarm(Panel([RoundsGoOn()]), compute_s=0.5)
+    swarm = checked_swarm(CheckerSuite([RoundProgress()]), compute_s=0.5)
     swarm.run_for(1.0)
     tamper(
         swarm,
@@ -913,7 +918,7 @@ def test_l3_a_crash_while_queues_are_full_is_not_judged() -> None:
     swarm.run_for(0.5)
     crash_after_which_nothing_goes_on(swarm)
     swarm.run_for(6.0)
-    assert not judged_by(swarm)["CrashCostsLittle"]
+    assert not judged_by(swarm)["BoundedCrashCost"]
 
 
 def test_l3_a_crash_long_after_queues_were_full_is_judged() -> None:
@@ -942,7 +947,7 @@ def test_l3_one_that_a_liar_says_has_left_is_not_wanting_when_the_liar_crashes()
     outcome = assert_sound(
         replace(schedule, rule_s=0.01, probe_interval_s=1.0, stable_addresses=True)
     )
-    assert outcome.judged_by["CrashCostsLittle"] > 0
+    assert outcome.judged_by["BoundedCrashCost"] > 0
     assert "lost_round" not in outcome.reports
 
 
@@ -972,7 +977,7 @@ def test_l3_rounds_that_a_liar_loses_in_its_turns_are_not_what_a_crash_costs() -
     """Seed 61952."""
     swarm = loses_rounds_after_a_crash(LOST_BY_A_BYZANTINE_SERVER, ["wrong_measures"])
     swarm.run_for(6.0)
-    assert judged_by(swarm)["CrashCostsLittle"] > 0
+    assert judged_by(swarm)["BoundedCrashCost"] > 0
 
 
 def test_l4_one_whose_updates_are_never_used_is_caught() -> None:
@@ -1021,11 +1026,11 @@ def test_l7_one_that_does_not_stop_is_caught() -> None:
 
 
 def test_a_calm_phase_that_is_too_short_is_no_verdict() -> None:
-    panel = only("L2")
-    swarm = checked_swarm(panel)
+    suite = only("L2")
+    swarm = checked_swarm(suite)
     swarm.run_for(1.0)
-    panel.begin_calm()
+    suite.begin_calm()
     with pytest.raises(ValueError, match="ends too soon"):
-        panel.finish()
+        suite.finish()
     swarm.run_for(5.0)
-    panel.finish()
+    suite.finish()

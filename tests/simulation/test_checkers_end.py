@@ -29,25 +29,25 @@ from gossip.faults.world import (
 from gossip.topologies import Plan
 from gossip_lab.simulation.campaign.play import _Pace, run
 from gossip_lab.simulation.campaign.runner import LARGE, OF_ONE_STAGE, CampaignTally
-from gossip_lab.simulation.checkers import Panel, RunConditions, Violation
+from gossip_lab.simulation.checkers import CheckerSuite, RunConditions, Violation
 from gossip_lab.simulation.checkers.disturbances import Disturbances
 from gossip_lab.simulation.checkers.liveness.liveness import (
     STARVED_AFTER,
-    NobodyStarves,
+    NoServerStarvation,
 )
-from gossip_lab.simulation.checkers.liveness.promptness import NobodyIsStuck
-from gossip_lab.simulation.checkers.safety.rounds import FORKS_AFTER_S, OneHistory
-from gossip_lab.simulation.checkers.traffic.rates import NewsGrowOld
+from gossip_lab.simulation.checkers.liveness.promptness import BoundedRoundDuration
+from gossip_lab.simulation.checkers.safety.rounds import FORKS_AFTER_S, SingleCommitPerRound
+from gossip_lab.simulation.checkers.traffic.rates import BoundedRumorTransmissions
 from gossip_lab.simulation.schedules.generator import FAST_COMPUTE_S, generate
 from gossip_lab.simulation.schedules.schedule import Schedule
 from gossip_lab.simulation.world.network import LinkModel
 
 
 def test_a_swarm_that_makes_no_progress_after_it_had_settled_is_caught() -> None:
-    panel = Panel([NobodyIsStuck()])
-    swarm = checked_swarm(panel)
+    suite = CheckerSuite([BoundedRoundDuration()])
+    swarm = checked_swarm(suite)
     swarm.run_for(1.0)
-    panel.settle(swarm)
+    suite.settle(swarm)
     swarm.run_for(2.0)
     for peer in range(4):
         tamper(swarm, peer, each(Apply, lambda apply: []))
@@ -71,8 +71,8 @@ def test_rounds_that_come_on_slower_than_peers_compute_are_caught() -> None:
 
 
 def test_news_that_are_told_for_ever_are_caught() -> None:
-    checker = NewsGrowOld()
-    swarm = checked_swarm(Panel([checker]))
+    checker = BoundedRumorTransmissions()
+    swarm = checked_swarm(CheckerSuite([checker]))
     swarm.run_for(2.0)
     assert checker.judged > 0
     old = Gossip((Rumor(2, "alive", 0, "", "", 2),))
@@ -86,8 +86,8 @@ def test_news_that_are_told_for_ever_are_caught() -> None:
 
 
 def test_l6_is_judged_only_where_somebody_could_have_starved() -> None:
-    checker = NobodyStarves()
-    swarm = checked_swarm(Panel([checker]), compute_s=0.02)
+    checker = NoServerStarvation()
+    swarm = checked_swarm(CheckerSuite([checker]), compute_s=0.02)
     swarm.run_for(1.0)
     assert checker.judged == 0
     swarm.run_for(3.0)
@@ -100,8 +100,8 @@ HEAVY = "rolling:weights=0:10,1:10,2:10"
 def test_l6_waits_longer_for_whoever_weighs_less_and_for_nobody_for_ever() -> None:
     """Peer 3 serves one round of 31: by chance it waits for 64, which would be starving among
     equals, now and then: at 9.9 s, when all have been undisturbed for long enough to be judged."""
-    checker = NobodyStarves()
-    swarm = checked_swarm(Panel([checker]), topology=HEAVY, compute_s=0.02)
+    checker = NoServerStarvation()
+    swarm = checked_swarm(CheckerSuite([checker]), topology=HEAVY, compute_s=0.02)
     swarm.run_for(10.5)
     turns = [done.commit.round_id for done in swarm.commits(0) if done.commit.server == 3]
     assert max(b - a for a, b in pairwise(turns)) > STARVED_AFTER * 4
@@ -131,15 +131,15 @@ def test_some_schedules_have_rounds_enough_for_that() -> None:
 def test_a_campaign_says_which_checker_never_had_anything_to_judge() -> None:
     tally = CampaignTally()
     outcome = run(Schedule(1, peers=4, active_s=1.0, duration_s=2.0))
-    assert outcome.judged_by["PushesToAll"] == 0
-    assert outcome.judged_by["CommitsWhatTheRuleSaid"] > 0
+    assert outcome.judged_by["PushesFollowPlan"] == 0
+    assert outcome.judged_by["CommitsMatchRuleResults"] > 0
     tally.add(outcome)
     tally.rounds *= 1000
     tally.drawn["crash"] = 1
     # no gossip rounds were played
-    assert not [text for text in tally.vacuous if "PushesToAll" in text]
+    assert not [text for text in tally.vacuous if "PushesFollowPlan" in text]
     tally.topologies["random-k"] = 1
-    assert "PushesToAll has never judged" in tally.vacuous
+    assert "PushesFollowPlan has never judged" in tally.vacuous
 
 
 def large_tally(*judged: str) -> CampaignTally:
@@ -205,21 +205,21 @@ def test_weather_excuses_a_second_result_only_where_a_commit_may_be_lost_or_late
     model: LinkModel, uneven: bool
 ) -> None:
     disturbances = Disturbances()
-    swarm = checked_swarm(Panel([disturbances]))
+    swarm = checked_swarm(CheckerSuite([disturbances]))
     swarm.run_for(1.0)
     swarm.network.default = model
     swarm.run_for(1.0)
     assert (disturbances.uneven_until > 1.0) is uneven
-    assert disturbances.weather_until > 1.0
+    assert disturbances.network_fault_until > 1.0
 
 
 def test_a_second_result_is_excused_by_a_lie_for_some_seconds_of_the_calm_only() -> None:
     circumstances = RunConditions.of((3,), equivocating=(3,), lies=["two_results"])
-    panel = Panel([OneHistory(circumstances)])
-    swarm = checked_swarm(panel)
+    suite = CheckerSuite([SingleCommitPerRound(circumstances)])
+    swarm = checked_swarm(suite)
     tamper(swarm, 1, ANOTHER_FORWARDED)
     swarm.run_for(2.0)
-    panel.begin_calm()
+    suite.begin_calm()
     with pytest.raises(Violation, match="at peer"):
         swarm.run_for(FORKS_AFTER_S + 2.0)
     assert swarm.now > 2.0 + FORKS_AFTER_S

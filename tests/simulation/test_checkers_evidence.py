@@ -14,7 +14,7 @@ from gossip.core.events import Effect, Event, Received, Send, TimerFired
 from gossip.core.messages import Gossip, Rumor, StateRequest
 from gossip.core.peer import Peer
 from gossip.faults.world import KillTrainer
-from gossip_lab.simulation.checkers import Panel, Violation
+from gossip_lab.simulation.checkers import CheckerSuite, Violation
 from gossip_lab.simulation.schedules.schedule import Schedule
 from gossip_lab.simulation.world.driver import Swarm
 from gossip_lab.simulation.world.network import LinkModel
@@ -23,8 +23,8 @@ ACCUSED = Received(2, 0, Gossip((Rumor(1, "suspect", 0, "", "", 2),)))
 
 
 def judged(swarm: Swarm[Peer], invariant: str) -> int:
-    [panel] = [hook for hook in swarm.hooks if isinstance(hook, Panel)]
-    return panel.judged()[invariant]
+    [suite] = [hook for hook in swarm.hooks if isinstance(hook, CheckerSuite)]
+    return suite.judged()[invariant]
 
 
 def accuse_1(core: Peer, now: float) -> None:

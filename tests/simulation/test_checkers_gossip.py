@@ -28,20 +28,20 @@ from gossip.core.peer import Peer
 from gossip.core.settings import TrustSettings
 from gossip.faults.kinds import ByzantineFault
 from gossip.faults.world import Partition
-from gossip_lab.simulation.checkers import Checker, Panel, Violation
-from gossip_lab.simulation.checkers.liveness.consensus import ReplicasStayClose
-from gossip_lab.simulation.checkers.liveness.pushing import (
-    EachReadsItsOwn,
-    PushesToAll,
+from gossip_lab.simulation.checkers import Checker, CheckerSuite, Violation
+from gossip_lab.simulation.checkers.liveness.consensus import BoundedConsensusDistance
+from gossip_lab.simulation.checkers.liveness.pushes import (
+    DisjointSamples,
+    PushesFollowPlan,
 )
-from gossip_lab.simulation.checkers.safety.exchange import TakesWhatItWasPushed
+from gossip_lab.simulation.checkers.safety.exchange import AggregatesMatchPushes
 from gossip_lab.simulation.checkers.safety.results import (
-    AppliesWhatTheRuleSaid,
-    CommitsWhatTheRuleSaid,
+    CommitsMatchRuleResults,
+    GossipStepsMatchRuleResults,
 )
-from gossip_lab.simulation.checkers.trust.trusting import (
-    TrustFollowsExperience,
-    TrustFollowsTheCommits,
+from gossip_lab.simulation.checkers.trust.quarantine import (
+    QuarantineFollowsCommits,
+    QuarantineFollowsLocalMeasurements,
 )
 from gossip_lab.simulation.schedules.schedule import Schedule
 from gossip_lab.simulation.world.driver import Swarm
@@ -57,7 +57,7 @@ def watched(
 ) -> tuple[Swarm[Peer], Checker]:
     """A swarm that trains, under one checker, for a second."""
     checker = kind()
-    swarm = checked_swarm(Panel([checker]), n=5, topology=topology, **options)
+    swarm = checked_swarm(CheckerSuite([checker]), n=5, topology=topology, **options)
     swarm.run_for(1.0)
     assert checker.judged > 0
     return swarm, checker
@@ -90,17 +90,17 @@ def when_mixing(**fields: Any) -> Change:
     ("kind", "change", "words"),
     [
         (
-            PushesToAll,
+            PushesFollowPlan,
             pushes(lambda send, push: send.peer != min(range(1, 5))),
             "does not push its gradient",
         ),
         (
-            PushesToAll,
+            PushesFollowPlan,
             pushes(lambda send, push: push.what == "gradient"),
             "does not push its parameters",
         ),
         (
-            PushesToAll,
+            PushesFollowPlan,
             each(
                 Send,
                 lambda send: (
@@ -111,20 +111,24 @@ def when_mixing(**fields: Any) -> Change:
             ),
             "its plan does not name",
         ),
-        (EachReadsItsOwn, swapped(StartRound, samples=DataSlice(0, ((60, 64),))), "reads sample"),
-        (AppliesWhatTheRuleSaid, when_mixing(mix_scale=0.0), "is right"),
-        (AppliesWhatTheRuleSaid, when_mixing(mix_scale=0.9), "is right"),
+        (DisjointSamples, swapped(StartRound, samples=DataSlice(0, ((60, 64),))), "reads sample"),
+        (GossipStepsMatchRuleResults, when_mixing(mix_scale=0.0), "is right"),
+        (GossipStepsMatchRuleResults, when_mixing(mix_scale=0.9), "is right"),
         (
-            AppliesWhatTheRuleSaid,
+            GossipStepsMatchRuleResults,
             each(Apply, lambda apply: [replace(apply, mix=apply.mix and apply.payloads[0])]),
             "not towards its rule",
         ),
         (
-            AppliesWhatTheRuleSaid,
+            GossipStepsMatchRuleResults,
             swapped(Apply, payloads=()),
             "a vector other than the result of its rule",
         ),
-        (AppliesWhatTheRuleSaid, swapped(Aggregate, own_share=0.25), "with the rule's result of"),
+        (
+            GossipStepsMatchRuleResults,
+            swapped(Aggregate, own_share=0.25),
+            "beside the rule's result of",
+        ),
     ],
 )
 def test_a_peer_that_does_something_else_than_its_core_is_caught(
@@ -146,7 +150,7 @@ def test_a_peer_that_does_something_else_than_its_core_is_caught(
 def test_a_push_that_has_come_and_goes_into_no_aggregate_is_caught(
     change: Callable[[Aggregate], list[Effect]], words: str
 ) -> None:
-    swarm, _ = watched(TakesWhatItWasPushed)
+    swarm, _ = watched(AggregatesMatchPushes)
 
     def faulty(event: Event, effects: list[Effect]) -> list[Effect]:
         changed = each(Aggregate, change)(event, effects)
@@ -161,7 +165,7 @@ def test_a_push_that_has_come_and_goes_into_no_aggregate_is_caught(
 
 
 def test_a_round_that_does_not_wait_for_its_sources_is_caught() -> None:
-    swarm, _ = watched(TakesWhatItWasPushed)
+    swarm, _ = watched(AggregatesMatchPushes)
     core: Any = swarm.hosts[0].core
     core.rounds._awaited = list
     assert "before its grace period is over" in caught(swarm)
@@ -188,7 +192,7 @@ def test_who_is_released_at_the_end_of_the_very_round_that_did_not_wait_for_it_i
 
 
 def test_sources_that_the_plan_does_not_name_are_caught() -> None:
-    swarm, _ = watched(TakesWhatItWasPushed)
+    swarm, _ = watched(AggregatesMatchPushes)
     plan: Any = swarm.hosts[0].core.rounds.plans.plan  # type: ignore[union-attr]
     core: Any = swarm.hosts[0].core
     core.rounds.plans.plan = lambda round_id, peers: plan(round_id + 1, peers)
@@ -196,7 +200,7 @@ def test_sources_that_the_plan_does_not_name_are_caught() -> None:
 
 
 def test_waiting_for_one_that_is_skipped_is_caught() -> None:
-    swarm, _ = watched(TakesWhatItWasPushed, topology="full")
+    swarm, _ = watched(AggregatesMatchPushes, topology="full")
     core: Any = swarm.hosts[0].core
     rounds = core.rounds
     rounds._awaited = lambda: rounds.pushes.missing(
@@ -207,21 +211,21 @@ def test_waiting_for_one_that_is_skipped_is_caught() -> None:
 
 
 def test_a_push_that_the_sender_s_trainer_never_made_is_caught() -> None:
-    swarm, _ = watched(TakesWhatItWasPushed)
+    swarm, _ = watched(AggregatesMatchPushes)
     forged = payload_of(payload_of(swarm.trainer(1).parameters).data + 1.0)  # type: ignore[attr-defined]
     tamper(swarm, 1, each(Send, lambda send: [replace(send, payload=send.payload and forged)]))
     assert "has never contributed" in caught(swarm)
 
 
 def test_replicas_that_are_far_apart_in_the_calm_are_caught() -> None:
-    checker = ReplicasStayClose()
-    panel = Panel([checker])
-    swarm = checked_swarm(panel, n=5, topology=SENDS)
+    checker = BoundedConsensusDistance()
+    suite = CheckerSuite([checker])
+    swarm = checked_swarm(suite, n=5, topology=SENDS)
     ones = lambda apply: (payload_of(apply.payloads[0].data * 0 + 1),)  # noqa: E731
     tamper(swarm, 0, swapped(Apply, payloads=ones, mix=None))
     swarm.run_for(3.0)
     with pytest.raises(Violation, match="away from their mean"):
-        panel.settle(swarm)
+        suite.settle(swarm)
 
 
 # --- what is committed ----------------------------------------------------------------------------
@@ -252,7 +256,7 @@ def when_made(**fields: Any) -> Change:
     ],
 )
 def test_a_commit_of_something_the_rule_did_not_make_is_caught(change: Change, words: str) -> None:
-    swarm, _ = watched(CommitsWhatTheRuleSaid, topology="rolling")
+    swarm, _ = watched(CommitsMatchRuleResults, topology="rolling")
     for peer in range(5):
         tamper(swarm, peer, change)
     assert words in caught(swarm)
@@ -282,7 +286,7 @@ def nobody_stands_out(
     )
 
 
-TRUST = [(TrustFollowsTheCommits, "rolling"), (TrustFollowsExperience, "full")]
+TRUST = [(QuarantineFollowsCommits, "rolling"), (QuarantineFollowsLocalMeasurements, "full")]
 
 
 def judging(kind: type[Checker], topology: str, reducer: Any = one_stands_out) -> Swarm[Peer]:
@@ -349,9 +353,9 @@ def judging_one_who_stops(kind: type[Checker], topology: str, **options: Any) ->
 @pytest.mark.parametrize(
     ("kind", "topology", "sizes"),
     [
-        (TrustFollowsTheCommits, "rolling", (8,)),
-        (TrustFollowsTheCommits, "rolling", (5, 3)),
-        (TrustFollowsExperience, "full", (8,)),
+        (QuarantineFollowsCommits, "rolling", (8,)),
+        (QuarantineFollowsCommits, "rolling", (5, 3)),
+        (QuarantineFollowsLocalMeasurements, "full", (8,)),
     ],
 )
 def test_who_stops_standing_out_is_released_within_the_bound_and_that_is_found_right(
@@ -382,9 +386,9 @@ def test_a_quarantine_that_ends_too_late_or_too_early_is_caught(
 @pytest.mark.parametrize(
     ("kind", "change", "words"),
     [
-        (TrustFollowsTheCommits, swapped(Aggregate, outside=()), "are to be measured"),
+        (QuarantineFollowsCommits, swapped(Aggregate, outside=()), "are to be measured"),
         (
-            CommitsWhatTheRuleSaid,
+            CommitsMatchRuleResults,
             recommitted(
                 rejected=lambda it: tuple(replace(r, outlyingness=2.0) for r in it.rejected)
             ),
@@ -412,14 +416,14 @@ def test_a_rule_that_is_told_of_fewer_liars_than_there_may_be_is_caught(
 
 
 def test_one_who_serves_from_quarantine_is_caught() -> None:
-    swarm = judging(TrustFollowsTheCommits, "rolling")
+    swarm = judging(QuarantineFollowsCommits, "rolling")
     for peer in range(5):
         table_of(swarm.hosts[peer].core).may_serve = lambda peer: True
     assert "which must not serve" in caught(swarm, 6.0)
 
 
 def test_trust_that_blames_an_honest_peer_is_caught() -> None:
-    swarm = judging(TrustFollowsTheCommits, "rolling", nobody_stands_out)
+    swarm = judging(QuarantineFollowsCommits, "rolling", nobody_stands_out)
     blame = Report("quarantined", {"subject": 1, "trust": 0.1, "reasons": [], "round": 0})
     tamper(
         swarm,

@@ -28,15 +28,15 @@ from gossip.core import (
 )
 from gossip_lab.simulation.checkers import RunConditions, Violation
 from gossip_lab.simulation.checkers.safety.micro_batches import (
-    ComputesAlike,
-    CountsOnce,
-    FindsLiarsAlone,
-    GoesOnTogether,
-    LeavesWhatIsCounted,
-    SendsToWhoHasBegun,
-    SharesAlike,
-    StageGoesOn,
-    UsesNothingOld,
+    ActivationsToStartedPeers,
+    AuditSoundness,
+    IdenticalGradients,
+    IdenticalMicroBatchShares,
+    MicroBatchesCountedOnce,
+    NoStaleActivations,
+    NoWorkOnCountedMicroBatches,
+    StageCommitBarrier,
+    StageRebuilds,
 )
 from gossip_lab.simulation.world import payload_of_values
 
@@ -65,8 +65,8 @@ def committed(*sets: tuple[int, ...]) -> Committed:
 
 def test_each_micro_batch_once_and_the_mean_over_all() -> None:
     swarm = world(p0={(0, 0): [1.0, 2.0]}, p1={(0, 1): [3.0, 6.0]})
-    computed = ComputesAlike(STAGES)
-    checker = CountsOnce(computed, 2)
+    computed = IdenticalGradients(STAGES)
+    checker = MicroBatchesCountedOnce(computed, 2)
     for peer, micro_batch in ((0, 0), (1, 1)):
         show(computed, "on_event", swarm, peer, BackwardDone(0, micro_batch, 0, None, 4))
     show(checker, "on_effect", swarm, 0, committed((0,), (1,)))
@@ -82,7 +82,7 @@ def test_each_micro_batch_once_and_the_mean_over_all() -> None:
 
 def test_two_members_who_compute_a_micro_batch_get_the_same() -> None:
     swarm = world(p2={(0, 0): [1.0]}, p3={(0, 0): [1.5]})
-    checker = ComputesAlike(STAGES)
+    checker = IdenticalGradients(STAGES)
     for _ in range(2):
         show(checker, "on_event", swarm, 2, BackwardDone(0, 0, 0, None, 4))
     with pytest.raises(Violation, match="S21"):
@@ -93,7 +93,7 @@ class Old:
     """A member of the second stage and what it was sent."""
 
     def __init__(self) -> None:
-        self.swarm, self.checker = world(), UsesNothingOld(STAGES)
+        self.swarm, self.checker = world(), NoStaleActivations(STAGES)
         self.checker.on_start(self.swarm, 2)
 
     def sent(self, sender: int, attempt: int, round_id: int = 0, life: int = 0) -> Payload:
@@ -149,7 +149,7 @@ def test_words_of_a_former_life_or_of_another_round_are_not_computed_on() -> Non
 
 
 def test_a_stage_applies_nothing_that_another_has_not_committed() -> None:
-    swarm, checker = world(), GoesOnTogether(STAGES)
+    swarm, checker = world(), StageCommitBarrier(STAGES)
 
     def done(stage: int, committed: int) -> Send:
         return Send(9, StageDone(LINEAGE, stage, committed - 1, committed, (0, 1), False))
@@ -167,9 +167,9 @@ def told(event: str, subject: int) -> Report:
     return Report(event, {"subject": subject, "round": 0})
 
 
-def lying(*peers: int, stages: tuple[tuple[int, ...], ...] = STAGES) -> FindsLiarsAlone:
+def lying(*peers: int, stages: tuple[tuple[int, ...], ...] = STAGES) -> AuditSoundness:
     conditions = RunConditions(answering_falsely=frozenset(peers))
-    checker = FindsLiarsAlone(stages, conditions)
+    checker = AuditSoundness(stages, conditions)
     for peer in range(4):
         checker.on_start(world(), peer)
     return checker
@@ -208,12 +208,12 @@ def test_who_is_locked_up_has_no_micro_batch_from_the_next_round_on() -> None:
 
 def test_where_activations_are_wrong_members_need_not_compute_alike() -> None:
     swarm = world(p2={(0, 0): [1.0]}, p3={(0, 0): [1.5]})
-    checker = ComputesAlike(STAGES, RunConditions(tampering=True))
+    checker = IdenticalGradients(STAGES, RunConditions(tampering=True))
     for peer in (2, 3):
         show(checker, "on_event", swarm, peer, BackwardDone(0, 0, 0, None, 4))
     with pytest.raises(Violation, match="S20"):
         show(
-            CountsOnce(checker, 2, RunConditions(tampering=True)),
+            MicroBatchesCountedOnce(checker, 2, RunConditions(tampering=True)),
             "on_effect",
             swarm,
             0,
@@ -227,8 +227,8 @@ def rebuilt(round_id: int) -> Report:
 
 def test_in_the_round_of_a_stage_made_anew_gradients_may_differ_and_updates_still_add_up() -> None:
     swarm = world(p2={(0, 0): [1.0]}, p3={(0, 0): [1.5]})
-    computed = ComputesAlike(STAGES)
-    checker = CountsOnce(computed, 2)
+    computed = IdenticalGradients(STAGES)
+    checker = MicroBatchesCountedOnce(computed, 2)
     show(computed, "on_effect", swarm, 0, rebuilt(0))
     for peer in (2, 3):
         show(computed, "on_event", swarm, peer, BackwardDone(0, 0, 0, None, 4))
@@ -261,7 +261,7 @@ def test_a_stage_is_made_anew_only_without_a_holder_and_in_the_round_of_the_othe
         }
         return SimpleNamespace(now=1.0, hosts=hosts)
 
-    checker = StageGoesOn(STAGES)
+    checker = StageRebuilds(STAGES)
     others = {0: ("active", 6), 1: ("active", 7)}
     show(checker, "on_effect", at({**others, 2: ("off", 0), 3: ("off", 0)}), 2, rebuilt(7))
     with pytest.raises(Violation, match=r"S26.*although its members \[3\] have its state"):
@@ -271,7 +271,7 @@ def test_a_stage_is_made_anew_only_without_a_holder_and_in_the_round_of_the_othe
 
 
 def test_members_with_one_history_share_alike_and_within_bounds() -> None:
-    checker = SharesAlike(STAGES)
+    checker = IdenticalMicroBatchShares(STAGES)
 
     def begins(peer: int, chain: bytes, **weights: float) -> None:
         rolling = SimpleNamespace(round_id=4, chain=chain)
@@ -293,7 +293,7 @@ class Leaving:
     """A member of the first stage, and what its mate says."""
 
     def __init__(self) -> None:
-        self.swarm, self.checker = world(), LeavesWhatIsCounted(STAGES)
+        self.swarm, self.checker = world(), NoWorkOnCountedMicroBatches(STAGES)
         member, reasons = SimpleNamespace(incarnation=0), dict[int, str]()
         self.reasons = reasons
         membership = SimpleNamespace(
@@ -342,7 +342,7 @@ def test_what_is_told_no_more_was_its_own_or_is_of_somebody_out_of_reach_is_begu
 
 
 def test_nothing_is_sent_to_a_life_that_has_begun_no_round() -> None:
-    checker, swarm = SendsToWhoHasBegun(STAGES), world()
+    checker, swarm = ActivationsToStartedPeers(STAGES), world()
     swarm.hosts[2].incarnation = 0
     member = SimpleNamespace(incarnation=0)
     swarm.inspections[0] = SimpleNamespace(membership=SimpleNamespace(members={2: member}))

@@ -19,15 +19,15 @@ from gossip.core.transfer.backoff import Backoff
 from gossip.core.transfer.chunks import PieceFetcher
 from gossip.core.transfer.donor import parts_of
 from gossip.faults.world import PIECE_ATTACKS
-from gossip_lab.simulation.checkers import Checker, Panel
-from gossip_lab.simulation.checkers.transfer.fetching import (
-    AsksForWhatIsMissing,
-    FetchesInMeasure,
-    GivesInMeasure,
+from gossip_lab.simulation.checkers import Checker, CheckerSuite
+from gossip_lab.simulation.checkers.transfer.attestations import (
+    AttestationRoundNaming,
+    QuorumOfAttestations,
 )
-from gossip_lab.simulation.checkers.transfer.vouching import (
-    NamesARoundToCome,
-    TakesNoFewersWord,
+from gossip_lab.simulation.checkers.transfer.pieces import (
+    BoundedPieceReplies,
+    BoundedPieceRequests,
+    NoRedundantPieceRequests,
 )
 from gossip_lab.simulation.world.driver import Swarm
 from gossip_lab.simulation.world.liars import ByzantinePeers
@@ -42,7 +42,9 @@ def returning(
     piece_bytes: int = PIECE_BYTES,
 ) -> Swarm[Peer]:
     """Of five peers, of whom one may lie, peer 1 is about to be there again."""
-    swarm = checked_swarm(Panel([checker]), n=5, f=1, compute_s=compute_s, piece_bytes=piece_bytes)
+    swarm = checked_swarm(
+        CheckerSuite([checker]), n=5, f=1, compute_s=compute_s, piece_bytes=piece_bytes
+    )
     swarm.outgoing = ByzantinePeers(swarm, lies or {})
     swarm.run_for(1.0)
     swarm.restart(1)
@@ -61,13 +63,13 @@ def attackers(lie: str) -> dict[PeerId, tuple[str, ...]]:
 
 
 def test_a_state_that_is_not_the_one_vouched_for_is_caught_though_its_donor_has_vouched() -> None:
-    swarm = returning(TakesNoFewersWord(), attackers("swapped_states"))
+    swarm = returning(QuorumOfAttestations(), attackers("swapped_states"))
     swarm.hosts[1].core.recovery._is_agreed = lambda offer, payload: True  # type: ignore[method-assign]
     assert "was attested" in caught(swarm)
 
 
 def test_who_refuses_such_a_state_and_asks_another_is_sound() -> None:
-    checker = TakesNoFewersWord()
+    checker = QuorumOfAttestations()
     swarm = returning(checker, attackers("swapped_states"))
     swarm.run_until(lambda: is_back(swarm), 4.0)
     assert swarm.reports(1, "bad_state"), "no liar was asked: the test proves nothing"
@@ -79,7 +81,7 @@ def test_settings_that_nobody_has_vouched_for_are_caught() -> None:
         parts = parts_of(restore.payload)[0], b"other settings!!"
         return [replace(restore, payload=replace(restore.payload, parts=parts))]
 
-    swarm = returning(TakesNoFewersWord())
+    swarm = returning(QuorumOfAttestations())
     tamper(swarm, 1, each(Restore, with_others))
     assert "with settings that no peer has attested" in caught(swarm)
 
@@ -98,7 +100,7 @@ def test_who_asks_one_again_that_has_sent_a_wrong_piece_is_caught(
 ) -> None:
     never_mind(monkeypatch)
     assert "which has sent a wrong piece" in caught(
-        returning(AsksForWhatIsMissing(), attackers("wrong_pieces"), piece_bytes=4)
+        returning(NoRedundantPieceRequests(), attackers("wrong_pieces"), piece_bytes=4)
     )
 
 
@@ -111,18 +113,20 @@ def test_who_asks_again_for_a_piece_that_is_here_is_caught(monkeypatch: pytest.M
         return right
 
     monkeypatch.setattr(PieceFetcher, "accept_piece", forgets)
-    assert "which it has" in caught(returning(AsksForWhatIsMissing(), piece_bytes=4))
+    assert "which it has" in caught(returning(NoRedundantPieceRequests(), piece_bytes=4))
 
 
 def test_who_asks_a_donor_for_beyond_its_credit_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pieces, "PIECES_ASKED", 3)
-    assert "which then has to send 3" in caught(returning(AsksForWhatIsMissing(), piece_bytes=4))
+    assert "which then has to send 3" in caught(
+        returning(NoRedundantPieceRequests(), piece_bytes=4)
+    )
 
 
 def test_who_asks_as_often_as_it_is_answered_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     never_mind(monkeypatch)
     assert "more are enough" in caught(
-        returning(FetchesInMeasure(), attackers("wrong_pieces"), piece_bytes=4)
+        returning(BoundedPieceRequests(), attackers("wrong_pieces"), piece_bytes=4)
     )
 
 
@@ -130,18 +134,20 @@ def test_who_gives_one_that_asks_five_times_all_it_asks_for_is_caught(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(donating, "GIVEN_TIMES_MAX", 5)
-    assert "for the 5th time" in caught(returning(GivesInMeasure(), {1: ("flood",)}, piece_bytes=4))
+    assert "for the 5th time" in caught(
+        returning(BoundedPieceReplies(), {1: ("flood",)}, piece_bytes=4)
+    )
 
 
 def test_who_gives_it_four_times_is_sound() -> None:
-    checker = GivesInMeasure()
+    checker = BoundedPieceReplies()
     swarm = returning(checker, {1: ("flood",)}, piece_bytes=4)
     swarm.run_until(lambda: is_back(swarm), 12.0)
     assert checker.judged > 8
 
 
 @pytest.mark.parametrize("lie", PIECE_ATTACKS)
-@pytest.mark.parametrize("kind", [AsksForWhatIsMissing, FetchesInMeasure])
+@pytest.mark.parametrize("kind", [NoRedundantPieceRequests, BoundedPieceRequests])
 def test_who_asks_others_for_what_is_missing_is_sound(lie: str, kind: type[Checker]) -> None:
     checker = kind()
     swarm = returning(checker, attackers(lie), piece_bytes=4)
@@ -164,7 +170,7 @@ def in_different_rounds(checker: Checker) -> Swarm[Peer]:
 
 
 def test_who_asks_others_wherever_they_are_over_and_over_is_caught() -> None:
-    swarm = in_different_rounds(NamesARoundToCome())
+    swarm = in_different_rounds(AttestationRoundNaming())
     recovery = swarm.hosts[1].core.recovery
     poll = recovery._poll
 
@@ -177,7 +183,7 @@ def test_who_asks_others_wherever_they_are_over_and_over_is_caught() -> None:
 
 
 def test_who_names_a_round_to_come_is_sound() -> None:
-    checker = NamesARoundToCome()
+    checker = AttestationRoundNaming()
     swarm = in_different_rounds(checker)
     swarm.run_until(lambda: is_back(swarm), 4.0)
     assert checker.judged

@@ -33,14 +33,14 @@ from gossip.core.messages import (
 )
 from gossip.core.peer import Peer
 from gossip.faults.world import Reset
-from gossip_lab.simulation.checkers import Checker, Panel, RunConditions, Violation
-from gossip_lab.simulation.checkers.liveness.pushing import PushesToAll
-from gossip_lab.simulation.checkers.traffic.answers import (
-    AnswersOnce,
-    CommitsForAReason,
-    OffersOnce,
+from gossip_lab.simulation.checkers import Checker, CheckerSuite, RunConditions, Violation
+from gossip_lab.simulation.checkers.liveness.pushes import PushesFollowPlan
+from gossip_lab.simulation.checkers.traffic.rates import BoundedMessageRates
+from gossip_lab.simulation.checkers.traffic.replies import (
+    BoundedUpdateRepetitions,
+    OneCommitPerReason,
+    OneReplyPerRequest,
 )
-from gossip_lab.simulation.checkers.traffic.rates import SpeaksInMeasure
 from gossip_lab.simulation.schedules.schedule import Schedule
 from gossip_lab.simulation.world.driver import Swarm
 
@@ -65,10 +65,10 @@ def besides(message: Message, when: type = TimerFired) -> Change:
 @pytest.mark.parametrize(
     ("checker", "kind", "words"),
     [
-        (AnswersOnce, Ack, r"sends peer \d a reply, Ack, that it has not requested"),
-        (AnswersOnce, PushPull, "a reply, PushPull, that it has not requested"),
+        (OneReplyPerRequest, Ack, r"sends peer \d a reply, Ack, that it has not requested"),
+        (OneReplyPerRequest, PushPull, "a reply, PushPull, that it has not requested"),
         (
-            CommitsForAReason,
+            OneCommitPerReason,
             Commit,
             r"sends peer \d the commit of round \d+, shard 0 2 times, but has had .* only 1",
         ),
@@ -96,7 +96,7 @@ def test_s15_what_is_said_twice_for_one_reason_is_caught(
     ids=lambda answer: type(answer).__name__,
 )
 def test_s15_an_answer_to_nothing_is_caught(answer: Message) -> None:
-    swarm, _ = watched(AnswersOnce, topology="rolling")
+    swarm, _ = watched(OneReplyPerRequest, topology="rolling")
     tamper(swarm, 0, besides(answer))
     assert f"sends peer 1 a reply, {type(answer).__name__}, that it has not requested" in caught(
         swarm
@@ -104,13 +104,13 @@ def test_s15_an_answer_to_nothing_is_caught(answer: Message) -> None:
 
 
 def test_s15_a_server_that_repeats_a_request_without_end_is_caught() -> None:
-    swarm, _ = watched(OffersOnce, topology="rolling")
+    swarm, _ = watched(BoundedUpdateRepetitions, topology="rolling")
     tamper(swarm, 0, besides(UpdateRequest(b"lineage!", 3, 0, 1, b"")))
     assert caught(swarm) == "sends peer 1 its UpdateRequest of round 3, shard 0, attempt 1 9 times"
 
 
 def test_a_push_that_is_sent_twice_is_caught() -> None:
-    swarm, _ = watched(PushesToAll)
+    swarm, _ = watched(PushesFollowPlan)
     tamper(swarm, 0, twice(Push))
     assert "pushes its gradient" in caught(swarm)
 
@@ -130,7 +130,7 @@ def test_a_push_that_is_sent_twice_is_caught() -> None:
     ids=lambda message: type(message).__name__,
 )
 def test_s15_who_says_something_with_every_event_is_caught(message: Message) -> None:
-    swarm, _ = watched(SpeaksInMeasure, topology="rolling")
+    swarm, _ = watched(BoundedMessageRates, topology="rolling")
     tamper(swarm, 0, lambda event, effects: [*effects, *[Send(1, message)] * 3])
     assert f"times a {type(message).__name__} in a second" in caught(swarm)
 
@@ -141,8 +141,8 @@ def test_a_state_for_each_result_that_was_told_differently_is_no_flood(
 ) -> None:
     """Seed 941311: a server that tells two results in each of its turns, and one of five that needs
     four states in a second."""
-    checker = SpeaksInMeasure(RunConditions.of(equivocating, equivocating=equivocating))
-    swarm = checked_swarm(Panel([checker]), n=5, topology="rolling")
+    checker = BoundedMessageRates(RunConditions.of(equivocating, equivocating=equivocating))
+    swarm = checked_swarm(CheckerSuite([checker]), n=5, topology="rolling")
     swarm.run_for(1.0)
     asks = [Send(peer, StateRequest(b"lineage!", 3, 0, "state")) for peer in (1, 2, 3, 4)]
     recovered = [*asks, Restore(3, b"state")]
@@ -170,7 +170,7 @@ def break_again_and_again(swarm: Swarm[Peer], a: int, b: int) -> None:
 
 def test_who_greets_over_a_link_that_breaks_and_comes_up_again_and_again_is_sound() -> None:
     """Seed 603."""
-    swarm, _ = watched(SpeaksInMeasure, topology="rolling")
+    swarm, _ = watched(BoundedMessageRates, topology="rolling")
     on_hello: list[Hello] = []
 
     def listen(event: Event, effects: list[Effect]) -> None:
@@ -187,7 +187,7 @@ def test_who_greets_over_a_link_that_breaks_and_comes_up_again_and_again_is_soun
 def test_s15_who_greets_one_over_and_over_is_caught_also_while_links_come_up(
     when: type, other: int
 ) -> None:
-    swarm, _ = watched(SpeaksInMeasure, topology="rolling")
+    swarm, _ = watched(BoundedMessageRates, topology="rolling")
     tamper(swarm, 0, besides(swarm.hosts[0].core.hello_exchange.hello(), when))
     with pytest.raises(Violation, match="sends more than 25 times a Hello in a second"):
         break_again_and_again(swarm, 0, other)
@@ -196,15 +196,15 @@ def test_s15_who_greets_one_over_and_over_is_caught_also_while_links_come_up(
 def test_s15_who_goes_on_with_every_probe_in_the_calm_is_caught_where_it_was_not_before() -> None:
     """Three pings where one is needed: amid crashes a peer may have reason to.
     When all has settled nobody has."""
-    checker = SpeaksInMeasure()
-    panel = Panel([checker])
-    swarm = checked_swarm(panel, n=5)
+    checker = BoundedMessageRates()
+    suite = CheckerSuite([checker])
+    swarm = checked_swarm(suite, n=5)
     swarm.run_for(1.0)
     tamper(
         swarm, 0, each(Send, lambda send: [send] * 3 if isinstance(send.message, Ping) else [send])
     )
     swarm.run_for(2.0)
-    panel.settle(swarm)
+    suite.settle(swarm)
     with pytest.raises(
         Violation, match=r"sends more than 13 times a Ping when all has settled; 6 are needed"
     ):
@@ -213,14 +213,14 @@ def test_s15_who_goes_on_with_every_probe_in_the_calm_is_caught_where_it_was_not
 
 def test_a_sound_swarm_says_in_the_calm_what_it_must_and_one_that_a_liar_accuses_may_say_more():
     for circumstances in (RunConditions(), RunConditions.of((3,), lies=("false_suspicions",))):
-        checker = SpeaksInMeasure(circumstances)
-        panel = Panel([checker])
-        swarm = checked_swarm(panel, n=5)
+        checker = BoundedMessageRates(circumstances)
+        suite = CheckerSuite([checker])
+        swarm = checked_swarm(suite, n=5)
         if circumstances.lies:
             tamper(swarm, 0, lambda event, effects: [*effects, *[Send(1, Gossip(()))] * 3])
         swarm.run_for(3.0)
         before = checker.judged
-        panel.settle(swarm)
+        suite.settle(swarm)
         if circumstances.lies:
             with pytest.raises(Violation, match="Gossip when all has settled"):
                 swarm.run_for(3.0)

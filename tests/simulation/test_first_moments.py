@@ -19,7 +19,7 @@ from gossip.core.settings import RoundSettings
 from gossip.inject.byzantine import OutMessage
 from gossip.topologies import load
 from gossip_lab.simulation.campaign.play import had_round
-from gossip_lab.simulation.checkers import Panel, every_checker
+from gossip_lab.simulation.checkers import CheckerSuite, every_checker
 from gossip_lab.simulation.world.driver import Swarm, address
 from gossip_lab.simulation.world.toy_trainer import ToyPace, ToyTrainer
 
@@ -65,7 +65,7 @@ def swarm_of(
     # schedules are drawn with it alone, and the checkers know no round that one peer
     # closes by itself
     if judged and quorum == "majority":
-        swarm.hooks.append(Panel(every_checker()))
+        swarm.hooks.append(CheckerSuite(every_checker()))
     return swarm
 
 

@@ -12,7 +12,7 @@ from gossip.core.peer import Peer
 from gossip.core.settings import RoundSettings
 from gossip_lab.simulation.campaign import endings
 from gossip_lab.simulation.campaign.endings import play_gossip_end
-from gossip_lab.simulation.checkers import EverybodyEnds, RunConditions, Violation
+from gossip_lab.simulation.checkers import AllPeersEnd, RunConditions, Violation
 from gossip_lab.simulation.world.driver import Swarm
 from gossip_lab.simulation.world.toy_trainer import ToyTrainer
 
@@ -20,7 +20,7 @@ from gossip_lab.simulation.world.toy_trainer import ToyTrainer
 @pytest.mark.parametrize("topology", ["full", "random_k"])
 @pytest.mark.parametrize("seed", range(6))
 def test_all_end_whoever_is_slow_stands_still_or_comes_back(topology: str, seed: int) -> None:
-    swarm, checker = gossip_swarm(4, seed, topology), EverybodyEnds()
+    swarm, checker = gossip_swarm(4, seed, topology), AllPeersEnd()
     run_to(swarm, 5)
     play_gossip_end(swarm, checker)
     assert checker.judged == 1
@@ -51,10 +51,10 @@ def test_one_that_waits_for_ever_is_caught(lost: type, monkeypatch: pytest.Monke
     run_to(swarm, 5)
     tamper(swarm, 1, each(lost, lambda effect: []))
     with pytest.raises(Violation, match=r"L12 .*peer 1: it has not ended .* running in round"):
-        play_gossip_end(swarm, EverybodyEnds())
+        play_gossip_end(swarm, AllPeersEnd())
 
 
-def given_the_final_state(topology: str, checker: EverybodyEnds, halt: Halt | None) -> Swarm[Peer]:
+def given_the_final_state(topology: str, checker: AllPeersEnd, halt: Halt | None) -> Swarm[Peer]:
     """Peer 1 of three is started again when the others are in their last round, and takes its
     state. ``halt``: how it ends then; None: by itself."""
     swarm = checked_swarm(checker, n=3, topology=topology)
@@ -76,7 +76,7 @@ def given_the_final_state(topology: str, checker: EverybodyEnds, halt: Halt | No
 
 @pytest.mark.parametrize("topology", ["full", "rolling"])
 def test_who_was_sent_the_final_state_ends_well(topology: str) -> None:
-    checker = EverybodyEnds()
+    checker = AllPeersEnd()
     swarm = given_the_final_state(topology, checker, None)
     assert swarm.hosts[1].halt is not None
     assert checker.judged == 1
@@ -87,5 +87,5 @@ def test_one_that_was_sent_it_and_ends_with_an_error_is_caught(topology: str) ->
     lost = Halt("quorum lost", QUORUM_LOST)
     text = r"L12 .*peer 1: it was sent the final state, and ends with exit code 5: quorum lost"
     with pytest.raises(Violation, match=text):
-        given_the_final_state(topology, EverybodyEnds(), lost)
-    given_the_final_state(topology, EverybodyEnds(RunConditions.of(attackers=(1,))), lost)
+        given_the_final_state(topology, AllPeersEnd(), lost)
+    given_the_final_state(topology, AllPeersEnd(RunConditions.of(attackers=(1,))), lost)

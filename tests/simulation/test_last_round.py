@@ -42,7 +42,7 @@ from gossip.inject.byzantine import OutMessage
 from gossip_lab.simulation.campaign.endings import FinalRoundAttack
 from gossip_lab.simulation.campaign.play import run
 from gossip_lab.simulation.checkers import Violation
-from gossip_lab.simulation.checkers.safety.concluding import EndsAlike
+from gossip_lab.simulation.checkers.safety.end_of_training import IdenticalFinalStates
 from gossip_lab.simulation.schedules.schedule import Schedule
 from gossip_lab.simulation.world.driver import Swarm
 from gossip_lab.simulation.world.toy_payloads import packed_of, payload_of
@@ -343,9 +343,9 @@ def test_who_is_asked_to_stop_meanwhile_does() -> None:
 # --- the checker ----------------------------------------------------------------------------------
 
 
-def lied_to_at_last(**core: Any) -> tuple[Swarm[Peer], EndsAlike]:
+def lied_to_at_last(**core: Any) -> tuple[Swarm[Peer], IdenticalFinalStates]:
     """A swarm at its end, whose cores' ``confirming`` has ``core`` in place of its own."""
-    swarm, checker = swarm_that_ends(1, n=5, f=1), EndsAlike()
+    swarm, checker = swarm_that_ends(1, n=5, f=1), IdenticalFinalStates()
     swarm.hooks.append(checker)
     swarm.outgoing = FinalRoundAttack(ROUNDS - 1, (2,))
     run_to(swarm, ROUNDS - 10)
@@ -379,8 +379,8 @@ def test_schedules_end_with_a_lie_in_the_last_round() -> None:
     outcome = run(schedule)
     assert outcome.violation is None, outcome.violation
     assert outcome.counts["lied_to_at_last"]
-    assert outcome.judged_by["EndsAlike"] >= 10
-    assert outcome.judged_by["EverybodyEnds"], "some take the final state over"
+    assert outcome.judged_by["IdenticalFinalStates"] >= 10
+    assert outcome.judged_by["AllPeersEnd"], "some take the final state over"
 
 
 def test_s9_seed_972837_two_with_a_liars_state_are_no_majority() -> None:

@@ -23,7 +23,7 @@ from gossip.faults.start import LateStart, LateTrainer, NeverStarts
 from gossip.faults.world import KillTrainer, Loss, NodeAttack, Partition
 from gossip.inject.byzantine import OutMessage
 from gossip_lab.simulation.campaign.play import run
-from gossip_lab.simulation.checkers import Panel, every_checker
+from gossip_lab.simulation.checkers import CheckerSuite, every_checker
 from gossip_lab.simulation.schedules.schedule import Schedule
 from gossip_lab.simulation.world.driver import Swarm
 from gossip_lab.simulation.world.nemesis import name_of
@@ -56,7 +56,7 @@ def swarm_of_four(
         return ToyTrainer(peer, seed, incarnation=incarnation, pace=pace, samples_total=997, **late)
 
     swarm = peer_swarm(settings, make_trainer, started=4 if prepare_s is not None else 3)
-    swarm.hooks.append(Panel(every_checker()))
+    swarm.hooks.append(CheckerSuite(every_checker()))
     return swarm
 
 

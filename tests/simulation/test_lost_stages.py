@@ -11,8 +11,8 @@ from effort import effort, in_turn
 from gossip.core import Peer, PipelineSettings
 from gossip.faults import Crash, Restart
 from gossip_lab.simulation.campaign import play
-from gossip_lab.simulation.campaign.play import make_swarm, panel_of
-from gossip_lab.simulation.checkers import StagePanels
+from gossip_lab.simulation.campaign.play import make_swarm, suite_of
+from gossip_lab.simulation.checkers import PipelineSuite
 from gossip_lab.simulation.schedules import Schedule, generate_pipeline
 from gossip_lab.simulation.world import Nemesis, Swarm
 
@@ -26,9 +26,9 @@ def lose(seed: int, sizes: tuple[int, ...], stage: int, back: tuple[int, ...]) -
         seed, peers=sum(sizes), stages=sizes, micro_batches=4, compute_s=(0.2, 0.25)
     ).checked()
     swarm = make_swarm(schedule, Nemesis(schedule))
-    panel = panel_of(schedule)
-    assert isinstance(panel, StagePanels)
-    swarm.hooks.append(panel.together)
+    suite = suite_of(schedule)
+    assert isinstance(suite, PipelineSuite)
+    swarm.hooks.append(suite.overall)
     members = schedule.members[stage]
     kill_stage(swarm, schedule, stage)
     for number in back:

@@ -13,7 +13,7 @@ from gossip.faults.kinds import Crash, Restart
 from gossip.faults.world import Partition
 from gossip_lab.simulation.campaign.play import circumstances, run
 from gossip_lab.simulation.checkers import every_checker
-from gossip_lab.simulation.checkers.safety.keeping import KeepsWhatWasHeld
+from gossip_lab.simulation.checkers.safety.trained_state import NoLossOfTrainedState
 from gossip_lab.simulation.schedules.schedule import Schedule
 
 SEED = 7
@@ -45,7 +45,7 @@ def test_one_that_is_left_gives_its_state_to_all(peers: int) -> None:
 
 def test_every_run_is_judged_by_it() -> None:
     assert any(
-        isinstance(checker, KeepsWhatWasHeld)
+        isinstance(checker, NoLossOfTrainedState)
         for checker in every_checker(circumstances(all_lost(2, "rolling")))
     )
 

@@ -35,7 +35,7 @@ def test_nobody_dies_of_loss_duplication_and_jitter_together(
     """Sleepers pause all the time, and are restarted now and then."""
     network = Network(RAIN, fifo=in_order)
     swarm = member_swarm(n, seed, network)
-    panel, naps = checked(swarm), cycle(NAPS_S)
+    suite, naps = checked(swarm), cycle(NAPS_S)
     for turn in range(round(seconds / 5.0)):
         for peer in range(sleepers):
             if swarm.hosts[peer].state == "up":
@@ -48,8 +48,8 @@ def test_nobody_dies_of_loss_duplication_and_jitter_together(
     # each of which might have ended in a death
     assert len(find_changes(swarm, "suspect")) > 0.5 * (n - sleepers) * seconds
     network.default = LinkModel()
-    panel.settle(swarm)
-    assert bool(panel.judged_by()["NoFalseDeath"]) == bool(sleepers)
+    suite.settle(swarm)
+    assert bool(suite.judged_by()["NoFalseDeath"]) == bool(sleepers)
 
 
 def suspects_one_awake(swarm: Swarm[MemberCore], observers: range) -> bool:
@@ -73,7 +73,7 @@ def test_observers_that_stood_still_for_any_time_kill_nobody(
     ):
         network = Network(LinkModel(loss=loss, delay_s=(0.0, 0.1)) if loss else LinkModel())
         swarm = member_swarm(n, seed, network, make=core)
-        panel, observers = checked(swarm), range(n - count, n)
+        suite, observers = checked(swarm), range(n - count, n)
         swarm.run_for(2.0 + swarm.rng.uniform(0.0, 1.0))  # at a random phase of the probes
         if loss:
             swarm.run_until(lambda s=swarm, o=observers: suspects_one_awake(s, o), WORST_WITHIN_S)
@@ -86,7 +86,7 @@ def test_observers_that_stood_still_for_any_time_kill_nobody(
             swarm.resume(observer)
         swarm.run_for(5.0)  # after the pause the observers judge with the loss of the pause
         network.default = LinkModel()
-        panel.settle(swarm)
+        suite.settle(swarm)
 
 
 @pytest.mark.parametrize(

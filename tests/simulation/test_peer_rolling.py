@@ -21,7 +21,7 @@ from gossip.core.settings import (
     RoundSettings,
     Slices,
 )
-from gossip_lab.simulation.checkers import Panel, every_checker
+from gossip_lab.simulation.checkers import CheckerSuite, every_checker
 from gossip_lab.simulation.world.driver import Swarm, address
 from gossip_lab.simulation.world.toy_trainer import ToyTrainer
 
@@ -256,8 +256,8 @@ def test_a_server_that_slept_while_its_rule_ran_commits_nothing_that_was_handed_
     """Seed 240: with probes every half second a server that was stopped for 372 ms noticed nothing,
     and the others' heartbeats had. It committed attempt 0 when attempt 1 was history."""
     swarm = rolling_swarm(5, seed=240, probe_interval_s=1.0, compute_s=(0.1, 0.15), rule_s=0.01)
-    panel = Panel(every_checker())
-    swarm.hooks.append(panel)
+    suite = CheckerSuite(every_checker())
+    swarm.hooks.append(suite)
     paused: list[float] = []
 
     def pause_now_and_then(peer: PeerId, effect: Effect) -> None:
@@ -268,7 +268,7 @@ def test_a_server_that_slept_while_its_rule_ran_commits_nothing_that_was_handed_
     swarm.hooks.append(OnEffect(pause_now_and_then))
     swarm.run_for(14.0)
     assert len(paused) >= 5
-    assert panel.judged()["S10"] > 100
+    assert suite.judged()["S10"] > 100
     assert_one_history(swarm)
 
 
@@ -276,8 +276,8 @@ def test_a_server_that_slept_while_the_updates_came_takes_them_for_what_they_are
     """It had no timer so near that it could have noticed: what came first when it woke up was the
     quorum of its attempt."""
     swarm = rolling_swarm(5, seed=56, probe_interval_s=1.0, compute_s=(0.33, 0.36))
-    panel, dice = Panel(every_checker()), random.Random(56)
-    swarm.hooks.append(panel)
+    suite, dice = CheckerSuite(every_checker()), random.Random(56)
+    swarm.hooks.append(suite)
     paused: list[float] = [0.0]
 
     def pause_now_and_then(peer: PeerId, effect: Effect) -> None:

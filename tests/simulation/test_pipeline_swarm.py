@@ -19,8 +19,8 @@ from gossip.faults import (
     NegatedGradients,
     Slow,
 )
-from gossip_lab.simulation.campaign.play import make_swarm, panel_of
-from gossip_lab.simulation.checkers import StagePanels
+from gossip_lab.simulation.campaign.play import make_swarm, suite_of
+from gossip_lab.simulation.checkers import PipelineSuite
 from gossip_lab.simulation.schedules import Schedule, generate_pipeline
 from gossip_lab.simulation.world import Nemesis, StageTrainer, Swarm
 
@@ -42,9 +42,9 @@ def swarm_of(
         audit=audit,
     ).checked()
     swarm = make_swarm(schedule, Nemesis(schedule))
-    panel = panel_of(schedule)
-    assert isinstance(panel, StagePanels)
-    swarm.hooks.append(panel.together)
+    suite = suite_of(schedule)
+    assert isinstance(suite, PipelineSuite)
+    swarm.hooks.append(suite.overall)
     for peer in range(schedule.peers):
         trainer = swarm.trainer(peer)
         assert isinstance(trainer, StageTrainer)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from checked_swarm import assert_sound, checked_swarm
 from effort import effort
-from test_lying_server import Verdicts
+from test_byzantine_server import Verdicts
 
 from gossip.core.events import Committed, Effect
 from gossip.core.messages import PeerId

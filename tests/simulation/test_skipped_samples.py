@@ -12,7 +12,7 @@ from effort import effort, in_turn
 from test_peer_rolling import assert_one_history, rolling_swarm, settle, shake
 
 from gossip.core import events
-from gossip_lab.simulation.checkers import Panel, every_checker
+from gossip_lab.simulation.checkers import CheckerSuite, every_checker
 from gossip_lab.simulation.world.toy_trainer import ToyTrainer
 
 PEERS, BATCH, SAMPLES = 5, 8, 997
@@ -36,7 +36,7 @@ class DamagedData(ToyTrainer):
 @pytest.mark.parametrize("seed", range(effort(1, 20)))
 def test_no_sample_that_a_script_skips_comes_again(seed: int) -> None:
     swarm = rolling_swarm(PEERS, seed, batch=BATCH, kind=DamagedData)
-    swarm.hooks.append(Panel(every_checker()))
+    swarm.hooks.append(CheckerSuite(every_checker()))
     commits = record_commits(swarm)
     swarm.run_for(1.0)
     shake(swarm, random.Random(seed), ["crash", "pause"], bouts=effort(2, 6))

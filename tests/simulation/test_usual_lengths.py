@@ -8,7 +8,7 @@ from effort import effort
 
 from gossip.faults.kinds import ByzantineFault, Crash, Hang, Restart
 from gossip_lab.simulation.campaign.play import reducer_of
-from gossip_lab.simulation.checkers.trust.lengths import RuleKnowsUsualLengths
+from gossip_lab.simulation.checkers.trust.lengths import UsualLengthsMatchCommits
 from gossip_lab.simulation.schedules.generator import generate
 from gossip_lab.simulation.schedules.schedule import Schedule
 
@@ -16,7 +16,7 @@ REDUCER, _ = reducer_of("guarded_mean", 1)
 
 
 def test_every_server_knows_the_same_usual_length_as_the_commits_say() -> None:
-    checker = RuleKnowsUsualLengths()
+    checker = UsualLengthsMatchCommits()
     checked_swarm(checker, n=5, f=1, reducer=REDUCER, sizes=(5, 3)).run_for(6.0)
     assert checker.judged > 40
 
@@ -39,7 +39,7 @@ def test_a_peer_with_a_runaway_scale_is_quarantined_beside_other_faults(
     ).checked()
     outcome = assert_sound(schedule)
     assert outcome.reports["quarantined"]
-    assert outcome.judged_by["RuleKnowsUsualLengths"]
+    assert outcome.judged_by["UsualLengthsMatchCommits"]
 
 
 @pytest.mark.parametrize(

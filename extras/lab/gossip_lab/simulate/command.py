@@ -324,8 +324,8 @@ def _table(tally: CampaignTally, result: dict[str, Any], console: _Console) -> N
         "rules: "
         + ", ".join(f"{name} {count}" for name, count in result["aggregators"].items())
         + (
-            f"; called {counted(tally.judged_by['RuleAnswers'], 'time')} with as many updates as "
-            "they need"
+            f"; called {counted(tally.judged_by['RuleAvailability'], 'time')} with as many updates "
+            "as they need"
         )
         + (
             (

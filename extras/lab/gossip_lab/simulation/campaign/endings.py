@@ -32,7 +32,7 @@ from gossip.core import (
     StateRequest,
 )
 from gossip.inject import FAR_ROUNDS, OutMessage
-from gossip_lab.simulation.checkers import EndsAlike, EverybodyEnds
+from gossip_lab.simulation.checkers import AllPeersEnd, IdenticalFinalStates
 from gossip_lab.simulation.world import Outgoing, ToyTrainer, payload_of, send_unchanged
 
 if TYPE_CHECKING:
@@ -166,7 +166,7 @@ class LateRejoin:
         return self._then(sender, to, envelope, payload)
 
 
-def play_end(swarm: Swarm[Peer], checker: EndsAlike) -> int:
+def play_end(swarm: Swarm[Peer], checker: IdenticalFinalStates) -> int:
     """Run the swarm until all peers have reached their last round, and judge the end. Do nothing if
     f is 0 or if the rounds are gossip rounds. If the run has attackers, one of them is the
     attacking server.
@@ -260,7 +260,7 @@ FETCHES = 3
 peer."""
 
 
-def play_gossip_end(swarm: Swarm[Peer], checker: EverybodyEnds) -> None:
+def play_gossip_end(swarm: Swarm[Peer], checker: AllPeersEnd) -> None:
     """Run a swarm in gossip rounds until all peers have reached their end, and judge the end."""
     cores, began = running_cores(swarm, GossipRounds), swarm.now
     at = [core.rounds.round_id for core in cores.values()]

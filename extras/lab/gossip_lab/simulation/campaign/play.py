@@ -55,20 +55,20 @@ from gossip.faults import (
 from gossip.inject import FAR_ROUNDS
 from gossip.topologies import Plan, Roster, Topology
 from gossip_lab.simulation.checkers import (
-    EndsAlike,
-    EverybodyEnds,
-    Panel,
-    RemindsTheSilent,
+    AllPeersEnd,
+    CheckerSuite,
+    DonorsStayReachable,
+    FinalRoundReplies,
+    IdenticalFinalStates,
+    PipelineSuite,
+    RepeatedAttestationRequests,
     RunConditions,
-    SaysThatNoRoundComes,
-    StagePanels,
-    StaysForTakers,
     TaintedStates,
     Violation,
-    blamed,
+    as_violation,
     every_checker,
+    pipeline_suite,
     rule_has_enough,
-    stage_panels,
 )
 from gossip_lab.simulation.schedules import PEERS_MAX, Schedule
 from gossip_lab.simulation.world import (
@@ -108,13 +108,13 @@ TRUST = TrustSettings(quarantine_rounds=12, parole_rounds=8)
 """Trust settings with short periods, so that a peer passes through quarantine and parole within the
 rounds of a run."""
 
-AT_THE_END = (
+END_OF_RUN_CHECKERS = (
     TaintedStates
-    | EndsAlike
-    | EverybodyEnds
-    | RemindsTheSilent
-    | SaysThatNoRoundComes
-    | StaysForTakers
+    | IdenticalFinalStates
+    | AllPeersEnd
+    | RepeatedAttestationRequests
+    | FinalRoundReplies
+    | DonorsStayReachable
 )
 """Checkers of invariants that also hold during an attack in the last round, and the observer that
 they read."""
@@ -234,9 +234,9 @@ def run(schedule: Schedule, observers: Iterable[Observer] = ()) -> SimulationRes
     Args:
         observers: Observers in addition to the checkers.
     """
-    nemesis, panel = Nemesis(schedule), panel_of(schedule)
+    nemesis, suite = Nemesis(schedule), suite_of(schedule)
     swarm = make_swarm(schedule, nemesis)
-    swarm.hooks.extend([*panel.observers, *observers])
+    swarm.hooks.extend([*suite.observers, *observers])
     rounds = schedule.duration_s / schedule.compute_s[0]
     most = int(
         EVENTS_LEAST
@@ -251,7 +251,7 @@ def run(schedule: Schedule, observers: Iterable[Observer] = ()) -> SimulationRes
         nemesis.begin(swarm)
         swarm.run_for(schedule.active_s)
         nemesis.end(swarm)
-        panel.settle(swarm)
+        suite.settle(swarm)
         pace = _Pace(schedule, swarm)
         swarm.run_for(max(0.0, schedule.duration_s - swarm.now))
         while (
@@ -259,18 +259,18 @@ def run(schedule: Schedule, observers: Iterable[Observer] = ()) -> SimulationRes
             and swarm.now < LONGER * schedule.duration_s
         ):
             swarm.run_for(SLICE_S)
-        panel.close()
+        suite.close()
         pace.judge(swarm)
         found = _reached(swarm, schedule.compute_s[0]), swarm.now, _left(swarm), _reports(swarm)
-        if isinstance(panel, Panel):
-            swarm.hooks.remove(panel)  # it would report the fork that play_end makes
-            at_the_end = [each for each in panel.checkers if isinstance(each, AT_THE_END)]
+        if isinstance(suite, CheckerSuite):
+            swarm.hooks.remove(suite)  # the attack in the last round forks the history
+            at_the_end = [each for each in suite.checkers if isinstance(each, END_OF_RUN_CHECKERS)]
             swarm.hooks.extend(at_the_end)
-            lied_to = play_end(swarm, panel.find(EndsAlike))
-            play_gossip_end(swarm, panel.find(EverybodyEnds))
+            lied_to = play_end(swarm, suite.find(IdenticalFinalStates))
+            play_gossip_end(swarm, suite.find(AllPeersEnd))
     except Exception as error:  # noqa: BLE001
         # An exception in a core is a violation, and must not end the search.
-        found_by = blamed(swarm, error)
+        found_by = as_violation(swarm, error)
         violation = ViolationRecord(
             found_by.invariant, found_by.peer, found_by.now_s, found_by.text
         )
@@ -286,18 +286,18 @@ def run(schedule: Schedule, observers: Iterable[Observer] = ()) -> SimulationRes
         len(nemesis.network.cuts_seen),
         {**swarm.counts, "delivered": swarm.deliveries, "lied_to_at_last": lied_to},
         reports,
-        panel.judged(),
-        panel.judged_by(),
+        suite.judged(),
+        suite.judged_by(),
         left,
     )
 
 
-def panel_of(schedule: Schedule) -> Panel | StagePanels:
-    """Return the panel with all checkers of a run."""
+def suite_of(schedule: Schedule) -> CheckerSuite | PipelineSuite:
+    """Return the suite with all checkers of a run."""
     excused = circumstances(schedule)
     if schedule.stages:
-        return stage_panels(schedule.members, schedule.micro_batches, excused)
-    return Panel(every_checker(excused))
+        return pipeline_suite(schedule.members, schedule.micro_batches, excused)
+    return CheckerSuite(every_checker(excused))
 
 
 def _reports(swarm: Swarm[Peer]) -> dict[str, int]:

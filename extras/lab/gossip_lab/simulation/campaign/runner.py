@@ -272,7 +272,7 @@ class CampaignTally:
             and self.cuts < CUTS_MIN
         ):
             found.append(f"the network was cut in {self.cuts} different ways")
-        if self.rounds and not self.judged_by.get("RuleAnswers", 1):
+        if self.rounds and not self.judged_by.get("RuleAvailability", 1):
             found.append(f"{' and '.join(sorted(self.aggregators))} never had enough updates")
         if len(self.rounds) >= LARGE and self.drawn:
             found += [

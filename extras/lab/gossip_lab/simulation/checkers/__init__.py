@@ -1,11 +1,11 @@
 """Checkers of the invariants in docs/design_notes.md N19 and N20. A checker is an observer that
 raises ``Violation`` when its invariant is broken.
 
-    panel = Panel(every_checker(RunConditions.of(attackers=(3,))))
-    swarm.hooks.append(panel)
+    suite = CheckerSuite(every_checker(RunConditions.of(attackers=(3,))))
+    swarm.hooks.append(suite)
     swarm.run_for(30.0)  # with faults
     swarm.network.heal(); ...
-    panel.settle(swarm)  # calm: runs until everything required has happened, or is overdue
+    suite.settle(swarm)  # calm: runs until everything required has happened, or is overdue
 
 Two invariants have no checker here: S16 (the checkpoint on disk is always loadable) needs real
 processes, and S18 (the same seed gives the same trace) is tested with ``Swarm.trace_hash``.
@@ -16,110 +16,110 @@ from __future__ import annotations
 from gossip.core import PeerId
 
 from . import trust
-from .base import Checker, Onlookers, RunConditions, TaintedStates, Violation
+from .base import Checker, Recorders, RunConditions, TaintedStates, Violation
+from .event_observer import EventObserver
 from .liveness import (
-    Converges,
-    NobodyIsStuck,
+    BoundedRoundDuration,
+    MembershipConvergence,
     consensus_distance,
 )
-from .panel import Panel
 from .safety import (
-    Bounded,
-    ClosedIsSkipped,
-    ComputesAlike,
-    CountsOnce,
-    EndsAlike,
-    EverybodyEnds,
-    NobodyAsksTheDead,
-    NothingRaises,
+    AllPeersEnd,
+    BoundedStores,
+    IdenticalFinalStates,
+    IdenticalGradients,
+    MicroBatchesCountedOnce,
+    NoExceptionsOrFloods,
+    NoRequestsToDeadPeers,
+    SkipOnConnectionClose,
     StageChecker,
     TimersAndHalt,
-    blamed,
+    as_violation,
     rule_has_enough,
 )
-from .stages import StagePanel, StagePanels
-from .traffic import NewsGrowOld, SpeaksInMeasure
-from .transfer import RemindsTheSilent, SaysThatNoRoundComes, StaysForTakers
+from .stages import PipelineSuite, StageSuite
+from .suite import CheckerSuite
+from .traffic import BoundedMessageRates, BoundedRumorTransmissions
+from .transfer import DonorsStayReachable, FinalRoundReplies, RepeatedAttestationRequests
 from .transitions import TableChecker
-from .watching import Watching
 
 __all__ = [
+    "AllPeersEnd",
     "Checker",
-    "EndsAlike",
-    "EverybodyEnds",
-    "Panel",
-    "RemindsTheSilent",
+    "CheckerSuite",
+    "DonorsStayReachable",
+    "FinalRoundReplies",
+    "IdenticalFinalStates",
+    "PipelineSuite",
+    "RepeatedAttestationRequests",
     "RunConditions",
-    "SaysThatNoRoundComes",
-    "StagePanels",
-    "StaysForTakers",
     "TaintedStates",
     "Violation",
-    "blamed",
+    "as_violation",
     "consensus_distance",
     "every_checker",
-    "of_membership",
+    "membership_checkers",
     "rule_has_enough",
 ]
 
 
 def every_checker(
-    circumstances: RunConditions | None = None, onlookers: Onlookers | None = None
-) -> list[Watching]:
+    circumstances: RunConditions | None = None, recorders: Recorders | None = None
+) -> list[EventObserver]:
     """Return the observers and then all checkers, because checkers read the observers. Used by
     tests, and by runs that select some checkers."""
-    c, known = circumstances or RunConditions(), onlookers or Onlookers.create(circumstances)
+    c, known = circumstances or RunConditions(), recorders or Recorders.create(circumstances)
     return [*known, *[kind(c, known) for kind in Checker.kinds]]
 
 
-OF_MEMBERSHIP = (
-    NothingRaises,
+MEMBERSHIP_CHECKERS = (
+    NoExceptionsOrFloods,
     TimersAndHalt,
-    Bounded,
+    BoundedStores,
     TableChecker,
-    NobodyAsksTheDead,
-    ClosedIsSkipped,
-    NewsGrowOld,
-    SpeaksInMeasure,
-    Converges,
-    NobodyIsStuck,
+    NoRequestsToDeadPeers,
+    SkipOnConnectionClose,
+    BoundedRumorTransmissions,
+    BoundedMessageRates,
+    MembershipConvergence,
+    BoundedRoundDuration,
 )
 """Checkers of membership, which is common to all stages of a pipeline, and of blocked rounds."""
 
 
-def of_membership(
-    circumstances: RunConditions | None = None, onlookers: Onlookers | None = None
-) -> list[Watching]:
-    """Return the observers and the checkers in ``OF_MEMBERSHIP``. A swarm without rounds has only
-    these."""
-    every = every_checker(circumstances, onlookers)
-    return [each for each in every if isinstance(each, OF_MEMBERSHIP) or _is_onlooker(each)]
+def membership_checkers(
+    circumstances: RunConditions | None = None, recorders: Recorders | None = None
+) -> list[EventObserver]:
+    """Return the observers and the checkers in ``MEMBERSHIP_CHECKERS``. A swarm without rounds has
+    only these."""
+    every = every_checker(circumstances, recorders)
+    return [each for each in every if isinstance(each, MEMBERSHIP_CHECKERS) or _is_recorder(each)]
 
 
-def _is_onlooker(each: Watching) -> bool:
+def _is_recorder(each: EventObserver) -> bool:
     return not isinstance(each, Checker)
 
 
-def stage_panels(
+def pipeline_suite(
     stages: tuple[tuple[PeerId, ...], ...],
     micro_batches: int,
     circumstances: RunConditions | None = None,
-) -> StagePanels:
-    """Return all checkers of a pipeline: a panel for each stage, and one panel for membership and
+) -> PipelineSuite:
+    """Return all checkers of a pipeline: a suite for each stage, and one suite for membership and
     micro-batches of all stages."""
-    onlookers = Onlookers.create(circumstances)
+    recorders = Recorders.create(circumstances)
 
-    def of_stage() -> list[Watching]:
-        every = every_checker(circumstances, onlookers)
-        return [c for c in every if not isinstance(c, OF_MEMBERSHIP) and not _is_onlooker(c)]
+    def of_stage() -> list[EventObserver]:
+        every = every_checker(circumstances, recorders)
+        return [c for c in every if not isinstance(c, MEMBERSHIP_CHECKERS) and not _is_recorder(c)]
 
-    of_all = of_membership(circumstances, onlookers)
-    computed = ComputesAlike(stages, circumstances)
-    counted = CountsOnce(computed, micro_batches, circumstances)
+    of_all = membership_checkers(circumstances, recorders)
+    computed = IdenticalGradients(stages, circumstances)
+    counted = MicroBatchesCountedOnce(computed, micro_batches, circumstances)
     others = [
         kind(stages, circumstances)
         for kind in StageChecker.kinds
-        if kind not in (ComputesAlike, CountsOnce)
+        if kind not in (IdenticalGradients, MicroBatchesCountedOnce)
     ]
-    of_stages = [StagePanel(members, of_stage()) for members in stages]
-    return StagePanels(of_stages, Panel([*of_all, computed, counted, *others], False))
+    of_stages = [StageSuite(members, of_stage()) for members in stages]
+    return PipelineSuite(of_stages, CheckerSuite([*of_all, computed, counted, *others], False))

@@ -12,9 +12,9 @@ from gossip.faults import CLAIM_ATTACKS, STATE_ATTACKS
 from gossip_lab.simulation.world import AnySwarm, SimProcess
 
 from .disturbances import Disturbances
-from .hearing import Hearing
-from .reach import Reach
-from .watching import Watching, on_effect
+from .event_observer import EventObserver, on_effect
+from .probe_evidence import ProbeEvidence
+from .reachability import Reachability
 
 Record = TypeVar("Record")
 
@@ -199,7 +199,7 @@ class RunConditions:
         return not FALSE_STATES.isdisjoint(self.lies)
 
 
-class TaintedStates(Watching):
+class TaintedStates(EventObserver):
     """Peers with a tainted state: they have restored the state of a Byzantine peer, directly or
     from another tainted peer, and have not restored a state since.
 
@@ -215,8 +215,8 @@ class TaintedStates(Watching):
         return peer in self._peers
 
     @property
-    def lying(self) -> set[PeerId]:
-        """Byzantine and tainted peers, which have unreliable states."""
+    def unreliable(self) -> set[PeerId]:
+        """Byzantine and tainted peers, whose states are unreliable."""
         return {*self.circumstances.equivocating, *self._peers}
 
     def begin_life(self) -> None:
@@ -227,7 +227,7 @@ class TaintedStates(Watching):
         if not self.circumstances.false_states:
             return
         self._peers.pop(self.peer, None)
-        lying, recovery = self.lying, self.core.recovery
+        lying, recovery = self.unreliable, self.core.recovery
         if recovery.donor in lying and (
             recovery.need == 1
             or len(lying) >= recovery.need
@@ -236,7 +236,7 @@ class TaintedStates(Watching):
             self._peers[self.peer] = None
 
 
-class Refusals(Watching):
+class Refusals(EventObserver):
     """Results that a peer has reported as rejected, in its present incarnation and since it last
     restored a state."""
 
@@ -253,19 +253,19 @@ class Refusals(Watching):
         return found
 
 
-class Onlookers(NamedTuple):
+class Recorders(NamedTuple):
     """Observers that record facts for the checkers, and judge nothing themselves."""
 
     disturbances: Disturbances
-    hearing: Hearing
-    reach: Reach
-    misled: TaintedStates
+    probe_evidence: ProbeEvidence
+    reachability: Reachability
+    tainted: TaintedStates
     refusals: Refusals
 
     @staticmethod
-    def create(circumstances: RunConditions | None = None) -> Onlookers:
-        misled = TaintedStates(circumstances or RunConditions())
-        return Onlookers(Disturbances(), Hearing(), Reach(), misled, Refusals())
+    def create(circumstances: RunConditions | None = None) -> Recorders:
+        tainted = TaintedStates(circumstances or RunConditions())
+        return Recorders(Disturbances(), ProbeEvidence(), Reachability(), tainted, Refusals())
 
 
 class PerLife(Generic[Record]):
@@ -287,7 +287,7 @@ class PerLife(Generic[Record]):
         checker.of_lives[checker.peer][self] = record
 
 
-class Checker(Watching):
+class Checker(EventObserver):
     """An observer that raises ``Violation`` as soon as its invariant is broken.
 
     Attributes:
@@ -305,12 +305,12 @@ class Checker(Watching):
             cls.kinds.append(cls)
 
     def __init__(
-        self, circumstances: RunConditions | None = None, onlookers: Onlookers | None = None
+        self, circumstances: RunConditions | None = None, recorders: Recorders | None = None
     ) -> None:
         self.circumstances = circumstances or RunConditions()
-        self.onlookers = onlookers or Onlookers.create(self.circumstances)
-        self.disturbances, self.hearing, self.reach = self.onlookers[:3]
-        self.misled, self.refusals = self.onlookers[3:]
+        self.recorders = recorders or Recorders.create(self.circumstances)
+        self.disturbances, self.probe_evidence, self.reachability = self.recorders[:3]
+        self.tainted, self.refusals = self.recorders[3:]
         self.judged = 0
         self.of_lives: dict[PeerId, dict[PerLife[Any], Any]] = defaultdict(dict)
         self._of_lives: list[tuple[dict[PeerId, Any], Callable[[], Any] | None]] = []

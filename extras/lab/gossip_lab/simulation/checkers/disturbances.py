@@ -9,19 +9,19 @@ from __future__ import annotations
 from gossip.core import Applied, ClockJumped, PeerId, TimerFired
 from gossip_lab.simulation.world import HANDSHAKE_WAYS, NS, AnySwarm, LinkModel
 
-from .watching import Watching, on_event
+from .event_observer import EventObserver, on_event
 
-STILL_S = 0.25
+PAUSE_S = 0.25
 """Minimum duration of a pause that is a disturbance, in seconds."""
 
 # Maximum share of lost messages on a link at which no running peer may be declared dead
 # (docs/design_notes.md N5).
 LOSS_MAX = 0.2
-AWAY_MAX_S = 0.105
+DELAY_VARIATION_MAX_S = 0.105
 """Maximum delay of a message, relative to the fastest message on its link, at which no running peer
 may be declared dead, in seconds. If links are reset, the delay includes the setup of a new
 connection."""
-LOOK_EVERY_S = 0.1
+CHECK_INTERVAL_S = 0.1
 LATE_S = 0.05
 """Delay, in seconds, from which a message may arrive after its sender was skipped: half of the
 timeout of a probe."""
@@ -29,56 +29,56 @@ timeout of a probe."""
 NEVER = float("-inf")
 
 
-class Disturbances(Watching):
+class Disturbances(EventObserver):
     """Records disturbances. It must come before the checkers in the list of observers."""
 
     needs = ""
 
     def __init__(self) -> None:
         self.crashed_at: dict[PeerId, float] = {}
-        self.still_until: dict[PeerId, float] = {}
+        self.paused_until: dict[PeerId, float] = {}
         """End of the last pause of each peer."""
-        self.still_s: dict[PeerId, float] = {}
+        self.pause_s: dict[PeerId, float] = {}
         """Duration of the last pause of each peer."""
-        self.behind_until: dict[PeerId, float] = {}
+        self.overloaded_until: dict[PeerId, float] = {}
         """Last time at which the node of each peer was so busy that messages waited longer than
         ``LATE_S``."""
         self.bad_network_until = NEVER
         self.uneven_until = NEVER
         """Last time at which the network treated messages unequally: it dropped some messages, or
         delayed some longer than ``LATE_S``."""
-        self.weather_until = NEVER
+        self.network_fault_until = NEVER
         """Last time at which the network had a fault other than cuts."""
         self.cuts_changed_at = NEVER
         self._cut_until: dict[PeerId, float] = {}
         self._cut: tuple[PeerId, ...] = ()
         self._changed = -1
-        self._look_at = NEVER
+        self._next_check_at = NEVER
         self._default: LinkModel | None = None
 
     def begin_life(self) -> None:
         if self._default is None:
             self._default = self.swarm.network.default
-        self.still_until.pop(self.peer, None)
+        self.paused_until.pop(self.peer, None)
 
     def resume_life(self) -> None:
-        if (still_s := stands_s(self.swarm, self.peer)) > STILL_S:
-            self.still_until[self.peer], self.still_s[self.peer] = self.now, still_s
+        if (pause_s := paused_s(self.swarm, self.peer)) > PAUSE_S:
+            self.paused_until[self.peer], self.pause_s[self.peer] = self.now, pause_s
 
     @on_event
     def record(self, event: TimerFired | Applied | ClockJumped) -> None:
         self._record_cuts(self.swarm)
-        if self.now >= self._look_at:
-            self._look_at = self.now + LOOK_EVERY_S
+        if self.now >= self._next_check_at:
+            self._next_check_at = self.now + CHECK_INTERVAL_S
             self._record_conditions(self.swarm)
 
     def end_life(self) -> None:
         self.crashed_at[self.peer] = self.now
 
-    def slept(self, peer: PeerId) -> tuple[float, float]:
+    def last_pause(self, peer: PeerId) -> tuple[float, float]:
         """Return the end and the duration of the last pause of ``peer``, which is handling an
         event. Return (-inf, 0) if it was not paused."""
-        return self.still_until.get(peer, NEVER), self.still_s.get(peer, 0.0)
+        return self.paused_until.get(peer, NEVER), self.pause_s.get(peer, 0.0)
 
     def undisturbed_s(self, swarm: AnySwarm, peer: PeerId) -> float:
         """Return the seconds since the running ``peer`` was last disturbed: paused, affected by a
@@ -86,13 +86,13 @@ class Disturbances(Watching):
         self._record_cuts(swarm)
         self._record_conditions(swarm)
         if peer in self._cut or (
-            swarm.hosts[peer].state == "paused" and stands_s(swarm, peer) > STILL_S
+            swarm.hosts[peer].state == "paused" and paused_s(swarm, peer) > PAUSE_S
         ):
             return 0.0
         own = (
-            self.still_until.get(peer, NEVER),
+            self.paused_until.get(peer, NEVER),
             self._cut_until.get(peer, NEVER),
-            self.behind_until.get(peer, NEVER),
+            self.overloaded_until.get(peer, NEVER),
         )
         ends = (*own, self.bad_network_until)
         return swarm.now - max(ends)
@@ -114,10 +114,10 @@ class Disturbances(Watching):
         self._record_cuts(swarm)
         self._record_conditions(swarm)
         return max(
-            self.weather_until,
+            self.network_fault_until,
             self.cuts_changed_at,
-            *self.still_until.values(),
-            *self.behind_until.values(),
+            *self.paused_until.values(),
+            *self.overloaded_until.values(),
             NEVER,
         )
 
@@ -135,9 +135,9 @@ class Disturbances(Watching):
         for peer, host in swarm.hosts.items():
             late_s = len(host.waiting) * host.machine.handling_ns / NS
             if late_s > LATE_S or host.machine.slowness > 1.0:
-                self.behind_until[peer] = swarm.now
+                self.overloaded_until[peer] = swarm.now
         if network.models or network.default != self._default:
-            self.weather_until = swarm.now
+            self.network_fault_until = swarm.now
         if network.cuts or any(
             _loses(model) for model in (network.default, *network.models.values())
         ):
@@ -148,7 +148,7 @@ class Disturbances(Watching):
             spike_s = model.spike_s if model.spike else 0.0
             least, most = model.delay_s
             away_s = most - least + spike_s + HANDSHAKE_WAYS * least * (model.reset > 0)
-            if model.loss + model.corrupt > LOSS_MAX or away_s > AWAY_MAX_S:
+            if model.loss + model.corrupt > LOSS_MAX or away_s > DELAY_VARIATION_MAX_S:
                 self.bad_network_until = swarm.now
                 return
 
@@ -168,7 +168,7 @@ def _loses(model: LinkModel) -> bool:
     return model.delay_s[1] + late_s > LATE_S
 
 
-def stands_s(swarm: AnySwarm, peer: PeerId) -> float:
+def paused_s(swarm: AnySwarm, peer: PeerId) -> float:
     """Return how long a process that is paused, or is just resuming, has been paused, in
     seconds."""
     return (swarm.now_ns - swarm.hosts[peer].paused_at_ns) / NS

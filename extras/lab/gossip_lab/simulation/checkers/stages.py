@@ -9,11 +9,11 @@ from typing import Any
 from gossip.core import PeerId
 from gossip_lab.simulation.world import AnySwarm, Observer, Watcher
 
-from .panel import Panel, settle
-from .watching import Watching
+from .event_observer import EventObserver
+from .suite import CheckerSuite, settle
 
 
-class _OfStage(Mapping[PeerId, Any]):
+class _StageMapping(Mapping[PeerId, Any]):
     """View of a mapping from peers, with only the members of one stage."""
 
     def __init__(self, of_all: Mapping[PeerId, Any], members: Collection[PeerId]) -> None:
@@ -31,14 +31,14 @@ class _OfStage(Mapping[PeerId, Any]):
         return sum(1 for _ in self)
 
 
-class StageWorld:
+class StageView:
     """View of a swarm in which only the members of one stage are visible. Everything else is as in
     the whole swarm."""
 
     def __init__(self, swarm: AnySwarm, members: Collection[PeerId]) -> None:
         self._swarm, self._members = swarm, frozenset(members)
-        self.hosts = _OfStage(swarm.hosts, self._members)
-        self.inspections = _OfStage(swarm.inspections, self._members)
+        self.hosts = _StageMapping(swarm.hosts, self._members)
+        self.inspections = _StageMapping(swarm.inspections, self._members)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._swarm, name)
@@ -52,12 +52,12 @@ class StageWorld:
         return tuple([peer for peer, host in self.hosts.items() if host.running])
 
 
-class StagePanel(Panel):
-    """Panel for the events of one stage. Another panel calls the observers that its checkers
+class StageSuite(CheckerSuite):
+    """CheckerSuite for the events of one stage. Another suite calls the observers that its checkers
     read."""
 
-    def __init__(self, members: Collection[PeerId], checkers: Iterable[Watching]) -> None:
-        super().__init__(checkers, has_onlookers=False)
+    def __init__(self, members: Collection[PeerId], checkers: Iterable[EventObserver]) -> None:
+        super().__init__(checkers, has_recorders=False)
         self.members = frozenset(members)
         self._seen: tuple[AnySwarm, Any] | None = None
         for moment in ("on_start", "on_flood", "on_resume", "on_crash"):
@@ -66,7 +66,7 @@ class StagePanel(Panel):
     def world(self, swarm: AnySwarm) -> Any:
         """Return the view of the swarm that the stage's checkers receive."""
         if self._seen is None or self._seen[0] is not swarm:
-            self._seen = swarm, StageWorld(swarm, self.members)
+            self._seen = swarm, StageView(swarm, self.members)
         return self._seen[1]
 
     def watchers(self, moment: str, kind: type) -> tuple[Watcher, ...]:
@@ -83,34 +83,34 @@ class StagePanel(Panel):
         return see
 
 
-class StagePanels:
-    """The panels of a pipeline: a panel for each stage, and a panel for the whole swarm.
+class PipelineSuite:
+    """The suites of a pipeline: a suite for each stage, and a suite for the whole swarm.
 
     Args:
-        stages: Panel of each stage.
-        together: Panel of the checkers that watch all peers.
+        stages: CheckerSuite of each stage.
+        overall: CheckerSuite of the checkers that watch all peers.
     """
 
-    def __init__(self, stages: Sequence[StagePanel], together: Panel) -> None:
-        self.together = together
+    def __init__(self, stages: Sequence[StageSuite], overall: CheckerSuite) -> None:
+        self.overall = overall
         # first, because it calls the observers that the stages' checkers read
-        self.observers: tuple[Observer, ...] = (together, *stages)
-        self._panels: tuple[Panel, ...] = (*stages, together)
+        self.observers: tuple[Observer, ...] = (overall, *stages)
+        self._suites: tuple[CheckerSuite, ...] = (*stages, overall)
 
     def settle(self, swarm: AnySwarm) -> float:
         """Run a common calm phase of all stages, see ``settle``."""
-        return settle(self._panels, swarm)
+        return settle(self._suites, swarm)
 
     def close(self) -> None:
-        """Let the checkers of all panels judge once more, see ``Panel.close``."""
-        for panel in self._panels:
-            panel.close()
+        """Let the checkers of all suites judge once more, see ``CheckerSuite.close``."""
+        for suite in self._suites:
+            suite.close()
 
     def judged(self) -> Counter[str]:
-        return _added(panel.judged() for panel in self._panels)
+        return _added(suite.judged() for suite in self._suites)
 
     def judged_by(self) -> Counter[str]:
-        return _added(panel.judged_by() for panel in self._panels)
+        return _added(suite.judged_by() for suite in self._suites)
 
 
 def _added(counts: Iterable[Mapping[str, int]]) -> Counter[str]:

@@ -98,7 +98,7 @@ class TableWatch:
 
 
 class TableChecker(Checker):
-    """Base of the checkers that judge changes in membership tables. The panel collects the changes.
+    """Base of the checkers that judge changes in membership tables. The suite collects the changes.
 
     Attributes:
         fields: Names of the attributes with changes to judge; empty means all.

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from gossip.core import NotServing, Received, Report, Update
 from gossip_lab.simulation.checkers.base import Checker, PerLife, last_report_at
-from gossip_lab.simulation.checkers.watching import after_event, on_report
+from gossip_lab.simulation.checkers.event_observer import after_event, on_report
 
 AT_ONCE_S = 0.1  # for effects of the same moment
 
 
-class JoinsTheLarger(Checker):
+class LargerBranchWins(Checker):
     """L5: in a fork, the peers on the smaller branch adopt the state of the larger branch at once.
 
     A peer does so as soon as more peers report another branch of its present round than its own

@@ -10,14 +10,14 @@ from gossip_lab.simulation.world import ToyTrainer
 from .liveness import RoundLiveness, Shortcoming
 
 
-class ReplicasStayClose(RoundLiveness):
+class BoundedConsensusDistance(RoundLiveness):
     """L5, in gossip rounds: in the calm phase the consensus distance falls below the bound above
     which mixing is raised. This is not judged if there are Byzantine peers, because they can move a
     mean arbitrarily far."""
 
     invariant = "L5"
 
-    def lacks(self) -> Shortcoming:
+    def find_shortcoming(self) -> Shortcoming:
         participants = self.participants()
         if self.circumstances.attackers or len(participants) < 2:
             return None

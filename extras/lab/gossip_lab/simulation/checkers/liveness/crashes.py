@@ -8,7 +8,7 @@ from functools import partial
 
 from gossip.core import Inspection, PeerId, Report
 from gossip_lab.simulation.checkers.base import Checker, updates_needed
-from gossip_lab.simulation.checkers.watching import on_report
+from gossip_lab.simulation.checkers.event_observer import on_report
 
 ROUND_S = 1.0  # duration of the round itself
 LOST_BY_A_BYZANTINE_SERVER = "the statistics of the decision are lost"
@@ -36,7 +36,7 @@ class _Crash:
     hung: tuple[PeerId, ...]
 
 
-class CrashCostsLittle(Checker):
+class BoundedCrashCost(Checker):
     """L3: a crash, even of the server during its broadcast, causes at most one lost round. It
     delays the other peers by at most the time to detect the crash and a round timeout. This is
     judged only if no other fault occurs in this time."""
@@ -50,10 +50,10 @@ class CrashCostsLittle(Checker):
 
     @on_report("lost_round")
     def record_lost(self, report: Report) -> None:
-        if not self._is_of_an_attacker(report) and self._are_enough([self.core]):
+        if not self._is_caused_by_attacker(report) and self._are_enough([self.core]):
             self._lost[report.fields["round"]] = None
 
-    def _is_of_an_attacker(self, lost: Report) -> bool:
+    def _is_caused_by_attacker(self, lost: Report) -> bool:
         about_results = any(
             lie.endswith(("_results", "_measures")) for lie in self.circumstances.lies
         )

@@ -6,9 +6,9 @@ from __future__ import annotations
 
 from gossip.core import Apply, Committed, Contributed, PeerId, Report
 from gossip_lab.simulation.checkers.base import Checker
-from gossip_lab.simulation.checkers.watching import on_effect, on_event, on_report
+from gossip_lab.simulation.checkers.event_observer import on_effect, on_event, on_report
 
-WRONG = ("attempt", "late", "suspect", "dead", "recovering", "fork", "paused")
+INCIDENTS = ("attempt", "late", "suspect", "dead", "recovering", "fork", "paused")
 """Events that a peer reports only if there are faults."""
 
 
@@ -17,7 +17,7 @@ ROUND_TIMEOUTS = 3.0
 timeout; the next server may have to wait for updates, and be skipped, too."""
 
 
-class NothingGoesWrong(Checker):
+class NoIncidentsWithoutFaults(Checker):
     """L8: without faults, every commit has the updates of all peers that had samples, no attempt is
     skipped, no peer is suspected or late, and no peer restores another peer's state."""
 
@@ -31,7 +31,7 @@ class NothingGoesWrong(Checker):
         if not event.samples:
             self._idle.add((event.round_id, self.peer))
 
-    @on_report(*WRONG)
+    @on_report(*INCIDENTS)
     def judge_report(self, report: Report) -> None:
         # Near the optimum a sound result is occasionally rejected.
         refused = report.event == "attempt" and "is refused" in report.fields["reason"]
@@ -54,7 +54,7 @@ class NothingGoesWrong(Checker):
             )
 
 
-class NobodyWaitsForATrickle(Checker):
+class BoundedTrickleDelay(Checker):
     """L11: if the only fault is that payloads of some peers trickle or cannot be read, all other
     peers continue. Each of their rounds ends within three round timeouts, however slow these
     payloads are."""

@@ -22,8 +22,8 @@ from gossip.core import (
 from gossip.topologies import lots
 from gossip_lab.simulation.checkers.base import Checker, Life, updates_needed
 from gossip_lab.simulation.checkers.disturbances import NEVER
+from gossip_lab.simulation.checkers.event_observer import on_effect, on_event
 from gossip_lab.simulation.checkers.safety import memory_s
-from gossip_lab.simulation.checkers.watching import on_effect, on_event
 from gossip_lab.simulation.world import AnySwarm, ToyTrainer
 
 LINGER_S = 0.5  # for messages in transit
@@ -61,7 +61,7 @@ class Liveness(Checker):
             Violation: The requirement is not met after the deadline.
             ValueError: The requirement is not met, but the calm phase ended before the deadline.
         """
-        shortcoming = self.lacks()
+        shortcoming = self.find_shortcoming()
         self.judged += 1
         if shortcoming is None:
             return
@@ -89,12 +89,12 @@ class Liveness(Checker):
         """Return the time within which the requirement must be met, in seconds."""
 
     @abstractmethod
-    def lacks(self) -> Shortcoming:
+    def find_shortcoming(self) -> Shortcoming:
         """Return a peer that does not meet the requirement, and a text about it. Return None if the
         requirement is met."""
 
 
-class Converges(Liveness):
+class MembershipConvergence(Liveness):
     """L1: after some time all running peers record each other as alive, with the right standing,
     and record no other peer as alive."""
 
@@ -105,7 +105,7 @@ class Converges(Liveness):
         memberships = [m for host in hosts.values() if (m := host.membership) is not None]
         return converged_after_s(memberships[0].settings, len(hosts)) if memberships else 0.0
 
-    def lacks(self) -> Shortcoming:
+    def find_shortcoming(self) -> Shortcoming:
         hosts = self.swarm.hosts
         running = {}
         for peer, host in hosts.items():
@@ -160,9 +160,9 @@ class RoundLiveness(Liveness):
         return here if able else []
 
 
-class RoundsGoOn(RoundLiveness):
-    """L2: if a quorum is connected, all peers apply rounds. ``NobodyIsStuck`` judges the time
-    between two rounds."""
+class RoundProgress(RoundLiveness):
+    """L2: if a quorum is connected, all peers apply rounds. ``BoundedRoundDuration`` judges the
+    time between two rounds."""
 
     invariant = "L2"
 
@@ -179,7 +179,7 @@ class RoundsGoOn(RoundLiveness):
         if self.calm_at is not None:
             self._applied[self.peer] += 1
 
-    def lacks(self) -> Shortcoming:
+    def find_shortcoming(self) -> Shortcoming:
         for peer, core in self.participants():
             if self._applied[peer] < ROUNDS_AFTER:
                 where = f"{core.phase} in round {core.rounds.round_id}"
@@ -190,13 +190,13 @@ class RoundsGoOn(RoundLiveness):
         return None
 
 
-class EverybodyContributes(RoundLiveness):
+class AllPeersContribute(RoundLiveness):
     """L4: after some time all running peers contribute to commits, including returned and new
     peers."""
 
     invariant = "L4"
 
-    def lacks(self) -> Shortcoming:
+    def find_shortcoming(self) -> Shortcoming:
         participants = self.participants()
         # A peer with false micro-batches is in quarantine most of the time.
         excused = self.circumstances.attackers | self.circumstances.answering_falsely
@@ -230,7 +230,7 @@ class EverybodyContributes(RoundLiveness):
         )
 
 
-class OneLineage(RoundLiveness):
+class SingleLineage(RoundLiveness):
     """L5: at the end all running peers take part in rounds, are in each other's rosters, and have
     the same history and the same parameters.
 
@@ -240,7 +240,7 @@ class OneLineage(RoundLiveness):
 
     invariant = "L5"
 
-    def lacks(self) -> Shortcoming:
+    def find_shortcoming(self) -> Shortcoming:
         participants = self.participants()
         for peer, core in participants:
             if core.phase != "running" or core.rounds.mode != "active":
@@ -264,13 +264,13 @@ class OneLineage(RoundLiveness):
         for peer, core in participants:
             assert core.gossip is not None
             here, f = at[peer], core.settings.f
-            sources = [source for source in core.gossip.sources if source not in self.misled]
+            sources = [source for source in core.gossip.sources if source not in self.tainted]
             ahead = [source for source in sources if at.get(source, 0) - here > far]
             if len(ahead) > f:
                 text = f"it is in round {here}, peer {ahead[0]}, a source of it, in round"
                 return peer, f"{text} {at[ahead[0]]}"
             behind = [source for source in sources if here - at.get(source, here) > far]
-            if peer not in self.misled and len(behind) == len(core.gossip.sources) > f:
+            if peer not in self.tainted and len(behind) == len(core.gossip.sources) > f:
                 text = f"it is alone in round {here}; all its sources are behind, the first in"
                 return peer, f"{text} round {at[behind[0]]}"
         return None
@@ -301,7 +301,7 @@ class OneLineage(RoundLiveness):
         return None
 
 
-class NobodyStarves(Checker):
+class NoServerStarvation(Checker):
     """L6: every peer that may serve eventually serves. The order of servers is random, so the bound
     is 16n rounds, and not 2n. With weights, the bound is 16 times the expected number of rounds."""
 
@@ -358,7 +358,7 @@ def _is_active(swarm: AnySwarm, peer: PeerId) -> bool:
     )
 
 
-class StopEnds(Checker):
+class StopWithinDrainTimeout(Checker):
     """L7: a peer that is requested to stop ends within its drain timeout, whatever the other peers
     do."""
 
@@ -377,7 +377,7 @@ class StopEnds(Checker):
             if not host.running or host.incarnation != incarnation:
                 self.judged += 1
             elif (
-                host.state == "paused" or self.disturbances.still_until.get(peer, NEVER) > asked_at
+                host.state == "paused" or self.disturbances.paused_until.get(peer, NEVER) > asked_at
             ):
                 self._await(life, drain_s)  # it could not end while it was paused
             else:

@@ -16,14 +16,14 @@ from gossip.core import (
 )
 from gossip_lab.simulation.checkers.base import Checker, PerLife
 from gossip_lab.simulation.checkers.disturbances import NEVER
-from gossip_lab.simulation.checkers.watching import on_effect, on_event, on_report
+from gossip_lab.simulation.checkers.event_observer import on_effect, on_event, on_report
 
 SLACK = 2
 """Number of rounds that may end between a newcomer's report that it is ready and the commit that
 adds it to the roster."""
 
 
-class CountsWhenItKeepsUp(Checker):
+class NewcomersKeepUp(Checker):
     """L9: when a commit adds a newcomer to the roster, the newcomer is behind by at most the rounds
     that end while its report is in transit. Otherwise the other peers would wait for a newcomer
     that may never catch up, because its link is too slow."""
@@ -56,7 +56,7 @@ class CountsWhenItKeepsUp(Checker):
             )
 
 
-class WaitsForThoseWhoCome(Checker):
+class WaitForNewcomers(Checker):
     """L10: a peer without a quorum does not give up early while enough newcomers, present or
     announced, can replace the ended members of its roster. The peer may be the last holder of the
     state."""

@@ -24,22 +24,22 @@ from gossip.core import (
     UpdateRequest,
 )
 from gossip_lab.simulation.checkers.base import Checker, PerLife
-from gossip_lab.simulation.checkers.disturbances import NEVER, STILL_S
-from gossip_lab.simulation.checkers.safety import rule_has_enough
-from gossip_lab.simulation.checkers.watching import (
+from gossip_lab.simulation.checkers.disturbances import NEVER, PAUSE_S
+from gossip_lab.simulation.checkers.event_observer import (
     after_event,
     on_effect,
     on_event,
     on_report,
 )
+from gossip_lab.simulation.checkers.safety import rule_has_enough
 from gossip_lab.simulation.world import AnySwarm
 
 # Maximum time from a report that a peer is behind to its request. A peer should need a fiftieth.
 ASKED_WITHIN_S = 1.0
-LOOK_EVERY_S = 0.2
+CHECK_INTERVAL_S = 0.2
 
 
-class NobodyWaitsForTheSkipped(Checker):
+class NoWaitForSkippedServers(Checker):
     """L3: a peer does not wait for a server that it skips. If it does not skip all other servers,
     it moves on to the next one at once."""
 
@@ -103,7 +103,7 @@ class NobodyWaitsForTheSkipped(Checker):
             )
 
 
-class NobodyIsStuck(Checker):
+class BoundedRoundDuration(Checker):
     """L2: while all peers reach each other and are undisturbed, no peer stays in a round for two
     round timeouts, whatever happened before."""
 
@@ -111,7 +111,7 @@ class NobodyIsStuck(Checker):
 
     def make_records(self) -> None:
         self._applied_at: dict[PeerId, float] = {}
-        self._look_at = NEVER
+        self._next_check_at = NEVER
         self._well_since: float | None = None
         self._calm = False
 
@@ -131,9 +131,9 @@ class NobodyIsStuck(Checker):
 
     @on_event
     def judge(self, event: TrainerProgress) -> None:
-        if self.now < self._look_at:
+        if self.now < self._next_check_at:
             return
-        self._look_at = self.now + LOOK_EVERY_S
+        self._next_check_at = self.now + CHECK_INTERVAL_S
         cores = self._all_well()
         if cores is None:
             self._well_since = None
@@ -146,7 +146,7 @@ class NobodyIsStuck(Checker):
             timeouts_s = 2.0 * core.rounds.deadline.round_timeout_s()
             most_s = timeouts_s + self.swarm.travel_s + _carried_s(self.swarm, core)
             self.demand(
-                stuck_s <= most_s + LOOK_EVERY_S,
+                stuck_s <= most_s + CHECK_INTERVAL_S,
                 f"has been in round {core.rounds.round_id} for {stuck_s:.2f} s unhindered; "
                 f"at most {most_s:.2f} s",
                 other,
@@ -167,10 +167,10 @@ class NobodyIsStuck(Checker):
             if core.phase != "running" or core.rounds.mode == "off":
                 return None
             cores[peer] = core
-        return cores if all(_sees_all(core, cores) for core in cores.values()) else None
+        return cores if all(_has_full_view(core, cores) for core in cores.values()) else None
 
 
-def _sees_all(core: Inspection, cores: dict[PeerId, Inspection]) -> bool:
+def _has_full_view(core: Inspection, cores: dict[PeerId, Inspection]) -> bool:
     """Whether the core's whole roster is present, the core skips no peer, and the rule has enough
     updates."""
     return (
@@ -195,7 +195,7 @@ def _is_sent_payloads(swarm: AnySwarm, peer: PeerId) -> bool:
     )
 
 
-class AsksForWhatItLacks(Checker):
+class MissingCommitRequests(Checker):
     """L5: a peer that receives reports of later rounds requests the missing commits, and repeats
     the request while the reports continue."""
 
@@ -226,13 +226,13 @@ class AsksForWhatItLacks(Checker):
         if round_id <= rounds.round_id:
             return
         is_able = core.phase == "running" and rounds.mode != "off"
-        if not is_able or not _is_well(self.swarm, self.peer) or _is_of_old(core, event):
+        if not is_able or not _is_well(self.swarm, self.peer) or _is_outdated(core, event):
             self._reported_at = None
             return
         reported_at = self.now if self._reported_at is None else self._reported_at
         self._reported_at = reported_at
         waits = core.recover_at is not None and self.now < core.recover_at
-        stood_still = self.now - core.handled_at > STILL_S
+        stood_still = self.now - core.handled_at > PAUSE_S
         if waits or stood_still or _is_sent_payloads(self.swarm, self.peer):
             # The peer is waiting before it recovers, was paused, or the missing commits may be in
             # transit.
@@ -254,7 +254,7 @@ class AsksForWhatItLacks(Checker):
         self._reported_at = None
 
 
-def _is_of_old(core: Inspection, event: Received) -> bool:
+def _is_outdated(core: Inspection, event: Received) -> bool:
     """Whether the message has to be ignored, because it comes from an unknown peer or from a former
     incarnation."""
     member = core.membership.members.get(event.sender)

@@ -1,21 +1,21 @@
 """Safety checkers: events that must never happen."""
 
 from . import (
-    concluding,
+    commit_transfer,
     contents,
-    handing_on,
-    keeping,
+    cross_shard,
+    end_of_training,
     results,
-    together,
+    trained_state,
     updates,
 )
-from .concluding import EndsAlike, EverybodyEnds
+from .end_of_training import AllPeersEnd, IdenticalFinalStates
 from .evidence import (
-    ClosedIsSkipped,
-    NobodyAsksTheDead,
+    NoRequestsToDeadPeers,
+    SkipOnConnectionClose,
 )
-from .exchange import is_worth_waiting, members_of, targets_of
-from .hygiene import Bounded, NothingRaises, TimersAndHalt, blamed
+from .exchange import may_still_push, members_of, targets_of
 from .membership import memory_s
-from .micro_batches import ComputesAlike, CountsOnce, StageChecker
+from .micro_batches import IdenticalGradients, MicroBatchesCountedOnce, StageChecker
+from .robustness import BoundedStores, NoExceptionsOrFloods, TimersAndHalt, as_violation
 from .rounds import rule_has_enough

@@ -38,7 +38,7 @@ from gossip.core import (
 )
 from gossip.vectors import described, payload_digest, to_bytes
 from gossip_lab.simulation.checkers.base import Checker, PerLife
-from gossip_lab.simulation.checkers.watching import (
+from gossip_lab.simulation.checkers.event_observer import (
     after_event,
     around_event,
     on_effect,
@@ -61,7 +61,7 @@ class _Branch:
     end: int = 0  # end of the assigned samples
 
 
-class Conserved(Checker):
+class SampleConservation(Checker):
     """S11: the contributors in a commit's header are members of the roster, are named once, and
     have sent the updates that the header describes. Along a history each sample is used exactly
     once per epoch, and every epoch has the planned number of rounds."""
@@ -160,7 +160,7 @@ class Conserved(Checker):
                 for contributor, samples in sorted(used_by.items())
                 for pair in _first(samples, tuple(slices.get(contributor, ())))
             ]
-            fresh += _never_again(commits, slices, before.end)
+            fresh += _discarded_samples(commits, slices, before.end)
         merged = _disjoint([*before.used, *fresh])
         assert merged is not None, "none of the assigned samples was used"
         stops = [stop for ranges in slices.values() for _, stop in ranges] if is_step else []
@@ -241,7 +241,7 @@ def _samples_used(commits: list[Commit]) -> dict[PeerId, int]:
     return {peer: min(samples) for peer, samples in counts.items() if len(samples) == len(commits)}
 
 
-def _never_again(
+def _discarded_samples(
     commits: list[Commit], slices: dict[PeerId, Any], end: int
 ) -> list[tuple[int, int]]:
     """Return the unused samples that will not be assigned again: samples that a script skipped, and
@@ -277,7 +277,7 @@ def _disjoint(pairs: list[tuple[int, int]]) -> Ranges | None:
     return tuple(joined)
 
 
-class TakesOverTheDonorsState(Checker):
+class RestoredStatesMatchDonors(Checker):
     """S12: a joiner restores a state that a donor has packed before the same round, with a history
     that a peer has. It then offers no update for earlier rounds."""
 
@@ -287,7 +287,7 @@ class TakesOverTheDonorsState(Checker):
     def make_records(self) -> None:
         self._taken: dict[int, list[bytes]] = {}
         # Round -> hashes of the previous round.
-        self._heads: dict[int, set[bytes]] = defaultdict(set)
+        self._history_hashes: dict[int, set[bytes]] = defaultdict(set)
 
     @on_event
     def record_state(self, event: SnapshotTaken) -> None:
@@ -295,14 +295,14 @@ class TakesOverTheDonorsState(Checker):
 
     @on_effect
     def record_history(self, committed: Committed) -> None:
-        self._heads[committed.commit.round_id + 1].add(committed.chain)
+        self._history_hashes[committed.commit.round_id + 1].add(committed.chain)
 
     @on_report("ready", "stage_rebuilt")
     def record_beginning(self, report: Report) -> None:
         if (rounds := self.core.rolling) is not None:
             first = report.fields["round"] if report.event == "stage_rebuilt" else 0
             self._first = first
-            self._heads[first].add(rounds.chain)
+            self._history_hashes[first].add(rounds.chain)
 
     @on_effect
     def judge_offer(self, send: Send, update: Update) -> None:
@@ -317,10 +317,8 @@ class TakesOverTheDonorsState(Checker):
     def judge_state(self, restore: Restore) -> None:
         content, stated = _state_digest(restore.payload), parts_of(restore.payload)[0]
         if _name_of(restore.payload) != stated:
-            raise self.violated(
-                f"restores bytes with the digest {content.hex()}, not {stated.hex()}"
-            )
-        if self.peer not in self.misled:
+            raise self.violated(f"restores bytes with the digest {content.hex()} as {stated.hex()}")
+        if self.peer not in self.tainted:
             known = content in self._taken.get(restore.round_id, [])
             self.demand(
                 known, f"restores a state of round {restore.round_id} that no donor has packed"
@@ -332,10 +330,12 @@ class TakesOverTheDonorsState(Checker):
         if event.error or self.core.recovery.stage != "idle":
             return
         self._first = event.round_id
-        if rounds is not None and self.peer not in self.misled:
+        if rounds is not None and self.peer not in self.tainted:
             head = rounds.replicated.lineage.at(event.round_id - 1)
             text = f"restores round {event.round_id} on a history that no peer has: "
-            self.demand(head in self._heads[event.round_id], f"{text}{(head or b'').hex()}")
+            self.demand(
+                head in self._history_hashes[event.round_id], f"{text}{(head or b'').hex()}"
+            )
 
 
 def content_digest(payload: Payload) -> bytes:
@@ -358,7 +358,7 @@ def _name_of(payload: Payload) -> bytes:
     return described(content, sizes, outline.piece_bytes if outline else len(content))[1][0]
 
 
-class CheckedBeforeUse(Checker):
+class ValidationBeforeUse(Checker):
     """S13: only validated content is applied. A message changes nothing if it comes from an unknown
     peer or a former incarnation, belongs to another lineage, round or branch, or has a payload that
     differs from its header. The input of a rule or a model is finite and has the right size. Only a
@@ -371,8 +371,8 @@ class CheckedBeforeUse(Checker):
         core, rounds = self.core, self.core.rolling
         # Two changes of state happen before any event is handled, and are not judged here: a server
         # stores a commit that it has sent, and a peer that was paused stops serving.
-        still_s = self.clock_s - core.handled_at
-        if rounds is None or rounds.holds_back or still_s > core.tolerance_s:
+        pause_s = self.clock_s - core.handled_at
+        if rounds is None or rounds.holds_back or pause_s > core.tolerance_s:
             return
         if not (reason := self._why_refused(rounds, event, message)):
             return

@@ -17,9 +17,9 @@ from gossip.core import (
     TimerFired,
 )
 from gossip_lab.simulation.checkers.base import Checker
-from gossip_lab.simulation.checkers.hearing import rumors_of
+from gossip_lab.simulation.checkers.event_observer import after_event, on_effect
+from gossip_lab.simulation.checkers.probe_evidence import rumors_of
 from gossip_lab.simulation.checkers.transitions import TableChecker, TableTransition
-from gossip_lab.simulation.checkers.watching import after_event, on_effect
 
 # Time without disturbances after which all connections are up again, and hellos were exchanged.
 LINKED_AFTER_S = 1.0
@@ -37,11 +37,11 @@ class NoUnfoundedDeath(TableChecker):
         subject, standing, peer = transition.subject, transition.standing, self.peer
         if (transition.before, transition.status) != ("suspect", "dead") or subject == peer:
             return  # claims about a peer that was never met are accepted
-        if self.is_invented(subject) or _own_word(self.cause, subject):
+        if self.is_invented(subject) or _has_own_claim(self.cause, subject):
             return
-        contact = self.hearing.of(peer, subject)
+        contact = self.probe_evidence.of(peer, subject)
         linked = self.membership.members[subject].linked
-        own = not linked or self.hearing.own_evidence(self.swarm, peer, subject)
+        own = not linked or self.probe_evidence.has_failed_probe(self.swarm, peer, subject)
         accusers = [accuser for accuser in contact.accusers.get(standing, ()) if accuser != subject]
         others = len([accuser for accuser in accusers if accuser != peer])
         self.demand(
@@ -76,23 +76,23 @@ class NoUnfoundedAccusation(TableChecker):
         )
         if self.circumstances.defaming or not self.is_alive(subject, transition.incarnation):
             return
-        asked_s = self.hearing.of(peer, subject).asked_s
-        since_s = asked_s - LINKED_AFTER_S
-        if self.reach.direct(self.swarm, peer, subject, since_s):
+        probed_s = self.probe_evidence.of(peer, subject).probed_s
+        since_s = probed_s - LINKED_AFTER_S
+        if self.reachability.is_undisturbed(self.swarm, peer, subject, since_s):
             raise self.violated(
-                f"accuses peer {subject}, which it probed at {asked_s:.3f} s over an undisturbed "
+                f"accuses peer {subject}, which it probed at {probed_s:.3f} s over an undisturbed "
                 "link"
             )
-        bridges = self.reach.reachable_through(self.swarm, peer, subject, since_s)
+        bridges = self.reachability.reachable_through(self.swarm, peer, subject, since_s)
         useless = len(self.swarm.hosts) - 2 - len(bridges)
         if bridges and useless < settings.indirect_probes:
             raise self.violated(
-                f"accuses peer {subject}, which it could have probed at {asked_s:.3f} s through "
+                f"accuses peer {subject}, which it could have probed at {probed_s:.3f} s through "
                 f"{bridges}"
             )
 
 
-class ClosedIsSkipped(Checker):
+class SkipOnConnectionClose(Checker):
     """L3: a peer is skipped as soon as its connection closes, so that a crash costs less time than
     a hang."""
 
@@ -108,7 +108,7 @@ class ClosedIsSkipped(Checker):
             )
 
 
-class NobodyAsksTheDead(Checker):
+class NoRequestsToDeadPeers(Checker):
     """S12: no peer requests a state from a peer that it has recorded as dead, or waits for the
     state of a peer that it skips."""
 
@@ -139,7 +139,7 @@ def _ends_a_probe(event: Event | None) -> bool:
     )
 
 
-def _own_word(event: Event | None, subject: PeerId) -> bool:
+def _has_own_claim(event: Event | None, subject: PeerId) -> bool:
     """Whether the event has the claim of ``subject`` itself that it is dead."""
     rumors = rumors_of(event.message if type(event) is Received else None)
     return any(rumor.peer == subject == rumor.origin and rumor.status == "dead" for rumor in rumors)

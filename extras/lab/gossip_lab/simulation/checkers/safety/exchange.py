@@ -26,7 +26,7 @@ from gossip.core import (
 )
 from gossip.topologies import Roster
 from gossip_lab.simulation.checkers.base import Checker, PerLife, keep_latest
-from gossip_lab.simulation.checkers.watching import on_effect, on_event, on_report
+from gossip_lab.simulation.checkers.event_observer import on_effect, on_event, on_report
 
 Kind = Literal["gradient", "parameters"]
 
@@ -35,10 +35,10 @@ def members_of(core: Inspection) -> tuple[PeerId, ...]:
     """Return the members for the plans of a peer: itself, and all peers that are not dead or left
     in its view."""
     is_gone = core.membership.is_gone
-    return tuple([peer for peer in everybody_of(core) if peer == core.local or not is_gone(peer)])
+    return tuple([peer for peer in known_peers_of(core) if peer == core.local or not is_gone(peer)])
 
 
-def everybody_of(core: Inspection) -> tuple[PeerId, ...]:
+def known_peers_of(core: Inspection) -> tuple[PeerId, ...]:
     """Return the initial peers of the run, and the peers that have joined since in a peer's
     view."""
     come = [peer for peer, member in core.membership.members.items() if member.met]
@@ -58,7 +58,7 @@ def _may_push(core: Inspection, sender: PeerId, round_id: int) -> bool:
     """Whether ``sender`` pushes to this peer in a possible plan: for all peers, for the members in
     this peer's view, or for the initial peers. Views differ for a moment when a peer joins or
     leaves."""
-    views = {everybody_of(core), members_of(core), tuple(sorted(core.settings.peers))}
+    views = {known_peers_of(core), members_of(core), tuple(sorted(core.settings.peers))}
     return any(core.local in targets_of(core, sender, round_id, view) for view in views)
 
 
@@ -69,7 +69,7 @@ def sources_of(core: Inspection, round_id: int) -> tuple[PeerId, ...]:
     return plan.sources(core.local)
 
 
-def is_worth_waiting(core: Inspection, rounds: GossipInspection, source: PeerId) -> bool:
+def may_still_push(core: Inspection, rounds: GossipInspection, source: PeerId) -> bool:
     """Whether a usable push of ``source`` can be expected."""
     if core.membership.skip_reason(source) or source in rounds.finished:
         return False
@@ -132,7 +132,7 @@ class _ExchangeRound:
 
 
 @dataclass(slots=True)
-class _Desk:
+class _PushRecords:
     """Records of one incarnation of a peer."""
 
     inboxes: dict[PeerId, dict[Kind, PushInbox]] = field(default_factory=dict)
@@ -150,14 +150,14 @@ class _Desk:
         )
 
 
-class TakesWhatItWasPushed(Checker):
+class AggregatesMatchPushes(Checker):
     """S11, in gossip rounds: the next aggregate is computed from the local update and the received
     pushes that the plan allows, each used once, and from nothing else. A round is closed when all
     expected pushes have arrived, or after its grace period."""
 
     invariant = "S11"
     needs = "gossip"
-    _desks = PerLife(_Desk)
+    _push_records = PerLife(_PushRecords)
 
     def make_records(self) -> None:
         # Peer -> round -> (gradient, parameters) of each contribution, of all incarnations.
@@ -171,7 +171,7 @@ class TakesWhatItWasPushed(Checker):
             (_content(gradient), _content(parameters))
         )
         keep_latest(contributed, 64)
-        doing, rounds = self._desks.round, self.gossip
+        doing, rounds = self._push_records.round, self.gossip
         if (
             doing is not None
             and doing.round_id == event.round_id == rounds.round_id
@@ -181,7 +181,7 @@ class TakesWhatItWasPushed(Checker):
 
     @on_event
     def record_push(self, event: Received, push: Push) -> None:
-        core, sender, desk = self.core, event.sender, self._desks
+        core, sender, desk = self.core, event.sender, self._push_records
         if core.phase in ("unprepared", "halted") or push.lineage != core.settings.lineage:
             return
         if sender == self.peer or not self._is_accepted(event):
@@ -223,7 +223,7 @@ class TakesWhatItWasPushed(Checker):
 
     @on_effect
     def judge_start(self, start: StartRound) -> None:
-        desk, rounds, round_id = self._desks, self.gossip, start.round_id
+        desk, rounds, round_id = self._push_records, self.gossip, start.round_id
         if desk.round is None or desk.round.round_id != round_id:
             named = sources_of(self.core, round_id)
             self.demand(
@@ -237,7 +237,7 @@ class TakesWhatItWasPushed(Checker):
 
     @on_report("parole")
     def record_release(self, report: Report) -> None:
-        doing = self._desks.round
+        doing = self._push_records.round
         if doing is not None and doing.expected is None:
             # The released peer was still in quarantine while pushes for this round were collected.
             doing.released.append(report.fields["subject"])
@@ -246,7 +246,7 @@ class TakesWhatItWasPushed(Checker):
     def judge_grace(self, report: Report) -> None:
         """Judge a round that was closed after its grace period: each missing peer could be expected
         to push."""
-        doing, missing = self._desks.round, report.fields["missing"]
+        doing, missing = self._push_records.round, report.fields["missing"]
         if doing is None:
             return
         doing.late = True
@@ -259,7 +259,7 @@ class TakesWhatItWasPushed(Checker):
         worth = {
             source
             for source in doing.sources
-            if source in fresh or is_worth_waiting(self.core, self.gossip, source)
+            if source in fresh or may_still_push(self.core, self.gossip, source)
         }
         vain = [source for source in missing if source not in worth]
         self.demand(
@@ -270,7 +270,7 @@ class TakesWhatItWasPushed(Checker):
     def _closed(self, round_id: int) -> _ExchangeRound | None:
         """Return the present round of the peer, and close it if it is open. Return None if
         ``round_id`` is another round."""
-        doing = self._desks.round
+        doing = self._push_records.round
         if doing is None or doing.round_id != round_id:
             return None
         if doing.expected is None:
@@ -278,7 +278,7 @@ class TakesWhatItWasPushed(Checker):
         return doing
 
     def _close(self, doing: _ExchangeRound) -> dict[Kind, dict[PeerId, _Arrived]]:
-        core, rounds, desk = self.core, self.gossip, self._desks
+        core, rounds, desk = self.core, self.gossip, self._push_records
         settings = core.settings.gossip
         mixes = doing.round_id % settings.mix_every == settings.mix_every - 1
         kinds: tuple[Kind, ...] = ("gradient", "parameters") if mixes else ("gradient",)
@@ -287,7 +287,7 @@ class TakesWhatItWasPushed(Checker):
             delivered = all(desk.has_delivered(source, kind, doing.round_id) for kind in kinds)
             excused = doing.late or delivered or source in doing.released
             self.demand(
-                excused or not is_worth_waiting(core, rounds, source),
+                excused or not may_still_push(core, rounds, source),
                 f"continues in round {doing.round_id} without peer {source}, which is reachable, "
                 "before its grace period is over",
             )
@@ -316,7 +316,7 @@ class TakesWhatItWasPushed(Checker):
         members = set(members_of(self.core)) - {self.peer}
         reached = [
             max(box.latest for box in boxes.values())
-            for sender, boxes in self._desks.inboxes.items()
+            for sender, boxes in self._push_records.inboxes.items()
             if sender in members
         ]
         return sum(at > round_id + 1 + STASH_ROUNDS for at in reached) > self.core.settings.f

@@ -17,7 +17,7 @@ from gossip_lab.simulation.checkers.transitions import TableChecker, TableTransi
 GONE = ("dead", "left")
 
 
-class StandingNeverFalls(TableChecker):
+class MonotonicStandings(TableChecker):
     """S1: the recorded standing of a peer never falls, and only the peer itself raises it."""
 
     invariant = "S1"
@@ -48,9 +48,9 @@ class StandingNeverFalls(TableChecker):
             )
 
 
-class NoReturnFromTheDead(TableChecker):
+class NoRevivalAtSameStanding(TableChecker):
     """S2: a peer that was recorded as dead or left becomes alive again only with a higher standing.
-    ``NoSuspicionOfTheDead`` judges S4 in the same way."""
+    ``NoSuspicionOfDeadPeers`` judges S4 in the same way."""
 
     invariant = "S2"
     fields = ("status", "enlisted")
@@ -79,14 +79,14 @@ class NoReturnFromTheDead(TableChecker):
             )
 
 
-class NoSuspicionOfTheDead(NoReturnFromTheDead):
+class NoSuspicionOfDeadPeers(NoRevivalAtSameStanding):
     """S4: a peer that is dead or has left never becomes suspect with the same standing."""
 
     invariant = "S4"
     forbidden = "suspect"
 
 
-class NotDeadWhileRunning(TableChecker):
+class NoSelfDeathWhileRunning(TableChecker):
     """S3: no running peer records itself as dead, whatever others claim. Only a peer that halts may
     announce its own death."""
 
@@ -103,7 +103,7 @@ class NotDeadWhileRunning(TableChecker):
         )
 
 
-class OneAddressALife(TableChecker):
+class OneAddressPerIncarnation(TableChecker):
     """S5: the recorded address of a peer's incarnation does not change, and is not the address of
     an earlier incarnation."""
 
@@ -183,7 +183,7 @@ class NoFalseDeath(TableChecker):
         return bool(known.incarnation > self.host.incarnation)
 
 
-class NoDeathByAStalledPeer(TableChecker):
+class NoDeathsByStalledPeers(TableChecker):
     """S7: after a pause of its own, a peer waits for the full timeout of a suspicion before it
     declares another peer dead."""
 
@@ -195,7 +195,7 @@ class NoDeathByAStalledPeer(TableChecker):
         if not self.is_false_death(transition):
             return
         own_verdict = membership.members[subject].origin == self.peer
-        woke_at, long_s = self.disturbances.slept(self.peer)
+        woke_at, long_s = self.disturbances.last_pause(self.peer)
         awake_s = self.now - woke_at
         # The peer cannot distinguish a pause below twice the probe interval from jitter.
         if not own_verdict or long_s <= 2.0 * membership.settings.probe_interval_s:
@@ -203,8 +203,8 @@ class NoDeathByAStalledPeer(TableChecker):
         least_s = shortest_s(membership.n, membership.settings)
         self.demand(
             awake_s >= least_s - 1e-6,
-            f"declares peer {subject}, which runs, dead {awake_s:.3f} s after it slept for "
-            f"{long_s:.2f} s itself; it has to wait {least_s:.3f} s",
+            f"declares peer {subject}, which runs, dead {awake_s:.3f} s after its own pause of "
+            f"{long_s:.2f} s; it has to wait {least_s:.3f} s",
         )
 
 

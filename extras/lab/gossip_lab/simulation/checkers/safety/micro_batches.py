@@ -36,7 +36,7 @@ from gossip.core import (
     Withdraw,
 )
 from gossip_lab.simulation.checkers.base import Checker, PerLife, RunConditions
-from gossip_lab.simulation.checkers.watching import on_effect, on_event, on_report
+from gossip_lab.simulation.checkers.event_observer import on_effect, on_event, on_report
 
 TOLERANCE = 1e-5  # for float32 sums in different orders
 Members = tuple[tuple[PeerId, ...], ...]
@@ -54,7 +54,7 @@ class StageChecker(Checker):
         super().__init__(circumstances)
 
 
-class ComputesAlike(StageChecker):
+class IdenticalGradients(StageChecker):
     """S21: all peers of a stage that compute the same micro-batch of a round get the same gradient,
     because they have the same parameters and inputs. Rounds in which a stage was rebuilt are
     excepted, because parts of them were computed before."""
@@ -94,7 +94,7 @@ class ComputesAlike(StageChecker):
         )
 
 
-class CountsOnce(StageChecker):
+class MicroBatchesCountedOnce(StageChecker):
     """S20: a commit with a result contains every micro-batch once, and the applied result is the
     mean over all micro-batches, as in a single process."""
 
@@ -102,7 +102,7 @@ class CountsOnce(StageChecker):
 
     def __init__(
         self,
-        computed: ComputesAlike,
+        computed: IdenticalGradients,
         micro_batches: int,
         circumstances: RunConditions | None = None,
     ) -> None:
@@ -178,7 +178,7 @@ class _Activations:
     computed: set[tuple[int, int]] = field(default_factory=set)
 
 
-class UsesNothingOld(StageChecker):
+class NoStaleActivations(StageChecker):
     """S22: a member begins to compute only on an activation of the latest attempt that its sender
     has announced, and not on an activation of a former incarnation of the sender."""
 
@@ -228,7 +228,7 @@ class UsesNothingOld(StageChecker):
         )
 
 
-class GoesOnTogether(StageChecker):
+class StageCommitBarrier(StageChecker):
     """S23: a stage applies a round only after all other stages have committed it."""
 
     invariant = "S23"
@@ -253,7 +253,7 @@ class GoesOnTogether(StageChecker):
         self.demand(not behind, text)
 
 
-class FindsLiarsAlone(StageChecker):
+class AuditSoundness(StageChecker):
     """S25: audits find no honest peer, unless a stage has more Byzantine members than it tolerates.
     A peer in quarantine computes nothing, and has no micro-batch in a commit."""
 
@@ -297,7 +297,7 @@ class FindsLiarsAlone(StageChecker):
         self._changes = []
 
 
-class StageGoesOn(StageChecker):
+class StageRebuilds(StageChecker):
     """S26: a stage is rebuilt only if no running member holds its state, and then continues in the
     round of the other stages."""
 
@@ -317,7 +317,7 @@ class StageGoesOn(StageChecker):
         self.demand(round_id in others.values(), text)
 
 
-class SharesAlike(StageChecker):
+class IdenticalMicroBatchShares(StageChecker):
     """S28: members of a stage with the same history agree on the shares of the micro-batches. The
     largest share is at most ``SPEED_RATIO_MAX`` times the smallest."""
 
@@ -350,7 +350,7 @@ class _CountedRound:
     had: set[int] = field(default_factory=set)
 
 
-class LeavesWhatIsCounted(StageChecker):
+class NoWorkOnCountedMicroBatches(StageChecker):
     """S31: a member of the first stage does not begin a micro-batch that a reachable member has
     reported as counted. Micro-batches that were in its own sum are excepted."""
 
@@ -393,8 +393,8 @@ class LeavesWhatIsCounted(StageChecker):
         self.demand(not by, text)
 
 
-class SendsToWhoHasBegun(StageChecker):
-    """S33: an activation is sent only to a peer that has begun a round in its recorded incarnation.
+class ActivationsToStartedPeers(StageChecker):
+    """S33: an activation is sent only to a peer whose recorded incarnation has begun a round.
     Otherwise the receiving node would drop the payload, and the sender would wait for a
     gradient."""
 

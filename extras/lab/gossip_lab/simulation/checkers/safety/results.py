@@ -8,19 +8,19 @@ from dataclasses import dataclass
 
 from gossip.core import Aggregate, Aggregated, Apply, Committed, Contributed, Payload, PeerId
 from gossip_lab.simulation.checkers.base import Checker, PerLife, keep_latest
-from gossip_lab.simulation.checkers.watching import on_effect, on_event
+from gossip_lab.simulation.checkers.event_observer import on_effect, on_event
 
 KEPT = 64  # number of requests and rounds that are stored per peer
 
 
 @dataclass(slots=True)
-class _Question:
+class _RuleRequest:
     ask: Aggregate
     attempt: int | None  # attempt of the request, in rolling rounds
     answer: Aggregated | None = None
 
 
-class CommitsWhatTheRuleSaid(Checker):
+class CommitsMatchRuleResults(Checker):
     """S11: a server commits the rule's result for the rows of its attempt. The commit names exactly
     the peers of these rows, with the rule's weights. Each row is what the trainer of its peer has
     contributed to this round."""
@@ -28,7 +28,7 @@ class CommitsWhatTheRuleSaid(Checker):
     invariant = "S11"
     needs = "rolling"
     # (round, shard) -> last request for a result.
-    _questions = PerLife(dict[tuple[int, int], _Question])
+    _rule_requests = PerLife(dict[tuple[int, int], _RuleRequest])
 
     def make_records(self) -> None:
         # Peer -> round -> shards of each contribution, of all incarnations.
@@ -36,7 +36,7 @@ class CommitsWhatTheRuleSaid(Checker):
 
     @on_event
     def record_answer(self, event: Aggregated) -> None:
-        for question in self._questions.values():
+        for question in self._rule_requests.values():
             if question.ask.ticket == event.ticket:
                 question.answer = event
 
@@ -55,9 +55,9 @@ class CommitsWhatTheRuleSaid(Checker):
                 for shard in self.rolling.shards
                 if shard.index == ask.shard and shard.served.ticket == ask.ticket
             ]
-            question = _Question(ask, attempts[0] if attempts else None)
-            self._questions[ask.round_id, ask.shard] = question
-            keep_latest(self._questions, KEPT)
+            question = _RuleRequest(ask, attempts[0] if attempts else None)
+            self._rule_requests[ask.round_id, ask.shard] = question
+            keep_latest(self._rule_requests, KEPT)
         for row in ask.rows:
             if row.peer in self.circumstances.equivocating and row.peer != self.peer:
                 continue
@@ -77,12 +77,12 @@ class CommitsWhatTheRuleSaid(Checker):
         if not committed.made:
             return
         commits = f"commits round {commit.round_id}, shard {commit.shard}, attempt {commit.made_at}"
-        question = self._questions.get((commit.round_id, commit.shard))
+        question = self._rule_requests.get((commit.round_id, commit.shard))
         if question is None:
             self.demand(not commit.contributors, f"{commits} without a request to its rule")
             return
         ask, answer = question.ask, question.answer
-        if ask.step != "combine":  # see ``DecidesTogether`` for "combine"
+        if ask.step != "combine":  # see ``CrossShardDecision`` for "combine"
             rows = [row for row in ask.rows if ask.step == "whole" or row.peer in ask.peers]
             averaged = [(row.peer, row.samples) for row in rows if commit.digest]
             named = [(c.peer, c.samples) for c in commit.contributors]
@@ -122,21 +122,21 @@ class CommitsWhatTheRuleSaid(Checker):
 
 
 @dataclass(slots=True)
-class _RuleAsked:
+class _GossipRuleRequest:
     """Request to the rule in a gossip round, and the rule's output."""
 
     ask: Aggregate
     output: Payload | None = None
 
 
-class AppliesWhatTheRuleSaid(Checker):
+class GossipStepsMatchRuleResults(Checker):
     """S11, in gossip rounds: a peer applies the rule's result for the gradients, or its own
     gradient if it is alone or the rule failed. It moves its parameters towards the rule's result
     for the parameters, by a fraction of at most k/(k+1) with k other peers."""
 
     invariant = "S11"
     needs = "gossip"
-    _asked = PerLife(dict[int, _RuleAsked])  # ticket -> request of the present round
+    _asked = PerLife(dict[int, _GossipRuleRequest])  # ticket -> request of the present round
     _own = PerLife[Contributed | None]()
 
     @on_event
@@ -153,7 +153,7 @@ class AppliesWhatTheRuleSaid(Checker):
 
     @on_effect
     def record_question(self, ask: Aggregate) -> None:
-        self._asked[ask.ticket] = _RuleAsked(ask)
+        self._asked[ask.ticket] = _GossipRuleRequest(ask)
 
     @on_effect
     def judge(self, apply: Apply) -> None:
@@ -169,7 +169,9 @@ class AppliesWhatTheRuleSaid(Checker):
             self._judge_own_share(gradients[-1].ask)
         self._judge_mix(apply, [each for each in asked.values() if each.ask.mix])
 
-    def _judge_gradient(self, apply: Apply, own: Contributed, asked: list[_RuleAsked]) -> None:
+    def _judge_gradient(
+        self, apply: Apply, own: Contributed, asked: list[_GossipRuleRequest]
+    ) -> None:
         mine = (own.own or own.payloads[0]) if own.samples and own.payloads else None
         output = asked[-1].output if asked else None
         expected = (output,) if output is not None else (mine,) if mine is not None else ()
@@ -192,7 +194,7 @@ class AppliesWhatTheRuleSaid(Checker):
             f"rule's result of {others} others; {right:.3f} is right",
         )
 
-    def _judge_mix(self, apply: Apply, asked: list[_RuleAsked]) -> None:
+    def _judge_mix(self, apply: Apply, asked: list[_GossipRuleRequest]) -> None:
         output = asked[-1].output if asked else None
         moves = f"moves in round {apply.round_id}"
         if output is None:
@@ -210,7 +212,7 @@ class AppliesWhatTheRuleSaid(Checker):
             )
 
 
-class RuleAnswers(Checker):
+class RuleAvailability(Checker):
     """S11: a rule returns a finite aggregate if it receives enough finite updates to tolerate f
     Byzantine peers.
 

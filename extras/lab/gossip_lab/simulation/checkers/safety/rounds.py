@@ -31,7 +31,7 @@ from gossip_lab.simulation.checkers.base import (
     keep_latest,
     updates_needed,
 )
-from gossip_lab.simulation.checkers.watching import (
+from gossip_lab.simulation.checkers.event_observer import (
     after_event,
     around_event,
     on_effect,
@@ -60,7 +60,7 @@ def rule_has_enough(core: Inspection, here: Collection[PeerId]) -> bool:
 
 
 @dataclass(slots=True)
-class _Place:
+class _HistoryPosition:
     """Position of an incarnation in its history. ``restored`` is the next round of a state that was
     loaded but not adopted yet."""
 
@@ -69,7 +69,7 @@ class _Place:
     restored: int | None = None
 
 
-class AppliedOnce(Checker):
+class RoundsAppliedOnce(Checker):
     """S8: an incarnation applies every round of its lineage once and in order. Each round is
     chained to the previous round by its hash. The trainer is requested to compute each round once.
 
@@ -77,7 +77,7 @@ class AppliedOnce(Checker):
     """
 
     invariant = "S8"
-    _places = PerLife(_Place)
+    _places = PerLife(_HistoryPosition)
     _started = PerLife[StartRound | None]()
 
     def make_records(self) -> None:
@@ -221,7 +221,7 @@ class IdenticalReplicas(Checker):
         trainer, rounds = self.trainer, self.rolling
         if self.core.phase not in ("running", "draining") or not isinstance(trainer, ToyTrainer):
             return
-        if self.peer in self.misled:
+        if self.peer in self.tainted:
             return
         lineage = rounds.replicated.lineage
         if (chain := lineage.at(trainer.next_round - 1)) is not None:
@@ -262,7 +262,7 @@ def _with_newcomers(swarm: AnySwarm, core: Inspection, rounds: RollingInspection
     return max(1, len(left)) if len(left) < need <= len(left) + len(newcomers) else need
 
 
-class OneHistory(Checker):
+class SingleCommitPerRound(Checker):
     """S10: for each round, at most one digest is committed.
 
     If commits can be lost between running peers, two digests may be committed, and the fork is
@@ -297,7 +297,7 @@ class OneHistory(Checker):
         self._calm_at = self.now
 
     @around_event
-    def judge_promise(self, event: Received, commit: Commit) -> Iterator[None]:
+    def judge_acceptance(self, event: Received, commit: Commit) -> Iterator[None]:
         rounds = self.rolling
         if commit.round_id != rounds.round_id or commit.shard >= len(rounds.shards):
             return
@@ -417,7 +417,7 @@ class OneHistory(Checker):
                     f"{_which(commit)} was made by peer {commit.server} in the turn of peer "
                     f"{turn_of}"
                 )
-        if self.peer not in self.circumstances.equivocating and not self._slept_through(commit):
+        if self.peer not in self.circumstances.equivocating and not self._missed_rejections(commit):
             self._compare(commit)
 
     def _compare(self, commit: Commit) -> None:
@@ -447,13 +447,13 @@ class OneHistory(Checker):
     def _is_calm(self) -> bool:
         return self._calm_at is not None and self.now - self._calm_at > FORKS_AFTER_S
 
-    def _slept_through(self, commit: Commit) -> bool:
+    def _missed_rejections(self, commit: Commit) -> bool:
         """Whether the peer was paused while other peers rejected this result of a Byzantine server.
         The server may send its result again to peers that return to this round (seed 20340163)."""
         lies = commit.server in self.circumstances.equivocating
         if not lies or not self.circumstances.splitting_lies or self._is_calm():
             return False
-        woke_at, _ = self.disturbances.slept(self.peer)
+        woke_at, _ = self.disturbances.last_pause(self.peer)
         return woke_at > self._began_at.get((commit.round_id, commit.parent), self.now)
 
     @on_effect

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from gossip.core import Applied, Committed, Contributed, PeerId, StartRound, events, is_further
 from gossip_lab.simulation.checkers.base import Checker, PerLife
-from gossip_lab.simulation.checkers.watching import on_effect, on_event
+from gossip_lab.simulation.checkers.event_observer import on_effect, on_event
 from gossip_lab.simulation.world import ToyTrainer
 
 
-class TakesTurns(Checker):
+class FragmentTurns(Checker):
     """S27: the fragments of a model take turns. The number of steps in a peer's history determines
     the fragment of a round: updates are requested for this fragment, and the aggregate changes only
     this fragment. Collective operations are not steps."""
@@ -20,11 +20,11 @@ class TakesTurns(Checker):
 
     def make_records(self) -> None:
         # Hash of a history -> (number of its steps, roster of the next round, next round).
-        self._steps: dict[bytes, tuple[int, tuple[PeerId, ...], int]] = {}
+        self._compare_rates: dict[bytes, tuple[int, tuple[PeerId, ...], int]] = {}
 
     @on_effect
     def judge_operations(self, start: StartRound) -> None:
-        known = self._steps.get(self.rolling.chain)
+        known = self._compare_rates.get(self.rolling.chain)
         # A Byzantine donor may have misstated the round of its state, so the rounds are compared.
         if known is not None and self.rolling.round_id == start.round_id == known[2]:
             self.demand(
@@ -39,14 +39,14 @@ class TakesTurns(Checker):
         if commit.shard or getattr(self.trainer, "fragments", 1) == 1:
             return  # only the first shard's commit has collected values
         beginning = (0, settings.peers, 0) if commit.round_id == 0 else None
-        known = self._steps.get(commit.parent, beginning)
+        known = self._compare_rates.get(commit.parent, beginning)
         if known is None or known[2] != commit.round_id:
             # The history before is not known, or an attacker has changed its round number.
             return
         before, roster, _ = known
         operation = len(commit.collected) > settings.callers_too_few(len(roster))
         is_step = not (operation or is_further(commit.kind))
-        self._steps[committed.chain] = before + is_step, commit.roster, commit.round_id + 1
+        self._compare_rates[committed.chain] = before + is_step, commit.roster, commit.round_id + 1
         self._before[commit.round_id] = before
 
     @on_event
@@ -61,7 +61,7 @@ class TakesTurns(Checker):
         )
 
 
-class ComputedInTurn(Checker):
+class FreshUpdates(Checker):
     """S24: an update is computed from the peer's present parameters, and on the samples that are
     assigned to the peer in this round. A trainer that computes the next update during a round uses
     parameters of the same history that lack this round. Without faults, all updates that were

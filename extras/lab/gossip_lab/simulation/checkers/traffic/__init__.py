@@ -1,4 +1,4 @@
 """Traffic checkers: the number of messages that a peer sends."""
 
-from . import answers
-from .rates import NewsGrowOld, SpeaksInMeasure
+from . import replies
+from .rates import BoundedMessageRates, BoundedRumorTransmissions

@@ -30,10 +30,10 @@ from gossip.core import (
     retransmit_limit,
 )
 from gossip_lab.simulation.checkers.base import Checker, Life, keep_latest
-from gossip_lab.simulation.checkers.watching import on_effect
+from gossip_lab.simulation.checkers.event_observer import on_effect
 from gossip_lab.simulation.world import AnySwarm
 
-TIMES = 2.0
+TOLERANCE_FACTOR = 2.0
 """Tolerated multiple of the estimated number of necessary messages."""
 
 SETTLES_S = 1.0
@@ -53,7 +53,7 @@ RUMORS_KINDS = (Ping, PingRequest, Gossip)
 refute."""
 
 
-def needed_a_second(membership: MembershipInspection, n: int) -> dict[type, float]:
+def needed_per_second(membership: MembershipInspection, n: int) -> dict[type, float]:
     """Return the number of messages of each type that one of ``n`` peers needs to send unprompted
     in the busiest second, in which each other peer joins, leaves or is accused once.
 
@@ -77,7 +77,7 @@ def needed_a_second(membership: MembershipInspection, n: int) -> dict[type, floa
     }
 
 
-def needed_in_the_calm(membership: MembershipInspection, n: int) -> dict[type, float]:
+def needed_when_settled(membership: MembershipInspection, n: int) -> dict[type, float]:
     """Return the number of messages of each type that a peer needs to send unprompted in a second
     of the calm phase. A peer that was away learns of deaths from the tables of other peers, and
     gossips each death as often as any rumor."""
@@ -93,7 +93,7 @@ def needed_in_the_calm(membership: MembershipInspection, n: int) -> dict[type, f
     return {**nothing, **probe, **news, Ping: turns * (1 + 1 / STRAY_EVERY)}
 
 
-class SpeaksInMeasure(Checker):
+class BoundedMessageRates(Checker):
     """S15: within a second, a peer sends at most twice the necessary number of messages of each
     type. Replies are excepted."""
 
@@ -110,13 +110,13 @@ class SpeaksInMeasure(Checker):
         super().begin_life()
         if len(self.swarm.hosts) != self._n:  # a newcomer raises the bounds
             self._n = len(self.swarm.hosts)
-            self._begin_anew()
+            self._reset_counts()
 
     def settled(self) -> None:
         self._quiet_from = self.now + SETTLES_S
-        self._begin_anew()
+        self._reset_counts()
 
-    def _begin_anew(self) -> None:
+    def _reset_counts(self) -> None:
         for sent_at in self._sent_at.values():
             sent_at.clear()
         self._most.clear()
@@ -142,7 +142,7 @@ class SpeaksInMeasure(Checker):
     ) -> None:
         kind, now = type(message), self.now
         calm = self._quiet_from != float("inf")
-        if (calm and now < self._quiet_from) or self._is_called_for(send):
+        if (calm and now < self._quiet_from) or self._has_cause(send):
             return
         if kind in RUMORS_KINDS and not calm and self._is_accused():
             return
@@ -160,8 +160,8 @@ class SpeaksInMeasure(Checker):
         if len(sent_at) == most and now - sent_at[0] < 1.0:
             when = "when all has settled" if calm else "in a second"
             raise self.violated(
-                f"sends more than {most} times a {kind.__name__} {when}; {most // TIMES:g} are "
-                "needed"
+                f"sends more than {most} times a {kind.__name__} {when}; "
+                f"{most // TOLERANCE_FACTOR:g} are needed"
             )
         sent_at.append(now)
 
@@ -171,14 +171,14 @@ class SpeaksInMeasure(Checker):
         starves = any(machine.slowness > 1.0 for machine in self.swarm.machines.values())
         return starves or bool(self.circumstances.lies and self.circumstances.defaming)
 
-    def _is_called_for(self, send: Send) -> bool:
+    def _has_cause(self, send: Send) -> bool:
         """Whether the message has a cause other than the clock, which determines its rate."""
         kind, message, cause = type(send.message), send.message, self.swarm.handling
         if isinstance(message, PushPull):
             return message.reply
         if isinstance(message, StateRequest):
-            # ``FetchesInMeasure`` judges requests for pieces. An equivocating peer stores a false
-            # result after each of its attempts, and then needs the state of another peer.
+            # ``BoundedPieceRequests`` judges requests for pieces. An equivocating peer stores a
+            # false result after each of its attempts, and then needs the state of another peer.
             return bool(message.piece) or self.peer in self.circumstances.equivocating
         if kind in (Hello, Ping) and type(cause) is LinkUp and cause.peer == send.peer:
             # The network determines how often a link reconnects.
@@ -200,10 +200,10 @@ class SpeaksInMeasure(Checker):
         links = swarm.network.default
         is_far = links.delay_s[1] > FAR_S
         calm = calm and not (links.queue_s or swarm.copies_per_s or is_far)
-        needed = (needed_in_the_calm if calm else needed_a_second)(
+        needed = (needed_when_settled if calm else needed_per_second)(
             self.membership, len(swarm.hosts)
         )
-        return {kind: ceil(TIMES * times) + 1 for kind, times in needed.items()}
+        return {kind: ceil(TOLERANCE_FACTOR * times) + 1 for kind, times in needed.items()}
 
 
 def _is_sent_once(swarm: AnySwarm, kind: type, to: PeerId) -> bool:
@@ -225,7 +225,7 @@ KEPT = 4096
 News = tuple[Life, PeerId, str, int, PeerId]
 
 
-class NewsGrowOld(Checker):
+class BoundedRumorTransmissions(Checker):
     """S15: a peer sends the same rumor at most a few times the logarithm of the number of peers.
     Rumors about the receiver or the sender are excepted."""
 

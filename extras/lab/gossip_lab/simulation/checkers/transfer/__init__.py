@@ -1,4 +1,4 @@
 """Checkers of state transfer between peers."""
 
-from . import fetching, vouching
-from .helping import RemindsTheSilent, SaysThatNoRoundComes, StaysForTakers
+from . import attestations, pieces
+from .donors import DonorsStayReachable, FinalRoundReplies, RepeatedAttestationRequests

@@ -1,3 +1,3 @@
 """Checkers of trust: the suspected peers, and the evidence against them."""
 
-from . import lengths, silent, trusting
+from . import lengths, omissions, quarantine

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from gossip.core import Apply, Commit, PeerId, Report
 from gossip_lab.simulation.checkers.base import Checker, PerLife, keep_latest
-from gossip_lab.simulation.checkers.watching import on_effect, on_report
+from gossip_lab.simulation.checkers.event_observer import on_effect, on_report
 
 HISTORIES_KEPT = 512
 
@@ -20,8 +20,8 @@ class HistoryChecker(Checker):
     """Base of checkers that judge each round when the first peer applies it.
 
     Attributes:
-        told: Events that report decisions. Each decision has to follow from the record of the
-            history.
+        decision_events: Events that report decisions. Each decision has to follow from the record
+            of the history.
         record_kind: Class of the records. Its method ``begin`` creates the record of a history
             without rounds.
         records: Hash of the last round of a history -> record of the history. A record's ``wrong``
@@ -29,7 +29,7 @@ class HistoryChecker(Checker):
     """
 
     needs = "rolling"
-    told: ClassVar[tuple[str, ...]]
+    decision_events: ClassVar[tuple[str, ...]]
     record_kind: ClassVar[Any]
     _decisions = PerLife(list[Decision])
 
@@ -46,7 +46,7 @@ class HistoryChecker(Checker):
 
     @on_report("quarantined", "parole", "passed_over", "serves_again")
     def record_decision(self, report: Report) -> None:
-        if report.event in self.told:
+        if report.event in self.decision_events:
             self._decisions.append((report.fields["subject"], report.event))
 
     @on_effect

@@ -135,7 +135,7 @@ class Ledger:
             changes: Changes in this round that the core has reported: ``(peer, "quarantined" or
                 "parole")``.
         """
-        records = {peer: _a_round_on(record) for peer, record in self.records.items()}
+        records = {peer: _advance_round(record) for peer, record in self.records.items()}
         _count_standing_out(records, evidence.judged)
         accusations = self._count_refusals(records, evidence.charged)
         equivocations = self._count_equivocations(records, evidence.stated)
@@ -281,7 +281,7 @@ def _refuse(records: dict[PeerId, Record], peer: PeerId, results: int) -> None:
     records[peer] = replace(record, refused=record.refused + results)
 
 
-def _a_round_on(record: Record) -> Record:
+def _advance_round(record: Record) -> Record:
     if record.locked_for < 0 and record.released_for < 0:
         return record
     return replace(

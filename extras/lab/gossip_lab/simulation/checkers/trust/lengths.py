@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from gossip.core import TRUST_ROUNDS, Aggregate, Commit, Committed, Restored
 from gossip_lab.simulation.checkers.base import Checker, PerLife
-from gossip_lab.simulation.checkers.watching import on_effect, on_event
+from gossip_lab.simulation.checkers.event_observer import on_effect, on_event
 
 
-class RuleKnowsUsualLengths(Checker):
+class UsualLengthsMatchCommits(Checker):
     """S14, in rolling rounds: the rule receives the maximum length in the commits of the last
     rounds, for this kind of step and this shard. Rounds with a lost shard, and rounds before the
     peer last restored a state, are left out."""

@@ -27,7 +27,7 @@ from gossip.core import (
     Token,
 )
 from gossip_lab.simulation.checkers.base import Checker, PerLife, Violation
-from gossip_lab.simulation.checkers.watching import after_event, on_effect, on_event
+from gossip_lab.simulation.checkers.event_observer import after_event, on_effect, on_event
 from gossip_lab.simulation.world import MANY, AnySwarm
 
 STASH_MAX = 9  # number of rounds: the present round and eight later rounds
@@ -36,11 +36,11 @@ EVERY = 32  # timers of a peer between two checks of its memory, about 1 s
 PER_TICK = 16
 
 
-class NothingRaises(Checker):
+class NoExceptionsOrFloods(Checker):
     """S14: no input makes a core raise an exception or send a flood of messages, and no message of
     a single peer makes it halt.
 
-    An exception is not caught here: it leaves ``Swarm.step``, and ``blamed`` turns it into a
+    An exception is not caught here: it leaves ``Swarm.step``, and ``as_violation`` turns it into a
     violation that names the event.
     """
 
@@ -61,7 +61,7 @@ class NothingRaises(Checker):
         self.select_peer(swarm, peer)
         if sum(isinstance(effect, Send) for effect in swarm.asked) > self._most[peer]:
             raise self.violated(
-                f"sends more than {self._most[peer]} messages because of {_words(event)}"
+                f"sends more than {self._most[peer]} messages because of {_describe_event(event)}"
             )
 
     def finish(self) -> None:
@@ -75,24 +75,25 @@ class NothingRaises(Checker):
             return  # it was requested to stop
         if isinstance(event, Received) and event.sender in self.circumstances.attackers:
             raise self.violated(
-                f"halts ({halt.reason}) because of a Byzantine peer's message: {_words(event)}"
+                f"halts ({halt.reason}) because of a Byzantine peer's message: "
+                f"{_describe_event(event)}"
             )
 
 
-def blamed(swarm: AnySwarm, error: Exception) -> Violation:
+def as_violation(swarm: AnySwarm, error: Exception) -> Violation:
     """Return the exception if it is a violation. For any other exception, return a violation of S14
     that names the last event that a core received."""
     if isinstance(error, Violation):
         return error
-    text = f"{type(error).__name__}: {error}; the last event was {_words(swarm.handling)}"
-    return Violation(NothingRaises.invariant, swarm.handler, swarm.now, text)
+    text = f"{type(error).__name__}: {error}; the last event was {_describe_event(swarm.handling)}"
+    return Violation(NoExceptionsOrFloods.invariant, swarm.handler, swarm.now, text)
 
 
-def _words(event: Event | None) -> str:
+def _describe_event(event: Event | None) -> str:
     return repr(event)[:400] if event is not None else "nothing"
 
 
-class Bounded(Checker):
+class BoundedStores(Checker):
     """S15: all stores of a core stay within bounds that depend only on its settings and the number
     of peers.
 
@@ -107,7 +108,7 @@ class Bounded(Checker):
         self._timers: Counter[PeerId] = Counter()
 
     @after_event
-    def check_now_and_then(self, event: TimerFired) -> None:
+    def check_periodically(self, event: TimerFired) -> None:
         self._timers[self.peer] += 1
         if self._timers[self.peer] % EVERY == 0:
             self._check_bounds()

@@ -14,21 +14,21 @@ from gossip.core import (
     digest_of,
 )
 from gossip_lab.simulation.checkers.base import Checker, PerLife, keep_latest
-from gossip_lab.simulation.checkers.watching import after_event, on_effect, on_event
+from gossip_lab.simulation.checkers.event_observer import after_event, on_effect, on_event
 
 KEPT = 1024
 """Number of stored (round, shard) records. No peer is behind by so many records."""
 
 
-class DecidesTogether(Checker):
-    """S10, in rounds with shards that decide together.
+class CrossShardDecision(Checker):
+    """S10, in rounds whose shards decide together.
 
     The commit of the first shard has the decision: the used updates and their weights. The commits
     of all other shards with a result name the same updates and weights. The decision is based on
     statistics that the servers of the shards have measured. A server that holds the result of
     another shard makes no decision, because this result shows that there was one. A server combines
-    updates as decided, and only updates that it has measured itself. (``OneHistory`` checks that
-    the first shard has only one commit.)
+    updates as decided, and only updates that it has measured itself. (``SingleCommitPerRound``
+    checks that the first shard has only one commit.)
     """
 
     invariant = "S10"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from gossip.core import PeerId, Report
 from gossip_lab.simulation.checkers.base import Checker, PerLife
-from gossip_lab.simulation.checkers.watching import on_report
+from gossip_lab.simulation.checkers.event_observer import on_report
 
 
-class KeepsWhatWasHeld(Checker):
+class NoLossOfTrainedState(Checker):
     """S19: a trained state is never replaced by freshly initialised weights. A peer that starts
     after the first round of the run does not begin with its own initial weights."""
 

@@ -12,9 +12,9 @@ from math import inf
 from gossip.core import ClockJumped, LinkDown, LinkUp, Message, PeerId, TimerFired, TrainerProgress
 from gossip_lab.simulation.world import AnySwarm, Link
 
-from .watching import Watching, on_event
+from .event_observer import EventObserver, on_event
 
-LOOK_EVERY_S = 0.1  # shorter than the disturbances of machines
+CHECK_INTERVAL_S = 0.1  # shorter than the disturbances of machines
 DELAY_MAX_S = 0.005  # maximum one-way delay of an undisturbed link
 HARM = frozenset(
     {
@@ -32,7 +32,7 @@ HARM = frozenset(
 """Effects on a message after which a probe may fail."""
 
 
-class Reach(Watching):
+class Reachability(EventObserver):
     """Records reachability. It must come before the checkers in the list of observers."""
 
     needs = ""
@@ -40,7 +40,7 @@ class Reach(Watching):
     def __init__(self) -> None:
         self._bad: dict[Link, float] = defaultdict(lambda: -inf)  # until then
         self._unwell_until: dict[PeerId, float] = {}
-        self._look_at = -inf
+        self._next_check_at = -inf
 
     def resume_life(self) -> None:
         self._unwell_until[self.peer] = self.now
@@ -63,18 +63,18 @@ class Reach(Watching):
 
     @on_event
     def record(self, event: TimerFired | TrainerProgress | ClockJumped) -> None:
-        if self.now >= self._look_at:
-            self._look_at = self.now + LOOK_EVERY_S
+        if self.now >= self._next_check_at:
+            self._next_check_at = self.now + CHECK_INTERVAL_S
             self._record_machines(self.swarm)
 
-    def direct(self, swarm: AnySwarm, a: PeerId, b: PeerId, since_s: float) -> bool:
+    def is_undisturbed(self, swarm: AnySwarm, a: PeerId, b: PeerId, since_s: float) -> bool:
         """Whether all messages between ``a`` and ``b`` have arrived promptly since ``since_s``, and
         both peers were able to handle them."""
         self._record_machines(swarm)
         return (
-            self._well(swarm, a, since_s)
-            and self._well(swarm, b, since_s)
-            and self._fine(swarm, a, b, since_s)
+            self._is_peer_healthy(swarm, a, since_s)
+            and self._is_peer_healthy(swarm, b, since_s)
+            and self._is_link_sound(swarm, a, b, since_s)
         )
 
     def reachable_through(
@@ -86,15 +86,15 @@ class Reach(Watching):
             peer
             for peer in swarm.hosts
             if peer not in (a, b)
-            and self.direct(swarm, a, peer, since_s)
-            and self.direct(swarm, peer, b, since_s)
+            and self.is_undisturbed(swarm, a, peer, since_s)
+            and self.is_undisturbed(swarm, peer, b, since_s)
         ]
 
-    def _fine(self, swarm: AnySwarm, a: PeerId, b: PeerId, since_s: float) -> bool:
+    def _is_link_sound(self, swarm: AnySwarm, a: PeerId, b: PeerId, since_s: float) -> bool:
         near = swarm.network.default.delay_s[1] <= DELAY_MAX_S
         return near and max(self._bad[a, b], self._bad[b, a]) < since_s
 
-    def _well(self, swarm: AnySwarm, peer: PeerId, since_s: float) -> bool:
+    def _is_peer_healthy(self, swarm: AnySwarm, peer: PeerId, since_s: float) -> bool:
         host = swarm.hosts[peer]
         since = max(host.started_at, self._unwell_until.get(peer, -inf))
         return host.state == "up" and since < since_s

@@ -23,13 +23,18 @@ from gossip.core import (
     TimerFired,
 )
 from gossip_lab.simulation.checkers.base import Checker, PerLife
-from gossip_lab.simulation.checkers.watching import after_event, on_effect, on_event, on_report
+from gossip_lab.simulation.checkers.event_observer import (
+    after_event,
+    on_effect,
+    on_event,
+    on_report,
+)
 
 LATE_S = 0.25
 """Maximum delay with which a healthy peer may do due work, in seconds."""
 
 
-class RemindsTheSilent(Checker):
+class RepeatedAttestationRequests(Checker):
     """L4: a peer that needs attestations repeats its request every second to each reachable peer
     that has not replied. Repeating is necessary, because a request or a reply may be lost; and it
     must not be late, because finished peers do not wait long before they exit."""
@@ -67,17 +72,17 @@ class RemindsTheSilent(Checker):
                 )
 
 
-class SaysThatNoRoundComes(Checker):
+class FinalRoundReplies(Checker):
     """L7: a peer that leaves, or has completed its last round, replies to each request for its
     state before a future round: this round will not take place. So no peer waits for a state that
     will never exist."""
 
     invariant = "L7"
-    _told = PerLife(set[tuple[PeerId, int]])  # (receiver, nonce) of each reply
+    _answered = PerLife(set[tuple[PeerId, int]])  # (receiver, nonce) of each reply
 
     @on_effect
     def record_answer(self, send: Send, answer: StateAttestation | StateOffer) -> None:
-        self._told.add((send.peer, answer.nonce))
+        self._answered.add((send.peer, answer.nonce))
 
     @after_event
     def judge(self, event: Received, ask: StateRequest) -> None:
@@ -85,13 +90,13 @@ class SaysThatNoRoundComes(Checker):
         had_last = core.phase == "running" and core.confirms is not None
         if ask.round_id > here and (core.phase == "draining" or had_last):
             self.demand(
-                (event.sender, ask.nonce) in self._told,
+                (event.sender, ask.nonce) in self._answered,
                 f"has a request of peer {event.sender} for its state before round {ask.round_id}, "
                 f"but does not reply that no round follows {here}",
             )
 
 
-class StaysForTakers(Checker):
+class DonorsStayReachable(Checker):
     """L4: a finished peer does not leave while another peer needs its state. Each request prolongs
     the wait by a drain timeout, up to the maximum wait for returning peers."""
 
@@ -124,18 +129,18 @@ class StaysForTakers(Checker):
             return
         now_s, rounds = self.clock_s, core.settings.rounds
         least_s = core.stopped_at + rounds.drain_timeout_s + rounds.linger_s
-        for other, asked_s in self._takers():
-            if now_s < min(asked_s + rounds.drain_timeout_s, least_s):
+        for other, probed_s in self._receivers():
+            if now_s < min(probed_s + rounds.drain_timeout_s, least_s):
                 raise self.violated(
-                    f"leaves peer {other}, which has requested its state {now_s - asked_s:.2f} s "
+                    f"leaves peer {other}, which has requested its state {now_s - probed_s:.2f} s "
                     "ago and does not have it"
                 )
 
-    def _takers(self) -> Iterator[tuple[PeerId, float]]:
+    def _receivers(self) -> Iterator[tuple[PeerId, float]]:
         """Yield (peer, time of its last request by the local clock) for each reachable peer that
         has requested the state and has not received all of it."""
         core = self.core
-        for other, asked_s in self._asked[self.peer].items():
+        for other, probed_s in self._asked[self.peer].items():
             host = self.swarm.hosts[other]
             taker = host.inspection if host.running else None
             if taker is None or taker.phase != "recovering" or taker.recovery.stage == "restoring":
@@ -148,4 +153,4 @@ class StaysForTakers(Checker):
                 and (mine.round_id, mine.chain) == (theirs.round_id, theirs.chain)
             )
             if not alike and not core.membership.skip_reason(other) and other not in core.completed:
-                yield other, asked_s
+                yield other, probed_s

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 from checked_swarm import assert_sound
-from test_checkers_waiting import QUICK, Faulty
+from test_checkers_server_waits import QUICK, Faulty
 
 from gossip.core.events import Effect, Report
 from gossip.core.messages import Accusation, Commit, PeerId
 from gossip.core.settings import TrustSettings
 from gossip.faults.world import NodeAttack
 from gossip_lab.simulation.campaign.play import run
-from gossip_lab.simulation.checkers.trust.silent import Waits
+from gossip_lab.simulation.checkers.trust.omissions import OmissionRecord
 from gossip_lab.simulation.world.driver import Swarm
 from gossip_lab.simulation.world.liars import ByzantinePeers
 from gossip_lab.simulation.world.observer import Observer
@@ -94,7 +94,7 @@ def test_s14_a_result_of_one_that_is_passed_over_is_caught() -> None:
 
 def test_a_server_that_keeps_its_results_is_judged_and_all_is_sound() -> None:
     outcome = assert_sound(KEEPING)
-    assert outcome.judged_by["OmissionsFollowTheCommits"] > 50
+    assert outcome.judged_by["OmissionSkipsFollowCommits"] > 50
     assert outcome.reports["passed_over"]
     assert outcome.reports["serves_again"]
 
@@ -120,7 +120,7 @@ def waited(round_id: int, server: int, *silent: int, digest: bytes = b"d" * 16) 
 
 
 def test_a_result_that_comes_between_starts_the_count_of_those_in_a_row_anew() -> None:
-    history = Waits(TrustSettings(), f=0)
+    history = OmissionRecord(TrustSettings(), f=0)
     for round_id in range(2):
         history = history.after([waited(round_id, 1, 0)], (), ())
     history = history.after([waited(2, 0)], (), ())

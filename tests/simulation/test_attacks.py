@@ -39,7 +39,7 @@ SHORT = world(5, active_s=5.0, duration_s=5.0, shards=(5, 3))
 RESTARTS = (Restart(1, None, 0.2, 2.0), Restart(2, None, 0.5, 3.5))
 
 
-# those: test_together
+# those: test_cross_shard
 @pytest.mark.parametrize("lie", [lie for lie in NODE_ATTACKS if lie not in SHARD_ATTACKS])
 def test_one_liar_of_any_kind_tells_its_lie_and_breaks_nothing(
     lie: str, monkeypatch: pytest.MonkeyPatch

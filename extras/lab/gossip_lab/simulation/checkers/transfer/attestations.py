@@ -20,18 +20,18 @@ from gossip_lab.simulation.checkers.base import (
     has_unattested_state,
     last_report_at,
 )
-from gossip_lab.simulation.checkers.watching import on_effect, on_event, on_report
+from gossip_lab.simulation.checkers.event_observer import on_effect, on_event, on_report
 
 KNOWN_S = 1.0  # time after which a peer with a state must be able to attest it
 
 
-class TakesNoFewersWord(Checker):
+class QuorumOfAttestations(Checker):
     """S12: in rolling rounds a peer restores only a state that f + 1 peers have attested, whatever
     its donor claims. It accepts fewer attestations only if fewer peers can have a state, or if at
     most 2f peers with a state were reachable during a round timeout."""
 
     invariant = "S12"
-    _vouched = PerLife(dict[PeerId, StateAttestation])
+    _attestations = PerLife(dict[PeerId, StateAttestation])
 
     def make_records(self) -> None:
         self._able: dict[PeerId, float] = self.per_life()  # peer -> time since when it has a state
@@ -44,16 +44,16 @@ class TakesNoFewersWord(Checker):
             self._able.setdefault(self.peer, self.now)
 
     @on_event
-    def record_word(self, event: Received, word: StateAttestation) -> None:
+    def record_attestation(self, event: Received, word: StateAttestation) -> None:
         if word.digest and word.nonce == self.core.recovery.nonce:
-            self._vouched[event.sender] = word
+            self._attestations[event.sender] = word
 
-    def _needs_words(self) -> bool:
+    def _needs_attestations(self) -> bool:
         return self.core.rolling is not None and self.core.recovery.need != 1
 
     @on_report("unattested_state")
-    def judge_few(self, report: Report) -> None:
-        if not self._needs_words():
+    def judge_unattested(self, report: Report) -> None:
+        if not self._needs_attestations():
             return
         settings = self.core.settings
         waited_s = self.now - last_report_at(self.host, "recovering")
@@ -77,11 +77,13 @@ class TakesNoFewersWord(Checker):
 
     @on_effect
     def judge(self, restore: Restore) -> None:
-        if not self._needs_words():
+        if not self._needs_attestations():
             return
         recovery, agreed = self.core.recovery, self.core.recovery.attestation
         alike = [
-            word for word in self._vouched.values() if agreed is not None and _same(word, agreed)
+            word
+            for word in self._attestations.values()
+            if agreed is not None and _same(word, agreed)
         ]
         self.demand(
             len(alike) >= recovery.need or has_unattested_state(self.swarm, self.peer),
@@ -93,7 +95,7 @@ class TakesNoFewersWord(Checker):
 
     def _judge_content(self, agreed: StateAttestation, restore: Restore) -> None:
         """Check that the digests of the restored state and settings are the attested digests.
-        ``TakesOverTheDonorsState`` checks that the bytes have these digests."""
+        ``RestoredStatesMatchDonors`` checks that the bytes have these digests."""
         offer, lineage = self.core.recovery.offer, self.core.settings.lineage
         state, settings = parts_of(restore.payload)
         restores = (
@@ -120,7 +122,7 @@ def _same(attestation: StateAttestation, agreed: StateAttestation) -> bool:
     )
 
 
-class NamesARoundToCome(Checker):
+class AttestationRoundNaming(Checker):
     """S12: if a peer has requested attestations for any round, and other peers have replied for
     different rounds, it does not repeat this request. It then requests attestations of the state
     before a certain round."""

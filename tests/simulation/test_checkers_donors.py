@@ -1,5 +1,4 @@
-"""What those who take over a state can count on, and who stays in the roster:
-a planted fault of each is caught."""
+"""Replies of donors to restoring peers near the end of a run: a planted fault of each is caught."""
 
 from __future__ import annotations
 
@@ -13,11 +12,11 @@ from test_ending import LATE, ROUNDS, over, run_to, swarm_that_ends
 from gossip.core.events import Received
 from gossip.core.messages import PeerId, StateRequest
 from gossip.core.peer import Peer
-from gossip_lab.simulation.checkers import Checker, Panel
-from gossip_lab.simulation.checkers.transfer.helping import (
-    RemindsTheSilent,
-    SaysThatNoRoundComes,
-    StaysForTakers,
+from gossip_lab.simulation.checkers import Checker, CheckerSuite
+from gossip_lab.simulation.checkers.transfer.donors import (
+    DonorsStayReachable,
+    FinalRoundReplies,
+    RepeatedAttestationRequests,
 )
 from gossip_lab.simulation.world.driver import Swarm
 from gossip_lab.simulation.world.observer import Observer
@@ -38,7 +37,7 @@ class FaultyHelper(Observer):
 def ends_under(checker: Checker, plant: Plant | None, **options: Any) -> Swarm[Peer]:
     """A swarm of four near its end, every core of which has the fault, if there is one."""
     swarm = swarm_that_ends(3, f=1, **{"n": 4, **options})
-    swarm.hooks.append(Panel([checker]))
+    swarm.hooks.append(CheckerSuite([checker]))
     swarm.hooks.extend([] if plant is None else [FaultyHelper(plant)])
     run_to(swarm, ROUNDS - 20)
     return swarm
@@ -50,7 +49,7 @@ def asks_once(core: Peer) -> None:
 
 @pytest.mark.parametrize("plant", [asks_once, None])
 def test_l4_one_that_does_not_ask_the_silent_again_is_caught(plant: Plant | None) -> None:
-    checker = RemindsTheSilent()
+    checker = RepeatedAttestationRequests()
     swarm = ends_under(checker, plant)
     for donor in range(LATE):
         swarm.hosts[donor].core.recovery.giving.on_request = lambda *asked: []  # type: ignore[method-assign]
@@ -75,7 +74,7 @@ def test_l7_one_that_has_finished_or_asks_about_its_last_round_promises_no_round
 ) -> None:
     """Seed 737002: one that was told a lie in its last round, and heard two different vouchers,
     named a round that never came."""
-    checker = SaysThatNoRoundComes()
+    checker = FinalRoundReplies()
     swarm = ends_under(checker, plant)
     core = swarm.hosts[0].core
     if waits:
@@ -100,7 +99,7 @@ def forgets_takers(core: Peer) -> None:
 
 @pytest.mark.parametrize("plant", [forgets_takers, None])
 def test_l4_one_that_leaves_somebody_who_takes_its_state_is_caught(plant: Plant | None) -> None:
-    checker = StaysForTakers()
+    checker = DonorsStayReachable()
     swarm = ends_under(checker, plant, snapshot_s=2.5, drain_timeout_s=2.0)
     swarm.restart(LATE, after_s=2.0)
     if plant is not None:

@@ -18,7 +18,7 @@ from gossip.launch.cli import app
 from gossip_lab.simulation.campaign.play import run
 from gossip_lab.simulation.campaign.runner import CampaignTally
 from gossip_lab.simulation.checkers import Violation
-from gossip_lab.simulation.checkers.safety.results import RuleAnswers
+from gossip_lab.simulation.checkers.safety.results import RuleAvailability
 from gossip_lab.simulation.schedules.schedule import Schedule
 from gossip_lab.simulation.world.toy_payloads import Values, weighted_mean
 
@@ -67,7 +67,7 @@ def rules(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("topology", ["rolling", "full"])
 def test_a_rule_that_makes_no_finite_aggregate_is_caught_and_the_mean_is_not(topology: str) -> None:
-    checker = RuleAnswers()
+    checker = RuleAvailability()
     checked_swarm(checker, topology=topology).run_for(2.0)
     assert checker.judged > 5
 
@@ -85,7 +85,7 @@ def test_a_rule_that_makes_no_finite_aggregate_is_caught_and_the_mean_is_not(top
         Violation,
         match=r"S11.*of \d finite updates.*the rule has no result: the aggregate is not finite",
     ):
-        checked_swarm(RuleAnswers(), topology=topology, reducer=now_and_then).run_for(2.0)
+        checked_swarm(RuleAvailability(), topology=topology, reducer=now_and_then).run_for(2.0)
 
 
 def test_a_rule_that_never_gets_the_updates_it_needs_breaks_nothing_and_proves_nothing() -> None:

@@ -19,7 +19,7 @@ from gossip.core import (
     quorum_of,
 )
 from gossip_lab.simulation.checkers.base import Checker, PerLife, place_of
-from gossip_lab.simulation.checkers.watching import on_event, on_report
+from gossip_lab.simulation.checkers.event_observer import on_event, on_report
 
 RoundReport = (
     Update
@@ -34,7 +34,7 @@ RoundReport = (
 """Messages with which a peer reports its round."""
 
 
-class WaitsForNobodyInVain(Checker):
+class NoFutileGracePeriods(Checker):
     """L2: no server waits for a whole grace period for a peer that will send no update.
 
     Such a peer holds a result of this round that the server has rejected. Or its link broke, and it
@@ -93,7 +93,7 @@ class WaitsForNobodyInVain(Checker):
                 )
 
 
-class NoRoundStands(Checker):
+class RejectedRoundsEnd(Checker):
     """L2: if results of a round are rejected, the round still ends before each server that is not
     skipped has served a second attempt. This is judged if a majority of the roster is present and
     undisturbed after the first attempts. Byzantine peers are part of this majority only if they
@@ -123,7 +123,7 @@ class NoRoundStands(Checker):
         turns += turns < 0 or "is skipped" not in report.fields["reason"]
         once_round[where] = turns, since_s
         least = sum(server == self.peer or not rounds.skip_reason(server) for server in order)
-        there = [p for p in rounds.roster if self._is_there(p, refused, since_s)]
+        there = [p for p in rounds.roster if self._is_present(p, refused, since_s)]
         majority = quorum_of(self.core.settings, len(rounds.roster))
         self.demand(
             turns < least or len(there) < majority or self.peer not in there,
@@ -132,7 +132,7 @@ class NoRoundStands(Checker):
             f"and undisturbed for {self.now - since_s:.2f} s",
         )
 
-    def _is_there(self, peer: PeerId, refused: set[PeerId], since_s: float) -> bool:
+    def _is_present(self, peer: PeerId, refused: set[PeerId], since_s: float) -> bool:
         core, rounds = self.swarm.inspections.get(peer), self.rolling
         theirs = core.rolling if core is not None else None
         if core is None or theirs is None or self.swarm.hosts[peer].state != "up":

@@ -19,29 +19,31 @@ def is_doubtful(
         similarity is not None
         and not similarity.length <= core.settings.results.longer * similarity.own
     )
-    if far or _is_opposed(core, rounds, commit, similarity) or _recoils(core, similarity):
+    if far or _is_opposed(core, rounds, commit, similarity) or _is_reversed(core, similarity):
         return True
-    if not _speaks_for_all(core, rounds, commit):
+    if not _has_global_fields(core, rounds, commit):
         return False
-    if _steps(rounds, commit) != "as ever":
+    if _compare_rates(rounds, commit) != "as ever":
         return True
     # A peer that replays missed rounds cannot judge their rosters.
     past = rounds.is_passed(commit.round_id)
-    return not past and bool(_left_out(core, rounds, commit) or _put_in(core, rounds, commit))
+    return not past and bool(
+        _omitted_peers(core, rounds, commit) or _unknown_peers(core, rounds, commit)
+    )
 
 
-def must_be_refused(
+def rejection_reason(
     core: Inspection, rounds: RollingInspection, commit: Commit, similarity: ResultSimilarity | None
 ) -> str:
     """Return the reason why the peer must reject the result, as a clause after "although". Return
     "" if the peer may accept it; it may also reject it if it is too long."""
     if _is_opposed(core, rounds, commit, similarity):
         return "it opposes its own update"
-    if not _speaks_for_all(core, rounds, commit):
+    if not _has_global_fields(core, rounds, commit):
         return ""
-    if _steps(rounds, commit) == "far" and len(rounds.roster) >= 2 * core.settings.f + 2:
+    if _compare_rates(rounds, commit) == "far" and len(rounds.roster) >= 2 * core.settings.f + 2:
         return f"it uses the rates {commit.rates}, far from the peer's own"
-    left_out, put_in = _left_out(core, rounds, commit), _put_in(core, rounds, commit)
+    left_out, put_in = _omitted_peers(core, rounds, commit), _unknown_peers(core, rounds, commit)
     if len(left_out) + len(put_in) > core.settings.f and not rounds.is_passed(commit.round_id):
         return (
             f"the next roster leaves out {left_out}, which are present, and adds {put_in}, which "
@@ -70,7 +72,7 @@ def _is_opposed(
     return not here < limits.faint**2 * _mean_square(parts)
 
 
-def _recoils(core: Inspection, similarity: ResultSimilarity | None) -> bool:
+def _is_reversed(core: Inspection, similarity: ResultSimilarity | None) -> bool:
     """Whether the component of the result against the local update is larger than that of any
     acceptable result. This test also applies to small local updates."""
     limits = core.settings.results
@@ -86,11 +88,11 @@ def _mean_square(parts: Sequence[Payload]) -> float:
     return float(np.mean(numbers * numbers))
 
 
-def _speaks_for_all(core: Inspection, rounds: RollingInspection, commit: Commit) -> bool:
+def _has_global_fields(core: Inspection, rounds: RollingInspection, commit: Commit) -> bool:
     return bool(core.settings.f) and commit.shard == 0 and core.local in rounds.roster
 
 
-def _steps(rounds: RollingInspection, commit: Commit) -> str:
+def _compare_rates(rounds: RollingInspection, commit: Commit) -> str:
     """Compare the learning rates of the commit with the rates that this peer knows. Return ``as
     ever`` if they are equal, ``far`` if all known rates differ by a large factor, and ``others``
     otherwise."""
@@ -107,7 +109,7 @@ def _steps(rounds: RollingInspection, commit: Commit) -> str:
     return "far" if all(off) else "others"
 
 
-def _left_out(core: Inspection, rounds: RollingInspection, commit: Commit) -> list[PeerId]:
+def _omitted_peers(core: Inspection, rounds: RollingInspection, commit: Commit) -> list[PeerId]:
     """Return the peers that the next roster leaves out although this peer does not skip them;
     possibly this peer itself."""
     missing = [
@@ -118,7 +120,7 @@ def _left_out(core: Inspection, rounds: RollingInspection, commit: Commit) -> li
     return [peer for peer in missing if peer == core.local or not rounds.skip_reason(peer)]
 
 
-def _put_in(core: Inspection, rounds: RollingInspection, commit: Commit) -> list[PeerId]:
+def _unknown_peers(core: Inspection, rounds: RollingInspection, commit: Commit) -> list[PeerId]:
     """Return the peers that the next roster adds although this peer does not know them, or knows
     them as dead or left."""
     members = core.membership.members

@@ -1,7 +1,7 @@
 """Observers with decorated methods. The decorator determines when a method is called, and the
 annotation of its last parameter determines for which types.
 
-    class CountsPushes(Watching):
+    class CountsPushes(EventObserver):
         @on_event
         def count(self, event: Received, push: Push) -> None: ...
 
@@ -84,7 +84,7 @@ def _handlers_of(owner: type) -> tuple[_Handler, ...]:
     return tuple(found)
 
 
-class Watching(Observer):
+class EventObserver(Observer):
     """Base of observers with decorated methods.
 
     Attributes:

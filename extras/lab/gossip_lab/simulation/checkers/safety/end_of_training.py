@@ -7,15 +7,15 @@ from collections.abc import Iterable
 
 from gossip.core import ConfirmState, Halt, PeerId, Restore, StateConfirmed
 from gossip_lab.simulation.checkers.base import Checker, PerLife
-from gossip_lab.simulation.checkers.watching import on_effect, on_event
+from gossip_lab.simulation.checkers.event_observer import on_effect, on_event
 from gossip_lab.simulation.world import ToyTrainer
 
 
-class EndsAlike(Checker):
-    """S9: all peers with a confirmed final state before the same round have the same state. If more
-    than 2f peers without a tainted state run, every requested confirmation is finally given. Both
-    are judged only if f > 0; with tainted states, the first is judged only if more than 2f peers
-    without one run."""
+class IdenticalFinalStates(Checker):
+    """S9: all peers whose final state before the same round is confirmed have the same state. If
+    more than 2f peers without a tainted state run, every requested confirmation is finally given.
+    Both are judged only if f > 0; with tainted states, the first is judged only if more than 2f
+    peers without one run."""
 
     invariant = "S9"
     needs = "rolling"
@@ -48,8 +48,8 @@ class EndsAlike(Checker):
         )
         state = (trainer.digest, self.peer)
         digest, first = self._confirmed.setdefault(confirmed.round_id, state)
-        misled = self.peer in self.misled or first in self.misled
-        if misled and self._alike() <= 2 * f:
+        tainted = self.peer in self.tainted or first in self.tainted
+        if tainted and self._alike() <= 2 * f:
             return  # too few peers are left that could have confirmed it
         text = f"{ends} {trainer.digest.hex()}, peer {first} with {digest.hex()}"
         self.demand(trainer.digest == digest, text)
@@ -70,7 +70,7 @@ class EndsAlike(Checker):
             self.demand(peer in finished, text, peer)
         for peer, since in self.waiting.items():
             core = self.swarm.inspections[peer]
-            if self.misled.lying and self._alike() <= 2 * core.settings.f:
+            if self.tainted.unreliable and self._alike() <= 2 * core.settings.f:
                 continue  # too few peers are left that could have confirmed it
             text = f"it has requested at {since:.2f} s that its last state be confirmed: it was not"
             self.demand(not hosts[peer].running, text, peer)
@@ -78,10 +78,10 @@ class EndsAlike(Checker):
     def _alike(self) -> int:
         """Return the number of running peers without a tainted state."""
         hosts = self.swarm.hosts.items()
-        return sum(host.running and other not in self.misled for other, host in hosts)
+        return sum(host.running and other not in self.tainted for other, host in hosts)
 
 
-class EverybodyEnds(Checker):
+class AllPeersEnd(Checker):
     """L12: in gossip rounds, after the scripts have reached their last round, all peers end by
     themselves. This includes peers that are behind, pause, hang, or are killed and restarted. A
     peer that has restored the final state ends with exit code 0, also in rolling rounds."""

@@ -1,5 +1,4 @@
-"""L2, L4: whom a server waits for. And what it charges others with (S14).
-A planted fault of each is caught."""
+"""L2: peers that a server waits for. S14: its accusations. A planted fault of each is caught."""
 
 from __future__ import annotations
 
@@ -16,9 +15,9 @@ from gossip.core.messages import Accusation, PeerId
 from gossip.core.peer import Peer
 from gossip.faults.world import NodeAttack
 from gossip_lab.simulation.campaign.play import make_swarm, run
-from gossip_lab.simulation.checkers import Checker, Panel
-from gossip_lab.simulation.checkers.liveness.waiting import WaitsForNobodyInVain
-from gossip_lab.simulation.checkers.trust.trusting import AccusesByExperience
+from gossip_lab.simulation.checkers import Checker, CheckerSuite
+from gossip_lab.simulation.checkers.liveness.server_waits import NoFutileGracePeriods
+from gossip_lab.simulation.checkers.trust.quarantine import AccusationsHaveLocalEvidence
 from gossip_lab.simulation.schedules.schedule import Schedule
 from gossip_lab.simulation.world.driver import Swarm
 from gossip_lab.simulation.world.nemesis import Nemesis
@@ -30,7 +29,7 @@ BYZANTINE = replace(QUICK, aggregator="median", faults=(NodeAttack("scaled_resul
 
 def swarm_of(schedule: Schedule, checker: Checker) -> Swarm[Peer]:
     swarm = make_swarm(schedule, Nemesis(schedule))
-    swarm.hooks.append(Panel([checker]))
+    swarm.hooks.append(CheckerSuite([checker]))
     return swarm
 
 
@@ -56,7 +55,7 @@ def test_l2_waiting_for_one_that_is_back_without_a_state_is_caught(
     faulty: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     as_it_was(monkeypatch)
-    checker = WaitsForNobodyInVain()
+    checker = NoFutileGracePeriods()
     swarm = swarm_of(replace(QUICK, compute_s=(0.3, 0.4), prepare_s=1.0), checker)
     swarm.hooks.extend([Faulty(waits_for_the_silent)] if faulty else [])
     swarm.run_for(2.0)
@@ -100,14 +99,14 @@ def test_l2_waiting_for_one_that_holds_a_refused_result_is_caught() -> None:
 def test_servers_that_refuse_results_and_say_whose_are_sound() -> None:
     outcome = assert_sound(BYZANTINE)
     assert outcome.reports["refused_result"]
-    assert outcome.judged_by["AccusesByExperience"]
+    assert outcome.judged_by["AccusationsHaveLocalEvidence"]
 
 
 # --- charges --------------------------------------------------------------------------------------
 
 
 def test_s14_a_charge_of_one_whose_results_it_has_not_refused_is_caught() -> None:
-    swarm = checked_swarm(Panel([AccusesByExperience()]), n=5, f=1)
+    swarm = checked_swarm(CheckerSuite([AccusationsHaveLocalEvidence()]), n=5, f=1)
     swarm.run_for(1.0)
     result_validator: Any = swarm.cores[0].rounds.participant.result_validator  # type: ignore[union-attr]
     result_validator.accusations = lambda: (Accusation(2, 3),)

@@ -20,12 +20,12 @@ from gossip.core import (
 )
 from gossip.vectors import payload_digest
 from gossip_lab.simulation.checkers.base import Checker, PerLife
-from gossip_lab.simulation.checkers.watching import on_effect, on_event, on_report
+from gossip_lab.simulation.checkers.event_observer import on_effect, on_event, on_report
 
 CREDIT_MAX = 2
-GIVEN_MAX = 4
+REPLIES_MAX = 4
 
-TIMES = 2.0
+TOLERANCE_FACTOR = 2.0
 """Tolerated multiple of the estimated number of requests that are repeated because a donor
 fails."""
 
@@ -44,7 +44,7 @@ def _right_piece(core: Inspection, event: Received, offer: StateOffer) -> bytes 
     return found if found == pieces.outline.digests[offer.piece - 1] else b""
 
 
-class AsksForWhatIsMissing(Checker):
+class NoRedundantPieceRequests(Checker):
     """S12: a peer requests no piece that it already has, and no piece from a donor that has sent a
     wrong piece. It requests at most two pieces at a time from one donor."""
 
@@ -82,7 +82,7 @@ class AsksForWhatIsMissing(Checker):
             raise self.violated(f"{what}, which then has to send {under_way}")
 
 
-class FetchesInMeasure(Checker):
+class BoundedPieceRequests(Checker):
     """S15: within a second, a peer requests at most as many pieces from a donor as it receives
     right pieces from it, plus a constant. The constant allows for repeated requests to a failing
     donor. After a useless reply, the peer does not repeat its request at once."""
@@ -106,7 +106,7 @@ class FetchesInMeasure(Checker):
             while times and times[0] <= self.now - 1.0:
                 times.popleft()
         turns = 1.0 / self.membership.settings.probe_interval_s
-        most = ceil(TIMES * CREDIT_MAX * (1.0 + turns))
+        most = ceil(TOLERANCE_FACTOR * CREDIT_MAX * (1.0 + turns))
         self.demand(
             len(asked) <= len(right) + most,
             f"requests {len(asked)} pieces in a second from peer {send.peer}, of which "
@@ -114,7 +114,7 @@ class FetchesInMeasure(Checker):
         )
 
 
-class GivesInMeasure(Checker):
+class BoundedPieceReplies(Checker):
     """S15: a peer sends another peer the same piece of a copy of its state, or the same complete
     copy, at most four times, however often it is requested. A peer that has received a piece does
     not need it again."""
@@ -135,7 +135,7 @@ class GivesInMeasure(Checker):
         what = send.peer, offer.piece
         known[1][what] += 1
         self.demand(
-            known[1][what] <= GIVEN_MAX,
+            known[1][what] <= REPLIES_MAX,
             f"sends peer {send.peer} piece {offer.piece} of its state before round "
             f"{offer.round_id} for the {known[1][what]}th time",
         )

@@ -10,40 +10,40 @@ from gossip.core import Event, Message, PeerId
 from gossip_lab.simulation.world import AnySwarm, Observer, Watcher
 
 from .base import Checker
+from .event_observer import EventObserver
 from .liveness import Liveness
-from .reach import Reach
+from .reachability import Reachability
 from .transitions import TableChecker, TableWatch, watch_life
-from .watching import Watching
 
 C = TypeVar("C", bound=Checker)
 SLICE_S = 0.25  # interval of the tests whether a calm phase may end
 
 
-class Panel(Observer):
+class CheckerSuite(Observer):
     """Checkers of a run, and the observers that they read. A run has tens of thousands of events;
     most events concern only one or two checkers.
 
     Args:
-        has_onlookers: Whether this panel calls the observers that its checkers read; if not,
-            another panel does.
+        has_recorders: Whether this suite calls the observers that its checkers read; if not,
+            another suite does.
     """
 
-    def __init__(self, checkers: Iterable[Watching], has_onlookers: bool = True) -> None:
+    def __init__(self, checkers: Iterable[EventObserver], has_recorders: bool = True) -> None:
         given = list(checkers)
-        judges = [each for each in given if has_onlookers and isinstance(each, Checker)]
-        read = [onlooker for judge in judges for onlooker in judge.onlookers]
+        judges = [each for each in given if has_recorders and isinstance(each, Checker)]
+        read = [recorder for judge in judges for recorder in judge.recorders]
         self.checkers = tuple(dict.fromkeys([*read, *given]))
         self._tables = [checker for checker in self.checkers if isinstance(checker, TableChecker)]
         self._judges = [checker for checker in self.checkers if isinstance(checker, Checker)]
         self._watches: dict[PeerId, TableWatch] = {}
         self.observers: tuple[Observer, ...] = (self,)
-        self._reach = [each for each in self.checkers if isinstance(each, Reach)]
+        self._reachability = [each for each in self.checkers if isinstance(each, Reachability)]
 
     def find(self, kind: type[C]) -> C:
         return next(each for each in self.checkers if isinstance(each, kind))
 
     def watchers(self, moment: str, kind: type) -> tuple[Watcher, ...]:
-        """Return the functions of all checkers that watch ``kind`` at this moment. The panel itself
+        """Return the functions of all checkers that watch ``kind`` at this moment. The suite itself
         watches the membership tables."""
         tables = [self._check_table] if moment == "after_event" else []
         found = [watcher for each in self.checkers for watcher in each.watchers(moment, kind)]
@@ -66,7 +66,7 @@ class Panel(Observer):
     def on_mishap(
         self, swarm: AnySwarm, peer: PeerId, to: PeerId, what: str, message: Message | None
     ) -> None:
-        for reach in self._reach:
+        for reach in self._reachability:
             reach.on_mishap(swarm, peer, to, what, message)
 
     def on_resume(self, swarm: AnySwarm, peer: PeerId) -> None:
@@ -87,7 +87,7 @@ class Panel(Observer):
             checker.begin_calm()
 
     def settle(self, swarm: AnySwarm) -> float:
-        """Run the calm phase of this panel alone, see the function ``settle``."""
+        """Run the calm phase of this suite alone, see the function ``settle``."""
         return settle([self], swarm)
 
     def finish(self) -> None:
@@ -111,7 +111,7 @@ class Panel(Observer):
         for checker in self._judges:
             if not isinstance(checker, Liveness):
                 checker.finish()
-            elif (shortcoming := checker.lacks()) is not None:
+            elif (shortcoming := checker.find_shortcoming()) is not None:
                 peer, text = shortcoming
                 raise checker.violated(f"{text}, although the swarm had settled", peer)
 
@@ -140,25 +140,25 @@ class Panel(Observer):
                     checker.judge(transition)
 
 
-def settle(panels: Sequence[Panel], swarm: AnySwarm) -> float:
-    """Run a common calm phase of all panels until the requirements of all liveness checkers are
+def settle(suites: Sequence[CheckerSuite], swarm: AnySwarm) -> float:
+    """Run a common calm phase of all suites until the requirements of all liveness checkers are
     met. Then let all checkers judge.
 
     Returns: The duration of the calm phase, in virtual seconds. Raises: Violation: A requirement
     was not met before its deadline.
     """
     began = swarm.now
-    for panel in panels:
-        panel.begin_calm()
-    waiting = [each for panel in panels for each in panel.checkers if isinstance(each, Liveness)]
+    for suite in suites:
+        suite.begin_calm()
+    waiting = [each for suite in suites for each in suite.checkers if isinstance(each, Liveness)]
     lacking = waiting
     while lacking:
         swarm.run_for(SLICE_S)
-        lacking = [checker for checker in waiting if checker.lacks() is not None]
+        lacking = [checker for checker in waiting if checker.find_shortcoming() is not None]
         for checker in lacking:
             if swarm.now >= checker.deadline_at():
                 checker.finish()
-    for panel in panels:
-        panel.finish()
-        panel.settled()
+    for suite in suites:
+        suite.finish()
+        suite.settled()
     return swarm.now - began

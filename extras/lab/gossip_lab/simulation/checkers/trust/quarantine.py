@@ -25,24 +25,24 @@ from gossip.core import (
     header_bytes,
 )
 from gossip_lab.simulation.checkers.base import REFUSALS, Checker, PerLife
+from gossip_lab.simulation.checkers.event_observer import on_effect, on_event, on_report
 from gossip_lab.simulation.checkers.safety import members_of
-from gossip_lab.simulation.checkers.watching import on_effect, on_event, on_report
 
 from .histories import Decision, HistoryChecker
 from .ledger import CLEARLY, Ledger, RoundEvidence
-from .silent import silent_server
+from .omissions import server_without_commit
 
-TOLD = ("quarantined", "parole")
+REPORTED_DECISIONS = ("quarantined", "parole")
 
 
-class TrustFollowsTheCommits(HistoryChecker):
+class QuarantineFollowsCommits(HistoryChecker):
     """S14, in rolling rounds: along a history, a peer is put into quarantine only for standing out,
     and stays for the prescribed time. A peer that stands out for long is put into quarantine if
     another Byzantine peer can be tolerated. A peer in quarantine neither contributes to commits nor
     makes commits."""
 
     invariant = "S14"
-    told = TOLD
+    decision_events = REPORTED_DECISIONS
     record_kind = Ledger
 
     def follow(
@@ -194,7 +194,7 @@ def _standing_out(
     }
 
 
-class TrustFollowsExperience(Checker):
+class QuarantineFollowsLocalMeasurements(Checker):
     """S14, in gossip rounds: a peer puts peers into quarantine only because they stand out in the
     measurements of its own rule, or have sent it an update that is not finite. The f of its rule is
     the number of Byzantine peers that may remain."""
@@ -226,7 +226,7 @@ class TrustFollowsExperience(Checker):
         for other, clearly in _standing_out(farthest, self.core.settings, outside).items():
             judged[other] = max(judged.get(other, 0), clearly)
 
-    @on_report(*TOLD)
+    @on_report(*REPORTED_DECISIONS)
     def record_change(self, report: Report) -> None:
         self._changes.append((report.fields["subject"], report.event))
 
@@ -267,7 +267,7 @@ class TrustFollowsExperience(Checker):
         )
 
 
-class AccusesByExperience(Checker):
+class AccusationsHaveLocalEvidence(Checker):
     """S14, in rolling rounds: the accusations in a commit are based on what its server has
     experienced itself. The server has rejected a result that the accused peer sent, has not
     received its result in time, or states a result that the accused peer has sent. Claims of other
@@ -275,14 +275,14 @@ class AccusesByExperience(Checker):
 
     invariant = "S14"
     # (peer, round) -> hashes of the results that this peer has sent itself.
-    _handed = PerLife(dict[tuple[PeerId, int], set[bytes]])
+    _received_results = PerLife(dict[tuple[PeerId, int], set[bytes]])
 
     @on_event
     def record_handed(self, event: Received, commit: Commit) -> None:
         if event.sender == commit.server:
             content = blake2b(header_bytes(commit), digest_size=DIGEST_BYTES).digest()
             whose = event.sender, commit.round_id
-            self._handed.setdefault(whose, set()).add(content)
+            self._received_results.setdefault(whose, set()).add(content)
 
     @on_effect
     def judge(self, committed: Committed) -> None:
@@ -290,7 +290,7 @@ class AccusesByExperience(Checker):
             whose = each.peer, each.round_id
             if each.turn:
                 self.demand(
-                    each.content in self._handed.get(whose, ()),
+                    each.content in self._received_results.get(whose, ()),
                     f"states a result of peer {each.peer} in round {each.round_id} that it has "
                     "not received",
                 )
@@ -309,6 +309,8 @@ def _accused(report: Report, silent: bool) -> tuple[PeerId | None, int] | None:
     sent."""
     fields = report.fields
     if silent:
-        return (silent_server(report), fields["round"]) if report.event == "attempt" else None
+        return (
+            (server_without_commit(report), fields["round"]) if report.event == "attempt" else None
+        )
     own = report.event in REFUSALS and fields["from"] == fields["server"]
     return (fields["from"], fields["round"]) if own else None

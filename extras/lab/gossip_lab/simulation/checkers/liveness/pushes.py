@@ -7,15 +7,15 @@ from itertools import chain, product
 
 from gossip.core import Contributed, PeerId, Push, Send, StartRound
 from gossip_lab.simulation.checkers.base import Checker, PerLife, keep_latest
+from gossip_lab.simulation.checkers.event_observer import after_event, on_effect, on_event
 from gossip_lab.simulation.checkers.safety import members_of, targets_of
-from gossip_lab.simulation.checkers.watching import after_event, on_effect, on_event
 
 EPOCHS_KEPT = 4
 
 
-class PushesToAll(Checker):
-    """L4, in gossip rounds: a peer pushes an update as soon as its trainer contributes it. It does
-    so once to each peer in its plan that it does not skip, and to no other peer. In every
+class PushesFollowPlan(Checker):
+    """L4, in gossip rounds: as soon as its trainer contributes an update, a peer pushes the update
+    once to each peer in its plan that it does not skip, and to no other peer. In every
     ``mix_every``-th round it also pushes its parameters."""
 
     invariant = "L4"
@@ -65,7 +65,7 @@ class PushesToAll(Checker):
             )
 
 
-class EachReadsItsOwn(Checker):
+class DisjointSamples(Checker):
     """S11, in gossip rounds: in an epoch each sample is read by only one peer, in only one round.
 
     A peer that joins later is an exception: it reads samples that an initial peer also reads. So

@@ -18,7 +18,7 @@ from gossip.core.messages import PeerId
 from gossip.faults.world import SHARD_ATTACKS, CrashMidway, HangServer, NodeAttack
 from gossip_lab.simulation.campaign.play import make_swarm, run
 from gossip_lab.simulation.checkers import Violation
-from gossip_lab.simulation.checkers.safety.together import DecidesTogether
+from gossip_lab.simulation.checkers.safety.cross_shard import CrossShardDecision
 from gossip_lab.simulation.schedules.schedule import Schedule
 from gossip_lab.simulation.world.driver import Swarm
 from gossip_lab.simulation.world.nemesis import Nemesis
@@ -60,7 +60,7 @@ def test_a_quiet_swarm_loses_no_round_and_takes_no_second_attempt(rule: str) -> 
     assert not outcome.reports.get("attempt")
     assert not outcome.reports.get("lost_round")
     assert outcome.rounds >= 22
-    assert outcome.judged_by["DecidesTogether"] > 100
+    assert outcome.judged_by["CrossShardDecision"] > 100
     assert outcome.left < 0.1
 
 
@@ -106,7 +106,7 @@ def test_one_that_lies_to_the_other_servers_breaks_nothing(lie: str, rule: str) 
     )
     assert outcome.struck[f"lie_{lie}"] == 1
     assert outcome.counts.get("lied", 0) + outcome.counts.get("withheld", 0) > 0, "it told no lie"
-    assert outcome.judged_by["DecidesTogether"] > 50
+    assert outcome.judged_by["CrossShardDecision"] > 50
 
 
 # --- the checker ----------------------------------------------------------------------------------
@@ -157,7 +157,7 @@ def test_the_checker_catches_a_server_that_goes_its_own_way(
     forge: Callable[[Effect], Effect], said: str
 ) -> None:
     swarm = make_swarm(QUIET, Nemesis(QUIET))
-    swarm.hooks.extend([DecidesTogether()])
+    swarm.hooks.extend([CrossShardDecision()])
     swarm.run_for(0.9)
 
     def change(event: Event, effects: list[Effect]) -> list[Effect]:

@@ -27,7 +27,7 @@ from gossip.core import (
 )
 from gossip_lab.simulation.world import AnySwarm
 
-from .watching import Watching, on_effect, on_event
+from .event_observer import EventObserver, on_effect, on_event
 
 STANDINGS_KEPT = 8
 
@@ -37,14 +37,14 @@ class PeerContact:
     """Evidence of one peer about another.
 
     Attributes:
-        asked_s: Start of the last probe of the other peer, in virtual seconds.
+        probed_s: Start of the last probe of the other peer, in virtual seconds.
         answered_since: Standing of the suspected peer when it last acknowledged a probe that began
             during the suspicion; -1 if there is none, or after a failed probe.
         accusers: Standing of the other peer -> peers that accused it with this standing; only for
             the latest standings.
     """
 
-    asked_s: float = 0.0
+    probed_s: float = 0.0
     answered_since: int = -1
     accusers: dict[int, dict[PeerId, None]] = field(default_factory=dict)
     failed: bool = False
@@ -53,7 +53,7 @@ class PeerContact:
     nacks: dict[PeerId, None] = field(default_factory=dict)
 
 
-class Hearing(Watching):
+class ProbeEvidence(EventObserver):
     """Records evidence. It must come before the checkers in the list of observers."""
 
     needs = ""
@@ -70,7 +70,7 @@ class Hearing(Watching):
             contact[subject] = PeerContact()
         return contact[subject]
 
-    def own_evidence(self, swarm: AnySwarm, peer: PeerId, subject: PeerId) -> bool:
+    def has_failed_probe(self, swarm: AnySwarm, peer: PeerId, subject: PeerId) -> bool:
         """Whether a probe by ``peer`` has failed since ``subject`` last acknowledged one of its
         probes."""
         contact, host = self.of(peer, subject), swarm.hosts[peer]
@@ -80,7 +80,7 @@ class Hearing(Watching):
     @on_event
     def record_link(self, event: LinkDown | LinkUp) -> None:
         # a probe in progress may have failed because of the link
-        self._fails(self.of(self.peer, event.peer))
+        self._record_failure(self.of(self.peer, event.peer))
 
     @on_event
     def record_ack(self, event: Received, ack: Ack) -> None:
@@ -102,7 +102,7 @@ class Hearing(Watching):
             contact = self.of(self.peer, probe.peer)
             contact.nacks[event.sender] = None
             if len(contact.nacks) == len(probe.helpers):
-                self._fails(contact)
+                self._record_failure(contact)
 
     @on_event
     def record_accusers(
@@ -124,14 +124,14 @@ class Hearing(Watching):
         if contact.nonce != probe.nonce:
             # the previous probe was not acknowledged
             contact.failed = contact.failed or contact.nonce >= 0
-            contact.nonce, contact.nacks, contact.asked_s = probe.nonce, {}, self.now
+            contact.nonce, contact.nacks, contact.probed_s = probe.nonce, {}, self.now
         contact.ends = probe.ends
 
     def _probe(self, nonce: int) -> Probe | None:
         """Return the present peer's probe in progress with this nonce, or None."""
         return self.membership.probes.get(nonce) if self.membership is not None else None
 
-    def _fails(self, contact: PeerContact) -> None:
+    def _record_failure(self, contact: PeerContact) -> None:
         contact.failed, contact.answered_since = True, -1
 
 

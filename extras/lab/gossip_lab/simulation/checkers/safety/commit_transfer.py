@@ -22,12 +22,12 @@ from gossip.core import (
     UpdateRequest,
 )
 from gossip_lab.simulation.checkers.base import ROUNDS_KEPT, Checker, PerLife, keep_latest
-from gossip_lab.simulation.checkers.watching import around_event
+from gossip_lab.simulation.checkers.event_observer import around_event
 
-from .believing import is_doubtful, must_be_refused
+from .result_validation import is_doubtful, rejection_reason
 
 
-class HandsOnWhatItHolds(Checker):
+class CommitForwarding(Checker):
     """S10: a peer holds a commit and receives a request for an update, or an offered update, for
     this shard. Within the same event it sends the commit to the sender, under the attempt of the
     message. The sender may be the server of a later attempt, which would otherwise aggregate again,
@@ -69,7 +69,7 @@ def _is_lacking(rounds: RollingInspection, commit: Commit, payload: Payload | No
     return shard.commit is None and in_turn and rounds.replicated.is_sound(commit, payload)
 
 
-class TakesWhatWasCommitted(Checker):
+class CommitAcceptance(Checker):
     """S10: a peer accepts a well-formed commit of its round, unless it has moved to a later
     attempt. If it is the server of the later attempt, it accepts the commit, too. It then sends
     this commit under its own attempt instead of making a second commit, even if its rule is
@@ -96,7 +96,7 @@ class TakesWhatWasCommitted(Checker):
         # The peer may also have rejected results because of their length.
         refused = self.refusals.senders(self.peer, where[:2], ("refused_result",))
         if len(by | refused) <= core.settings.f:
-            return must_be_refused(core, self.rolling, commit, event.similarity) or None
+            return rejection_reason(core, self.rolling, commit, event.similarity) or None
         # Before its own update was ready, the peer may have found an earlier result plausible.
         return None if len(refused | {event.sender}) <= core.settings.f else ""
 
@@ -142,7 +142,7 @@ class TakesWhatWasCommitted(Checker):
             self.judged += 1
 
 
-class GivesWhatIsAskedFor(Checker):
+class CommitRequestReplies(Checker):
     """L5: a peer that requests all commits since a round receives all of them, under attempts that
     it can accept. So it can replay the rounds of a short absence. If the commits are no longer
     stored, it receives this reply at once."""

@@ -22,7 +22,7 @@ from gossip.core import (
     TrustSettings,
 )
 from gossip_lab.simulation.checkers.base import PerLife, keep_latest
-from gossip_lab.simulation.checkers.watching import on_effect, on_report
+from gossip_lab.simulation.checkers.event_observer import on_effect, on_report
 
 from .histories import Decision, HistoryChecker
 
@@ -37,7 +37,7 @@ class _RoundTurns:
     """Changes after a round of which peers serve, and the evidence for them.
 
     Attributes:
-        rounds: ``Waits.rounds`` after this round.
+        rounds: ``OmissionRecord.rounds`` after this round.
         out: Peers that were already skipped, and peers in quarantine.
         again: Peers that were skipped at any time before.
         due: Peers that have been skipped for long enough.
@@ -56,9 +56,9 @@ class _RoundTurns:
 
 
 @dataclass(frozen=True, slots=True)
-class Waits:
-    """Record, along a history, of servers with results that other peers did not receive. ``wrong``
-    is (peer, error text) if a decision of the core does not follow from this record.
+class OmissionRecord:
+    """Record, along a history, of servers whose results other peers did not receive. ``wrong`` is
+    (peer, error text) if a decision of the core does not follow from this record.
 
     Attributes:
         claims: (server, round) -> peers that claim that they did not receive its result.
@@ -78,8 +78,8 @@ class Waits:
     wrong: tuple[PeerId, str] | None = None
 
     @staticmethod
-    def begin(settings: CoreSettings) -> Waits:
-        return Waits(settings.trust, settings.f)
+    def begin(settings: CoreSettings) -> OmissionRecord:
+        return OmissionRecord(settings.trust, settings.f)
 
     @property
     def window(self) -> int:
@@ -111,7 +111,7 @@ class Waits:
         commits: Sequence[Commit],
         turns: Iterable[tuple[PeerId, str]],
         locked: Collection[PeerId],
-    ) -> Waits:
+    ) -> OmissionRecord:
         """Return the record after one more round.
 
         Args:
@@ -179,20 +179,21 @@ class Waits:
         return None
 
 
-class OmissionsFollowTheCommits(HistoryChecker):
-    """S14: along a history a server is skipped after more than f peers have missed its result in
-    enough rounds, and not earlier. The skip lasts for the prescribed number of rounds, in which the
-    server makes no result. A peer that has missed a result states this in its next own commit."""
+class OmissionSkipsFollowCommits(HistoryChecker):
+    """S14: along a history a server is skipped after more than f peers have waited in vain for its
+    result in enough rounds, and not earlier. The skip lasts for the prescribed number of rounds, in
+    which the server makes no result. A peer that has waited in vain states this in its next own
+    commit."""
 
     invariant = "S14"
-    told = TURNS
-    record_kind = Waits
+    decision_events = TURNS
+    record_kind = OmissionRecord
     # (server, round) of the results that the peer did not receive.
     _waited = PerLife(dict[tuple[PeerId, int], None])
 
     @on_report("attempt")
     def record_wait(self, report: Report) -> None:
-        silent, rounds, waited = silent_server(report), self.rolling, self._waited
+        silent, rounds, waited = server_without_commit(report), self.rolling, self._waited
         if silent is None or report.fields["round"] != rounds.round_id:
             return
         # Up to f of the expected peers may withhold their updates. If the remaining peers are not a
@@ -222,8 +223,8 @@ class OmissionsFollowTheCommits(HistoryChecker):
                 )
 
     def follow(
-        self, before: Waits, commits: Sequence[Commit], decisions: Sequence[Decision]
-    ) -> Waits | None:
+        self, before: OmissionRecord, commits: Sequence[Commit], decisions: Sequence[Decision]
+    ) -> OmissionRecord | None:
         if self.rolling.round_id != commits[0].round_id + 1:
             return None  # several rounds were applied at once
         trust = self.rolling.replicated.trust
@@ -242,7 +243,7 @@ class OmissionsFollowTheCommits(HistoryChecker):
         return before.after(commits, decisions, trust.quarantined())
 
 
-def silent_server(report: Report) -> PeerId | None:
+def server_without_commit(report: Report) -> PeerId | None:
     """Return the server that sent no commit in time, if this is the reason in a report of a new
     attempt; else None."""
     words = report.fields["reason"].split()  # "no commit from PEER in time"

@@ -29,7 +29,7 @@ from gossip.core import (
     UpdateRequest,
 )
 from gossip_lab.simulation.checkers.base import Checker, PerLife, keep_latest
-from gossip_lab.simulation.checkers.watching import on_effect, on_event
+from gossip_lab.simulation.checkers.event_observer import on_effect, on_event
 
 KEPT = 512  # number of updates and requests whose repetitions are counted
 REPEATS_MAX = 8
@@ -44,7 +44,7 @@ _REPLIES: dict[type, str] = {
 of its kind. The reply to a request for an indirect probe is an ack or a nack."""
 
 
-class AnswersOnce(Checker):
+class OneReplyPerRequest(Checker):
     """S15: a peer sends no more replies to another peer than it has received requests from it. A
     peer that has offered an update may withdraw it once, with the message ``NotServing``."""
 
@@ -92,7 +92,7 @@ class AnswersOnce(Checker):
         self.demand(owed[key] >= 0, text)
 
 
-class CommitsForAReason(Checker):
+class OneCommitPerReason(Checker):
     """S15: a peer sends another peer the commit of a shard at most once per reason.
 
     It is a reason that the sender has made the commit, or has received it as the server or in a
@@ -160,7 +160,7 @@ def _calls_for_a_commit(
     )
 
 
-class OffersOnce(Checker):
+class BoundedUpdateRepetitions(Checker):
     """S15: a peer sends another peer the same update, or the same request for an update, at most
     ``REPEATS_MAX`` times. A request for the update and a broken link allow one more."""
 
