@@ -15,7 +15,7 @@ from gossip.core.peer import Peer
 from gossip.core.rounds.rolling import RollingRounds
 from gossip.faults.kinds import Restart
 from gossip.faults.world import NODE_ATTACKS, PIECE_ATTACKS, SHARD_ATTACKS, NodeAttack, Partition
-from gossip_lab.simulation.campaign.play import circumstances, make_swarm
+from gossip_lab.simulation.campaign.play import conditions, make_swarm
 from gossip_lab.simulation.checkers import RunConditions
 from gossip_lab.simulation.checkers.base import (
     FALSE_STATES,
@@ -71,10 +71,10 @@ def test_most_lies_excuse_nothing_but_what_their_teller_holds_itself() -> None:
     excused = FORKING_ATTACKS | INVENTING_ATTACKS | FATAL_ATTACKS | FALSE_STATES
     assert excused < set(LIES)
     for lie in sorted(set(LIES) - excused):
-        found = circumstances(replace(SHORT, faults=(NodeAttack(lie, (0,)),)))
-        assert found == RunConditions.of((0,), equivocating=(0,), lies=(lie,))
+        found = conditions(replace(SHORT, faults=(NodeAttack(lie, (0,)),)))
+        assert found == RunConditions.of((0,), equivocating=(0,), attacks=(lie,))
         assert not any(
-            (found.forks, found.false_states, found.invented_lives, found.unfounded_deaths)
+            (found.forks, found.false_states, found.invented_incarnations, found.unfounded_deaths)
         )
 
 

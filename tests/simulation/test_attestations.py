@@ -56,7 +56,9 @@ def returning(
 ) -> Swarm[Peer]:
     """Peer 1 was killed and is started again at 0.3 s; every checker looks on."""
     names = sorted({lie for told in lies.values() for lie in told})
-    checkers = every_checker(RunConditions.of(lies, equivocating=lies, lies=names, forgetting=True))
+    checkers = every_checker(
+        RunConditions.of(lies, equivocating=lies, attacks=names, loses_votes=True)
+    )
     swarm = checked_swarm(*checkers, *observers, n=n, f=f, compute_s=compute_s)
     swarm.outgoing = ByzantinePeers(swarm, lies)
     swarm.run_for(0.3)

@@ -82,9 +82,9 @@ from gossip_lab.simulation.world.toy_payloads import packed_of, payload_of
 ATTACKERS = RunConditions.of(attackers=(3,))
 
 
-def only(invariant: str, circumstances: RunConditions | None = None) -> CheckerSuite:
+def only(invariant: str, conditions: RunConditions | None = None) -> CheckerSuite:
     """The checkers of one invariant, with what they ask."""
-    every = every_checker(circumstances)
+    every = every_checker(conditions)
     chosen = [
         checker
         for checker in every
@@ -105,11 +105,11 @@ def running(
     invariant: str,
     *,
     until_s: float = 1.0,
-    circumstances: RunConditions | None = None,
+    conditions: RunConditions | None = None,
     **options: Any,
 ) -> Swarm[Peer]:
     """A swarm that trains, under the checkers of one invariant."""
-    swarm = checked_swarm(only(invariant, circumstances), **options)
+    swarm = checked_swarm(only(invariant, conditions), **options)
     swarm.run_for(until_s)
     return swarm
 
@@ -406,7 +406,7 @@ ANOTHER_FORWARDED = each(
 
 def test_s10_a_second_digest_is_excused_while_the_network_loses_commits_and_caught_later() -> None:
     def forking() -> Swarm[Peer]:
-        swarm = running("S10", circumstances=RunConditions.of(forks=True))
+        swarm = running("S10", conditions=RunConditions.of(forks=True))
         swarm.network.cut(0, 3, both_ways=False)
         swarm.run_for(0.2)
         swarm.network.heal()
@@ -422,7 +422,7 @@ def test_s10_a_second_digest_is_excused_while_the_network_loses_commits_and_caug
 
 
 def test_s10_a_server_that_makes_two_commits_of_one_round_is_caught() -> None:
-    swarm = running("S10", circumstances=RunConditions.of(forks=True))
+    swarm = running("S10", conditions=RunConditions.of(forks=True))
     two = each(Committed, lambda done: [done, *ANOTHER_DIGEST(None, [done] * done.made)])
     tamper(swarm, 1, two)
     assert "two commits" in caught(swarm, "S10", 6.0).text
@@ -830,7 +830,7 @@ def test_s14_an_exception_out_of_a_core_is_a_violation_that_names_the_event() ->
 
 
 def test_s14_a_peer_that_halts_at_a_liars_word_is_caught() -> None:
-    swarm = running("S14", circumstances=ATTACKERS)
+    swarm = running("S14", conditions=ATTACKERS)
 
     def obeys(event: Event, effects: list[Effect]) -> list[Effect] | None:
         by_attacker = isinstance(event, Received) and event.sender == 3
@@ -953,7 +953,7 @@ def test_l3_one_that_a_liar_says_has_left_is_not_wanting_when_the_liar_crashes()
 
 def loses_rounds_after_a_crash(reason: str, lies: Collection[str] = ()) -> Swarm[Peer]:
     swarm = running(
-        "L3", until_s=4.0, compute_s=0.5, circumstances=RunConditions.of({3}, lies=lies)
+        "L3", until_s=4.0, compute_s=0.5, conditions=RunConditions.of({3}, attacks=lies)
     )
     swarm.crash(1)
     numbers: Iterator[int] = iter(range(1000))

@@ -171,8 +171,10 @@ def test_a_campaign_of_pipelines_need_not_judge_what_nothing_drawn_for_them_test
 
 
 def test_lies_excuse_by_kind_what_they_can_cause() -> None:
-    defaming = [lie for lie in NODE_ATTACKS if RunConditions.of(lies=[lie]).defaming]
-    delaying = [lie for lie in NODE_ATTACKS if RunConditions.of(lies=[lie]).delaying]
+    allows_false_accusations = [
+        lie for lie in NODE_ATTACKS if RunConditions.of(attacks=[lie]).allows_false_accusations
+    ]
+    allows_delays = [lie for lie in NODE_ATTACKS if RunConditions.of(attacks=[lie]).allows_delays]
     others = [
         "false_deaths",
         "false_suspicions",
@@ -184,8 +186,8 @@ def test_lies_excuse_by_kind_what_they_can_cause() -> None:
     how = ("wrong", "scaled", "slightly_wrong", "broken", "nan", "kept", "two")
     wrong = [f"{each}_results" for each in how]
     results = [*wrong, "strange_roster", *CLAIM_ATTACKS, "usurper"]
-    assert defaming == ["wrong_size", *others, *noise]
-    assert delaying == ["wrong_size", *results, *others, "far_states", *noise, *SHARD_ATTACKS]
+    assert allows_false_accusations == ["wrong_size", *others, *noise]
+    assert allows_delays == ["wrong_size", *results, *others, "far_states", *noise, *SHARD_ATTACKS]
 
 
 @pytest.mark.parametrize(
@@ -214,8 +216,8 @@ def test_weather_excuses_a_second_result_only_where_a_commit_may_be_lost_or_late
 
 
 def test_a_second_result_is_excused_by_a_lie_for_some_seconds_of_the_calm_only() -> None:
-    circumstances = RunConditions.of((3,), equivocating=(3,), lies=["two_results"])
-    suite = CheckerSuite([SingleCommitPerRound(circumstances)])
+    conditions = RunConditions.of((3,), equivocating=(3,), attacks=["two_results"])
+    suite = CheckerSuite([SingleCommitPerRound(conditions)])
     swarm = checked_swarm(suite)
     tamper(swarm, 1, ANOTHER_FORWARDED)
     swarm.run_for(2.0)

@@ -168,7 +168,7 @@ def told(event: str, subject: int) -> Report:
 
 
 def lying(*peers: int, stages: tuple[tuple[int, ...], ...] = STAGES) -> AuditSoundness:
-    conditions = RunConditions(answering_falsely=frozenset(peers))
+    conditions = RunConditions(stage_attackers=frozenset(peers))
     checker = AuditSoundness(stages, conditions)
     for peer in range(4):
         checker.on_start(world(), peer)

@@ -212,16 +212,16 @@ def test_s15_who_goes_on_with_every_probe_in_the_calm_is_caught_where_it_was_not
 
 
 def test_a_sound_swarm_says_in_the_calm_what_it_must_and_one_that_a_liar_accuses_may_say_more():
-    for circumstances in (RunConditions(), RunConditions.of((3,), lies=("false_suspicions",))):
-        checker = BoundedMessageRates(circumstances)
+    for conditions in (RunConditions(), RunConditions.of((3,), attacks=("false_suspicions",))):
+        checker = BoundedMessageRates(conditions)
         suite = CheckerSuite([checker])
         swarm = checked_swarm(suite, n=5)
-        if circumstances.lies:
+        if conditions.attacks:
             tamper(swarm, 0, lambda event, effects: [*effects, *[Send(1, Gossip(()))] * 3])
         swarm.run_for(3.0)
         before = checker.judged
         suite.settle(swarm)
-        if circumstances.lies:
+        if conditions.attacks:
             with pytest.raises(Violation, match="Gossip when all has settled"):
                 swarm.run_for(3.0)
         else:

@@ -11,7 +11,7 @@ from effort import effort
 
 from gossip.faults.kinds import Crash, Restart
 from gossip.faults.world import Partition
-from gossip_lab.simulation.campaign.play import circumstances, run
+from gossip_lab.simulation.campaign.play import conditions, run
 from gossip_lab.simulation.checkers import every_checker
 from gossip_lab.simulation.checkers.safety.trained_state import NoLossOfTrainedState
 from gossip_lab.simulation.schedules.schedule import Schedule
@@ -46,7 +46,7 @@ def test_one_that_is_left_gives_its_state_to_all(peers: int) -> None:
 def test_every_run_is_judged_by_it() -> None:
     assert any(
         isinstance(checker, NoLossOfTrainedState)
-        for checker in every_checker(circumstances(all_lost(2, "rolling")))
+        for checker in every_checker(conditions(all_lost(2, "rolling")))
     )
 
 

@@ -58,7 +58,9 @@ def returning(
     """Peer 1 was killed and is started again at 1 s; every checker looks on."""
     lies = lies or {}
     names = sorted({lie for told in lies.values() for lie in told})
-    checkers = every_checker(RunConditions.of(lies, equivocating=lies, lies=names, forgetting=True))
+    checkers = every_checker(
+        RunConditions.of(lies, equivocating=lies, attacks=names, loses_votes=True)
+    )
     swarm = checked_swarm(*checkers, pieces, n=n, f=f, sizes=(PIECES,), piece_bytes=PIECE_BYTES)
     swarm.outgoing = ByzantinePeers(swarm, lies)
     swarm.run_for(1.0)

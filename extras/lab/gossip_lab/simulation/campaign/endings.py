@@ -173,7 +173,7 @@ def play_end(swarm: Swarm[Peer], checker: IdenticalFinalStates) -> int:
 
     Returns: Number of peers to which a false result was sent.
     """
-    cores, attackers = running_cores(swarm, RollingRounds), checker.circumstances.attackers
+    cores, attackers = running_cores(swarm, RollingRounds), checker.conditions.attackers
     settings = next((core.settings for core in cores.values()), None)
     if settings is None or not settings.f:
         return 0

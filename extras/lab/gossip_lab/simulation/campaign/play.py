@@ -119,7 +119,7 @@ END_OF_RUN_CHECKERS = (
 """Checkers of invariants that also hold during an attack in the last round, and the observer that
 they read."""
 
-FORGETTING = Restart | CrashMidway | CrashBroadcast | HangTrainer
+VOTE_LOSING_FAULTS = Restart | CrashMidway | CrashBroadcast | HangTrainer
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,7 +294,7 @@ def run(schedule: Schedule, observers: Iterable[Observer] = ()) -> SimulationRes
 
 def suite_of(schedule: Schedule) -> CheckerSuite | PipelineSuite:
     """Return the suite with all checkers of a run."""
-    excused = circumstances(schedule)
+    excused = conditions(schedule)
     if schedule.stages:
         return pipeline_suite(schedule.members, schedule.micro_batches, excused)
     return CheckerSuite(every_checker(excused))
@@ -385,7 +385,7 @@ def _may_part(schedule: Schedule) -> bool:
     return bool(stops) and schedule.bytes_per_s > 0 and schedule.peers < 3
 
 
-def circumstances(schedule: Schedule) -> RunConditions:
+def conditions(schedule: Schedule) -> RunConditions:
     """Return the conditions of a schedule's run, which excuse some violations. Flipped bits excuse
     no false claim, because a checksum detects all of them."""
     plan = FaultPlan(schedule.faults)
@@ -396,12 +396,12 @@ def circumstances(schedule: Schedule) -> RunConditions:
         (*plan.attackers, *equivocating, *rewriting),
         forks=_may_part(schedule) or any(map(_may_fork, plan)),
         equivocating=equivocating,
-        lies=[fault.lie for fault in attacks],
-        forgetting=any(isinstance(fault, FORGETTING) for fault in plan),
+        attacks=[fault.lie for fault in attacks],
+        loses_votes=any(isinstance(fault, VOTE_LOSING_FAULTS) for fault in plan),
         trickling=_trickling(schedule),
         faultless=not schedule.faults and not schedule.joins_s,
         untolerated=bool(plan.attackers) and schedule.aggregator == "mean" and schedule.f > 0,
-        answering_falsely=[peer for fault in answering for peer in fault.peers],
+        stage_attackers=[peer for fault in answering for peer in fault.peers],
         tampering=any(fault.lies_about != "audit" for fault in answering),
     )
 

@@ -64,11 +64,11 @@ __all__ = [
 
 
 def every_checker(
-    circumstances: RunConditions | None = None, recorders: Recorders | None = None
+    conditions: RunConditions | None = None, recorders: Recorders | None = None
 ) -> list[EventObserver]:
     """Return the observers and then all checkers, because checkers read the observers. Used by
     tests, and by runs that select some checkers."""
-    c, known = circumstances or RunConditions(), recorders or Recorders.create(circumstances)
+    c, known = conditions or RunConditions(), recorders or Recorders.create(conditions)
     return [*known, *[kind(c, known) for kind in Checker.kinds]]
 
 
@@ -88,11 +88,11 @@ MEMBERSHIP_CHECKERS = (
 
 
 def membership_checkers(
-    circumstances: RunConditions | None = None, recorders: Recorders | None = None
+    conditions: RunConditions | None = None, recorders: Recorders | None = None
 ) -> list[EventObserver]:
     """Return the observers and the checkers in ``MEMBERSHIP_CHECKERS``. A swarm without rounds has
     only these."""
-    every = every_checker(circumstances, recorders)
+    every = every_checker(conditions, recorders)
     return [each for each in every if isinstance(each, MEMBERSHIP_CHECKERS) or _is_recorder(each)]
 
 
@@ -103,21 +103,21 @@ def _is_recorder(each: EventObserver) -> bool:
 def pipeline_suite(
     stages: tuple[tuple[PeerId, ...], ...],
     micro_batches: int,
-    circumstances: RunConditions | None = None,
+    conditions: RunConditions | None = None,
 ) -> PipelineSuite:
     """Return all checkers of a pipeline: a suite for each stage, and one suite for membership and
     micro-batches of all stages."""
-    recorders = Recorders.create(circumstances)
+    recorders = Recorders.create(conditions)
 
     def of_stage() -> list[EventObserver]:
-        every = every_checker(circumstances, recorders)
+        every = every_checker(conditions, recorders)
         return [c for c in every if not isinstance(c, MEMBERSHIP_CHECKERS) and not _is_recorder(c)]
 
-    of_all = membership_checkers(circumstances, recorders)
-    computed = IdenticalGradients(stages, circumstances)
-    counted = MicroBatchesCountedOnce(computed, micro_batches, circumstances)
+    of_all = membership_checkers(conditions, recorders)
+    computed = IdenticalGradients(stages, conditions)
+    counted = MicroBatchesCountedOnce(computed, micro_batches, conditions)
     others = [
-        kind(stages, circumstances)
+        kind(stages, conditions)
         for kind in StageChecker.kinds
         if kind not in (IdenticalGradients, MicroBatchesCountedOnce)
     ]

@@ -18,7 +18,7 @@ from .reachability import Reachability
 
 Record = TypeVar("Record")
 
-Life = tuple[PeerId, int]
+IncarnationId = tuple[PeerId, int]
 """One process of a peer, as (peer, incarnation)."""
 
 
@@ -123,17 +123,18 @@ class RunConditions:
             digest is ever applied for a round.
         equivocating: Peers that send other claims than the state of their core implies. So their
             own state is not compared with that of other peers.
-        lies: Names of the attacks of ``equivocating`` (from ``gossip.inject.message_attacks``). An
-            attack excuses only what the sets of attacks above describe.
-        forgetting: Whether some peers are killed and restarted, and so lose their votes, or have a
+        attacks: Names of the attacks of ``equivocating`` (from
+            ``gossip.inject.message_attacks``). An attack excuses only what the sets of attacks
+            above describe.
+        loses_votes: Whether some peers are killed and restarted, and so lose their votes, or have a
             trainer that hangs. With such a trainer, a peer has no update to compare a result with,
             and is skipped although it holds a result.
         faultless: Whether no fault at all is injected.
-        trickling: Peers with slow or blocked payloads, if this is the only fault of the run; else
-            empty.
-        answering_falsely: Members of a pipeline stage that send false micro-batches, or false
+        trickling: Peers whose payloads are slow or blocked, if this is the only fault of the run;
+            else empty.
+        stage_attackers: Members of a pipeline stage that send false micro-batches, or false
             audits of other peers' micro-batches.
-        tampering: Whether some of ``answering_falsely`` send wrong activations or gradients.
+        tampering: Whether some of ``stage_attackers`` send wrong activations or gradients.
         untolerated: Whether the rule tolerates fewer attackers than the run has, so that a majority
             may reject the result of an honest server.
     """
@@ -141,12 +142,12 @@ class RunConditions:
     attackers: frozenset[PeerId] = frozenset()
     forks: bool = False
     equivocating: frozenset[PeerId] = frozenset()
-    lies: frozenset[str] = frozenset()
-    forgetting: bool = False
+    attacks: frozenset[str] = frozenset()
+    loses_votes: bool = False
     untolerated: bool = False
     faultless: bool = False
     trickling: frozenset[PeerId] = frozenset()
-    answering_falsely: frozenset[PeerId] = frozenset()
+    stage_attackers: frozenset[PeerId] = frozenset()
     tampering: bool = False
 
     @staticmethod
@@ -160,43 +161,43 @@ class RunConditions:
             for name, value in conditions.items()
         }
         found = RunConditions(frozenset(attackers), **values)
-        return replace(found, forks=found.forks or found.forking_lies)
+        return replace(found, forks=found.forks or found.may_fork_by_attack)
 
     @property
-    def forking_lies(self) -> bool:
+    def may_fork_by_attack(self) -> bool:
         """Whether an attack may fork the history. The fork may appear long after the attack."""
         if self.untolerated:
             return True
-        return not FORKING_ATTACKS.isdisjoint(self.lies) or (
-            self.forgetting and self.splitting_lies
+        return not FORKING_ATTACKS.isdisjoint(self.attacks) or (
+            self.loses_votes and self.may_split_by_attack
         )
 
     @property
-    def splitting_lies(self) -> bool:
+    def may_split_by_attack(self) -> bool:
         """Whether a Byzantine peer may store a result that all other peers reject."""
-        return not SPLITTING_ATTACKS.isdisjoint(self.lies)
+        return not SPLITTING_ATTACKS.isdisjoint(self.attacks)
 
     @property
-    def defaming(self) -> bool:
+    def allows_false_accusations(self) -> bool:
         """Whether an attack may make an honest peer accuse another honest peer."""
-        return not QUIET_ATTACKS.issuperset(self.lies)
+        return not QUIET_ATTACKS.issuperset(self.attacks)
 
     @property
-    def delaying(self) -> bool:
+    def allows_delays(self) -> bool:
         """Whether an attack makes rounds take longer."""
-        return self.untolerated or not TIMELY_ATTACKS.issuperset(self.lies)
+        return self.untolerated or not TIMELY_ATTACKS.issuperset(self.attacks)
 
     @property
-    def invented_lives(self) -> bool:
-        return not INVENTING_ATTACKS.isdisjoint(self.lies)
+    def invented_incarnations(self) -> bool:
+        return not INVENTING_ATTACKS.isdisjoint(self.attacks)
 
     @property
     def unfounded_deaths(self) -> bool:
-        return not FATAL_ATTACKS.isdisjoint(self.lies)
+        return not FATAL_ATTACKS.isdisjoint(self.attacks)
 
     @property
     def false_states(self) -> bool:
-        return not FALSE_STATES.isdisjoint(self.lies)
+        return not FALSE_STATES.isdisjoint(self.attacks)
 
 
 class TaintedStates(EventObserver):
@@ -207,8 +208,8 @@ class TaintedStates(EventObserver):
     Byzantine or tainted.
     """
 
-    def __init__(self, circumstances: RunConditions) -> None:
-        self.circumstances = circumstances
+    def __init__(self, conditions: RunConditions) -> None:
+        self.conditions = conditions
         self._peers: dict[PeerId, None] = {}
 
     def __contains__(self, peer: PeerId) -> bool:
@@ -217,14 +218,14 @@ class TaintedStates(EventObserver):
     @property
     def unreliable(self) -> set[PeerId]:
         """Byzantine and tainted peers, whose states are unreliable."""
-        return {*self.circumstances.equivocating, *self._peers}
+        return {*self.conditions.equivocating, *self._peers}
 
-    def begin_life(self) -> None:
+    def begin_incarnation(self) -> None:
         self._peers.pop(self.peer, None)
 
     @on_effect
     def record(self, restore: Restore) -> None:
-        if not self.circumstances.false_states:
+        if not self.conditions.false_states:
             return
         self._peers.pop(self.peer, None)
         lying, recovery = self.unreliable, self.core.recovery
@@ -263,12 +264,12 @@ class Recorders(NamedTuple):
     refusals: Refusals
 
     @staticmethod
-    def create(circumstances: RunConditions | None = None) -> Recorders:
-        tainted = TaintedStates(circumstances or RunConditions())
+    def create(conditions: RunConditions | None = None) -> Recorders:
+        tainted = TaintedStates(conditions or RunConditions())
         return Recorders(Disturbances(), ProbeEvidence(), Reachability(), tainted, Refusals())
 
 
-class PerLife(Generic[Record]):
+class PerIncarnation(Generic[Record]):
     """Descriptor of a checker's attribute that has a separate value for each peer's present
     incarnation. It reads and sets the value of the checker's present peer. ``make`` creates the
     initial value of an incarnation, by default None."""
@@ -277,14 +278,14 @@ class PerLife(Generic[Record]):
         self.make = make
 
     def __get__(self, checker: Checker, owner: type[Checker]) -> Record:
-        records = checker.of_lives[checker.peer]
+        records = checker.incarnation_records[checker.peer]
         if self not in records:
             records[self] = self.make()
         record: Record = records[self]
         return record
 
     def __set__(self, checker: Checker, record: Record) -> None:
-        checker.of_lives[checker.peer][self] = record
+        checker.incarnation_records[checker.peer][self] = record
 
 
 class Checker(EventObserver):
@@ -305,30 +306,30 @@ class Checker(EventObserver):
             cls.kinds.append(cls)
 
     def __init__(
-        self, circumstances: RunConditions | None = None, recorders: Recorders | None = None
+        self, conditions: RunConditions | None = None, recorders: Recorders | None = None
     ) -> None:
-        self.circumstances = circumstances or RunConditions()
-        self.recorders = recorders or Recorders.create(self.circumstances)
+        self.conditions = conditions or RunConditions()
+        self.recorders = recorders or Recorders.create(self.conditions)
         self.disturbances, self.probe_evidence, self.reachability = self.recorders[:3]
         self.tainted, self.refusals = self.recorders[3:]
         self.judged = 0
-        self.of_lives: dict[PeerId, dict[PerLife[Any], Any]] = defaultdict(dict)
-        self._of_lives: list[tuple[dict[PeerId, Any], Callable[[], Any] | None]] = []
+        self.incarnation_records: dict[PeerId, dict[PerIncarnation[Any], Any]] = defaultdict(dict)
+        self._record_makers: list[tuple[dict[PeerId, Any], Callable[[], Any] | None]] = []
         self.make_records()
 
     def make_records(self) -> None:
         """Create the attributes in which the checker records the run."""
 
-    def per_life(self, make: Callable[[], Record] | None = None) -> dict[PeerId, Record]:
+    def per_incarnation(self, make: Callable[[], Record] | None = None) -> dict[PeerId, Record]:
         """Return a dictionary with a record for each peer's present incarnation. When an
         incarnation begins, its record becomes ``make()``, or is removed if ``make`` is None."""
         records: dict[PeerId, Record] = {}
-        self._of_lives.append((records, make))
+        self._record_makers.append((records, make))
         return records
 
-    def begin_life(self) -> None:
-        self.of_lives[self.peer] = {}
-        for records, make in self._of_lives:
+    def begin_incarnation(self) -> None:
+        self.incarnation_records[self.peer] = {}
+        for records, make in self._record_makers:
             if make is None:
                 records.pop(self.peer, None)
             else:
@@ -351,7 +352,7 @@ class Checker(EventObserver):
         return [committed for _, committed in self.host.commits[-shards:]]
 
     @property
-    def life(self) -> Life:
+    def incarnation_id(self) -> IncarnationId:
         return self.peer, self.host.incarnation
 
     def violated(self, text: str, peer: PeerId | None = None) -> Violation:

@@ -56,12 +56,12 @@ class Disturbances(EventObserver):
         self._next_check_at = NEVER
         self._default: LinkModel | None = None
 
-    def begin_life(self) -> None:
+    def begin_incarnation(self) -> None:
         if self._default is None:
             self._default = self.swarm.network.default
         self.paused_until.pop(self.peer, None)
 
-    def resume_life(self) -> None:
+    def end_pause(self) -> None:
         if (pause_s := paused_s(self.swarm, self.peer)) > PAUSE_S:
             self.paused_until[self.peer], self.pause_s[self.peer] = self.now, pause_s
 
@@ -72,7 +72,7 @@ class Disturbances(EventObserver):
             self._next_check_at = self.now + CHECK_INTERVAL_S
             self._record_conditions(self.swarm)
 
-    def end_life(self) -> None:
+    def end_incarnation(self) -> None:
         self.crashed_at[self.peer] = self.now
 
     def last_pause(self, peer: PeerId) -> tuple[float, float]:

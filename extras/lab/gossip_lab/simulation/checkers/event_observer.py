@@ -206,22 +206,22 @@ class EventObserver(Observer):
 
     def on_start(self, swarm: AnySwarm, peer: PeerId) -> None:
         self.select_peer(swarm, peer)
-        self.begin_life()
+        self.begin_incarnation()
 
     def on_resume(self, swarm: AnySwarm, peer: PeerId) -> None:
         self.select_peer(swarm, peer)
-        self.resume_life()
+        self.end_pause()
 
     def on_crash(self, swarm: AnySwarm, peer: PeerId) -> None:
         self.select_peer(swarm, peer)
-        self.end_life()
+        self.end_incarnation()
 
-    def begin_life(self) -> None:
+    def begin_incarnation(self) -> None:
         """Handle the start of an incarnation of the peer. Its core exists, but has handled no event
         yet."""
 
-    def resume_life(self) -> None:
+    def end_pause(self) -> None:
         """Handle the end of a pause. The process has handled no event since."""
 
-    def end_life(self) -> None:
+    def end_incarnation(self) -> None:
         """Handle the kill of the process. Its core can still be read."""

@@ -61,7 +61,7 @@ class ProbeEvidence(EventObserver):
     def __init__(self) -> None:
         self._contacts: dict[PeerId, dict[PeerId, PeerContact]] = {}
 
-    def begin_life(self) -> None:
+    def begin_incarnation(self) -> None:
         self._contacts[self.peer] = {}
 
     def of(self, peer: PeerId, subject: PeerId) -> PeerContact:

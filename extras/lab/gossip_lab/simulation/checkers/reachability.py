@@ -42,7 +42,7 @@ class Reachability(EventObserver):
         self._unwell_until: dict[PeerId, float] = {}
         self._next_check_at = -inf
 
-    def resume_life(self) -> None:
+    def end_pause(self) -> None:
         self._unwell_until[self.peer] = self.now
 
     def on_mishap(

@@ -115,11 +115,11 @@ class TableChecker(Checker):
     def is_invented(self, subject: PeerId) -> bool:
         """Whether an attacker may have invented the recorded incarnation of ``subject``: the peer
         has received no message from it."""
-        if not self.circumstances.invented_lives or self.peer == subject:
+        if not self.conditions.invented_incarnations or self.peer == subject:
             return False
         return not self.membership.members[subject].spoken
 
-    def lives_of(self, subject: PeerId) -> dict[int, MembershipInspection]:
+    def incarnations_of(self, subject: PeerId) -> dict[int, MembershipInspection]:
         """Return the memberships of a peer; the key is the incarnation. The last incarnation is
         included even before it runs, because the folder of addresses may name it already."""
         lives = (*self.swarm.past, self.swarm.hosts[subject])

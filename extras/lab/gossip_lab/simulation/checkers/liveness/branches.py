@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gossip.core import NotServing, Received, Report, Update
-from gossip_lab.simulation.checkers.base import Checker, PerLife, last_report_at
+from gossip_lab.simulation.checkers.base import Checker, PerIncarnation, last_report_at
 from gossip_lab.simulation.checkers.event_observer import after_event, on_report
 
 AT_ONCE_S = 0.1  # for effects of the same moment
@@ -21,7 +21,7 @@ class LargerBranchWins(Checker):
 
     invariant = "L5"
     needs = "rolling"
-    _left = PerLife[bytes | None]()  # hash of the branch that the peer left last
+    _left = PerIncarnation[bytes | None]()  # hash of the branch that the peer left last
 
     @on_report("recovering")
     def record_left(self, report: Report) -> None:

@@ -19,7 +19,7 @@ class BoundedConsensusDistance(RoundLiveness):
 
     def find_shortcoming(self) -> Shortcoming:
         participants = self.participants()
-        if self.circumstances.attackers or len(participants) < 2:
+        if self.conditions.attackers or len(participants) < 2:
             return None
         first, core = participants[0]
         if core.gossip is None:

@@ -55,7 +55,7 @@ class BoundedCrashCost(Checker):
 
     def _is_caused_by_attacker(self, lost: Report) -> bool:
         about_results = any(
-            lie.endswith(("_results", "_measures")) for lie in self.circumstances.lies
+            lie.endswith(("_results", "_measures")) for lie in self.conditions.attacks
         )
         return about_results and str(lost.fields["reason"]).startswith(LOST_BY_A_BYZANTINE_SERVER)
 
@@ -63,7 +63,7 @@ class BoundedCrashCost(Checker):
         cores = [self.swarm.inspections.get(peer) for peer in self.swarm.up]
         return [core for core in cores if core is not None and core.phase == "running"]
 
-    def end_life(self) -> None:
+    def end_incarnation(self) -> None:
         swarm, cores = self.swarm, self._running()
         if not cores or cores[0].rolling is None:
             return
@@ -113,8 +113,8 @@ class BoundedCrashCost(Checker):
         proven = max((table.proven() for table in tables), key=len)
         # A Byzantine peer may be alone on a branch, after a result that no other peer accepted. It
         # then does not count towards the quorum of the others.
-        attackers = self.circumstances.attackers
-        apart = attackers if self.circumstances.delaying else frozenset[PeerId]()
+        attackers = self.conditions.attackers
+        apart = attackers if self.conditions.allows_delays else frozenset[PeerId]()
         here = set(roster).intersection(self.swarm.up).difference(apart, hung)
         needed = updates_needed(cores[0].settings, roster, proven)
         return len(here) >= quorum and len(here.difference(locked, attackers)) >= needed

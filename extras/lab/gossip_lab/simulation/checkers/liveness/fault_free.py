@@ -35,7 +35,7 @@ class NoIncidentsWithoutFaults(Checker):
     def judge_report(self, report: Report) -> None:
         # Near the optimum a sound result is occasionally rejected.
         refused = report.event == "attempt" and "is refused" in report.fields["reason"]
-        if self.circumstances.faultless:
+        if self.conditions.faultless:
             text = f"reports {report.event} {report.fields}, although nothing is wrong"
             self.demand(refused, text)
 
@@ -46,7 +46,7 @@ class NoIncidentsWithoutFaults(Checker):
         lacking = [
             p for p in commit.roster if p not in there and (commit.round_id, p) not in self._idle
         ]
-        if self.circumstances.faultless:
+        if self.conditions.faultless:
             self.demand(
                 not lacking,
                 f"commits round {commit.round_id}, shard {commit.shard} without {lacking}, "
@@ -67,7 +67,7 @@ class BoundedTrickleDelay(Checker):
 
     @on_effect
     def judge(self, apply: Apply) -> None:
-        trickling = self.circumstances.trickling
+        trickling = self.conditions.trickling
         if not trickling or self.peer in trickling:
             return
         took_s = self.now - self._applied_at.get(self.peer, self.now)

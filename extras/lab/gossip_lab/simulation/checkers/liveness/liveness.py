@@ -20,7 +20,7 @@ from gossip.core import (
     longest_s,
 )
 from gossip.topologies import lots
-from gossip_lab.simulation.checkers.base import Checker, Life, updates_needed
+from gossip_lab.simulation.checkers.base import Checker, IncarnationId, updates_needed
 from gossip_lab.simulation.checkers.disturbances import NEVER
 from gossip_lab.simulation.checkers.event_observer import on_effect, on_event
 from gossip_lab.simulation.checkers.safety import memory_s
@@ -77,9 +77,9 @@ class Liveness(Checker):
         """Return the deadline: ``time_limit_s`` after the start of the calm phase, or after the
         last start or crash of a peer in it."""
         assert self.calm_at is not None, "begin_calm comes first"
-        return max(self.calm_at, self.last_life_at()) + self.time_limit_s()
+        return max(self.calm_at, self.last_restart_at()) + self.time_limit_s()
 
-    def last_life_at(self) -> float:
+    def last_restart_at(self) -> float:
         """Return the time of the last start or crash of any peer."""
         started = [host.started_at for host in self.swarm.hosts.values()]
         return max(*started, *self.disturbances.crashed_at.values(), NEVER)
@@ -168,7 +168,7 @@ class RoundProgress(RoundLiveness):
 
     def make_records(self) -> None:
         super().make_records()
-        self._applied: dict[PeerId, int] = self.per_life(int)
+        self._applied: dict[PeerId, int] = self.per_incarnation(int)
 
     def begin_calm(self) -> None:
         super().begin_calm()
@@ -199,7 +199,7 @@ class AllPeersContribute(RoundLiveness):
     def find_shortcoming(self) -> Shortcoming:
         participants = self.participants()
         # A peer with false micro-batches is in quarantine most of the time.
-        excused = self.circumstances.attackers | self.circumstances.answering_falsely
+        excused = self.conditions.attackers | self.conditions.stage_attackers
         for peer, core in participants:
             rounds = core.rolling
             if rounds is None or peer in excused:
@@ -310,9 +310,9 @@ class NoServerStarvation(Checker):
 
     def make_records(self) -> None:
         # Peer -> number of rounds since it last served, and the start of this count.
-        self._waits: dict[PeerId, tuple[int, float]] = self.per_life()
+        self._waits: dict[PeerId, tuple[int, float]] = self.per_incarnation()
         # Peer -> number of consecutive rounds in which it could have served.
-        self._able: dict[PeerId, int] = self.per_life()
+        self._able: dict[PeerId, int] = self.per_incarnation()
         self._latest = -1
 
     @on_effect
@@ -366,9 +366,9 @@ class StopWithinDrainTimeout(Checker):
 
     @on_event
     def expect_end(self, event: Stop) -> None:
-        self._await(self.life, self.core.settings.rounds.drain_timeout_s)
+        self._await(self.incarnation_id, self.core.settings.rounds.drain_timeout_s)
 
-    def _await(self, life: Life, drain_s: float) -> None:
+    def _await(self, life: IncarnationId, drain_s: float) -> None:
         asked_at = self.now
 
         def judge() -> None:

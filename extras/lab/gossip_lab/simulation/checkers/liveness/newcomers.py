@@ -14,7 +14,7 @@ from gossip.core import (
     Report,
     quorum_of,
 )
-from gossip_lab.simulation.checkers.base import Checker, PerLife
+from gossip_lab.simulation.checkers.base import Checker, PerIncarnation
 from gossip_lab.simulation.checkers.disturbances import NEVER
 from gossip_lab.simulation.checkers.event_observer import on_effect, on_event, on_report
 
@@ -31,7 +31,7 @@ class NewcomersKeepUp(Checker):
     invariant = "L9"
     needs = "rolling"
     # Roster of the last commit of the peer.
-    _roster = PerLife[frozenset[PeerId] | None]()
+    _roster = PerIncarnation[frozenset[PeerId] | None]()
 
     @on_effect
     def judge(self, committed: Committed) -> None:
@@ -40,7 +40,7 @@ class NewcomersKeepUp(Checker):
             return  # only the commit of the first shard has the next roster
         now, before = frozenset(commit.roster), self._roster
         self._roster = now
-        if before is None or not committed.made or self.circumstances.lies:
+        if before is None or not committed.made or self.conditions.attacks:
             return
         usual_s = self.rolling.deadline.typical_round_s()
         most = max(NEWCOMER_ROUNDS, NEWCOMER_S / usual_s if usual_s else 0.0) + SLACK

@@ -23,7 +23,7 @@ from gossip.core import (
     Update,
     UpdateRequest,
 )
-from gossip_lab.simulation.checkers.base import Checker, PerLife
+from gossip_lab.simulation.checkers.base import Checker, PerIncarnation
 from gossip_lab.simulation.checkers.disturbances import NEVER, PAUSE_S
 from gossip_lab.simulation.checkers.event_observer import (
     after_event,
@@ -46,7 +46,7 @@ class NoWaitForSkippedServers(Checker):
     invariant = "L3"
     needs = "rolling"
     # (requesting peer, shard) -> round and attempt of its last request for an update.
-    _asked = PerLife(dict[tuple[PeerId, int], tuple[int, int]])
+    _asked = PerIncarnation(dict[tuple[PeerId, int], tuple[int, int]])
 
     @on_event
     def record_asked(self, event: Received, query: UpdateRequest) -> None:
@@ -115,11 +115,11 @@ class BoundedRoundDuration(Checker):
         self._well_since: float | None = None
         self._calm = False
 
-    def begin_life(self) -> None:
+    def begin_incarnation(self) -> None:
         self._applied_at[self.peer] = self.now
         self._well_since = None
 
-    def end_life(self) -> None:
+    def end_incarnation(self) -> None:
         self._well_since = None
 
     def begin_calm(self) -> None:
@@ -155,7 +155,7 @@ class BoundedRoundDuration(Checker):
     def _all_well(self) -> dict[PeerId, Inspection] | None:
         """Return all running peers if they reach each other and are undisturbed."""
         swarm = self.swarm
-        if swarm.network.cuts or (self.circumstances.delaying and not self._calm):
+        if swarm.network.cuts or (self.conditions.allows_delays and not self._calm):
             return None
         cores: dict[PeerId, Inspection] = {}
         for peer, host in swarm.hosts.items():
@@ -203,9 +203,9 @@ class MissingCommitRequests(Checker):
     needs = "rolling"
 
     # Time of the first report of a later round since the peer's last request or progress.
-    _reported_at = PerLife[float | None]()
+    _reported_at = PerIncarnation[float | None]()
 
-    def resume_life(self) -> None:
+    def end_pause(self) -> None:
         # The peer could not send a request while it was paused, and may handle other messages
         # first.
         self._reported_at = None

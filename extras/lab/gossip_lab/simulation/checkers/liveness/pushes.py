@@ -6,7 +6,7 @@ from __future__ import annotations
 from itertools import chain, product
 
 from gossip.core import Contributed, PeerId, Push, Send, StartRound
-from gossip_lab.simulation.checkers.base import Checker, PerLife, keep_latest
+from gossip_lab.simulation.checkers.base import Checker, PerIncarnation, keep_latest
 from gossip_lab.simulation.checkers.event_observer import after_event, on_effect, on_event
 from gossip_lab.simulation.checkers.safety import members_of, targets_of
 
@@ -20,9 +20,9 @@ class PushesFollowPlan(Checker):
 
     invariant = "L4"
     needs = "gossip"
-    _pushed = PerLife(set[tuple[PeerId, str]])
+    _pushed = PerIncarnation(set[tuple[PeerId, str]])
 
-    _targets = PerLife[list[PeerId] | None]()
+    _targets = PerIncarnation[list[PeerId] | None]()
 
     @on_event
     def record_targets(self, event: Contributed) -> None:

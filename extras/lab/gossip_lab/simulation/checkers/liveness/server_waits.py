@@ -18,7 +18,7 @@ from gossip.core import (
     UpdateRequest,
     quorum_of,
 )
-from gossip_lab.simulation.checkers.base import Checker, PerLife, place_of
+from gossip_lab.simulation.checkers.base import Checker, PerIncarnation, place_of
 from gossip_lab.simulation.checkers.event_observer import on_event, on_report
 
 RoundReport = (
@@ -45,7 +45,7 @@ class NoFutileGracePeriods(Checker):
     invariant = "L2"
     needs = "rolling"
     # Peers that have reported no round since their link broke.
-    _silent = PerLife(set[PeerId])
+    _silent = PerIncarnation(set[PeerId])
 
     @on_event
     def record_broken_link(self, event: LinkDown) -> None:
@@ -102,7 +102,7 @@ class RejectedRoundsEnd(Checker):
     invariant = "L2"
     needs = "rolling"
     # (round, shard) -> number of second attempts, and time of the first of them.
-    _once_round = PerLife(dict[tuple[int, int], tuple[int, float]])
+    _once_round = PerIncarnation(dict[tuple[int, int], tuple[int, float]])
 
     @on_report("recovering", "round")
     def forget(self, report: Report) -> None:
@@ -144,5 +144,5 @@ class RejectedRoundsEnd(Checker):
         if peer in refused:
             return True
         same = (theirs.round_id, theirs.chain) == (rounds.round_id, rounds.chain)
-        honest = peer not in self.circumstances.equivocating
+        honest = peer not in self.conditions.equivocating
         return honest and core.phase == "running" and same and theirs.must_stay()

@@ -21,7 +21,7 @@ from gossip.core import (
     Update,
     UpdateRequest,
 )
-from gossip_lab.simulation.checkers.base import ROUNDS_KEPT, Checker, PerLife, keep_latest
+from gossip_lab.simulation.checkers.base import ROUNDS_KEPT, Checker, PerIncarnation, keep_latest
 from gossip_lab.simulation.checkers.event_observer import around_event
 
 from .result_validation import is_doubtful, rejection_reason
@@ -83,7 +83,7 @@ class CommitAcceptance(Checker):
     invariant = "S10"
     needs = "rolling"
     # (round, shard, hash of the previous round) -> peers that have forwarded a doubtful result.
-    _doubted = PerLife(dict[tuple[int, int, bytes], set[PeerId]])
+    _doubted = PerIncarnation(dict[tuple[int, int, bytes], set[PeerId]])
 
     def _refusable(self, event: Received, commit: Commit) -> str | None:
         """Return the reason why a doubtful commit must be rejected. Return "" if it must be

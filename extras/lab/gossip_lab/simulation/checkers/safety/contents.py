@@ -37,7 +37,7 @@ from gossip.core import (
     parts_of,
 )
 from gossip.vectors import described, payload_digest, to_bytes
-from gossip_lab.simulation.checkers.base import Checker, PerLife
+from gossip_lab.simulation.checkers.base import Checker, PerIncarnation
 from gossip_lab.simulation.checkers.event_observer import (
     after_event,
     around_event,
@@ -68,7 +68,7 @@ class SampleConservation(Checker):
 
     invariant = "S11"
     # Kind of step -> aggregate that the peer applied last, since it last restored a state.
-    _previous = PerLife(dict[int, tuple[Payload, ...]])
+    _previous = PerIncarnation(dict[int, tuple[Payload, ...]])
 
     def make_records(self) -> None:
         # (peer, round) -> (samples, kind of step) of each contribution.
@@ -282,7 +282,7 @@ class RestoredStatesMatchDonors(Checker):
     that a peer has. It then offers no update for earlier rounds."""
 
     invariant = "S12"
-    _first = PerLife(int)  # round of the peer's first or restored state
+    _first = PerIncarnation(int)  # round of the peer's first or restored state
 
     def make_records(self) -> None:
         self._taken: dict[int, list[bytes]] = {}
@@ -394,7 +394,9 @@ class ValidationBeforeUse(Checker):
         if not core.settings.may_be(event.sender):
             return "a stranger"
         # A recorded incarnation that has sent no message may have been invented by an attacker.
-        invented = member is not None and self.circumstances.invented_lives and not member.spoken
+        invented = (
+            member is not None and self.conditions.invented_incarnations and not member.spoken
+        )
         bound = not isinstance(message, Commit) and not invented
         if member is not None and event.incarnation < member.incarnation and bound:
             return f"a former life, {event.incarnation}"

@@ -13,7 +13,7 @@ from gossip.core import (
     Send,
     digest_of,
 )
-from gossip_lab.simulation.checkers.base import Checker, PerLife, keep_latest
+from gossip_lab.simulation.checkers.base import Checker, PerIncarnation, keep_latest
 from gossip_lab.simulation.checkers.event_observer import after_event, on_effect, on_event
 
 KEPT = 1024
@@ -34,8 +34,8 @@ class CrossShardDecision(Checker):
     invariant = "S10"
     needs = "rolling"
     # Ticket of a request -> (round, shard) that is measured.
-    _asked = PerLife(dict[int, tuple[int, int]])
-    _own = PerLife(dict[tuple[int, int], bytes])
+    _asked = PerIncarnation(dict[int, tuple[int, int]])
+    _own = PerIncarnation(dict[tuple[int, int], bytes])
 
     def make_records(self) -> None:
         # (round, shard) -> digests of the statistics that any peer has measured.
@@ -79,7 +79,7 @@ class CrossShardDecision(Checker):
             f"decides on {ask.peers}, with {outside} only measured, but all servers have "
             f"measured {sorted(common)}",
         )
-        if self.circumstances.equivocating:
+        if self.conditions.equivocating:
             return
         for shard, part in enumerate(ask.parts):
             self.demand(
@@ -123,7 +123,7 @@ class CrossShardDecision(Checker):
 
     @on_effect
     def judge_commit(self, committed: Committed) -> None:
-        commit, liars = committed.commit, self.circumstances.equivocating
+        commit, liars = committed.commit, self.conditions.equivocating
         if not self.core.settings.cross_shard or commit.shard == 0 or not commit.digest:
             return
         if self.peer in liars or commit.server in liars:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from gossip.core import ConfirmState, Halt, PeerId, Restore, StateConfirmed
-from gossip_lab.simulation.checkers.base import Checker, PerLife
+from gossip_lab.simulation.checkers.base import Checker, PerIncarnation
 from gossip_lab.simulation.checkers.event_observer import on_effect, on_event
 from gossip_lab.simulation.world import ToyTrainer
 
@@ -23,7 +23,7 @@ class IdenticalFinalStates(Checker):
     def make_records(self) -> None:
         self._confirmed: dict[int, tuple[bytes, PeerId]] = {}
         # Peer -> time at which it requested a confirmation.
-        self.waiting: dict[PeerId, float] = self.per_life()
+        self.waiting: dict[PeerId, float] = self.per_incarnation()
 
     @on_event
     def record_question(self, event: ConfirmState) -> None:
@@ -89,7 +89,7 @@ class AllPeersEnd(Checker):
     invariant = "L12"
 
     # Round of the state that this incarnation restored last; -1 if it has restored none.
-    _sent = PerLife[int](lambda: -1)
+    _sent = PerIncarnation[int](lambda: -1)
 
     @on_effect
     def record_restore(self, restore: Restore) -> None:
@@ -98,7 +98,7 @@ class AllPeersEnd(Checker):
     @on_effect
     def judge(self, halt: Halt) -> None:
         last = self.trainer.rounds if isinstance(self.trainer, ToyTrainer) else None
-        if self.peer in self.circumstances.attackers or last is None:
+        if self.peer in self.conditions.attackers or last is None:
             return
         if self._sent >= last:
             text = f"it was sent the final state, and ends with exit code {halt.exit_code}: "

@@ -74,7 +74,9 @@ class NoUnfoundedAccusation(TableChecker):
             f"accuses peer {subject}.{transition.incarnation}, known for only {known_s:.3f} s, "
             f"of not replying: it has {grace_s} s for its first connections",
         )
-        if self.circumstances.defaming or not self.is_alive(subject, transition.incarnation):
+        if self.conditions.allows_false_accusations or not self.is_alive(
+            subject, transition.incarnation
+        ):
             return
         probed_s = self.probe_evidence.of(peer, subject).probed_s
         since_s = probed_s - LINKED_AFTER_S

@@ -25,7 +25,7 @@ from gossip.core import (
     StartRound,
 )
 from gossip.topologies import Roster
-from gossip_lab.simulation.checkers.base import Checker, PerLife, keep_latest
+from gossip_lab.simulation.checkers.base import Checker, PerIncarnation, keep_latest
 from gossip_lab.simulation.checkers.event_observer import on_effect, on_event, on_report
 
 Kind = Literal["gradient", "parameters"]
@@ -157,7 +157,7 @@ class AggregatesMatchPushes(Checker):
 
     invariant = "S11"
     needs = "gossip"
-    _push_records = PerLife(_PushRecords)
+    _push_records = PerIncarnation(_PushRecords)
 
     def make_records(self) -> None:
         # Peer -> round -> (gradient, parameters) of each contribution, of all incarnations.
@@ -196,7 +196,7 @@ class AggregatesMatchPushes(Checker):
         if push.round_id < core.rounds.round_id - staleness:
             return
         payload = event.payload if event.payload is not None and event.payload.finite else None
-        if payload is not None and sender not in self.circumstances.equivocating:
+        if payload is not None and sender not in self.conditions.equivocating:
             self._judge_content(sender, push, payload)
         arrived = _Arrived(push.round_id, push.samples, payload)
         desk.inboxes[sender][push.what].add(arrived, staleness + 1)

@@ -11,7 +11,7 @@ from gossip.core import (
     longest_s,
     shortest_s,
 )
-from gossip_lab.simulation.checkers.base import PerLife
+from gossip_lab.simulation.checkers.base import PerIncarnation
 from gossip_lab.simulation.checkers.transitions import TableChecker, TableTransition
 
 GONE = ("dead", "left")
@@ -22,20 +22,20 @@ class MonotonicStandings(TableChecker):
 
     invariant = "S1"
     fields = ("standing", "enlisted")
-    _seen = PerLife(dict[PeerId, int])
+    _seen = PerIncarnation(dict[PeerId, int])
 
     def judge(self, transition: TableTransition) -> None:
         subject, standing = transition.subject, transition.standing
         before = self._seen.get(subject, 0)
         self._seen[subject] = standing
-        highest = max(membership.standing for membership in self.lives_of(subject).values())
-        gave_way = self.circumstances.invented_lives and before > highest
+        highest = max(membership.standing for membership in self.incarnations_of(subject).values())
+        gave_way = self.conditions.invented_incarnations and before > highest
         if gave_way or self.is_invented(subject):
             return
         self.demand(
             standing >= before, f"the standing of peer {subject} fell from {before} to {standing}"
         )
-        if self.circumstances.invented_lives and incarnation_of(standing) == incarnation_of(
+        if self.conditions.invented_incarnations and incarnation_of(standing) == incarnation_of(
             highest
         ):
             # An attacker may claim too many refutations in this incarnation. The peer then raises
@@ -56,7 +56,7 @@ class NoRevivalAtSameStanding(TableChecker):
     fields = ("status", "enlisted")
     forbidden = "alive"
     # Peer -> standing with which it was recorded as dead or left.
-    _gone = PerLife(dict[PeerId, int])
+    _gone = PerIncarnation(dict[PeerId, int])
 
     def judge(self, transition: TableTransition) -> None:
         gone, subject = self._gone, transition.subject
@@ -67,7 +67,7 @@ class NoRevivalAtSameStanding(TableChecker):
         if went_with < 0:
             return
         life = self.swarm.hosts[subject].incarnation
-        if self.circumstances.invented_lives and incarnation_of(went_with) > life:
+        if self.conditions.invented_incarnations and incarnation_of(went_with) > life:
             del gone[subject]  # an attacker had invented the dead incarnation
         elif transition.standing > went_with:
             del gone[subject]
@@ -110,14 +110,14 @@ class OneAddressPerIncarnation(TableChecker):
     invariant = "S5"
     fields = ("control", "bulk", "enlisted")
     # Peer -> (incarnation, control address).
-    _held = PerLife(dict[PeerId, tuple[int, str]])
+    _held = PerIncarnation(dict[PeerId, tuple[int, str]])
 
     def _is_mended(self, subject: PeerId, control: str) -> bool:
         """Whether the true address replaces a false address: an attacker may have announced the
         incarnation before it began."""
         membership = self.swarm.hosts[subject].membership
         own = membership is not None and membership.me.control == control
-        return self.circumstances.invented_lives and own
+        return self.conditions.invented_incarnations and own
 
     def judge(self, transition: TableTransition) -> None:
         subject, life, control = transition.subject, transition.incarnation, transition.control
@@ -136,7 +136,7 @@ class OneAddressPerIncarnation(TableChecker):
             return  # judged when the bulk address changes, which follows
         own = [
             membership.me
-            for incarnation, membership in self.lives_of(subject).items()
+            for incarnation, membership in self.incarnations_of(subject).items()
             if incarnation >= life
         ]
         self.demand(
@@ -160,7 +160,7 @@ class NoFalseDeath(TableChecker):
         subject, membership = transition.subject, self.membership
         if not self.is_false_death(transition):
             return
-        if self.circumstances.unfounded_deaths and not membership.members[subject].spoken:
+        if self.conditions.unfounded_deaths and not membership.members[subject].spoken:
             return
         if self._is_outbid(subject):
             return
@@ -178,7 +178,7 @@ class NoFalseDeath(TableChecker):
         923271)."""
         theirs = self.swarm.hosts[subject].membership
         known = theirs.members.get(self.peer) if theirs is not None else None
-        if not self.circumstances.invented_lives or known is None or known.spoken:
+        if not self.conditions.invented_incarnations or known is None or known.spoken:
             return False
         return bool(known.incarnation > self.host.incarnation)
 

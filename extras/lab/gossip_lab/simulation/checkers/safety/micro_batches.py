@@ -35,7 +35,7 @@ from gossip.core import (
     StartRound,
     Withdraw,
 )
-from gossip_lab.simulation.checkers.base import Checker, PerLife, RunConditions
+from gossip_lab.simulation.checkers.base import Checker, PerIncarnation, RunConditions
 from gossip_lab.simulation.checkers.event_observer import on_effect, on_event, on_report
 
 TOLERANCE = 1e-5  # for float32 sums in different orders
@@ -48,10 +48,10 @@ class StageChecker(Checker):
     needs: ClassVar = ""
     kinds: ClassVar[list[Any]] = []
 
-    def __init__(self, stages: Members, circumstances: RunConditions | None = None) -> None:
+    def __init__(self, stages: Members, conditions: RunConditions | None = None) -> None:
         self.stages = stages
         self.stage_of = {p: at for at, members in enumerate(stages) for p in members}
-        super().__init__(circumstances)
+        super().__init__(conditions)
 
 
 class IdenticalGradients(StageChecker):
@@ -79,7 +79,7 @@ class IdenticalGradients(StageChecker):
 
     @on_event
     def judge(self, event: BackwardDone) -> None:
-        if event.audit or self.circumstances.tampering:
+        if event.audit or self.conditions.tampering:
             return  # an auditor may have received a different input
         found = self.trainer.gradients[event.round_id, event.micro_batch]
         stage = self.stage_of[self.peer]
@@ -104,9 +104,9 @@ class MicroBatchesCountedOnce(StageChecker):
         self,
         computed: IdenticalGradients,
         micro_batches: int,
-        circumstances: RunConditions | None = None,
+        conditions: RunConditions | None = None,
     ) -> None:
-        super().__init__(computed.stages, circumstances)
+        super().__init__(computed.stages, conditions)
         self.computed, self.micro_batches = computed, micro_batches
         # Stage -> contributors, with their micro-batches, of its last commit.
         self._named: dict[int, tuple[Contribution, ...]] = {}
@@ -123,7 +123,7 @@ class MicroBatchesCountedOnce(StageChecker):
 
     @on_effect
     def judge_apply(self, apply: Apply) -> None:
-        if not apply.payloads or self.circumstances.tampering:
+        if not apply.payloads or self.conditions.tampering:
             return
         parts = self.computed.gradients[self.stage_of[self.peer], apply.round_id]
         text = f"round {apply.round_id} is applied, but only {sorted(parts)} were ever computed"
@@ -183,7 +183,7 @@ class NoStaleActivations(StageChecker):
     has announced, and not on an activation of a former incarnation of the sender."""
 
     invariant = "S22"
-    _activations = PerLife(_Activations)
+    _activations = PerIncarnation(_Activations)
 
     @on_event
     def record_attempt(self, event: Received, message: Activation | Withdraw) -> None:
@@ -259,17 +259,17 @@ class AuditSoundness(StageChecker):
 
     invariant = "S25"
     # Peers in quarantine in the peer's view, and changes by the present commit.
-    _locked = PerLife(set[PeerId])
-    _changes = PerLife(list[Report])
+    _locked = PerIncarnation(set[PeerId])
+    _changes = PerIncarnation(list[Report])
 
     def make_records(self) -> None:
-        liars = self.circumstances.answering_falsely
+        liars = self.conditions.stage_attackers
         self._bears = all(len(liars.intersection(members)) <= 1 for members in self.stages)
 
     @on_report("found_by_audit", "quarantined")
     def judge_finding(self, report: Report) -> None:
         subject = report.fields["subject"]
-        true = self._bears and subject not in self.circumstances.answering_falsely
+        true = self._bears and subject not in self.conditions.stage_attackers
         self.demand(not true, f"{report.event}: peer {subject} is honest")
 
     @on_report("quarantined", "parole")
@@ -355,7 +355,7 @@ class NoWorkOnCountedMicroBatches(StageChecker):
     reported as counted. Micro-batches that were in its own sum are excepted."""
 
     invariant = "S31"
-    _rounds = PerLife(_CountedRound)
+    _rounds = PerIncarnation(_CountedRound)
 
     @on_effect
     def begin_round(self, start: StartRound) -> None:
@@ -403,7 +403,7 @@ class ActivationsToStartedPeers(StageChecker):
     def make_records(self) -> None:
         self._begun: set[PeerId] = set()
 
-    def begin_life(self) -> None:
+    def begin_incarnation(self) -> None:
         self._begun.discard(self.peer)
 
     @on_effect

@@ -7,7 +7,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 
 from gossip.core import Aggregate, Aggregated, Apply, Committed, Contributed, Payload, PeerId
-from gossip_lab.simulation.checkers.base import Checker, PerLife, keep_latest
+from gossip_lab.simulation.checkers.base import Checker, PerIncarnation, keep_latest
 from gossip_lab.simulation.checkers.event_observer import on_effect, on_event
 
 KEPT = 64  # number of requests and rounds that are stored per peer
@@ -28,7 +28,7 @@ class CommitsMatchRuleResults(Checker):
     invariant = "S11"
     needs = "rolling"
     # (round, shard) -> last request for a result.
-    _rule_requests = PerLife(dict[tuple[int, int], _RuleRequest])
+    _rule_requests = PerIncarnation(dict[tuple[int, int], _RuleRequest])
 
     def make_records(self) -> None:
         # Peer -> round -> shards of each contribution, of all incarnations.
@@ -59,7 +59,7 @@ class CommitsMatchRuleResults(Checker):
             self._rule_requests[ask.round_id, ask.shard] = question
             keep_latest(self._rule_requests, KEPT)
         for row in ask.rows:
-            if row.peer in self.circumstances.equivocating and row.peer != self.peer:
+            if row.peer in self.conditions.equivocating and row.peer != self.peer:
                 continue
             contributed, content = (
                 self._contributed[row.peer].get(ask.round_id, ()),
@@ -136,8 +136,8 @@ class GossipStepsMatchRuleResults(Checker):
 
     invariant = "S11"
     needs = "gossip"
-    _asked = PerLife(dict[int, _GossipRuleRequest])  # ticket -> request of the present round
-    _own = PerLife[Contributed | None]()
+    _asked = PerIncarnation(dict[int, _GossipRuleRequest])  # ticket -> request of the present round
+    _own = PerIncarnation[Contributed | None]()
 
     @on_event
     def record_contribution(self, event: Contributed) -> None:
@@ -220,11 +220,11 @@ class RuleAvailability(Checker):
     """
 
     invariant = "S11"
-    _asked = PerLife(dict[int, Aggregate])
+    _asked = PerIncarnation(dict[int, Aggregate])
 
     @on_effect
     def record_question(self, ask: Aggregate) -> None:
-        by_word = ask.step in ("decide", "combine") and self.circumstances.equivocating
+        by_word = ask.step in ("decide", "combine") and self.conditions.equivocating
         if ask.mix or by_word:
             return
         count = len(ask.peers if ask.step == "decide" else ask.rows)

@@ -26,7 +26,7 @@ from gossip.core import (
     TimerFired,
     Token,
 )
-from gossip_lab.simulation.checkers.base import Checker, PerLife, Violation
+from gossip_lab.simulation.checkers.base import Checker, PerIncarnation, Violation
 from gossip_lab.simulation.checkers.event_observer import after_event, on_effect, on_event
 from gossip_lab.simulation.world import MANY, AnySwarm
 
@@ -49,7 +49,7 @@ class NoExceptionsOrFloods(Checker):
     def make_records(self) -> None:
         self._most: dict[PeerId, int] = {}
 
-    def begin_life(self) -> None:
+    def begin_incarnation(self) -> None:
         core, shards = self.swarm.inspections.get(self.peer), 16
         n = len(core.settings.everybody) if core is not None else len(self.swarm.hosts)
         self._most[self.peer] = PER_TICK * n + (
@@ -73,7 +73,7 @@ class NoExceptionsOrFloods(Checker):
         event = self.swarm.handling
         if self.core.stop_reason == halt.reason:
             return  # it was requested to stop
-        if isinstance(event, Received) and event.sender in self.circumstances.attackers:
+        if isinstance(event, Received) and event.sender in self.conditions.attackers:
             raise self.violated(
                 f"halts ({halt.reason}) because of a Byzantine peer's message: "
                 f"{_describe_event(event)}"
@@ -113,7 +113,7 @@ class BoundedStores(Checker):
         if self._timers[self.peer] % EVERY == 0:
             self._check_bounds()
 
-    def end_life(self) -> None:
+    def end_incarnation(self) -> None:
         self._check_bounds()
 
     def _check_bounds(self) -> None:
@@ -223,8 +223,8 @@ class TimersAndHalt(Checker):
 
     invariant = "S17"
     needs = ""
-    _pending = PerLife(set[Token])
-    _used = PerLife(set[Token])
+    _pending = PerIncarnation(set[Token])
+    _used = PerIncarnation(set[Token])
 
     @on_event
     def judge_fired(self, event: TimerFired) -> None:

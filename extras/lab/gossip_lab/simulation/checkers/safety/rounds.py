@@ -26,8 +26,8 @@ from gossip.core import (
 )
 from gossip_lab.simulation.checkers.base import (
     Checker,
-    Life,
-    PerLife,
+    IncarnationId,
+    PerIncarnation,
     keep_latest,
     updates_needed,
 )
@@ -77,8 +77,8 @@ class RoundsAppliedOnce(Checker):
     """
 
     invariant = "S8"
-    _places = PerLife(_HistoryPosition)
-    _started = PerLife[StartRound | None]()
+    _places = PerIncarnation(_HistoryPosition)
+    _started = PerIncarnation[StartRound | None]()
 
     def make_records(self) -> None:
         self._chains: dict[bytes, tuple[Commit, ...]] = {}
@@ -188,7 +188,7 @@ class IdenticalReplicas(Checker):
             AGREED: {},
         }
 
-    def end_life(self) -> None:
+    def end_incarnation(self) -> None:
         """Drop recorded initial states that no running peer has. The only holder of the initial
         state may die before the first round ends; the remaining peers then begin with another
         initial state."""
@@ -280,13 +280,13 @@ class SingleCommitPerRound(Checker):
 
     invariant = "S10"
     needs = "rolling"
-    _offered = PerLife(dict[tuple[int, int, bytes], int])
+    _offered = PerIncarnation(dict[tuple[int, int, bytes], int])
 
     def make_records(self) -> None:
         self._calm_at: float | None = None
         # Peer -> round before which it has announced to leave.
-        self._leaves: dict[PeerId, int] = self.per_life()
-        self._made: dict[tuple[bytes, int, int, int], tuple[Life, bytes]] = {}
+        self._leaves: dict[PeerId, int] = self.per_incarnation()
+        self._made: dict[tuple[bytes, int, int, int], tuple[IncarnationId, bytes]] = {}
         self._applied: dict[
             tuple[bytes, int, int], dict[bytes, PeerId]
         ] = {}  # (parent, round, shard) -> digest -> first peer with it
@@ -403,8 +403,8 @@ class SingleCommitPerRound(Checker):
             )
         if committed.made:
             turn = (commit.parent, commit.round_id, commit.shard, commit.made_at)
-            maker, digest = self._made.setdefault(turn, (self.life, commit.digest))
-            if maker == self.life and digest != commit.digest:
+            maker, digest = self._made.setdefault(turn, (self.incarnation_id, commit.digest))
+            if maker == self.incarnation_id and digest != commit.digest:
                 raise self.violated(
                     f"makes two commits of {_which(commit)} in one attempt, {commit.made_at}"
                 )
@@ -417,7 +417,7 @@ class SingleCommitPerRound(Checker):
                     f"{_which(commit)} was made by peer {commit.server} in the turn of peer "
                     f"{turn_of}"
                 )
-        if self.peer not in self.circumstances.equivocating and not self._missed_rejections(commit):
+        if self.peer not in self.conditions.equivocating and not self._missed_rejections(commit):
             self._compare(commit)
 
     def _compare(self, commit: Commit) -> None:
@@ -436,9 +436,9 @@ class SingleCommitPerRound(Checker):
     def _may_fork(self) -> bool:
         """Whether commits may be lost between running peers, or were lost so recently that a lost
         commit may still appear."""
-        if not self.circumstances.forks:
+        if not self.conditions.forks:
             return False
-        if self.circumstances.forking_lies and not self._is_calm():
+        if self.conditions.may_fork_by_attack and not self._is_calm():
             # An attack may have effects long afterwards, but not in the calm phase, in which all
             # peers have compared their results.
             return True
@@ -450,8 +450,8 @@ class SingleCommitPerRound(Checker):
     def _missed_rejections(self, commit: Commit) -> bool:
         """Whether the peer was paused while other peers rejected this result of a Byzantine server.
         The server may send its result again to peers that return to this round (seed 20340163)."""
-        lies = commit.server in self.circumstances.equivocating
-        if not lies or not self.circumstances.splitting_lies or self._is_calm():
+        lies = commit.server in self.conditions.equivocating
+        if not lies or not self.conditions.may_split_by_attack or self._is_calm():
             return False
         woke_at, _ = self.disturbances.last_pause(self.peer)
         return woke_at > self._began_at.get((commit.round_id, commit.parent), self.now)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gossip.core import PeerId, Report
-from gossip_lab.simulation.checkers.base import Checker, PerLife
+from gossip_lab.simulation.checkers.base import Checker, PerIncarnation
 from gossip_lab.simulation.checkers.event_observer import on_report
 
 
@@ -14,13 +14,13 @@ class NoLossOfTrainedState(Checker):
     invariant = "S19"
 
     # Latest round of the run when this incarnation began, and the peer that had reported it.
-    _before = PerLife[tuple[int, PeerId]](lambda: (0, -1))
+    _before = PerIncarnation[tuple[int, PeerId]](lambda: (0, -1))
 
     def make_records(self) -> None:
         self._held: tuple[int, PeerId] = (0, -1)
 
-    def begin_life(self) -> None:
-        super().begin_life()
+    def begin_incarnation(self) -> None:
+        super().begin_incarnation()
         self._before = self._held
 
     @on_report("round")

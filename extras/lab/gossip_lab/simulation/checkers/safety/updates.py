@@ -4,7 +4,7 @@ model that a round exchanges."""
 from __future__ import annotations
 
 from gossip.core import Applied, Committed, Contributed, PeerId, StartRound, events, is_further
-from gossip_lab.simulation.checkers.base import Checker, PerLife
+from gossip_lab.simulation.checkers.base import Checker, PerIncarnation
 from gossip_lab.simulation.checkers.event_observer import on_effect, on_event
 from gossip_lab.simulation.world import ToyTrainer
 
@@ -16,7 +16,7 @@ class FragmentTurns(Checker):
 
     invariant = "S27"
     needs = "rolling"
-    _before = PerLife(dict[int, int])  # unapplied round -> number of steps before
+    _before = PerIncarnation(dict[int, int])  # unapplied round -> number of steps before
 
     def make_records(self) -> None:
         # Hash of a history -> (number of its steps, roster of the next round, next round).
@@ -68,7 +68,7 @@ class FreshUpdates(Checker):
     computed during a round are offered."""
 
     invariant = "S24"
-    _given = PerLife[StartRound | None]()
+    _given = PerIncarnation[StartRound | None]()
 
     @on_effect
     def record_start(self, start: StartRound) -> None:
@@ -97,7 +97,7 @@ class FreshUpdates(Checker):
 
     def finish(self) -> None:
         for peer, host in self.swarm.hosts.items():
-            if self.circumstances.faultless and isinstance(host.trainer, ToyTrainer):
+            if self.conditions.faultless and isinstance(host.trainer, ToyTrainer):
                 dropped = host.trainer.history.dropped
                 text = f"{dropped} updates that it has computed beside rounds were dropped"
                 self.demand(not dropped, text, peer)

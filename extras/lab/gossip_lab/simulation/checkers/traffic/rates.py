@@ -29,7 +29,7 @@ from gossip.core import (
     StateRequest,
     retransmit_limit,
 )
-from gossip_lab.simulation.checkers.base import Checker, Life, keep_latest
+from gossip_lab.simulation.checkers.base import Checker, IncarnationId, keep_latest
 from gossip_lab.simulation.checkers.event_observer import on_effect
 from gossip_lab.simulation.world import AnySwarm
 
@@ -101,13 +101,13 @@ class BoundedMessageRates(Checker):
     needs = ""
 
     def make_records(self) -> None:
-        self._sent_at = self.per_life(dict[tuple[type, PeerId], deque[float]])
-        self._most: dict[PeerId, dict[type, int]] = self.per_life()
+        self._sent_at = self.per_incarnation(dict[tuple[type, PeerId], deque[float]])
+        self._most: dict[PeerId, dict[type, int]] = self.per_incarnation()
         self._quiet_from = float("inf")
         self._n = 0  # number of peers for which the bounds were computed
 
-    def begin_life(self) -> None:
-        super().begin_life()
+    def begin_incarnation(self) -> None:
+        super().begin_incarnation()
         if len(self.swarm.hosts) != self._n:  # a newcomer raises the bounds
             self._n = len(self.swarm.hosts)
             self._reset_counts()
@@ -123,7 +123,7 @@ class BoundedMessageRates(Checker):
 
     @on_effect
     def excuse(self, restore: Restore) -> None:
-        if self.circumstances.equivocating:
+        if self.conditions.equivocating:
             # If a server sends two versions of a result, this causes one more state transfer.
             self._sent_at[self.peer].pop((StateRequest, -1), None)
 
@@ -169,7 +169,7 @@ class BoundedMessageRates(Checker):
         """Whether an attacker may accuse peers, or an overloaded peer may reply so late that all
         peers start indirect probes."""
         starves = any(machine.slowness > 1.0 for machine in self.swarm.machines.values())
-        return starves or bool(self.circumstances.lies and self.circumstances.defaming)
+        return starves or bool(self.conditions.attacks and self.conditions.allows_false_accusations)
 
     def _has_cause(self, send: Send) -> bool:
         """Whether the message has a cause other than the clock, which determines its rate."""
@@ -179,7 +179,7 @@ class BoundedMessageRates(Checker):
         if isinstance(message, StateRequest):
             # ``BoundedPieceRequests`` judges requests for pieces. An equivocating peer stores a
             # false result after each of its attempts, and then needs the state of another peer.
-            return bool(message.piece) or self.peer in self.circumstances.equivocating
+            return bool(message.piece) or self.peer in self.conditions.equivocating
         if kind in (Hello, Ping) and type(cause) is LinkUp and cause.peer == send.peer:
             # The network determines how often a link reconnects.
             return _is_sent_once(self.swarm, kind, send.peer)
@@ -222,7 +222,7 @@ accusation of a peer that was absent."""
 KEPT = 4096
 
 
-News = tuple[Life, PeerId, str, int, PeerId]
+News = tuple[IncarnationId, PeerId, str, int, PeerId]
 
 
 class BoundedRumorTransmissions(Checker):
@@ -244,7 +244,7 @@ class BoundedRumorTransmissions(Checker):
         for rumor in message.rumors:
             if rumor.peer in (send.peer, self.peer):
                 continue  # every outdated accusation is refuted
-            news = self.life, rumor.peer, rumor.status, rumor.incarnation, rumor.origin
+            news = self.incarnation_id, rumor.peer, rumor.status, rumor.incarnation, rumor.origin
             self._times_sent[news] += 1
             if self._times_sent[news] > most:
                 raise self.violated(

@@ -28,7 +28,7 @@ from gossip.core import (
     Update,
     UpdateRequest,
 )
-from gossip_lab.simulation.checkers.base import Checker, PerLife, keep_latest
+from gossip_lab.simulation.checkers.base import Checker, PerIncarnation, keep_latest
 from gossip_lab.simulation.checkers.event_observer import on_effect, on_event
 
 KEPT = 512  # number of updates and requests whose repetitions are counted
@@ -50,9 +50,9 @@ class OneReplyPerRequest(Checker):
 
     invariant = "S15"
     needs = ""
-    _owed = PerLife(Counter[tuple[PeerId, str]])
+    _owed = PerIncarnation(Counter[tuple[PeerId, str]])
     # (receiver, round, shard, attempt) of each offered update.
-    _offered = PerLife(set[tuple[PeerId, int, int, int]])
+    _offered = PerIncarnation(set[tuple[PeerId, int, int, int]])
 
     @on_event
     def record_request(
@@ -101,11 +101,11 @@ class OneCommitPerReason(Checker):
     """
 
     invariant = "S15"
-    _spread = PerLife(Counter[tuple[int, int]])
-    _asked = PerLife(Counter[tuple[PeerId, int, int]])
+    _spread = PerIncarnation(Counter[tuple[int, int]])
+    _asked = PerIncarnation(Counter[tuple[PeerId, int, int]])
     # Peer -> first rounds of its requests for all commits, ascending.
-    _wanted = PerLife(dict[PeerId, list[int]])
-    _sent = PerLife(Counter[tuple[PeerId, int, int]])
+    _wanted = PerIncarnation(dict[PeerId, list[int]])
+    _sent = PerIncarnation(Counter[tuple[PeerId, int, int]])
 
     @on_event
     def record_request(self, event: Received, ask: CommitRequest) -> None:
@@ -165,7 +165,7 @@ class BoundedUpdateRepetitions(Checker):
     ``REPEATS_MAX`` times. A request for the update and a broken link allow one more."""
 
     invariant = "S15"
-    _times_sent = PerLife(Counter[tuple[PeerId, type, int, int, int, bytes]])
+    _times_sent = PerIncarnation(Counter[tuple[PeerId, type, int, int, int, bytes]])
 
     @on_event
     def record_request(self, event: Received, asked: UpdateRequest) -> None:

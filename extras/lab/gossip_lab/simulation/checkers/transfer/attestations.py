@@ -16,7 +16,7 @@ from gossip.core import (
 )
 from gossip_lab.simulation.checkers.base import (
     Checker,
-    PerLife,
+    PerIncarnation,
     has_unattested_state,
     last_report_at,
 )
@@ -31,10 +31,12 @@ class QuorumOfAttestations(Checker):
     most 2f peers with a state were reachable during a round timeout."""
 
     invariant = "S12"
-    _attestations = PerLife(dict[PeerId, StateAttestation])
+    _attestations = PerIncarnation(dict[PeerId, StateAttestation])
 
     def make_records(self) -> None:
-        self._able: dict[PeerId, float] = self.per_life()  # peer -> time since when it has a state
+        self._able: dict[PeerId, float] = (
+            self.per_incarnation()
+        )  # peer -> time since when it has a state
 
     @on_event
     def record_able(self, event: TimerFired | Received) -> None:
@@ -129,7 +131,7 @@ class AttestationRoundNaming(Checker):
 
     invariant = "S12"
     # (nonce, requested round) of the last request; round 0 means any round.
-    _asked = PerLife[tuple[int, int] | None]()
+    _asked = PerIncarnation[tuple[int, int] | None]()
 
     @on_effect
     def judge(self, send: Send, ask: StateRequest) -> None:

@@ -22,7 +22,7 @@ from gossip.core import (
     Stop,
     TimerFired,
 )
-from gossip_lab.simulation.checkers.base import Checker, PerLife
+from gossip_lab.simulation.checkers.base import Checker, PerIncarnation
 from gossip_lab.simulation.checkers.event_observer import (
     after_event,
     on_effect,
@@ -40,9 +40,9 @@ class RepeatedAttestationRequests(Checker):
     must not be late, because finished peers do not wait long before they exit."""
 
     invariant = "L4"
-    _nonce = PerLife[int](lambda: -1)
+    _nonce = PerIncarnation[int](lambda: -1)
     # Peer -> time of the last request to it, or time since when it is reachable again.
-    _since = PerLife(dict[PeerId, float])
+    _since = PerIncarnation(dict[PeerId, float])
 
     @on_effect
     def record_request(self, send: Send, ask: StateRequest) -> None:
@@ -78,7 +78,7 @@ class FinalRoundReplies(Checker):
     will never exist."""
 
     invariant = "L7"
-    _answered = PerLife(set[tuple[PeerId, int]])  # (receiver, nonce) of each reply
+    _answered = PerIncarnation(set[tuple[PeerId, int]])  # (receiver, nonce) of each reply
 
     @on_effect
     def record_answer(self, send: Send, answer: StateAttestation | StateOffer) -> None:
@@ -101,11 +101,11 @@ class DonorsStayReachable(Checker):
     the wait by a drain timeout, up to the maximum wait for returning peers."""
 
     invariant = "L4"
-    _urged = PerLife(int)
+    _urged = PerIncarnation(int)
 
     def make_records(self) -> None:
         # Local peer -> requesting peer -> time of its last request, by the local clock.
-        self._asked = self.per_life(dict[PeerId, float])
+        self._asked = self.per_incarnation(dict[PeerId, float])
 
     @on_event
     def record_stop(self, event: Stop) -> None:

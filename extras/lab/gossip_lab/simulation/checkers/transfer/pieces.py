@@ -19,7 +19,7 @@ from gossip.core import (
     StateRequest,
 )
 from gossip.vectors import payload_digest
-from gossip_lab.simulation.checkers.base import Checker, PerLife
+from gossip_lab.simulation.checkers.base import Checker, PerIncarnation
 from gossip_lab.simulation.checkers.event_observer import on_effect, on_event, on_report
 
 CREDIT_MAX = 2
@@ -49,8 +49,8 @@ class NoRedundantPieceRequests(Checker):
     wrong piece. It requests at most two pieces at a time from one donor."""
 
     invariant = "S12"
-    _here = PerLife(set[bytes])  # digests of the pieces that it has
-    _false = PerLife(set[PeerId])  # donors that have sent a wrong piece
+    _here = PerIncarnation(set[bytes])  # digests of the pieces that it has
+    _false = PerIncarnation(set[PeerId])  # donors that have sent a wrong piece
 
     @on_event
     def record_piece(self, event: Received, offer: StateOffer) -> None:
@@ -62,7 +62,7 @@ class NoRedundantPieceRequests(Checker):
 
     @on_report("recovering", "restored")
     def forget(self, report: Report) -> None:
-        self.begin_life()
+        self.begin_incarnation()
 
     @on_effect
     def judge(self, send: Send, ask: StateRequest) -> None:
@@ -88,8 +88,8 @@ class BoundedPieceRequests(Checker):
     donor. After a useless reply, the peer does not repeat its request at once."""
 
     invariant = "S15"
-    _asked = PerLife(lambda: defaultdict[PeerId, deque[float]](deque))
-    _right = PerLife(lambda: defaultdict[PeerId, deque[float]](deque))
+    _asked = PerIncarnation(lambda: defaultdict[PeerId, deque[float]](deque))
+    _right = PerIncarnation(lambda: defaultdict[PeerId, deque[float]](deque))
 
     @on_event
     def record_piece(self, event: Received, offer: StateOffer) -> None:
@@ -121,7 +121,7 @@ class BoundedPieceReplies(Checker):
 
     invariant = "S15"
     # Round -> (copy, number of times that each (receiver, piece) was sent).
-    _given = PerLife(dict[int, tuple[Payload, Counter[tuple[PeerId, int]]]])
+    _given = PerIncarnation(dict[int, tuple[Payload, Counter[tuple[PeerId, int]]]])
 
     @on_effect
     def judge(self, send: Send, offer: StateOffer) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from gossip.core import Apply, Commit, PeerId, Report
-from gossip_lab.simulation.checkers.base import Checker, PerLife, keep_latest
+from gossip_lab.simulation.checkers.base import Checker, PerIncarnation, keep_latest
 from gossip_lab.simulation.checkers.event_observer import on_effect, on_report
 
 HISTORIES_KEPT = 512
@@ -31,7 +31,7 @@ class HistoryChecker(Checker):
     needs = "rolling"
     decision_events: ClassVar[tuple[str, ...]]
     record_kind: ClassVar[Any]
-    _decisions = PerLife(list[Decision])
+    _decisions = PerIncarnation(list[Decision])
 
     def make_records(self) -> None:
         self.records: dict[bytes, Any] = {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gossip.core import TRUST_ROUNDS, Aggregate, Commit, Committed, Restored
-from gossip_lab.simulation.checkers.base import Checker, PerLife
+from gossip_lab.simulation.checkers.base import Checker, PerIncarnation
 from gossip_lab.simulation.checkers.event_observer import on_effect, on_event
 
 
@@ -14,7 +14,7 @@ class UsualLengthsMatchCommits(Checker):
 
     invariant = "S14"
     needs = "rolling"
-    _rounds = PerLife(dict[int, list[Commit]])
+    _rounds = PerIncarnation(dict[int, list[Commit]])
 
     @on_event
     def forget(self, event: Restored) -> None:

@@ -21,7 +21,7 @@ from gossip.core import (
     Send,
     TrustSettings,
 )
-from gossip_lab.simulation.checkers.base import PerLife, keep_latest
+from gossip_lab.simulation.checkers.base import PerIncarnation, keep_latest
 from gossip_lab.simulation.checkers.event_observer import on_effect, on_report
 
 from .histories import Decision, HistoryChecker
@@ -189,7 +189,7 @@ class OmissionSkipsFollowCommits(HistoryChecker):
     decision_events = TURNS
     record_kind = OmissionRecord
     # (server, round) of the results that the peer did not receive.
-    _waited = PerLife(dict[tuple[PeerId, int], None])
+    _waited = PerIncarnation(dict[tuple[PeerId, int], None])
 
     @on_report("attempt")
     def record_wait(self, report: Report) -> None:

@@ -24,7 +24,7 @@ from gossip.core import (
     Report,
     header_bytes,
 )
-from gossip_lab.simulation.checkers.base import REFUSALS, Checker, PerLife
+from gossip_lab.simulation.checkers.base import REFUSALS, Checker, PerIncarnation
 from gossip_lab.simulation.checkers.event_observer import on_effect, on_event, on_report
 from gossip_lab.simulation.checkers.safety import members_of
 
@@ -61,7 +61,7 @@ class QuarantineFollowsCommits(HistoryChecker):
         return before.after(commits[0].round_id, evidence, decisions, commits[0].roster)
 
     def _judge_commit(self, before: Ledger, commit: Commit) -> None:
-        if commit.server in self.circumstances.equivocating:
+        if commit.server in self.conditions.equivocating:
             return
         where, roster = f"round {commit.round_id}, shard {commit.shard}", self.rolling.roster
         contributors = [c.peer for c in commit.contributors]
@@ -134,7 +134,7 @@ class QuarantineFollowsCommits(HistoryChecker):
             raise self.violated(
                 f"{bears}; f = {settings.f}, proven: {proven}, not finite: {faulty}"
             )
-        attackers = self.circumstances.attackers
+        attackers = self.conditions.attackers
         liars = [row.peer for row in ask.rows if row.peer in attackers]
         is_bound = settings.rounds.quorum != "available" and len(attackers) <= settings.f
         if is_bound and ask.f < len(liars):
@@ -201,10 +201,10 @@ class QuarantineFollowsLocalMeasurements(Checker):
 
     invariant = "S14"
     needs = "gossip"
-    _changes = PerLife(list[tuple[PeerId, str]])
-    _asked = PerLife(dict[int, Aggregate])
-    _judged = PerLife(dict[PeerId, int])
-    _ledger = PerLife[Ledger | None]()
+    _changes = PerIncarnation(list[tuple[PeerId, str]])
+    _asked = PerIncarnation(dict[int, Aggregate])
+    _judged = PerIncarnation(dict[PeerId, int])
+    _ledger = PerIncarnation[Ledger | None]()
 
     @on_event
     def record_push(self, event: Received, push: Push) -> None:
@@ -275,7 +275,7 @@ class AccusationsHaveLocalEvidence(Checker):
 
     invariant = "S14"
     # (peer, round) -> hashes of the results that this peer has sent itself.
-    _received_results = PerLife(dict[tuple[PeerId, int], set[bytes]])
+    _received_results = PerIncarnation(dict[tuple[PeerId, int], set[bytes]])
 
     @on_event
     def record_handed(self, event: Received, commit: Commit) -> None:
