@@ -125,7 +125,7 @@ def test_who_asks_a_donor_for_beyond_its_credit_is_caught(monkeypatch: pytest.Mo
 
 def test_who_asks_as_often_as_it_is_answered_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     never_mind(monkeypatch)
-    assert "more are enough" in caught(
+    assert "for the 5th time" in caught(
         returning(BoundedPieceRequests(), attackers("wrong_pieces"), piece_bytes=4)
     )
 

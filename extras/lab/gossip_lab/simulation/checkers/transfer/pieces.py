@@ -3,8 +3,7 @@ replies are sent."""
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict, deque
-from math import ceil
+from collections import Counter
 
 import numpy as np
 
@@ -19,15 +18,13 @@ from gossip.core import (
     StateRequest,
 )
 from gossip.vectors import payload_digest
-from gossip_lab.simulation.checkers.base import Checker, PerIncarnation
+from gossip_lab.simulation.checkers.base import Checker, PerIncarnation, keep_latest
 from gossip_lab.simulation.checkers.event_observer import on_effect, on_event, on_report
 
 CREDIT_MAX = 2
 REPLIES_MAX = 4
-
-TOLERANCE_FACTOR = 2.0
-"""Tolerated multiple of the estimated number of requests that are repeated because a donor
-fails."""
+REQUESTS_MAX = 4
+KEPT = 512
 
 
 def _right_piece(core: Inspection, event: Received, offer: StateOffer) -> bytes | None:
@@ -83,35 +80,25 @@ class NoRedundantPieceRequests(Checker):
 
 
 class BoundedPieceRequests(Checker):
-    """S15: within a second, a peer requests at most as many pieces from a donor as it receives
-    right pieces from it, plus a constant. The constant allows for repeated requests to a failing
-    donor. After a useless reply, the peer does not repeat its request at once."""
+    """S15: in one state transfer, a peer requests the same piece from the same donor at most
+    ``REQUESTS_MAX`` times, whatever the donor replies."""
 
     invariant = "S15"
-    _asked = PerIncarnation(lambda: defaultdict[PeerId, deque[float]](deque))
-    _right = PerIncarnation(lambda: defaultdict[PeerId, deque[float]](deque))
-
-    @on_event
-    def record_piece(self, event: Received, offer: StateOffer) -> None:
-        if _right_piece(self.core, event, offer):
-            self._right[event.sender].append(self.now)
+    # (donor, nonce, piece) -> number of requests
+    _times_sent = PerIncarnation(Counter[tuple[PeerId, int, int]])
 
     @on_effect
     def judge(self, send: Send, ask: StateRequest) -> None:
         if not ask.piece:
             return
-        asked, right = self._asked[send.peer], self._right[send.peer]
-        asked.append(self.now)
-        for times in (asked, right):
-            while times and times[0] <= self.now - 1.0:
-                times.popleft()
-        turns = 1.0 / self.membership.settings.probe_interval_s
-        most = ceil(TOLERANCE_FACTOR * CREDIT_MAX * (1.0 + turns))
+        key, times = (send.peer, ask.nonce, ask.piece), self._times_sent
+        times[key] += 1
         self.demand(
-            len(asked) <= len(right) + most,
-            f"requests {len(asked)} pieces in a second from peer {send.peer}, of which "
-            f"{len(right)} have arrived; {most} more are enough",
+            times[key] <= REQUESTS_MAX,
+            f"requests piece {ask.piece} of a state from peer {send.peer} for the {times[key]}th "
+            "time",
         )
+        keep_latest(times, KEPT)
 
 
 class BoundedPieceReplies(Checker):
