@@ -21,11 +21,11 @@ class LargerBranchWins(Checker):
 
     invariant = "L5"
     needs = "rolling"
-    _left = PerIncarnation[bytes | None]()  # hash of the branch that the peer left last
+    _left_branch = PerIncarnation[bytes | None]()  # hash of the branch that the peer left last
 
     @on_report("recovering")
     def record_left(self, report: Report) -> None:
-        self._left = self.rolling.chain
+        self._left_branch = self.rolling.chain
 
     @after_event
     def judge(self, event: Received, message: Update | NotServing) -> None:
@@ -34,7 +34,7 @@ class LargerBranchWins(Checker):
             return
         back_at = last_report_at(self.host, "kept_own_state", "restored")
         until_s = back_at + core.settings.rounds.round_timeout_s
-        if self._left == rounds.chain and self.now <= until_s + AT_ONCE_S:
+        if self._left_branch == rounds.chain and self.now <= until_s + AT_ONCE_S:
             return
         asked = message.asked_round if isinstance(message, NotServing) else message.round_id
         theirs = message.parent if isinstance(message, Update) else message.chain

@@ -366,9 +366,9 @@ class StopWithinDrainTimeout(Checker):
 
     @on_event
     def expect_end(self, event: Stop) -> None:
-        self._await(self.incarnation_id, self.core.settings.rounds.drain_timeout_s)
+        self._schedule_judgement(self.incarnation_id, self.core.settings.rounds.drain_timeout_s)
 
-    def _await(self, life: IncarnationId, drain_s: float) -> None:
+    def _schedule_judgement(self, life: IncarnationId, drain_s: float) -> None:
         asked_at = self.now
 
         def judge() -> None:
@@ -379,7 +379,7 @@ class StopWithinDrainTimeout(Checker):
             elif (
                 host.state == "paused" or self.disturbances.paused_until.get(peer, NEVER) > asked_at
             ):
-                self._await(life, drain_s)  # it could not end while it was paused
+                self._schedule_judgement(life, drain_s)  # it could not end while it was paused
             else:
                 text = f"it was requested to stop at {asked_at:.2f} s and still runs"
                 raise self.violated(text, peer)

@@ -68,11 +68,11 @@ class WaitForNewcomers(Checker):
         # Paused peer -> its roster, of which it lacks a quorum.
         self._waits_for: dict[PeerId, tuple[PeerId, ...]] = {}
         # Announced newcomer -> peers that were notified.
-        self._coming: dict[PeerId, set[PeerId]] = {}
+        self._expected_newcomers: dict[PeerId, set[PeerId]] = {}
 
     @on_event
     def record_expected(self, event: PeerExpected) -> None:
-        self._coming.setdefault(event.peer, set()).add(self.peer)
+        self._expected_newcomers.setdefault(event.peer, set()).add(self.peer)
 
     @on_report("paused")
     def record_pause(self, report: Report) -> None:
@@ -97,7 +97,7 @@ class WaitForNewcomers(Checker):
         running = {p for p in self.swarm.up if p in core.membership.members}
         expected = {
             p
-            for p, notified in self._coming.items()
+            for p, notified in self._expected_newcomers.items()
             if self.peer in notified and (p not in hosts or hosts[p].running)
         }
         newcomers = (running | expected).difference(rounds.roster)

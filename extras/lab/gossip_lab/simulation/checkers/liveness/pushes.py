@@ -20,7 +20,7 @@ class PushesFollowPlan(Checker):
 
     invariant = "L4"
     needs = "gossip"
-    _pushed = PerIncarnation(set[tuple[PeerId, str]])
+    _sent_pushes = PerIncarnation(set[tuple[PeerId, str]])
 
     _targets = PerIncarnation[list[PeerId] | None]()
 
@@ -34,11 +34,11 @@ class PushesFollowPlan(Checker):
             self._targets = [
                 t for t in named if not core.membership.skip_reason(t) and t not in rounds.finished
             ]
-            self._pushed.clear()
+            self._sent_pushes.clear()
 
     @on_effect
     def judge_push(self, send: Send, push: Push) -> None:
-        pushed, what = self._pushed, (send.peer, push.what)
+        pushed, what = self._sent_pushes, (send.peer, push.what)
         if send.peer not in (self._targets or ()):
             raise self.violated(
                 f"pushes to peer {send.peer} in round {push.round_id}, which it skips or its plan "
@@ -59,7 +59,7 @@ class PushesFollowPlan(Checker):
         mixes = event.round_id % settings.mix_every == settings.mix_every - 1
         for target, what in product(targets, ("gradient", "parameters")[: 1 + mixes]):
             self.demand(
-                (target, what) in self._pushed,
+                (target, what) in self._sent_pushes,
                 f"does not push its {what} of round {event.round_id} to peer {target}, which its "
                 "plan names",
             )

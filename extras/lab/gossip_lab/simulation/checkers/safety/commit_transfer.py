@@ -38,9 +38,9 @@ class CommitForwarding(Checker):
 
     @around_event
     def judge(self, event: Received, message: UpdateRequest | Update) -> Iterator[None]:
-        if not _counts(self.core, self.rolling, event, message):
+        if not _must_be_handled(self.core, self.rolling, event, message):
             return
-        if (held := _held(self.rolling, message)) is None:
+        if (held := _stored_commit(self.rolling, message)) is None:
             return
         yield
         place = held.round_id, held.shard, held.parent, held.digest
@@ -57,7 +57,7 @@ class CommitForwarding(Checker):
         )
 
 
-def _is_lacking(rounds: RollingInspection, commit: Commit, payload: Payload | None) -> bool:
+def _is_acceptable(rounds: RollingInspection, commit: Commit, payload: Payload | None) -> bool:
     """Whether the commit is well-formed, was made by the server of its attempt, and belongs to the
     present round and to a shard without a commit."""
     if (commit.round_id, commit.parent) != (rounds.round_id, rounds.chain):
@@ -103,9 +103,9 @@ class CommitAcceptance(Checker):
     @around_event
     def judge(self, event: Received, commit: Commit) -> Iterator[None]:
         core, rounds = self.core, self.rolling
-        if not _counts(core, rounds, event, commit):
+        if not _must_be_handled(core, rounds, event, commit):
             return
-        if not _is_lacking(rounds, commit, event.payload):
+        if not _is_acceptable(rounds, commit, event.payload):
             return
         shard = rounds.shards[commit.shard]
         attempt, serves = shard.attempt, shard.server_of(shard.attempt) == self.peer
@@ -153,7 +153,7 @@ class CommitRequestReplies(Checker):
     @around_event
     def judge(self, event: Received, asked: CommitRequest) -> Iterator[None]:
         rounds, first = self.rolling, asked.first
-        if rounds.holds_back or not _counts(self.core, rounds, event, asked):
+        if rounds.holds_back or not _must_be_handled(self.core, rounds, event, asked):
             return
         kept = range(first, rounds.round_id) if rounds.log.get(first) is not None else range(0)
         owed = {
@@ -180,7 +180,7 @@ class CommitRequestReplies(Checker):
         )
 
 
-def _counts(
+def _must_be_handled(
     core: Inspection,
     rounds: RollingInspection,
     event: Received,
@@ -198,7 +198,7 @@ def _counts(
     return core.phase == "running" and event.sender in rounds.roster
 
 
-def _held(rounds: RollingInspection, message: UpdateRequest | Update) -> Commit | None:
+def _stored_commit(rounds: RollingInspection, message: UpdateRequest | Update) -> Commit | None:
     """Return the stored commit that the sender of ``message`` lacks, or None. A commit of a past
     round is already in transit, unless the message belongs to a later attempt."""
     if rounds.holds_back:

@@ -316,7 +316,7 @@ class RestoredStatesMatchDonors(Checker):
     @on_effect
     def judge_state(self, restore: Restore) -> None:
         content, stated = _state_digest(restore.payload), parts_of(restore.payload)[0]
-        if _name_of(restore.payload) != stated:
+        if _state_identifier(restore.payload) != stated:
             raise self.violated(f"restores bytes with the digest {content.hex()} as {stated.hex()}")
         if self.peer not in self.tainted:
             known = content in self._taken.get(restore.round_id, [])
@@ -350,7 +350,7 @@ def _state_digest(payload: Payload) -> bytes:
     return payload_digest(bytes_of_state(payload)[:-OWN_BYTES])
 
 
-def _name_of(payload: Payload) -> bytes:
+def _state_identifier(payload: Payload) -> bytes:
     """Return the identifier of the parameters in the payload: their digest, or the packed manifest
     of their pieces."""
     content, outline = bytes_of_state(payload), outline_of(payload)
@@ -374,7 +374,7 @@ class ValidationBeforeUse(Checker):
         pause_s = self.clock_s - core.handled_at
         if rounds is None or rounds.holds_back or pause_s > core.tolerance_s:
             return
-        if not (reason := self._why_refused(rounds, event, message)):
+        if not (reason := self._rejection_reason(rounds, event, message)):
             return
         before = _state_of(core, rounds)
         yield
@@ -388,7 +388,9 @@ class ValidationBeforeUse(Checker):
             f"({reason}): {before} -> {after}",
         )
 
-    def _why_refused(self, rounds: RollingInspection, event: Received, message: _Usable) -> str:
+    def _rejection_reason(
+        self, rounds: RollingInspection, event: Received, message: _Usable
+    ) -> str:
         core = self.core
         member = core.membership.members.get(event.sender)
         if not core.settings.may_be(event.sender):

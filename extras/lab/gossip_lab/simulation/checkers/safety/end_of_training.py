@@ -36,7 +36,7 @@ class IdenticalFinalStates(Checker):
             return
         others = sum(host.running for host in self.swarm.hosts.values()) - 1
         self.demand(
-            confirmed.agreed or self._alike() <= 2 * f,
+            confirmed.agreed or self._count_untainted() <= 2 * f,
             f"its last state is not confirmed as that of {others} others",
         )
         if not confirmed.agreed or not isinstance(trainer, ToyTrainer):
@@ -49,7 +49,7 @@ class IdenticalFinalStates(Checker):
         state = (trainer.digest, self.peer)
         digest, first = self._confirmed.setdefault(confirmed.round_id, state)
         tainted = self.peer in self.tainted or first in self.tainted
-        if tainted and self._alike() <= 2 * f:
+        if tainted and self._count_untainted() <= 2 * f:
             return  # too few peers are left that could have confirmed it
         text = f"{ends} {trainer.digest.hex()}, peer {first} with {digest.hex()}"
         self.demand(trainer.digest == digest, text)
@@ -70,12 +70,12 @@ class IdenticalFinalStates(Checker):
             self.demand(peer in finished, text, peer)
         for peer, since in self.waiting.items():
             core = self.swarm.inspections[peer]
-            if self.tainted.unreliable and self._alike() <= 2 * core.settings.f:
+            if self.tainted.unreliable and self._count_untainted() <= 2 * core.settings.f:
                 continue  # too few peers are left that could have confirmed it
             text = f"it has requested at {since:.2f} s that its last state be confirmed: it was not"
             self.demand(not hosts[peer].running, text, peer)
 
-    def _alike(self) -> int:
+    def _count_untainted(self) -> int:
         """Return the number of running peers without a tainted state."""
         hosts = self.swarm.hosts.items()
         return sum(host.running and other not in self.tainted for other, host in hosts)
@@ -89,18 +89,18 @@ class AllPeersEnd(Checker):
     invariant = "L12"
 
     # Round of the state that this incarnation restored last; -1 if it has restored none.
-    _sent = PerIncarnation[int](lambda: -1)
+    _restored_round = PerIncarnation[int](lambda: -1)
 
     @on_effect
     def record_restore(self, restore: Restore) -> None:
-        self._sent = restore.round_id
+        self._restored_round = restore.round_id
 
     @on_effect
     def judge(self, halt: Halt) -> None:
         last = self.trainer.rounds if isinstance(self.trainer, ToyTrainer) else None
         if self.peer in self.conditions.attackers or last is None:
             return
-        if self._sent >= last:
+        if self._restored_round >= last:
             text = f"it was sent the final state, and ends with exit code {halt.exit_code}: "
             self.demand(halt.exit_code == 0, text + halt.reason)
 

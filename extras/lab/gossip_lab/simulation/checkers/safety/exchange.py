@@ -338,8 +338,8 @@ class AggregatesMatchPushes(Checker):
         expected.sort(key=lambda row: row.peer)
         self.demand(
             _are_same(expected, ask.rows),
-            f"round {doing.round_id}: the rows of {kind} are {_names(ask.rows)}; arrived, or its "
-            f"own, are {_names(expected)}",
+            f"round {doing.round_id}: the rows of {kind} are {_row_names(ask.rows)}; arrived or "
+            f"own are {_row_names(expected)}",
         )
 
     @on_effect
@@ -375,7 +375,7 @@ def _are_same(expected: Collection[Row], rows: Collection[Row]) -> bool:
     )
 
 
-def _names(rows: Collection[Row]) -> list[tuple[PeerId, int]]:
+def _row_names(rows: Collection[Row]) -> list[tuple[PeerId, int]]:
     return [(row.peer, row.samples) for row in rows]
 
 

@@ -259,17 +259,17 @@ class AuditSoundness(StageChecker):
 
     invariant = "S25"
     # Peers in quarantine in the peer's view, and changes by the present commit.
-    _locked = PerIncarnation(set[PeerId])
+    _quarantined = PerIncarnation(set[PeerId])
     _changes = PerIncarnation(list[Report])
 
     def make_records(self) -> None:
         liars = self.conditions.stage_attackers
-        self._bears = all(len(liars.intersection(members)) <= 1 for members in self.stages)
+        self._is_tolerable = all(len(liars.intersection(members)) <= 1 for members in self.stages)
 
     @on_report("found_by_audit", "quarantined")
     def judge_finding(self, report: Report) -> None:
         subject = report.fields["subject"]
-        true = self._bears and subject not in self.conditions.stage_attackers
+        true = self._is_tolerable and subject not in self.conditions.stage_attackers
         self.demand(not true, f"{report.event}: peer {subject} is honest")
 
     @on_report("quarantined", "parole")
@@ -279,21 +279,23 @@ class AuditSoundness(StageChecker):
     @on_effect
     def judge_work(self, run: RunForward) -> None:
         text = f"it computes micro-batch {run.micro_batch}, but is in quarantine"
-        self.demand(run.audit or self.peer not in self._locked, text)
+        self.demand(run.audit or self.peer not in self._quarantined, text)
 
     @on_effect
     def judge_commit(self, committed: Committed) -> None:
         """Check that no peer in quarantine has micro-batches in this commit. The changes of
         quarantine in a commit apply from the next round on."""
         working = {c.peer for c in committed.commit.contributors if c.micro_batches}
-        locked = sorted(working & self._locked)
-        text = f"round {committed.commit.round_id} has micro-batches of {locked}, in quarantine"
-        self.demand(not locked, text)
+        quarantined = sorted(working & self._quarantined)
+        text = (
+            f"round {committed.commit.round_id} has micro-batches of {quarantined}, in quarantine"
+        )
+        self.demand(not quarantined, text)
         for change in self._changes:
             if change.event == "quarantined":
-                self._locked.add(change.fields["subject"])
+                self._quarantined.add(change.fields["subject"])
             else:
-                self._locked.discard(change.fields["subject"])
+                self._quarantined.discard(change.fields["subject"])
         self._changes = []
 
 
@@ -342,12 +344,16 @@ class IdenticalMicroBatchShares(StageChecker):
 
 @dataclass(slots=True)
 class _CountedRound:
-    """The present round of an incarnation. ``reports`` is peer -> (incarnation, its last report of
-    counted micro-batches). ``had`` has the micro-batches that were in the local sum."""
+    """The present round of an incarnation.
+
+    Attributes:
+        reports: Peer -> (incarnation, its last report of counted micro-batches).
+        own_micro_batches: Micro-batches that were in the local sum.
+    """
 
     round_id: int = -1
     reports: dict[PeerId, tuple[int, Counted]] = field(default_factory=dict)
-    had: set[int] = field(default_factory=set)
+    own_micro_batches: set[int] = field(default_factory=set)
 
 
 class NoWorkOnCountedMicroBatches(StageChecker):
@@ -365,7 +371,7 @@ class NoWorkOnCountedMicroBatches(StageChecker):
     def record_own(self, event: BackwardDone) -> None:
         present = self._rounds
         if not event.audit and event.round_id == present.round_id:
-            present.had.add(event.micro_batch)
+            present.own_micro_batches.add(event.micro_batch)
 
     @on_event
     def record_counted(self, event: Received, counted: Counted) -> None:
@@ -378,7 +384,7 @@ class NoWorkOnCountedMicroBatches(StageChecker):
     @on_effect
     def judge(self, run: RunForward) -> None:
         present, micro_batch = self._rounds, run.micro_batch
-        if self.stage_of[self.peer] or run.audit or micro_batch in present.had:
+        if self.stage_of[self.peer] or run.audit or micro_batch in present.own_micro_batches:
             return
         membership = self.core.membership
         by = [

@@ -148,7 +148,7 @@ class RoundsAppliedOnce(Checker):
             commit = committed.commit
             if (commit.round_id, commit.shard, commit.parent) != (round_id, shard, head):
                 raise self.violated(
-                    f"commits {_which(commit)}; next is round {round_id}, shard {shard} upon "
+                    f"commits {_label(commit)}; next is round {round_id}, shard {shard} upon "
                     f"{head.hex()}"
                 )
         chain, commits = done[0].chain, tuple(committed.commit for committed in done)
@@ -285,7 +285,7 @@ class SingleCommitPerRound(Checker):
     def make_records(self) -> None:
         self._calm_at: float | None = None
         # Peer -> round before which it has announced to leave.
-        self._leaves: dict[PeerId, int] = self.per_incarnation()
+        self._announced_leaves: dict[PeerId, int] = self.per_incarnation()
         self._made: dict[tuple[bytes, int, int, int], tuple[IncarnationId, bytes]] = {}
         self._applied: dict[
             tuple[bytes, int, int], dict[bytes, PeerId]
@@ -342,7 +342,7 @@ class SingleCommitPerRound(Checker):
     @on_effect
     def judge_leave(self, send: Send, hello: Hello) -> None:
         if hello.stage == "leaving":
-            self._leaves[self.peer] = hello.round_id
+            self._announced_leaves[self.peer] = hello.round_id
             answered = max((round_id for round_id, _, _ in self._offered), default=-1)
             self.demand(
                 answered < hello.round_id,
@@ -363,7 +363,8 @@ class SingleCommitPerRound(Checker):
         gone = [
             p
             for p in rounds.roster
-            if rounds.departures.leaves(p) and self._leaves.get(p, ask.round_id + 1) <= ask.round_id
+            if rounds.departures.leaves(p)
+            and self._announced_leaves.get(p, ask.round_id + 1) <= ask.round_id
         ]
         n = len(rounds.roster) - len(gone)
         need = 1 if n < 3 or core.settings.rounds.quorum == "available" else n // 2 + 1
@@ -398,7 +399,7 @@ class SingleCommitPerRound(Checker):
         if commit.attempt < promised:
             whose = "its own commit" if committed.made else f"the commit of peer {commit.server}"
             raise self.violated(
-                f"{_which(commit)}: holds {whose} of attempt {commit.attempt}, although it has "
+                f"{_label(commit)}: holds {whose} of attempt {commit.attempt}, although it has "
                 f"moved on to attempt {promised}"
             )
         if committed.made:
@@ -406,7 +407,7 @@ class SingleCommitPerRound(Checker):
             maker, digest = self._made.setdefault(turn, (self.incarnation_id, commit.digest))
             if maker == self.incarnation_id and digest != commit.digest:
                 raise self.violated(
-                    f"makes two commits of {_which(commit)} in one attempt, {commit.made_at}"
+                    f"makes two commits of {_label(commit)} in one attempt, {commit.made_at}"
                 )
         orders = self._orders.get((commit.round_id, commit.parent))
         if orders is not None:
@@ -414,7 +415,7 @@ class SingleCommitPerRound(Checker):
             turn_of = order[commit.made_at % len(order)]
             if turn_of != commit.server:
                 raise self.violated(
-                    f"{_which(commit)} was made by peer {commit.server} in the turn of peer "
+                    f"{_label(commit)} was made by peer {commit.server} in the turn of peer "
                     f"{turn_of}"
                 )
         if self.peer not in self.conditions.equivocating and not self._missed_rejections(commit):
@@ -428,7 +429,7 @@ class SingleCommitPerRound(Checker):
             if known and not self._may_fork():
                 digest, holder = next(iter(known.items()))
                 raise self.violated(
-                    f"{_which(commit)}: digest {commit.digest.hex() or 'none'} here, "
+                    f"{_label(commit)}: digest {commit.digest.hex() or 'none'} here, "
                     f"{digest.hex() or 'none'} at peer {holder}"
                 )
             known[commit.digest] = self.peer
@@ -470,5 +471,5 @@ class SingleCommitPerRound(Checker):
         )
 
 
-def _which(commit: Commit) -> str:
+def _label(commit: Commit) -> str:
     return f"round {commit.round_id}, shard {commit.shard} upon {commit.parent.hex()}"

@@ -122,7 +122,7 @@ class BoundedMessageRates(Checker):
         self._most.clear()
 
     @on_effect
-    def excuse(self, restore: Restore) -> None:
+    def forget_state_requests(self, restore: Restore) -> None:
         if self.conditions.equivocating:
             # If a server sends two versions of a result, this causes one more state transfer.
             self._sent_at[self.peer].pop((StateRequest, -1), None)

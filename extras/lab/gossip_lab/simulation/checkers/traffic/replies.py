@@ -50,7 +50,7 @@ class OneReplyPerRequest(Checker):
 
     invariant = "S15"
     needs = ""
-    _owed = PerIncarnation(Counter[tuple[PeerId, str]])
+    _owed_replies = PerIncarnation(Counter[tuple[PeerId, str]])
     # (receiver, round, shard, attempt) of each offered update.
     _offered = PerIncarnation(set[tuple[PeerId, int, int, int]])
 
@@ -67,7 +67,7 @@ class OneReplyPerRequest(Checker):
         | StateRequest,
     ) -> None:
         if not isinstance(asked, PushPull) or not asked.reply:
-            self._owed[event.sender, _REPLIES[type(asked)]] += 1
+            self._owed_replies[event.sender, _REPLIES[type(asked)]] += 1
 
     @on_effect
     def record_offer(self, send: Send, update: Update) -> None:
@@ -86,7 +86,7 @@ class OneReplyPerRequest(Checker):
             if own in self._offered:
                 self._offered.discard(own)
                 return
-        owed, key = self._owed, (send.peer, _REPLIES[type(reply)])
+        owed, key = self._owed_replies, (send.peer, _REPLIES[type(reply)])
         owed[key] -= 1
         text = f"sends peer {send.peer} a reply, {type(reply).__name__}, that it has not requested"
         self.demand(owed[key] >= 0, text)
@@ -101,15 +101,15 @@ class OneCommitPerReason(Checker):
     """
 
     invariant = "S15"
-    _spread = PerIncarnation(Counter[tuple[int, int]])
+    _own_reasons = PerIncarnation(Counter[tuple[int, int]])
     _asked = PerIncarnation(Counter[tuple[PeerId, int, int]])
     # Peer -> first rounds of its requests for all commits, ascending.
-    _wanted = PerIncarnation(dict[PeerId, list[int]])
+    _commit_requests = PerIncarnation(dict[PeerId, list[int]])
     _sent = PerIncarnation(Counter[tuple[PeerId, int, int]])
 
     @on_event
     def record_request(self, event: Received, ask: CommitRequest) -> None:
-        insort(self._wanted.setdefault(event.sender, []), ask.first)
+        insort(self._commit_requests.setdefault(event.sender, []), ask.first)
 
     @on_event
     def record_counted(self, event: Received, counted: Counted) -> None:
@@ -121,23 +121,23 @@ class OneCommitPerReason(Checker):
         if rounds is None or not _calls_for_a_commit(rounds, message):
             return
         if isinstance(message, Commit):
-            self._spread[place] += 1
+            self._own_reasons[place] += 1
         else:
             self._asked[event.sender, *place] += 1
 
     @on_effect
     def record_made(self, ask: Aggregate) -> None:
         if ask.step != "measure":
-            self._spread[ask.round_id, ask.shard] += 1
+            self._own_reasons[ask.round_id, ask.shard] += 1
 
     @on_effect
     def judge(self, send: Send, commit: Commit) -> None:
         to, round_id, shard = send.peer, commit.round_id, commit.shard
         self._sent[to, round_id, shard] += 1
         reasons = (
-            self._spread[round_id, shard]
+            self._own_reasons[round_id, shard]
             + self._asked[to, round_id, shard]
-            + bisect_right(self._wanted.get(to, ()), round_id)
+            + bisect_right(self._commit_requests.get(to, ()), round_id)
         )
         self.demand(
             self._sent[to, round_id, shard] <= reasons,

@@ -34,21 +34,21 @@ class QuorumOfAttestations(Checker):
     _attestations = PerIncarnation(dict[PeerId, StateAttestation])
 
     def make_records(self) -> None:
-        self._able: dict[PeerId, float] = (
+        self._holders_since: dict[PeerId, float] = (
             self.per_incarnation()
         )  # peer -> time since when it has a state
 
     @on_event
-    def record_able(self, event: TimerFired | Received) -> None:
+    def record_state_holder(self, event: TimerFired | Received) -> None:
         if self.core.phase not in ("running", "draining"):
-            self._able.pop(self.peer, None)
+            self._holders_since.pop(self.peer, None)
         else:
-            self._able.setdefault(self.peer, self.now)
+            self._holders_since.setdefault(self.peer, self.now)
 
     @on_event
-    def record_attestation(self, event: Received, word: StateAttestation) -> None:
-        if word.digest and word.nonce == self.core.recovery.nonce:
-            self._attestations[event.sender] = word
+    def record_attestation(self, event: Received, attestation: StateAttestation) -> None:
+        if attestation.digest and attestation.nonce == self.core.recovery.nonce:
+            self._attestations[event.sender] = attestation
 
     def _needs_attestations(self) -> bool:
         return self.core.rolling is not None and self.core.recovery.need != 1
@@ -59,7 +59,7 @@ class QuorumOfAttestations(Checker):
             return
         settings = self.core.settings
         waited_s = self.now - last_report_at(self.host, "recovering")
-        f, able = settings.f, [other for other in self.swarm.hosts if self._has_a_state(other)]
+        f, able = settings.f, [other for other in self.swarm.hosts if self._is_able_donor(other)]
         hurried = len(able) > f and waited_s < 0.9 * settings.rounds.round_timeout_s
         self.demand(
             len(able) <= 2 * f and not hurried,
@@ -67,13 +67,13 @@ class QuorumOfAttestations(Checker):
             f"has asked for {waited_s:.2f} s",
         )
 
-    def _has_a_state(self, other: PeerId) -> bool:
+    def _is_able_donor(self, other: PeerId) -> bool:
         """Whether the other peer is reachable, and has had a state for at least ``KNOWN_S``."""
         host = self.swarm.hosts[other]
         able = (
             host.state == "up"
             and not host.trainer_stopped
-            and self._able.get(other, self.now) < self.now - KNOWN_S
+            and self._holders_since.get(other, self.now) < self.now - KNOWN_S
         )
         return able and other != self.peer and not self.core.membership.skip_reason(other)
 
@@ -83,9 +83,9 @@ class QuorumOfAttestations(Checker):
             return
         recovery, agreed = self.core.recovery, self.core.recovery.attestation
         alike = [
-            word
-            for word in self._attestations.values()
-            if agreed is not None and _same(word, agreed)
+            attestation
+            for attestation in self._attestations.values()
+            if agreed is not None and _same(attestation, agreed)
         ]
         self.demand(
             len(alike) >= recovery.need or has_unattested_state(self.swarm, self.peer),

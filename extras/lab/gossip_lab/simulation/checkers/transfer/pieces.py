@@ -46,16 +46,16 @@ class NoRedundantPieceRequests(Checker):
     wrong piece. It requests at most two pieces at a time from one donor."""
 
     invariant = "S12"
-    _here = PerIncarnation(set[bytes])  # digests of the pieces that it has
-    _false = PerIncarnation(set[PeerId])  # donors that have sent a wrong piece
+    _present_pieces = PerIncarnation(set[bytes])  # digests of the pieces that it has
+    _false_donors = PerIncarnation(set[PeerId])  # donors that have sent a wrong piece
 
     @on_event
     def record_piece(self, event: Received, offer: StateOffer) -> None:
         found = _right_piece(self.core, event, offer)
         if found:
-            self._here.add(found)
+            self._present_pieces.add(found)
         elif found is not None:
-            self._false.add(event.sender)
+            self._false_donors.add(event.sender)
 
     @on_report("recovering", "restored")
     def forget(self, report: Report) -> None:
@@ -64,7 +64,7 @@ class NoRedundantPieceRequests(Checker):
     @on_effect
     def judge(self, send: Send, ask: StateRequest) -> None:
         recovery, pieces, piece = self.core.recovery, self.core.recovery.pieces, ask.piece
-        here, false = self._here, self._false
+        here, false = self._present_pieces, self._false_donors
         if ask.what == "state" and not piece and recovery.attestation is None:
             false.discard(send.peer)  # without an attestation every donor may be used again
         if not piece or pieces is None:
@@ -108,7 +108,7 @@ class BoundedPieceReplies(Checker):
 
     invariant = "S15"
     # Round -> (copy, number of times that each (receiver, piece) was sent).
-    _given = PerIncarnation(dict[int, tuple[Payload, Counter[tuple[PeerId, int]]]])
+    _replies = PerIncarnation(dict[int, tuple[Payload, Counter[tuple[PeerId, int]]]])
 
     @on_effect
     def judge(self, send: Send, offer: StateOffer) -> None:
@@ -116,9 +116,9 @@ class BoundedPieceReplies(Checker):
         if copy is None or not offer.digest:
             return  # this copy is not stored for further requests
         payload = copy.taken.payload
-        known = self._given.get(offer.round_id)
+        known = self._replies.get(offer.round_id)
         if known is None or known[0] is not payload:
-            known = self._given[offer.round_id] = payload, Counter()
+            known = self._replies[offer.round_id] = payload, Counter()
         what = send.peer, offer.piece
         known[1][what] += 1
         self.demand(

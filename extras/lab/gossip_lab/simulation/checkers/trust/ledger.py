@@ -24,7 +24,7 @@ class Record:
             Two results of one attempt count as several.
         twice: Number of attempts since its last release in which the peer made two results. Each of
             the two is confirmed by more than f peers.
-        locked_for: Number of rounds since its quarantine began; -1 if the peer is not in
+        quarantined_for: Number of rounds since its quarantine began; -1 if the peer is not in
             quarantine.
         released_for: Number of rounds since its last quarantine ended and its parole began; -1 if
             it was never in quarantine.
@@ -37,7 +37,7 @@ class Record:
     counts: int = 0
     refused: int = 0
     twice: int = 0
-    locked_for: int = -1
+    quarantined_for: int = -1
     released_for: int = -1
     ordinary: int = 0
     ordinary_in_a_row: int = 0
@@ -87,16 +87,16 @@ class Ledger:
     def begin(settings: CoreSettings) -> Ledger:
         return Ledger(settings.trust, settings.f, settings.updates_for)
 
-    def locked(self) -> tuple[PeerId, ...]:
+    def quarantined(self) -> tuple[PeerId, ...]:
         """Return the peers in quarantine in the next round."""
         lasts = self.settings.quarantine_rounds
         return tuple(
-            [peer for peer, record in self.records.items() if 0 <= record.locked_for < lasts]
+            [peer for peer, record in self.records.items() if 0 <= record.quarantined_for < lasts]
         )
 
     def proven(self) -> tuple[PeerId, ...]:
         """Return the peers in quarantine that are proven Byzantine."""
-        return tuple([peer for peer in self.locked() if self.records[peer].twice])
+        return tuple([peer for peer in self.quarantined() if self.records[peer].twice])
 
     def updates_needed(self, roster: Collection[PeerId]) -> int:
         """Return the number of updates that the rule needs. Each proven Byzantine peer in
@@ -105,7 +105,7 @@ class Ledger:
         most = min(self.f, len(self.updates_for) - 1)
         return self.updates_for[max(0, min(most, self.f - proven))]
 
-    def barred(self) -> tuple[PeerId, ...]:
+    def excluded_servers(self) -> tuple[PeerId, ...]:
         """Return the peers that must not serve in the next round, because they are in quarantine or
         on parole."""
         parole, records = self.settings.parole_rounds, self.records.items()
@@ -113,7 +113,7 @@ class Ledger:
             [
                 peer
                 for peer, record in records
-                if record.locked_for >= 0 or 0 <= record.released_for < parole
+                if record.quarantined_for >= 0 or 0 <= record.released_for < parole
             ]
         )
 
@@ -142,25 +142,25 @@ class Ledger:
         wrong = None
         changes = list(changes)
         others = {peer for peer, change in changes if change == "quarantined"}
-        short = len(set(members) - set(self.locked())) < self.updates_needed(members)
+        short = len(set(members) - set(self.quarantined())) < self.updates_needed(members)
         for peer, change in changes:
             record = records.get(peer, NOTHING)
             if change == "quarantined":
-                if why := self._lacks_grounds(record):
+                if why := self._missing_evidence(record):
                     wrong = peer, f"is quarantined with round {round_id} for {why}"
-                records[peer] = replace(record, locked_for=0, ordinary=0, ordinary_in_a_row=0)
+                records[peer] = replace(record, quarantined_for=0, ordinary=0, ordinary_in_a_row=0)
             elif change == "parole":
                 trusted = self._may_be_trusted(record)
-                may_go = record.locked_for >= 0 and (trusted or short or bool(others - {peer}))
-                if record.locked_for < self.settings.quarantine_rounds and not may_go:
+                may_go = record.quarantined_for >= 0 and (trusted or short or bool(others - {peer}))
+                if record.quarantined_for < self.settings.quarantine_rounds and not may_go:
                     lasted = (
-                        f"was in quarantine for {record.locked_for} rounds"
-                        if record.locked_for >= 0
+                        f"was in quarantine for {record.quarantined_for} rounds"
+                        if record.quarantined_for >= 0
                         else "was not in quarantine"
                     )
                     wrong = peer, f"is released with round {round_id}, but {lasted}"
                 records[peer] = Record(released_for=0)
-        wrong = wrong or self._lacks(round_id, records, members)
+        wrong = wrong or self._find_missing_change(round_id, records, members)
         return replace(
             self, records=records, accusations=accusations, equivocations=equivocations, wrong=wrong
         )
@@ -209,7 +209,7 @@ class Ledger:
         left = (1.0 - settings.trusted_above) / (1.0 - settings.quarantine_below)
         return record.ordinary >= ceil(log(left) / log(settings.memory))
 
-    def _lacks_grounds(self, record: Record) -> str:
+    def _missing_evidence(self, record: Record) -> str:
         """Return a text about the evidence against a quarantined peer if this evidence is
         insufficient, else ""."""
         # After a release, trust begins between the two thresholds.
@@ -226,26 +226,28 @@ class Ledger:
             f"{record.refused} rejected results, of {results}"
         )
 
-    def _lacks(
+    def _find_missing_change(
         self, round_id: int, records: dict[PeerId, Record], members: Collection[PeerId]
     ) -> tuple[PeerId, str] | None:
         # A missing quarantine is a violation only after a long time, because stored earlier updates
         # may outweigh the latest ones.
-        locked = [peer for peer, record in records.items() if record.locked_for >= 0]
-        if len([peer for peer in locked if not records[peer].twice]) > self.f:
-            return locked[0], f"is in quarantine with {locked}, more than f, without proof"
-        inside = len([peer for peer in locked if peer in members])
-        proven = len([peer for peer in locked if peer in members and records[peer].twice])
+        quarantined = [peer for peer, record in records.items() if record.quarantined_for >= 0]
+        if len([peer for peer in quarantined if not records[peer].twice]) > self.f:
+            return quarantined[
+                0
+            ], f"is in quarantine with {quarantined}, more than f, without proof"
+        inside = len([peer for peer in quarantined if peer in members])
+        proven = len([peer for peer in quarantined if peer in members and records[peer].twice])
         needed = self.updates_for[max(0, min(self.f, len(self.updates_for) - 1) - proven)]
         room = min(
-            self.f - len(locked),
+            self.f - len(quarantined),
             (len(members) - 1) // 2 - inside,
             len(members) - inside - needed,
         )
         for peer, record in records.items():
-            if record.locked_for >= 0:
-                if record.locked_for > self.settings.quarantine_rounds:
-                    return peer, f"is in quarantine for {record.locked_for} rounds"
+            if record.quarantined_for >= 0:
+                if record.quarantined_for > self.settings.quarantine_rounds:
+                    return peer, f"is in quarantine for {record.quarantined_for} rounds"
                 ordinary = record.ordinary_in_a_row
                 if ordinary >= self.settings.updates_to_return and not record.refused:
                     return peer, f"is in quarantine after {ordinary} ordinary updates in a row"
@@ -267,7 +269,7 @@ def _count_standing_out(
         record = records.get(peer, NOTHING)
         row = record.in_a_row + 1 if stood_out == CLEARLY else 0
         record = replace(record, in_a_row=row, counts=record.counts + bool(stood_out))
-        if record.locked_for >= 0:
+        if record.quarantined_for >= 0:
             record = replace(
                 record,
                 ordinary=record.ordinary + (stood_out != CLEARLY),
@@ -282,10 +284,10 @@ def _refuse(records: dict[PeerId, Record], peer: PeerId, results: int) -> None:
 
 
 def _advance_round(record: Record) -> Record:
-    if record.locked_for < 0 and record.released_for < 0:
+    if record.quarantined_for < 0 and record.released_for < 0:
         return record
     return replace(
         record,
-        locked_for=record.locked_for + (record.locked_for >= 0),
+        quarantined_for=record.quarantined_for + (record.quarantined_for >= 0),
         released_for=record.released_for + (record.released_for >= 0),
     )

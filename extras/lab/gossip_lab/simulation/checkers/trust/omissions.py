@@ -93,7 +93,7 @@ class OmissionRecord:
             floor(log(self.settings.quarantine_below / start) / log(self.settings.heard_memory)) + 1
         )
 
-    def lacks(self, by: PeerId, server: PeerId, of_round: int, round_id: int) -> bool:
+    def needs_claim(self, by: PeerId, server: PeerId, of_round: int, round_id: int) -> bool:
         """Whether the record still needs a claim of ``by`` about the round ``of_round``, if it is
         made in ``round_id``."""
         known = self.claims.get((server, of_round), frozenset())
@@ -143,13 +143,15 @@ class OmissionRecord:
                             number + 1 for number in rounds.get(accusation.peer, (0, 0))
                         )  # type: ignore[assignment]
         out, again = {*rests, *locked}, self.again | set(due)
-        wrong = self._why(_RoundTurns(round_id, roster, rounds, out, again, due, passed_over, back))
+        wrong = self._find_error(
+            _RoundTurns(round_id, roster, rounds, out, again, due, passed_over, back)
+        )
         for peer in passed_over:
             rests[peer], rounds[peer] = self.settings.quarantine_rounds, (0, 0)
         claims = {key: by for key, by in claims.items() if key[1] >= round_id - self.window}
         return replace(self, claims=claims, rounds=rounds, rests=rests, again=again, wrong=wrong)
 
-    def _why(self, turn: _RoundTurns) -> tuple[PeerId, str] | None:
+    def _find_error(self, turn: _RoundTurns) -> tuple[PeerId, str] | None:
         round_id, roster, rounds, out = turn.round_id, turn.roster, turn.rounds, turn.out
         passed_over = turn.passed_over
         for peer in {*turn.due} ^ {*turn.back}:
@@ -189,11 +191,11 @@ class OmissionSkipsFollowCommits(HistoryChecker):
     decision_events = TURNS
     record_kind = OmissionRecord
     # (server, round) of the results that the peer did not receive.
-    _waited = PerIncarnation(dict[tuple[PeerId, int], None])
+    _missing_results = PerIncarnation(dict[tuple[PeerId, int], None])
 
     @on_report("attempt")
     def record_wait(self, report: Report) -> None:
-        silent, rounds, waited = server_without_commit(report), self.rolling, self._waited
+        silent, rounds, waited = server_without_commit(report), self.rolling, self._missing_results
         if silent is None or report.fields["round"] != rounds.round_id:
             return
         # Up to f of the expected peers may withhold their updates. If the remaining peers are not a
@@ -214,8 +216,8 @@ class OmissionSkipsFollowCommits(HistoryChecker):
         if len(commit.accusations) >= ACCUSATIONS_MAX:
             return
         told = {(each.peer, each.round_id) for each in commit.accusations if each.silent}
-        for server, of_round in self._waited:
-            if history.lacks(self.peer, server, of_round, commit.round_id):
+        for server, of_round in self._missing_results:
+            if history.needs_claim(self.peer, server, of_round, commit.round_id):
                 self.demand(
                     (server, of_round) in told,
                     f"has waited for peer {server} in round {of_round} without a result, but does "

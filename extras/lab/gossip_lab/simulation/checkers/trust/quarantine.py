@@ -55,7 +55,7 @@ class QuarantineFollowsCommits(HistoryChecker):
         stated = [
             (by, c.peer, c.round_id, c.turn, c.content) for by, c in told if c.turn and by != c.peer
         ]
-        judged = _judged(commits, self.core.settings, before.locked())
+        judged = _judged(commits, self.core.settings, before.quarantined())
         evidence = RoundEvidence(judged, charged, stated)
         self.judged += 1
         return before.after(commits[0].round_id, evidence, decisions, commits[0].roster)
@@ -67,8 +67,10 @@ class QuarantineFollowsCommits(HistoryChecker):
         contributors = [c.peer for c in commit.contributors]
         if used := _used_without_need(contributors, before, roster):
             raise self.violated(f"{where} uses updates of peers {used}, which are in quarantine")
-        barred = before.barred()
-        if commit.server in barred and any(other not in barred for other in roster):
+        excluded_servers = before.excluded_servers()
+        if commit.server in excluded_servers and any(
+            other not in excluded_servers for other in roster
+        ):
             raise self.violated(f"{where} was made by peer {commit.server}, which must not serve")
 
     @on_effect
@@ -97,7 +99,7 @@ class QuarantineFollowsCommits(HistoryChecker):
         be. In every ``measured_every``-th round (every second round by default), all usable updates
         of these peers have to be."""
         where, served = f"round {ask.round_id}, shard {ask.shard}", self._served(ask)
-        suspects = set(ledger.locked()) - set(ledger.proven())
+        suspects = set(ledger.quarantined()) - set(ledger.proven())
         measured = {row.peer for row in ask.outside}
         if free := sorted(measured - suspects):
             raise self.violated(
@@ -150,18 +152,18 @@ def _used_without_need(
 ) -> list[PeerId]:
     """Return the used peers that must not be used: proven Byzantine peers, and all peers in
     quarantine if the updates of the other peers are enough for the rule."""
-    locked, proven = ledger.locked(), ledger.proven()
-    others = [peer for peer in used if peer not in locked]
+    quarantined, proven = ledger.quarantined(), ledger.proven()
+    others = [peer for peer in used if peer not in quarantined]
     enough = len(others) >= ledger.updates_needed(roster)
-    return [peer for peer in used if peer in (locked if enough else proven)]
+    return [peer for peer in used if peer in (quarantined if enough else proven)]
 
 
 def _judged(
-    commits: Sequence[Commit], settings: CoreSettings, locked: Collection[PeerId]
+    commits: Sequence[Commit], settings: CoreSettings, quarantined: Collection[PeerId]
 ) -> list[tuple[PeerId, int]]:
     """Return (peer, mark) for each peer that the rule has judged in this round. The mark is that of
-    the shard in which the peer stood out most, see ``RoundEvidence``. Among the peers with an
-    unused update, only those in ``locked`` were measured."""
+    the shard in which the peer stood out most, see ``RoundEvidence``. Of the peers whose update was
+    not used, only those in ``quarantined`` were measured."""
     farthest: dict[PeerId, float] = {}
     for commit in commits:
         for each in commit.contributors:
@@ -172,7 +174,7 @@ def _judged(
         for other in commit.rejected:
             if other.reason != "quarantined":
                 faulty.append(other.peer)
-            elif other.peer in locked and other.peer not in farthest:
+            elif other.peer in quarantined and other.peer not in farthest:
                 outside[other.peer] = max(outside.get(other.peer, 0.0), other.outlyingness)
     found = _standing_out(farthest, settings, outside)
     found.update(dict.fromkeys(faulty, CLEARLY))
