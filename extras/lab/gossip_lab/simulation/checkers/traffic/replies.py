@@ -32,7 +32,7 @@ from gossip_lab.simulation.checkers.base import Checker, PerIncarnation, keep_la
 from gossip_lab.simulation.checkers.event_observer import on_effect, on_event
 
 KEPT = 512  # number of updates and requests whose repetitions are counted
-REPEATS_MAX = 4
+REPEATS_MAX = 8
 
 _REPLIES: dict[type, str] = {
     **dict.fromkeys((Ping, PingRequest, Ack, Nack), "acks"),
