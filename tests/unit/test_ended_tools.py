@@ -34,7 +34,7 @@ def test_a_benchmark_whose_launcher_refuses_says_what_that_said(tmp_path: Path) 
     assert tool.returncode == 1
     assert "unknown aggregator 'meen'" in "\n".join(said)
     assert last == (
-        "a run of 2 peers and 10 numbers has no events.jsonl and no commits.jsonl: "
+        "a run of 2 peers and 10 parameters has no events.jsonl and no commits.jsonl: "
         "its launcher has ended with exit code 2, its output is above"
     )
     assert not list(tmp_path.iterdir())

@@ -364,7 +364,7 @@ def test_what_are_no_updates_is_said() -> None:
     x = cloud(3, 10)
     for wrong, words in (
         ([], "no updates"),
-        ([x[0], x[1, :5]], "number 1"),
+        ([x[0], x[1, :5]], "update 1"),
         ([x[0], x[1].double()], "float64"),
         ([x[0].long()], "int64"),
         (x[0], r"\(10,\)"),

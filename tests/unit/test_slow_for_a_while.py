@@ -87,5 +87,5 @@ def test_a_peer_without_a_folder_tells_of_it_once(tmp_path: Path) -> None:
 
 
 def test_a_table_that_says_how_long_and_not_when_is_refused() -> None:
-    with pytest.raises(BadFault, match="which is missing"):
+    with pytest.raises(BadFault, match="for_s needs at_s"):
         from_toml('[[fault]]\nkind = "slow"\npeer = 1\nfactor = 2\nfor_s = 3.0\n')
