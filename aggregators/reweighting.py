@@ -155,8 +155,7 @@ def suspicion_literal(gram: Gram, *, f: int, alpha: float = 1.0, steps: int = 1)
     Starts with weights w_i = 1/n and g = sum w_i g_i. In each step, s_i = |g_i - g| and w_i = alpha
     / (alpha + s_i). The f updates of least weight are replaced by the mean of the others, and then
     g = sum w_i g'_i. The weights are not normalised, so the length of the result depends on alpha.
-    The
-    first reference is the mean, so two colluding attackers do more harm than with the mean. It
+    The first reference is the mean, so two colluding attackers do more harm than with the mean. It
     tolerates no Byzantine peer.
 
     Args:

@@ -238,7 +238,7 @@ BUDGETS = {
         lambda: round(share_broken(*FOLDERS, *PAGES), 1), 0.5, 1
     ),
     "lines of tests": Budget(lines_of_tests, 102_120, 80_000),
-    "words of docs, results aside": Budget(words_of_docs, 59_500, 60_000),
+    "words of docs, results aside": Budget(words_of_docs, 59_520, 60_000),
     "bytes of the changelog": Budget(lambda: len(text_of("CHANGELOG.md").encode()), 8_192, 8_192),
 }
 

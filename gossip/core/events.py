@@ -197,8 +197,8 @@ class Contributed:
     own: Payload | None = None
     own_parameters: Payload | None = None  # Honest parameters of a peer that injects a fault.
     rates: tuple[float, ...] = ()  # Learning rates of the trainer's next step.
-    # True if the trainer has compiled in this round. The duration of the round then does not show
-    # the pace of the peer.
+    # True if the trainer has ever compiled. The duration of a round may then not show the pace of
+    # the peer.
     compiled: bool = False
     # value for a collective operation, at most ``COLLECTED_BYTES_MAX`` bytes; if set, ``samples``
     # is 0

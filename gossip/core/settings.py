@@ -302,7 +302,8 @@ predicted samples. Further discarded samples are only counted, and further predi
 omitted."""
 SPARE_ROUNDS = 8
 """Number of further rounds without progress, in an extended epoch, that are attributed to faults of
-peers. After more such rounds, the remaining samples are discarded."""
+peers. After more than these and the size of the roster, the samples that
+returned in the last round are discarded."""
 PREDICTED_ROUNDS = 32
 """Maximum number of rounds for which samples are predicted, even if a trainer prefetches more
 rounds."""

@@ -127,8 +127,8 @@ def two_results(attacker: ByzantinePeer, letter: Letter) -> Instead:
 
 @lie
 def last_results(attacker: ByzantinePeer, letter: Letter) -> Instead:
-    """Send one peer a slightly wrong result, as the server of the run's last round. No peer can
-    detect it, because no later round compares the replicas."""
+    """Send one peer a slightly wrong result, as the server of the run's last round. No later round
+    compares the replicas; only the check after the last round can detect it."""
     message = letter.message
     last = (
         isinstance(message, Commit)

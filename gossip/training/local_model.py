@@ -143,7 +143,7 @@ class LocalModel:
 
     def renew_arena(self) -> None:
         """Create new shared memory for a restarted node, and copy the last update. The old memory
-        is read-only if the dead node has shared it with other peers."""
+        cannot be mapped for writing again if the dead node has shared it with other peers."""
         former, updates, filled = self.arena, self.updates, self._filled
         self._compile_watch.close()
         self._forget_slots()

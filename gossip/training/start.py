@@ -56,9 +56,9 @@ def init(
 
     Args:
         reference: A data set, a DataLoader or an iterable of samples. When this peer is a server,
-            rules such as ``judged_clipping`` compute losses on them. The samples should resemble
-            the data of the task, and may be few. By default such rules use the data of
-            ``peer.shard``.
+            rules such as ``judged_clipping`` compute losses or gradients on them. The samples
+            should resemble the data of the task, and may be few. By default such rules use the data
+            of ``peer.shard``.
         track: Trackers that receive the run's metrics (``docs/tracking.md``), if there is no
             launcher. The variable ``GOSSIP_TRACK`` adds further trackers.
         overrides: Options of the run (``gossip run --help``), if there is no launcher.

@@ -324,8 +324,8 @@ def diverged(plain: Mapping[str, Any] | None) -> str:
 
 
 def _kills(plan: FaultPlan) -> int:
-    """Return the minimum number of different peers that the plan kills. Every killed server is a
-    different peer, because no peer restarts."""
+    """Return the minimum number of different peers that the plan kills. Each killed server
+    counts as a different peer: two can be the same peer only after a restart."""
     named = {
         spec.split(":")[1].split("@")[0]
         for spec in plan.specs

@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from gossip.launch.registry import JoinServer
 
 TICK_S = 0.1
+WITHOUT_ERROR = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
+"""Signals from others, about which a process writes nothing."""
 TOO_LATE = (NeverStarted.exit_code, 5)  # exit codes of a peer that found no other peer
 
 
@@ -285,7 +287,7 @@ class Supervisor:
     def _on_exit(self, life: ProcessLife) -> None:
         """Record and explain the end of a trainer."""
         run, unneeded = self.ongoing, self.shutdown.unneeded
-        blow = run.view.failures.blow(life.peer)
+        blow, planned = run.view.failures.blow(life.peer), self._is_planned(life)
         if blow is not None and blow.planned and life.code in TOO_LATE and run.outcome.finished:
             # The plan restarted the peer only after the others were done.
             unneeded.add(life.peer)
@@ -297,7 +299,7 @@ class Supervisor:
         stopping = run.stop.is_set() or life.peer in unneeded or life.peer in self._lost
         exited = events.Exited(
             peer=life.peer,
-            planned=self._is_planned(life),
+            planned=planned,
             stopping=stopping,
             incarnation=life.incarnation,
             code=life.code,
@@ -309,12 +311,14 @@ class Supervisor:
             f"peer {life.peer} incarnation {life.incarnation} ended "
             f"{at_round(run.view.progress.round)}: {life.how}"
         )
-        if life.code not in (None, 0, EXIT_ASKED) and not stopping:
+        if life.code not in (0, EXIT_ASKED) and not planned and not stopping:
             self._explain(life)
 
     def _explain(self, life: ProcessLife) -> None:
         """Print why a process failed. The first failure is usually the cause of later ones, which
-        have only one line each."""
+        have only one line each. The model has printed the line of a signal."""
+        if life.signal in WITHOUT_ERROR:
+            return
         run = self.ongoing
         lines = explain(
             life,
@@ -323,7 +327,7 @@ class Supervisor:
             run.folder / f"peer-{life.peer}",
             self._shadowing(),
         )
-        for line in lines[:1] if self._explained else lines:
+        for line in lines[life.signal is not None : 1 if self._explained else None]:
             run.screen.print_line(line)
         self._explained = True
 

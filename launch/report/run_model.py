@@ -131,7 +131,7 @@ class RunModel:
         lines = self.apply(event)
         if isinstance(event, events.Exited) and event.code and not (event.stopping or lines):
             row = self.rows[event.peer]  # Its launcher has printed the error itself.
-            lines = [f"x peer {row.peer} failed {at_round(row.round + 1)} ({row.exit})"]
+            lines = [f"x peer {row.peer} ended {at_round(row.round + 1)} ({row.exit})"]
         if isinstance(event, events.Halted) and event.exit_code:
             # Without a launcher, no other event reports that the process failed.
             row = self.rows[event.peer]

@@ -180,6 +180,7 @@ def ends_early(mine: str) -> None:
         tell("fault", kind="crash", round=1)
         os.killpg(os.getpgrp(), signal.SIGKILL)
     if mine == "dies-by-segv" and INCARNATION == 0:
+        print("Fatal Python error: a library", file=sys.stderr, flush=True)
         os.kill(os.getpid(), signal.SIGSEGV)
     if mine.startswith("dies-with-"):
         sys.exit(int(mine.rsplit("-", 1)[1]))

@@ -117,7 +117,7 @@ async def test_a_task_whose_run_ends_while_it_starts_does_not_wait_for_it_to_beg
     heard.when.append((lambda view: any("waiting for peer" in line for line in heard.said), end))
     outcome = await asyncio.wait_for(mine.run(), config.start_timeout_s / 2)
     assert outcome.exit_code == 4
-    assert "x the run is over: peers 1 completed it, and no other peer is there" in heard.said
+    assert "x the run is over: peers 1 have completed it, and no other peer is there" in heard.said
 
 
 @pytest.mark.parametrize("progress", [None, LISTENING, LET_IN])

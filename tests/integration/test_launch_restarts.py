@@ -71,6 +71,8 @@ async def test_a_peer_that_died_is_started_again(tmp_path: Path, mode: str, how:
     assert outcome.finished == [0, 1, 2]
     assert lives(outcome) == [(0, how), (1, "exit code 0")]
     assert f"+ peer 1 is restarted in 0.05 s (restart 1 of 2): {how}" in heard.said
+    if mode == "dies-by-segv":
+        assert any("Fatal Python error" in line for line in heard.said), heard.said
     assert "+ starting peer 1 again, incarnation 1" in heard.said
     rows = read_lines(tmp_path / "run" / "events.jsonl")
     (told,) = [row for row in rows if row["event"] == "restarting"]

@@ -136,6 +136,17 @@ def test_s6_who_was_disturbed_may_be_accused(disturbed: Callable[[Swarm[Peer]], 
     assert swarm.reports(0, "suspect")
 
 
+def test_s6_an_ack_behind_a_message_that_spikes_is_late_though_it_has_no_effect_itself() -> None:
+    """Peer 1 probes more than a second later, when the link has long had no fault."""
+    swarm = running("S6", until_s=4.9, n=2, probe_interval_s=2.0)
+    swarm.network.shape([(0, 1)], spike=1.0, spike_s=4.0)
+    swarm.run_for(0.5)
+    assert swarm.counts["spiked"]
+    swarm.network.models.clear()
+    swarm.run_for(4.0)
+    assert swarm.reports(1, "suspect")
+
+
 FAREWELL = Gossip((Rumor(1, "left", 0, "", "", 1),))
 
 

@@ -276,7 +276,7 @@ def test_a_script_that_raised_has_a_line_unless_the_run_was_stopped(run: Recorde
     run.event(1.6, 1, "exited", code=1, signal=None, how="exit code 1")
     run.event(1.7, 2, "exited", code=1, signal=None, how="exit code 1", stopping=True)
     (line,) = [line for line in drawn(run, RUNNING, 1.8) if " x peer " in line]
-    assert line.endswith(" x peer 1 failed at round 5 (exit code 1)")
+    assert line.endswith(" x peer 1 ended at round 5 (exit code 1)")
 
 
 def test_how_many_events_are_not_shown_is_told(

@@ -138,6 +138,7 @@ def main() -> None:
     if peer.id == 0:
         _leave(task, took.tolist(), (spent / task.peers).tolist())
     dist.barrier()
+    del sides, ours  # as in examples/ddp.py: DDP's model must not hold the last reference
     dist.destroy_process_group()
     peer.close()
 

@@ -45,7 +45,7 @@ class VectorRows:
         if lacking > 0:
             room, d = self.vectors.shape
             # Growing copies all rows. Rows that were never used take no memory.
-            larger = torch.empty(4 * (room + lacking), d)
+            larger = torch.empty(room + 4 * lacking, d)
             larger[:room] = self.vectors
             self.vectors = larger
             new = np.ones(len(larger) - room, bool)
