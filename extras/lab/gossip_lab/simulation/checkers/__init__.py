@@ -19,8 +19,10 @@ from . import trust
 from .base import Checker, Recorders, RunConditions, TaintedStates, Violation
 from .event_observer import EventObserver
 from .liveness import (
+    AT_ONCE_S,
     BoundedRoundDuration,
     MembershipConvergence,
+    PromptRoundEnd,
     consensus_distance,
 )
 from .safety import (
@@ -44,6 +46,7 @@ from .transfer import DonorsStayReachable, FinalRoundReplies, RepeatedAttestatio
 from .transitions import TableChecker
 
 __all__ = [
+    "AT_ONCE_S",
     "AllPeersEnd",
     "Checker",
     "CheckerSuite",
@@ -110,8 +113,10 @@ def pipeline_suite(
     recorders = Recorders.create(conditions)
 
     def of_stage() -> list[EventObserver]:
+        # After all updates have arrived, a stage still waits for micro-batches and other stages.
+        unfit = (*MEMBERSHIP_CHECKERS, PromptRoundEnd)
         every = every_checker(conditions, recorders)
-        return [c for c in every if not isinstance(c, MEMBERSHIP_CHECKERS) and not _is_recorder(c)]
+        return [c for c in every if not isinstance(c, unfit) and not _is_recorder(c)]
 
     of_all = membership_checkers(conditions, recorders)
     computed = IdenticalGradients(stages, conditions)

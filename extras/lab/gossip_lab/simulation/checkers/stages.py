@@ -53,7 +53,7 @@ class StageView:
 
 
 class StageSuite(CheckerSuite):
-    """CheckerSuite for the events of one stage. Another suite calls the observers that its checkers
+    """Suite for the events of one stage. Another suite calls the observers that its checkers
     read."""
 
     def __init__(self, members: Collection[PeerId], checkers: Iterable[EventObserver]) -> None:
@@ -87,7 +87,7 @@ class PipelineSuite:
     """The suites of a pipeline: a suite for each stage, and a suite for the whole swarm.
 
     Args:
-        stages: CheckerSuite of each stage.
+        stages: Suite of each stage.
         overall: CheckerSuite of the checkers that watch all peers.
     """
 

@@ -3,4 +3,4 @@
 from . import branches, crashes, fault_free, newcomers, pushes, server_waits
 from .consensus import consensus_distance
 from .liveness import Liveness, MembershipConvergence
-from .promptness import BoundedRoundDuration
+from .promptness import AT_ONCE_S, BoundedRoundDuration, PromptRoundEnd

@@ -1,7 +1,10 @@
-"""L2, L3 and L5, as far as they limit waits: no peer waits for a peer that it skips, or for
-commits that it has not requested, and no peer stays in a round."""
+"""L2, L3 and L5, as far as they limit waits: no peer waits for a peer that it skips, after all
+updates have arrived, or for commits that it has not requested, and no peer stays in a round."""
 
 from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
 
 from gossip.core import (
     BUSY_S,
@@ -9,6 +12,8 @@ from gossip.core import (
     Apply,
     Commit,
     CommitRequest,
+    Committed,
+    Contributed,
     Hello,
     Inspection,
     NotServing,
@@ -23,8 +28,13 @@ from gossip.core import (
     Update,
     UpdateRequest,
 )
-from gossip_lab.simulation.checkers.base import Checker, PerIncarnation
-from gossip_lab.simulation.checkers.disturbances import NEVER, PAUSE_S
+from gossip_lab.simulation.checkers.base import (
+    Checker,
+    PerIncarnation,
+    keep_latest,
+    last_report_at,
+)
+from gossip_lab.simulation.checkers.disturbances import NEVER, PAUSE_S, paused_s
 from gossip_lab.simulation.checkers.event_observer import (
     after_event,
     on_effect,
@@ -37,6 +47,14 @@ from gossip_lab.simulation.world import AnySwarm
 # Maximum time from a report that a peer is behind to its request. A peer should need a fiftieth.
 ASKED_WITHIN_S = 1.0
 CHECK_INTERVAL_S = 0.2
+PAUSES_KNOWN, ROUNDS_KNOWN = 32, 64
+AT_ONCE_S = 0.5  # half of the shortest round timeout
+QUIET_S = 1.0  # time without events after which the views of peers agree
+CHANGES = (
+    *("skip", "unskip", "suspect", "dead", "left", "joined", "alive_again"),
+    *("recovering", "restored"),
+)
+"""Events that, once reported, may make the views of peers differ for a moment."""
 
 
 class NoWaitForSkippedServers(Checker):
@@ -101,6 +119,110 @@ class NoWaitForSkippedServers(Checker):
             raise self.violated(
                 f"waits in {where} for peer {server}, which it skips ({reason}); {able} could serve"
             )
+
+
+@dataclass(slots=True)
+class _Offer:
+    """The last update that a peer's trainer contributed to the present round."""
+
+    at: float
+    round_id: int
+    parent: bytes
+    roster: tuple[PeerId, ...]
+
+
+class PromptRoundEnd(Checker):
+    """L2: a round ends without a timeout as soon as all updates have arrived. This also holds if
+    some links are cut, provided that each peer reaches a quorum and skips the peers that it cannot
+    reach."""
+
+    invariant = "L2"
+
+    def make_records(self) -> None:
+        self._offers: dict[PeerId, _Offer] = self.per_incarnation()
+        self._over: dict[tuple[int, bytes], None] = {}
+        self._calm = False
+        # (end, duration) of each pause, in seconds.
+        self._paused: deque[tuple[float, float]] = deque(maxlen=PAUSES_KNOWN)
+
+    def end_pause(self) -> None:
+        self._paused.append((self.now, paused_s(self.swarm, self.peer)))
+
+    def begin_calm(self) -> None:
+        self._calm = True
+        if not self.conditions.allows_delays:
+            return
+        # Before the calm phase, attackers may have sent other updates than those recorded here.
+        self._offers.clear()
+        # Rounds in progress are not judged: earlier claims of attackers may have moved a peer to a
+        # later attempt, in which it now waits.
+        for core in self.swarm.inspections.values():
+            if (rounds := core.rolling) is not None:
+                self._over[rounds.round_id, rounds.chain] = None
+
+    @on_event
+    def record_offer(self, event: Contributed) -> None:
+        rounds = self.core.rolling
+        if rounds is not None and rounds.round_id == event.round_id:
+            self._offers[self.peer] = _Offer(
+                self.now, event.round_id, rounds.chain, rounds.roster.peers
+            )
+
+    @on_effect
+    def judge_first(self, committed: Committed) -> None:
+        key = committed.commit.round_id, committed.commit.parent
+        if key not in self._over:
+            self._over[key] = None
+            keep_latest(self._over, ROUNDS_KNOWN)
+            self._judge(*key)
+
+    def _judge(self, round_id: int, parent: bytes) -> None:
+        """Judge the duration of the round at the first peer that commits it."""
+        last = self._offers.get(self.peer)
+        if last is None or (last.round_id, last.parent) != (round_id, parent):
+            return
+        first, roster = last, last.roster
+        for other in roster:
+            offer = self._offers.get(other)
+            here = offer and (offer.round_id, offer.parent, offer.roster)
+            if offer is None or here != (round_id, parent, roster):
+                return  # the peer's update was late or missing
+            first = offer if offer.at < first.at else first
+            last = offer if offer.at > last.at else last
+        changed_at = max(
+            self.disturbances.calm_since(self.swarm),
+            *self.disturbances.crashed_at.values(),
+            *[last_report_at(host, *CHANGES) for host in self.swarm.hosts.values()],
+        )
+        if changed_at > first.at - QUIET_S or not self._is_settled(roster):
+            return
+        waited_s = self.now - last.at
+        # Short pauses are not recorded as disturbances, so they are added here.
+        stood_s = sum(for_s for until, for_s in self._paused if until >= last.at)
+        self.demand(
+            waited_s <= AT_ONCE_S + stood_s + self.swarm.travel_s,
+            f"round {round_id} ended only {waited_s:.2f} s after the last update of "
+            f"{list(roster)} had arrived, although no peer was missing",
+        )
+
+    def _is_settled(self, roster: tuple[PeerId, ...]) -> bool:
+        """Whether all peers of the roster run undisturbed, reach a quorum, and skip exactly the
+        peers that they do not reach."""
+        swarm = self.swarm
+        if self.conditions.allows_delays and not self._calm:
+            return False
+        for peer in roster:
+            core = swarm.inspections.get(peer)
+            if core is None or swarm.hosts[peer].state != "up" or not _is_well(swarm, peer):
+                return False
+            away = [
+                other for other in roster if other != peer and core.membership.skip_reason(other)
+            ]
+            is_cut = swarm.network.is_cut
+            cut = [other for other in roster if is_cut((peer, other)) or is_cut((other, peer))]
+            if away != cut or len(roster) - len(away) < core.rounds.quorum():
+                return False
+        return True
 
 
 class BoundedRoundDuration(Checker):
@@ -172,9 +294,9 @@ class BoundedRoundDuration(Checker):
 
 def _has_full_view(core: Inspection, cores: dict[PeerId, Inspection]) -> bool:
     """Whether the core's whole roster is present, the core skips no peer, and the rule has enough
-    updates."""
+    updates. The roster of gossip rounds keeps peers that never started."""
     return (
-        all(other in cores for other in core.rounds.roster)
+        (core.rolling is None or all(other in cores for other in core.rounds.roster))
         and not any(other != core.local and core.membership.skip_reason(other) for other in cores)
         and rule_has_enough(core, cores)
     )

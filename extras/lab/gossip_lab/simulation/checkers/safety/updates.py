@@ -20,11 +20,11 @@ class FragmentTurns(Checker):
 
     def make_records(self) -> None:
         # Hash of a history -> (number of its steps, roster of the next round, next round).
-        self._compare_rates: dict[bytes, tuple[int, tuple[PeerId, ...], int]] = {}
+        self._steps: dict[bytes, tuple[int, tuple[PeerId, ...], int]] = {}
 
     @on_effect
     def judge_operations(self, start: StartRound) -> None:
-        known = self._compare_rates.get(self.rolling.chain)
+        known = self._steps.get(self.rolling.chain)
         # A Byzantine donor may have misstated the round of its state, so the rounds are compared.
         if known is not None and self.rolling.round_id == start.round_id == known[2]:
             self.demand(
@@ -39,14 +39,14 @@ class FragmentTurns(Checker):
         if commit.shard or getattr(self.trainer, "fragments", 1) == 1:
             return  # only the first shard's commit has collected values
         beginning = (0, settings.peers, 0) if commit.round_id == 0 else None
-        known = self._compare_rates.get(commit.parent, beginning)
+        known = self._steps.get(commit.parent, beginning)
         if known is None or known[2] != commit.round_id:
             # The history before is not known, or an attacker has changed its round number.
             return
         before, roster, _ = known
         operation = len(commit.collected) > settings.callers_too_few(len(roster))
         is_step = not (operation or is_further(commit.kind))
-        self._compare_rates[committed.chain] = before + is_step, commit.roster, commit.round_id + 1
+        self._steps[committed.chain] = before + is_step, commit.roster, commit.round_id + 1
         self._before[commit.round_id] = before
 
     @on_event
