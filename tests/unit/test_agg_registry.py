@@ -194,10 +194,10 @@ def test_a_file_with_a_state_is_run_anew_at_each_load(folder: Path) -> None:
 
 
 def test_an_interrupt_while_a_file_is_loaded_leaves_no_half_module_behind(folder: Path) -> None:
-    (folder / "slow.py").write_text("raise KeyboardInterrupt")
+    (folder / "stopped.py").write_text("raise KeyboardInterrupt")
     with pytest.raises(KeyboardInterrupt):
-        load("slow.py:mine")
-    assert not [name for name in sys.modules if name.startswith("_gossip_file_slow")]
+        load("stopped.py:mine")
+    assert not [name for name in sys.modules if name.startswith("_gossip_file_stopped")]
 
 
 def test_a_registered_rule_is_found_by_name_and_never_takes_anothers(
