@@ -53,6 +53,8 @@ weight 0, the steps that the peer has made since that round are lost (Douillard 
 arXiv:2501.18512)."""
 JUDGED = "judged_clipping"
 """Default rule if ``reference_samples`` is set."""
+REFERENCE_SAMPLES = 256
+"""Default number of reference samples."""
 WITH_REFERENCE = "reference_samples are given, and no aggregator"
 """Text in ``Resolved.sources`` if the rule is ``JUDGED`` by default."""
 WITH_PLAN = "a plan is given, and no aggregator"
@@ -254,7 +256,7 @@ class RunConfig(BaseModel):
         description="action of a peer with a replica that differs from the majority",
     )
     reference_samples: int = Field(
-        default=256,
+        default=REFERENCE_SAMPLES,
         ge=1,
         le=2**20,
         description="number of samples by which a server judges updates, for rules with a judge",

@@ -25,6 +25,47 @@ def test_rolling_rounds_with_an_attacker_make_the_same_bits(aggregator: str, att
     assert found.fast.virtual_s == pytest.approx(found.exact.virtual_s, rel=0.02)
 
 
+JUDGED = ["judged_clipping", "zeno", "fltrust:lengths=updates", "bucketing:s=2+judged_clipping"]
+
+
+@pytest.mark.parametrize("local_steps", [1, 5])
+@pytest.mark.parametrize("topology", ["rolling", "random-k", "ring"])
+@pytest.mark.parametrize("aggregator", rotated(JUDGED))
+def test_rules_that_judge_by_a_loss_make_the_same_bits(
+    aggregator: str, topology: str, local_steps: int
+) -> None:
+    world = World(
+        peers=6,
+        topology=topology,
+        aggregator=aggregator,
+        f=1,
+        local_steps=local_steps,
+        reference_samples=32,
+        links="delay:1ms",  # with random delays, it is chance whether a quarantined push is in time
+        faults=(FLIPPED,),
+    )
+    assert world.check(24).first_difference is None  # enough for a quarantine
+
+
+@pytest.mark.parametrize("topology", ["rolling", "full"])
+def test_a_judge_outvotes_a_majority_of_attackers(topology: str) -> None:
+    world = World(
+        peers=6,
+        topology=topology,
+        aggregator="judged_clipping",
+        f=4,
+        reference_samples=32,
+        faults=("sign_flip:2-5*10",),
+    )
+    means = [row.value for row in world.play(150).rows if row.metric == "mean"]
+    assert means[-1] > 0.8
+
+
+def test_colluding_attackers_evaluate_the_loss_of_the_judge() -> None:
+    world = World(peers=6, aggregator="judged_clipping", f=1, faults=("optimal_ipm:5",))
+    assert world.check(6).first_difference is None
+
+
 @pytest.mark.parametrize(
     ("aggregator", "local_steps", "mixing", "mix_every"),
     [("mean", 1, 0.5, 4), ("guarded_mean", 5, 0.75, 4), ("mean", 5, 0.75, 1)],

@@ -345,6 +345,7 @@ def test_a_round_that_begins_again_replaces_the_update_in_computation() -> None:
         StateTable(parts.task),
         UpdateBook(parts),
         RuleRunner(parts.rule, centered=False),
+        parts.task,
         *(16, 0, lambda peer, round_id: 0.05, lambda *recorded: None),
     )
     trainer = LearningTrainer(0, shared)

@@ -29,7 +29,7 @@ from gossip_lab.playground.graces import Graces
 from gossip_lab.playground.parts import Parts
 from gossip_lab.playground.pushing import PUSH, Pushes, PushStore
 from gossip_lab.playground.schedule import Schedule
-from gossip_lab.playground.world import EngineName, engine_of
+from gossip_lab.playground.world import engine_of
 
 SMALL = World(peers=6, model="linear", batch=4, compute="constant:0.05")
 FLIPPED = "sign_flip:5*10"
@@ -376,10 +376,10 @@ def test_updates_that_are_not_finite_are_not_used(topology: str) -> None:
     assert not any(moment.lost for moment in moments)
 
 
-@pytest.mark.parametrize("engine", ["fast", "exact"])
-def test_a_rule_that_asks_for_the_loss_is_an_error(engine: EngineName) -> None:
-    with pytest.raises(ConfigError, match="requests the loss from the trainer"):
-        engine_of(engine, build(aggregator="zeno", f=1))
+def test_a_rule_that_rescales_to_the_gradient_is_no_rule_for_local_steps() -> None:
+    with pytest.raises(ConfigError, match="gradient"):
+        build(aggregator="fltrust", f=1, local_steps=5)
+    assert build(aggregator="fltrust:lengths=updates", f=1, local_steps=5).rule.needs_trainer
 
 
 # --- as the core does it --------------------------------------------------------------------------
@@ -428,7 +428,7 @@ def draw_pushes(generator: np.random.Generator, n: int, round_id: int) -> Pushes
 def test_mixing_is_raised_when_the_core_raises_it() -> None:
     parts = build(topology="full", aggregator="trimmed_mean", f=1, mix_every=1)
     n, gossip, generator = parts.peers, parts.settings.gossip, np.random.default_rng(2)
-    judges, locked = judging.Judges(parts), dict.fromkeys(range(3), frozenset({3}))
+    judges, locked = judging.Judges(parts, torch.empty(0)), dict.fromkeys(range(3), frozenset({3}))
     judges._locked = locked
     mixing = MixingStrength(parts.settings, judges)
     plain = [MixingController(peer, gossip, parts.settings.f) for peer in range(n)]

@@ -9,11 +9,16 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from gossip.aggregators.registry import load
 from gossip.errors import BadFault, ConfigError, UnknownName
+from gossip.ipc import JudgeCommand
+from gossip.training.judging import LossJudge
+from gossip.training.layout import Layout
 from gossip_lab.playground.counters import draw_below, draw_normal, draw_uniform
 from gossip_lab.playground.learners import Batches, Cohort, WayName
 from gossip_lab.playground.mishaps import read_mishaps
 from gossip_lab.playground.networks import make_model
+from gossip_lab.playground.reference import ReferenceLoss
 
 FEATURES, CLASSES, N, BATCH = 12, 4, 5, 6
 
@@ -47,6 +52,27 @@ def test_all_ways_give_the_gradients_of_autograd(way: WayName, spec: str) -> Non
     gradients = loop.gradients(parameters, batches)
     torch.testing.assert_close(gradients[1], expected)
     torch.testing.assert_close(other.gradients(parameters, batches), gradients)
+
+
+@pytest.mark.parametrize("mix", [False, True])
+@pytest.mark.parametrize("spec", ["zeno", "fltrust"])
+def test_the_reference_loss_judges_as_in_a_run(spec: str, mix: bool) -> None:
+    cohort, batch, rule = cohort_of("products"), batches_of(1, 20), load(spec)
+    updates = parameters_of(cohort, 5) - cohort.initial
+    updates[0] = 0.0
+    model = make_model("mlp:7-5", FEATURES, CLASSES, seed=3)
+    layout = Layout(model, torch.optim.SGD(model.parameters()))
+    images, labels = batch.images[batch.chosen[0]], batch.labels[0]
+    judge = LossJudge(
+        model, layout, lambda: nn.functional.cross_entropy(model(images), labels), b""
+    )
+    rows = nn.functional.pad(updates + cohort.initial * mix, (0, layout.elements - layout.trained))
+    expected = judge.explain(rule, JudgeCommand(0, 0, 5, 0, 1, 0, mix), rows.numpy(), 0.3)
+    inputs = ReferenceLoss(cohort, cohort.initial, batch, 0.3).inputs(rule.needs, mix=mix)
+    found = rule.explain(updates, f=1, **inputs)
+    torch.testing.assert_close(found.outlyingness, expected.outlyingness, rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(found.weights, expected.weights, rtol=1e-3, atol=1e-5)
+    assert found.weights[1:].max() > 0
 
 
 @pytest.mark.parametrize("way", ["products", "vmap", "loop"])

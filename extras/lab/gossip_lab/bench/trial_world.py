@@ -20,7 +20,7 @@ from gossip.faults import ByzantineFault
 from gossip.run import fitting
 from gossip_lab import data_sets
 from gossip_lab.data_sets import TrainingData
-from gossip_lab.playground import World, attacking, counters, fast_rolling, learners, mishaps
+from gossip_lab.playground import World, attacking, fast_rolling, mishaps
 
 from .encoded import EncodedLink
 from .trials import NO_ATTACK, RECORD, Trial, TrialResult, read_attack
@@ -89,6 +89,7 @@ class TrialWorld(fast_rolling.RollingWorld):
             lr=trial.lr,
             local_steps=trial.local_steps,
             outer=trial.outer,
+            reference_samples=trial.reference,
             seed=trial.seed,
         )
         parts = world.build(data, _mishaps_of(trial), trial.split_seed)
@@ -109,7 +110,7 @@ class TrialWorld(fast_rolling.RollingWorld):
         its options."""
         everybody = np.arange(self._trial.n)
         updates = self._task.compute_updates(self._here.expand(len(everybody), -1), everybody, 0)
-        self._parts.rule.explain(updates, **self._inputs_of("first", self._settings.f))
+        self._parts.rule.explain(updates, **self._rule_inputs(self._settings.f, "first"))
 
     def run(self) -> TrialResult:
         """Play all rounds."""
@@ -169,7 +170,7 @@ class TrialWorld(fast_rolling.RollingWorld):
                 sent, self._memories[worker] = self._sender(update.clone(), self._memories[worker])
                 update.copy_(sent)
         if self._parts.mishaps.byzantine:
-            rule, inputs = self._parts.rule, self._inputs_of("spy", self._settings.f)
+            rule, inputs = self._parts.rule, self._rule_inputs(self._settings.f, "spy")
             self._attackers.inform(
                 attacking.Knowledge(lambda vectors: rule(vectors, **inputs), locked)
             )
@@ -182,29 +183,6 @@ class TrialWorld(fast_rolling.RollingWorld):
         data = self._task.data
         logits = self._task.cohort.logits(self._here, data.images[chosen])
         return float(cross_entropy(logits, data.labels[chosen]))
-
-    def _rule_inputs(self, f: int) -> dict[str, Any]:
-        return self._inputs_of("judge", f)
-
-    def _inputs_of(self, reader: str, f: int) -> dict[str, Any]:
-        """Return the inputs of the rule. For a rule that needs the loss, each ``reader`` draws its
-        own batch of training samples in each round."""
-        task, here = self._task, self._here
-        inputs = super()._rule_inputs(f)
-        inputs["learning_rate"] = task.lr if task.outer is None else task.outer.lr
-        if not self._parts.rule.needs_trainer:
-            return inputs
-        at = np.arange(self._trial.reference)
-        limit, seed = len(task.data.labels), self._trial.seed
-        chosen = torch.from_numpy(counters.draw_below(limit, reader, seed, self._round_id, at))
-        images, labels = task.data.images[chosen], task.data.labels[chosen]
-
-        def evaluate(step: Tensor) -> float:
-            return float(cross_entropy(task.cohort.logits(here - step, images), labels))
-
-        batch = learners.Batches(task.data.images, chosen[None], labels[None])
-        gradient = task.cohort.gradients(here[None], batch)[0]
-        return {**inputs, "evaluate": evaluate, "gradient": gradient}
 
     def _explain(self, rows: Tensor, inputs: dict[str, Any]) -> Verdict | None:
         verdict = super()._explain(rows, inputs)

@@ -8,12 +8,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gossip.aggregators import attacks
+from gossip.config import REFERENCE_SAMPLES
 from gossip.errors import ConfigError, UnknownName
 from gossip_lab import splits
 
 NO_ATTACK = "none"
-REFERENCE = 256
-"""Number of reference samples of a rule with a judge, as in a run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +66,7 @@ class Trial:
     trust: bool = False
     model: str = "mlp"
     weight_decay: float = 0.0
-    reference: int = REFERENCE
+    reference: int = REFERENCE_SAMPLES
     validation: float = 0.0
     test_samples: int = 0
     every: int = 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal, TypeAlias, get_args
 
@@ -55,6 +55,7 @@ class Attackers:
         self.flipped, self.false, self.apart, self.colluding = np.zeros((4, n), bool)
         self._byzantine = np.zeros(n, bool)
         self._byzantine[sorted(parts.mishaps.byzantine)] = True
+        self._parts = parts
         self._known = Knowledge(partial(parts.rule, f=parts.settings.f), np.zeros(n, bool))
         # An attack has an instance for each kind of vectors, because an attack may have a memory.
         self._attacks: list[tuple[ByzantineFault, dict[Kind, attacks.Attack]]] = []
@@ -94,6 +95,15 @@ class Attackers:
         """Set the knowledge of the attackers for this round. By default attackers know the rule,
         and assume that no peer is in quarantine."""
         self._known = known
+
+    def inform_of_loss(self, parameters: Tensor, round_id: int) -> None:
+        """Let colluding attackers evaluate a rule that needs a loss. They compute the loss at these
+        parameters, on their own samples. Without effect if the rule needs no loss."""
+        rule, task, f = self._parts.rule, self._parts.task, self._parts.settings.f
+        if rule.needs_trainer and self.colluding.any():
+            loss = task.reference_loss(parameters, round_id, reader="spy")
+            known = partial(rule, f=f, round_id=round_id, **loss.inputs(rule.needs))
+            self._known = replace(self._known, rule=known)
 
     def falsify(
         self,

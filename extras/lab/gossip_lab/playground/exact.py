@@ -105,6 +105,7 @@ def _make_swarm(parts: Parts, recorder: Recorder) -> Swarm[Peer]:
         states,
         UpdateBook(parts),
         RuleRunner(parts.rule, centered=not parts.topology.rolling),
+        parts.task,
         parts.task.batch * parts.task.local_steps,
         parts.settings.seed,
         seconds_of,

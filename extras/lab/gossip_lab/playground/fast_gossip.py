@@ -51,7 +51,7 @@ class GossipWorld:
         remembers = "previous" in parts.rule.needs
         self._previous = torch.full((n, d), torch.nan) if remembers else None
         self._attackers = Attackers(parts)
-        self._judges = Judges(parts)
+        self._judges = Judges(parts, self._here)
         self._mixing = MixingStrength(settings, self._judges)
         self._schedule = Schedule(parts, self._judges.are_locked)
         most = settings.gossip.staleness_max
@@ -155,6 +155,7 @@ class GossipWorld:
             sent[false] = self._vectors.add(int(false.sum()))
             matrix = self._vectors.vectors
             matrix[sent[false]] = matrix[rows[false]]
+            attackers.inform_of_loss(self._here[peers[false][0]], round_id)
             attackers.falsify(matrix, sent, peers, round_id, kind)
         self._own_rows[kind][peers], self._sent_rows[kind][peers] = rows, sent
         pushes = wave.pushes_of(round_id)

@@ -167,6 +167,7 @@ class RollingWorld:
     def _updates_of(self, peers: Peers, locked: NDArray[np.bool_]) -> Tensor:
         """Return the updates that these peers send, true or false, ``(m, d)``."""
         updates = self._compute_updates(peers)
+        self._attackers.inform_of_loss(self._here, self._round_id)
         self._attackers.falsify(updates, np.arange(len(peers)), peers, self._round_id)
         return updates
 
@@ -183,12 +184,17 @@ class RollingWorld:
             )
         return updates
 
-    def _rule_inputs(self, f: int) -> dict[str, Any]:
-        """Return the arguments of the rule other than the updates."""
+    def _rule_inputs(self, f: int, reader: str = "judge") -> dict[str, Any]:
+        """Return the arguments of the rule other than the updates. If the rule needs a loss, each
+        ``reader`` draws its own reference samples."""
         inputs: dict[str, Any] = {"f": f, "round_id": self._round_id}
         if self._previous is not None:
             usual = max(self._lengths, default=0.0)
             inputs |= {"previous": self._previous, "usual": usual or None}
+        rule = self._parts.rule
+        if rule.needs_trainer:
+            loss = self._task.reference_loss(self._here, self._round_id, reader=reader)
+            inputs |= loss.inputs(rule.needs)
         return inputs
 
     def _aggregate(

@@ -111,8 +111,14 @@ class Aggregates:
 class Judges:
     """The rule and the trust table of each peer in gossip rounds."""
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: Parts, parameters: Tensor) -> None:
+        """
+        Args:
+            parameters: ``(n, d)``: present parameters of each peer. They change in place, and only
+                rules that need a loss read them.
+        """
         self._settings, self._rule, self._n = parts.settings, parts.rule, parts.peers
+        self._task, self._parameters = parts.task, parameters
         self._samples = parts.task.batch * parts.task.local_steps
         self._judged = parts.settings.f > 0  # with f = 0 no peer is ever in quarantine
         self._tables = [new_table(parts.settings) for _ in range(self._n if self._judged else 0)]
@@ -182,7 +188,7 @@ class Judges:
             known = ~previous[:, 0].isnan()
             pairs = zip(previous, known.tolist(), strict=True)
             options["previous"] = [row if there else None for row, there in pairs]
-        found = self._run(vectors, near, self._judged, options)
+        found = self._run(vectors, near, options)
         unused = found.failed | (near.counts == 1)
         if unused.any():
             found.vectors[unused] = vectors[near.own_rows[unused]]
@@ -194,6 +200,7 @@ class Judges:
         there was no other vector."""
         d, largest = vectors.shape[1], int(near.counts.max(initial=1))
         shifts = self._n > EXACT_MAX and self._rule.rule.translation
+        shifts = shifts and not self._rule.needs_trainer
         step = CHUNK if shifts else max(1, DIFFERENCES // (largest * d))
         for begin in range(0, len(out), step):
             some = near.between(begin, min(begin + step, len(out)))
@@ -204,15 +211,22 @@ class Judges:
                 centers, given = torch.zeros_like(own), vectors[some.rows].sub_(own[some.owners])
                 some = replace(some, rows=np.arange(len(some.rows)))
             options = {"center": centers} if "center" in self._rule.needs else {}
-            found = self._run(given, some, False, options)
+            found = self._run(given, some, options, mix=True)
             moves = found.vectors.sub_(own) if shifts else found.vectors
             moves[found.failed | (some.counts == 1)] = 0.0
             out[begin : begin + len(some.peers)] = moves
 
     def _run(
-        self, vectors: Tensor, near: Neighbourhoods, judged: bool, options: dict[str, Any]
+        self,
+        vectors: Tensor,
+        near: Neighbourhoods,
+        options: dict[str, Any],
+        *,
+        mix: bool = False,
     ) -> Aggregates:
-        """Run the rule on the neighbourhoods with more than one member."""
+        """Run the rule on the neighbourhoods with more than one member. ``options`` has a value for
+        each neighbourhood."""
+        judged = self._judged and not mix
         several = near.counts > 1
         chosen = np.flatnonzero(several)
         rows = np.split(near.rows, near.starts[1:-1])
@@ -228,6 +242,7 @@ class Judges:
             out=out[: len(chosen)],
             round_id=self._round_id,
             **{name: [values[at] for at in chosen] for name, values in options.items()},
+            **self._loss_inputs(near.peers[several], mix),
         )
         if len(chosen) < len(rows):
             out[chosen] = verdicts.aggregates.clone()
@@ -238,6 +253,23 @@ class Judges:
             there = np.arange(verdicts.outlyingness.shape[1]) < near.counts[several][:, None]
             outlyingness[several[near.owners]] = verdicts.outlyingness[there]
         return Aggregates(out, outlyingness, failed)
+
+    def _loss_inputs(self, peers: Peers, mix: bool) -> dict[str, Any]:
+        """Return the arguments of a rule that needs a loss: a learning rate, and for each other
+        argument one value for each peer. Empty if the rule needs no loss."""
+        found: dict[str, Any] = {}
+        if self._rule.needs_trainer:
+            for peer in peers.tolist():
+                for name, value in self._loss_inputs_of(peer, mix).items():
+                    if name == "learning_rate":
+                        found[name] = value
+                    else:
+                        found.setdefault(name, []).append(value)
+        return found
+
+    def _loss_inputs_of(self, peer: int, mix: bool) -> dict[str, Any]:
+        loss = self._task.reference_loss(self._parameters[peer], self._round_id, peer)
+        return loss.inputs(self._rule.needs, mix=mix)
 
     def _tolerated(self, counts: Peers) -> list[int]:
         """Return the f for neighbourhoods of these sizes. It is smaller than the f of the settings
@@ -294,6 +326,8 @@ class Judges:
         options: dict[str, Any] = {"f": f, "round_id": self._round_id}
         if "center" in self._rule.needs:
             options["center"] = vectors[near.rows[part][near.members[part] == near.peers[at]][0]]
+        if self._rule.needs_trainer:
+            options |= self._loss_inputs_of(int(near.peers[at]), mix=False)
         measures = self._rule.measure(given, int(near.counts[at]), **options)
         pairs = zip(outside.members[beside].tolist(), measures, strict=False)
         return [Rejection(each, "quarantined", value) for each, value in pairs]

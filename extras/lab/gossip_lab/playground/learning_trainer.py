@@ -18,7 +18,9 @@ from gossip.vectors import bytes_for, described, sketch
 from gossip_lab.simulation import Said, bytes_of_state
 
 from .promises import UpdateBook, payload_of
+from .reference import ReferenceLoss
 from .states import ModelState, StateTable
+from .tasks import Task
 
 RULE_S, APPLY_S, SNAPSHOT_S = 0.0001, 0.0002, 0.0005
 """Virtual time to aggregate, to apply a round, and to copy or restore a state, in seconds. The
@@ -36,16 +38,28 @@ class RuleRunner:
     def __init__(self, rule: BoundRule, *, centered: bool) -> None:
         plain = copy.copy(rule.rule)
         plain.from_rows = None
+        self._rule, self.centered = replace(rule, rule=plain), centered
         self._answers: list[Aggregated] = []
-        bound = replace(rule, rule=plain)
-        self._reducer = Reducer(bound, _AtOnce(), self._answers.append, centered=centered)
+        self._reducer = self._reducer_of(self._rule)
 
-    def run(self, work: Aggregate) -> Aggregated:
-        """Return the result of an aggregation that the core requested."""
+    def run(self, work: Aggregate, judge: Callable[[int], ReferenceLoss]) -> Aggregated:
+        """Return the result of an aggregation that the core requested.
+
+        Args:
+            judge: Function that returns the peer's reference loss for a round. Only rules that need
+                a loss use it.
+        """
         if not work.rows:
             return Aggregated(work.ticket, None, reason=events.NO_ROWS)
-        self._reducer.reduce(work)
+        reducer, rule = self._reducer, self._rule
+        if rule.needs_trainer:
+            inputs = judge(work.round_id).inputs(rule.needs, mix=work.mix)
+            reducer = self._reducer_of(replace(rule, options={**inputs, **rule.options}))
+        reducer.reduce(work)
         return self._answers.pop()
+
+    def _reducer_of(self, rule: BoundRule) -> Reducer:
+        return Reducer(rule, _AtOnce(), self._answers.append, centered=self.centered)
 
 
 class _AtOnce(Worker):
@@ -73,6 +87,7 @@ class SharedParts:
     states: StateTable
     updates: UpdateBook
     rule: RuleRunner
+    task: Task
     samples: int
     seed: int
     seconds: Callable[[PeerId, int], float]
@@ -119,7 +134,7 @@ class LearningTrainer:
         """Carry out an effect of the core. Return the replies with their delays in seconds."""
         # Done by the node, also while the trainer computes.
         if isinstance(effect, events.Aggregate):
-            return [(RULE_S, self.shared.rule.run(effect))]
+            return [(RULE_S, self.shared.rule.run(effect, self._judge))]
         if self._computing is not None and not isinstance(effect, events.StartRound):
             self._waiting.append(effect)
             return []
@@ -135,6 +150,10 @@ class LearningTrainer:
                 return [(SNAPSHOT_S, self._restore(effect, now))]
             case _:
                 raise AssertionError(f"{type(effect).__name__} is not for this trainer")
+
+    def _judge(self, round_id: int) -> ReferenceLoss:
+        peer = self.peer if self.shared.rule.centered else None
+        return self.shared.task.reference_loss(self.state.parameters, round_id, peer)
 
     def _start(self, go: events.StartRound) -> tuple[float, events.Contributed]:
         updates = self.shared.updates

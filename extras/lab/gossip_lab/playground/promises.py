@@ -184,6 +184,7 @@ class UpdateBook:
         members = sorted(alike.union(peer for peer in beside if peer not in self._byzantine))
         vectors = torch.stack([self._honest(beside[peer]) for peer in members])
         peers = np.array(members, np.int64)
+        self._attackers.inform_of_loss(promise.state.parameters, promise.round_id)
         self._attackers.falsify(vectors, np.arange(len(peers)), peers, promise.round_id)
         for peer, vector in zip(members, vectors, strict=True):
             if peer in alike:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gossip.aggregators import attacks, outer as outer_steps
+from gossip.config import REFERENCE_SAMPLES
 from gossip_lab import data_sets
 
 from .adamw import Optimizer
@@ -19,6 +20,7 @@ from .counters import draw_below
 from .graphs import count_labels
 from .learners import Batches, Cohort, Evaluation
 from .policies import MovePolicy, SharedOrder, carry_out, count_bytes, plan_moves
+from .reference import ReferenceLoss
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,6 +41,7 @@ class Task:
             own share.
         weight_decay: Coefficient of weight decay in local steps.
         optimizer: Optimizer that steps with the aggregate if updates are gradients.
+        reference_samples: Number of samples by which a rule with a judge rates updates.
     """
 
     cohort: Cohort
@@ -52,6 +55,7 @@ class Task:
     order: SharedOrder | None = None
     weight_decay: float = 0.0
     optimizer: Optimizer = "sgd"
+    reference_samples: int = REFERENCE_SAMPLES
 
     @cached_property
     def _flat(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
@@ -119,6 +123,25 @@ class Task:
         for peer, share in zip(peers.tolist(), swapped, strict=True):
             shares[peer] = share
         return replace(self, shares=shares), count_bytes(moves, data.images[0].nbytes)
+
+    def reference_loss(
+        self, parameters: Tensor, round_id: int, peer: int | None = None, reader: str = "judge"
+    ) -> ReferenceLoss:
+        """Return the loss by which the rule judges the updates of a round. The reference samples
+        are drawn from all training samples.
+
+        Args:
+            parameters: ``(d,)``: parameters of the replica that judges.
+            peer: In gossip rounds, the peer that judges. None in rolling rounds, in which only the
+                server judges.
+            reader: Who uses the loss. Each reader draws its own samples.
+        """
+        counters = (round_id,) if peer is None else (peer, round_id)
+        at, limit = np.arange(self.reference_samples), len(self.data.labels)
+        chosen = torch.from_numpy(draw_below(limit, reader, self.seed, *counters, at))[None]
+        batch = Batches(self.data.images, chosen, self.data.labels[chosen])
+        lr = self.lr if self.outer is None else self.outer.lr
+        return ReferenceLoss(self.cohort, parameters, batch, lr)
 
     def evaluate(self, parameters: Tensor) -> Evaluation:
         """Return accuracy and loss of each learner on the test samples. ``parameters``: ``(m,

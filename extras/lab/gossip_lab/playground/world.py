@@ -15,6 +15,7 @@ import torch
 
 from gossip import topologies
 from gossip.aggregators import outer, registry
+from gossip.config import REFERENCE_SAMPLES
 from gossip.core import CoreSettings, GossipSettings
 from gossip.errors import ConfigError
 from gossip_lab import data_sets, splits
@@ -71,6 +72,8 @@ class World:
         compute: Compute times of updates, such as ``uniform:0.04:0.06`` or ``lognormal:0.3``.
         availability: Presence of each peer, such as ``spot:2h:10m`` or ``trace.csv``.
         assign: Data policy, such as ``stratified:labels`` or ``moves:10:5``.
+        reference_samples: Number of samples by which a rule with a judge, such as
+            ``judged_clipping``, rates updates. They are drawn from all training samples.
         engine: ``fast`` or ``exact``.
         seed: Seed of all random numbers.
     """
@@ -94,6 +97,7 @@ class World:
     compute: str = "uniform:0.045:0.055"
     availability: str = ""
     assign: str = ""
+    reference_samples: int = REFERENCE_SAMPLES
     engine: EngineName = "fast"
     seed: int = 0
 
@@ -143,10 +147,11 @@ class World:
         read_fields(World, dataclasses.asdict(self))  # checks the types
         if not 1 <= self.peers <= PEERS_MAX:
             raise ConfigError(f"{self.peers} peers", f"a world has 1 to {PEERS_MAX}")
-        if min(self.batch, self.local_steps, self.mix_every) < 1 or not 0 < self.lr < math.inf:
+        sizes = self.batch, self.local_steps, self.mix_every, self.reference_samples
+        if min(sizes) < 1 or not 0 < self.lr < math.inf:
             raise ConfigError(
                 f"batch {self.batch}, local steps {self.local_steps}, mix_every {self.mix_every}, "
-                f"lr {self.lr}",
+                f"reference samples {self.reference_samples}, lr {self.lr}",
                 "each is above 0, and finite",
             )
         if self.f < 0 or not 0 < self.mixing <= 1:
@@ -168,7 +173,7 @@ class World:
                 "leave out one of them",
             )
         topology = topologies.load(self.topology)
-        self._check_optimizer(topology.rolling)
+        self._check_steps(rule, topology.rolling)
         task = self._task(
             data or data_sets.load(self.data),
             mishaps,
@@ -262,7 +267,9 @@ class World:
         parts = world.build()
         return compare(engine_of("exact", parts), engine_of("fast", parts), parts, rounds)
 
-    def _check_optimizer(self, rolling: bool) -> None:
+    def _check_steps(self, rule: registry.BoundRule, rolling: bool) -> None:
+        if self._has_local_steps:
+            rule.check_model_differences()
         if self.optimizer != "sgd" and (rolling or self._has_local_steps):
             raise ConfigError(
                 f"optimizer {self.optimizer} is for gossip rounds without local steps",
@@ -307,17 +314,13 @@ class World:
             outer.load(self.outer or outer.NESTEROV) if self._has_local_steps else None,
             self.seed,
             optimizer=self.optimizer,
+            reference_samples=self.reference_samples,
         )
 
 
 def engine_of(name: EngineName, parts: Parts) -> Engine:
     """Return an engine by name. Raises: ConfigError: The engine does not support a part of the
     world."""
-    if parts.rule.needs_trainer:
-        raise ConfigError(
-            f"{parts.rule.name} requests the loss from the trainer, but the playground has none",
-            "gossip demo runs it",
-        )
     if name == "exact":
         from .exact import ExactEngine
 
