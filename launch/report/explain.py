@@ -63,13 +63,13 @@ def of_run(run: RecordedRun, width: int) -> list[str]:
     # The rounds before the checkpoint from which the run resumed belong to another run.
     rounds = view.progress.round + 1 - ((view.progress.first or 0) if run.settings.resume else 0)
     took = clock(run.duration_s)
-    lines = [f"The run {run.name}: {standing.state}, {counted(rounds, 'round')}, {took}."]
+    lines = [f"Run {run.name}: {counted(rounds, 'round')} in {took}; {standing.state}."]
     lines += _stages(run)
     lines += _times(run)
     if handed := len(run.handed_on):
         lines.append(
-            f"{counted(handed, 'round')} of {len(run.commits)} {'was' if handed == 1 else 'were'} "
-            f"not served by the first peer in turn: {reasons_of_turns(run)}."
+            f"{handed} of {counted(len(run.commits), 'round')} went to another server than the "
+            f"first in turn. Reasons: {reasons_of_turns(run)}."
         )
     if lost := len(view.progress.lost):
         lines.append(f"{counted(lost, 'round')} changed nothing.")

@@ -46,11 +46,11 @@ def test_a_contributor_that_took_some_of_its_local_steps_needed_no_longer_than_t
 def test_rounds_before_the_checkpoint_of_a_resumed_run_are_not_its_own(tmp_path: Path) -> None:
     run = RecordedRun(tmp_path / "run")
     run.rounds(25, 40)
-    assert told(run).startswith("The run digits-0a1b: ")
-    assert ", 40 rounds, " in told(run).splitlines()[0], "of its first ones it has no record"
+    assert told(run).startswith("Run digits-0a1b: ")
+    assert ": 40 rounds in " in told(run).splitlines()[0], "of its first ones it has no record"
     config = json.loads((run.folder / "config.json").read_text())
     (run.folder / "config.json").write_text(json.dumps({**config, "resume": "auto"}))
-    assert ", 15 rounds, " in told(run).splitlines()[0]
+    assert ": 15 rounds in " in told(run).splitlines()[0]
 
 
 def test_a_run_is_told_with_what_befell_its_peers(run: RecordedRun) -> None:
@@ -81,7 +81,8 @@ def test_only_rounds_that_went_to_another_server_count_as_handed_on(tmp_path: Pa
         run.event(9.0, 3, "attempt", **alone)
     text = told(run)
     assert (
-        "1 round of 40 was not served by the first peer in turn: a server is skipped: suspect (1)."
+        "1 of 40 rounds went to another server than the first in turn. "
+        "Reasons: the server is skipped: suspect (1)."
     ) in text
     assert "is refused" not in text
 

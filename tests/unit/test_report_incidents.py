@@ -227,7 +227,7 @@ def test_only_rounds_that_another_server_has_made_went_to_one(tmp_path: Path) ->
     )
     assert run.handed_on == {5: "1 is skipped: suspect"}
     (told,) = rounds.section(run, ()).text
-    assert told.endswith("Why, and how often: a server is skipped: suspect (1).")
+    assert told.endswith("Reasons: the server is skipped: suspect (1).")
     effect = impact.Impact(run).effect(run.began, None)
     assert effect.endswith(f"until {run.clock(run.ended)}, 1 went to another server")
 

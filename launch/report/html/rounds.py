@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 
 import numpy as np
@@ -40,8 +41,7 @@ def section(run: RecordedRun, marks: tuple[Mark, ...]) -> Section:
     found.parts.append(_longest(run, duration, who, longest))
     if handed := len(run.handed_on):
         found.text.append(
-            f"{handed:,} rounds went to another server. Why, and how often: "
-            f"{reasons_of_turns(run)}."
+            f"{handed:,} rounds went to another server. Reasons: {reasons_of_turns(run)}."
         )
     return found
 
@@ -55,9 +55,9 @@ def reasons_of_turns(run: RecordedRun) -> str:
 def _kind(reason: str) -> str:
     """Return a reason without numbers and peers, in order to count equal reasons."""
     if "is refused" in reason:
-        return "a result was refused: " + reason.partition("is refused: ")[2].partition(",")[0]
-    words = [word for word in reason.split() if not any(map(str.isdigit, word))]
-    return " ".join([*(["a server"] if words[:1] in (["is"], ["stood"]) else []), *words])
+        return "a result is refused: " + reason.partition("is refused: ")[2].partition(",")[0]
+    reason = re.sub(r" for [\d.]+ s$", "", reason)
+    return re.sub(r"\b(its server|\d+)\b", "the server", reason)
 
 
 def _chart(
