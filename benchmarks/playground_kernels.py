@@ -5,8 +5,8 @@
 It prints one line of JSON for each number of peers, number of threads and rule. Each peer
 aggregates its own model and those of 7 random peers, each with 9,610 parameters. ``together`` is
 one call for all neighbourhoods, with reused memory for the aggregates, and ``fresh`` is the same
-call with new memory. ``judged`` is one call that also returns weights and outlyingness. ``alone``
-calls the rule once for each peer and returns the same as ``together``. Each time is a median over
+call with new memory. ``judged`` is one call that also returns the outlyingness. ``alone`` calls
+the rule once for each peer and returns the same as ``together``. Each time is a median over
 repetitions. The repetitions of the variants alternate.
 """
 
@@ -54,20 +54,20 @@ def neighbourhood_rates(peers: int, options: argparse.Namespace) -> Iterator[dic
         for name in options.rules:
             rule = load(name)
             given = {"center": updates} if "center" in rule.needs else {}
-            given["f"] = options.f
 
             def alone(rule: Any = rule, centered: bool = "center" in given) -> None:
                 for peer, rows in enumerate(members):
                     rule(updates[rows], f=options.f, center=updates[peer] if centered else None)
 
             def together(rule: Any = rule, given: Any = given, **more: Any) -> None:
-                found = aggregate_neighbourhoods(rule, updates, neighbours, **given, **more)
+                f = [options.f] * peers
+                found = aggregate_neighbourhoods(rule, updates, neighbours, f=f, **given, **more)
                 assert not any(found.reasons), found.reasons
 
             kinds = {
                 "alone": alone,
                 "together": lambda call=together: call(judged=False, out=out),
-                "fresh": lambda call=together: call(judged=False),
+                "fresh": lambda call=together: call(judged=False, out=torch.empty_like(updates)),
                 "judged": lambda call=together: call(judged=True, out=out),
             }
             yield {

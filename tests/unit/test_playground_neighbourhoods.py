@@ -35,6 +35,23 @@ def drawn_neighbourhoods(seed: int = 0) -> list[list[int]]:
     return [sorted(draw.choice(N, size, replace=False).tolist()) for size in sizes]
 
 
+def aggregate(
+    bound: BoundRule,
+    updates: Tensor,
+    neighbours: list[list[int]],
+    f: list[int] | None = None,
+    judged: bool = True,
+    **options: Any,
+) -> NeighbourhoodVerdicts:
+    out = torch.empty(len(neighbours), D)
+    tolerated = [1] * len(neighbours) if f is None else f
+    found = aggregate_neighbourhoods(
+        bound, updates, neighbours, f=tolerated, judged=judged, out=out, **options
+    )
+    assert found.aggregates is out
+    return found
+
+
 def options_of(bound: BoundRule, peers: int) -> dict[str, Any]:
     """Return values of all arguments that the rule names, other ones for each peer."""
     draw = torch.Generator().manual_seed(7)
@@ -43,7 +60,6 @@ def options_of(bound: BoundRule, peers: int) -> dict[str, Any]:
     }
     available: dict[str, Any] = {
         **vectors,
-        "usual": [1.0 + peer for peer in range(peers)],
         "evaluate": [lambda step, at=at: float((step - at).square().sum()) for at in range(peers)],
         "learning_rate": 0.1,
         "round_id": 3,
@@ -64,31 +80,25 @@ def test_each_neighbourhood_has_the_verdict_of_the_rule_on_it_alone(spec: str) -
     bound, updates, neighbours = load(spec), cloud(), drawn_neighbourhoods()
     tolerated = [peer % 2 for peer in range(N)]
     options = options_of(bound, N)
-    found = aggregate_neighbourhoods(bound, updates, neighbours, f=tolerated, **options)
-    unjudged = aggregate_neighbourhoods(
-        bound, updates, neighbours, f=tolerated, judged=False, **options
-    )
+    found = aggregate(bound, updates, neighbours, tolerated, **options)
+    unjudged = aggregate(bound, updates, neighbours, tolerated, judged=False, **options)
     assert found.reasons == unjudged.reasons == [None] * N
     for peer, rows in enumerate(neighbours):
         alone = verdict_alone(bound, updates, rows, peer, options, tolerated[peer])
         size = len(rows)
         assert torch.equal(found.aggregates[peer], alone.aggregate)
-        np.testing.assert_array_equal(found.weights[peer, :size], alone.weights.numpy())
         np.testing.assert_array_equal(found.outlyingness[peer, :size], alone.outlyingness.numpy())
-        assert found.lengths[peer] == alone.length
-        assert found.mask[peer].tolist() == [at < size for at in range(found.mask.shape[1])]
-        assert not found.weights[peer, size:].any()
+        assert not found.outlyingness[peer, size:].any()
         torch.testing.assert_close(unjudged.aggregates[peer], alone.aggregate, rtol=0, atol=1e-6)
-    assert not unjudged.weights.any()
+    assert not unjudged.outlyingness.any()
 
 
 def test_a_neighbourhood_that_is_refused_costs_the_others_nothing() -> None:
     bound, updates, neighbours = load("trimmed_mean"), cloud(), drawn_neighbourhoods()
     neighbours[3], neighbours[5] = [3, 4], []
-    found = aggregate_neighbourhoods(bound, updates, neighbours, f=1)
+    found = aggregate(bound, updates, neighbours)
     assert found.reasons[3] == "trimmed_mean needs 3 updates to tolerate f=1 Byzantine peers, got 2"
     assert found.reasons[5] is not None
-    assert not found.mask[[3, 5]].any()
     assert found.aggregates[[3, 5]].isnan().all()
     for peer in sorted({*range(N)} - {3, 5}):
         assert found.reasons[peer] is None
@@ -109,9 +119,7 @@ def test_a_rule_that_fails_on_some_updates_loses_only_these_neighbourhoods(judge
     updates = cloud()
     updates[1], updates[6] = 100.0, 50.0
     neighbours = [[at, at + 1, at + 2] for at in range(N - 2)]  # all of one size
-    found = aggregate_neighbourhoods(
-        BoundRule("touchy_mean", touchy_mean), updates, neighbours, f=1, judged=judged
-    )
+    found = aggregate(BoundRule("touchy_mean", touchy_mean), updates, neighbours, judged=judged)
     assert [peer for peer, reason in enumerate(found.reasons) if reason is not None] == [0, 1, 6]
     assert found.reasons[0] == "touchy_mean failed: RuntimeError: 100 is too much"
     assert found.reasons[6] == "touchy_mean: the aggregate is not finite"
@@ -124,16 +132,15 @@ def test_an_aggregate_that_is_not_finite_is_none() -> None:
     updates[6] = 50.0
     neighbours = [[at, at + 1, at + 2] for at in range(N - 2)]
     bound = BoundRule("touchy_mean", touchy_mean)
-    found = aggregate_neighbourhoods(bound, updates, neighbours, f=1, judged=False)
+    found = aggregate(bound, updates, neighbours, judged=False)
     assert found.reasons == [*[None] * 6, "touchy_mean: the aggregate is not finite", *[None] * 3]
-    assert found.mask.all(axis=1).tolist() == [reason is None for reason in found.reasons]
 
 
 def test_a_peer_without_a_center_loses_only_its_own_aggregate() -> None:
     updates, neighbours = cloud(), drawn_neighbourhoods()
     centers: list[Tensor | None] = [*updates.unbind(0)]
     centers[2] = None
-    found = aggregate_neighbourhoods(load("monna"), updates, neighbours, f=1, center=centers)
+    found = aggregate(load("monna"), updates, neighbours, center=centers)
     assert [peer for peer, reason in enumerate(found.reasons) if reason is not None] == [2]
     assert "needs center" in str(found.reasons[2])
 
@@ -148,48 +155,14 @@ def test_a_rule_of_coordinates_runs_once_for_neighbourhoods_of_one_size(
         return keep(*given)
 
     monkeypatch.setattr(CoordinateRule, "keep", count)
-    square = torch.tensor([[at, (at + 1) % N, (at + 2) % N] for at in range(N)])
-    as_tensor = aggregate_neighbourhoods(bound, cloud(), square, f=1)
+    square = [[at, (at + 1) % N, (at + 2) % N] for at in range(N)]
+    judged = aggregate(bound, cloud(), square)
     assert len(calls) == 1
-    as_lists = aggregate_neighbourhoods(bound, cloud(), square.tolist(), f=1, judged=False)
+    plain = aggregate(bound, cloud(), square, judged=False)
     assert len(calls) == 2
-    assert torch.equal(as_tensor.aggregates, as_lists.aggregates)
+    assert torch.equal(judged.aggregates, plain.aggregates)
 
 
-def test_aggregates_are_written_to_given_memory() -> None:
-    out = torch.zeros(N, D)
-    found = aggregate_neighbourhoods(load("mean"), cloud(), drawn_neighbourhoods(), out=out)
-    assert found.aggregates is out
-    torch.testing.assert_close(out[0], cloud()[drawn_neighbourhoods()[0]].mean(dim=0))
-
-
-def aggregate(spec: str = "mean", **given: Any) -> NeighbourhoodVerdicts:
-    return aggregate_neighbourhoods(load(spec), cloud(), [[0, 1], [1, 2]], **given)
-
-
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ({"f": [1]}, "there are 2 neighbourhoods and 1 values of f"),
-        ({"center": cloud()}, f"there are 2 neighbourhoods and {N} values of center"),
-        ({"centre": cloud()}, "unknown argument of a rule 'centre'"),
-        ({"spec": "monna"}, "rule monna needs center, which is not available here"),
-        ({"spec": "trimmed_mean"}, "rule trimmed_mean needs f, which is not available here"),
-        ({"out": torch.zeros(3, D)}, r"out is \(3, 130\)"),
-    ],
-)
-def test_arguments_that_do_not_fit_are_refused(given: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        aggregate(**given)
-
-
-@pytest.mark.parametrize("row", [-1, N])
-def test_a_row_that_is_not_there_is_refused(row: int) -> None:
-    with pytest.raises(ConfigError, match=f"a neighbourhood has row {row}, and there are {N}"):
-        aggregate_neighbourhoods(load("mean"), cloud(), [[0, 1], [0, row]])
-
-
-def test_memory_of_the_updates_is_refused_for_the_aggregates() -> None:
-    updates = cloud()
-    with pytest.raises(ConfigError, match="out shares memory with the updates"):
-        aggregate_neighbourhoods(load("mean"), updates, [[0, 1], [1, 2]], out=updates[:2])
+def test_a_rule_without_an_argument_that_it_needs_is_refused() -> None:
+    with pytest.raises(ConfigError, match="rule monna needs center, which is not available here"):
+        aggregate(load("monna"), cloud(), [[0, 1], [1, 2]])
