@@ -102,7 +102,7 @@ def read_run(parts: Parts, run: Path, rounds: int, every: int) -> Curve:
     the world's faults crash."""
     summary = summary_of(run)
     killed = {death["peer"] for death in summary["deaths"]}
-    if killed != {fault.peer for fault in parts.mishaps.crashes}:
+    if killed != {fault.peer for fault in parts.mishaps.blows}:
         raise Failed(f"the peers {sorted(killed)} died")
     reached: dict[int, list[float]] = {every: [], rounds: []}
     nbytes = 0
@@ -116,8 +116,7 @@ def read_run(parts: Parts, run: Path, rounds: int, every: int) -> Curve:
         saved = [
             np.fromfile(path, np.float32)
             for peer in range(parts.peers)
-            if peer not in parts.mishaps.byzantine
-            and (path := run / f"parameters-{peer}-{round_id}.f32").exists()
+            if parts.honest[peer] and (path := run / f"parameters-{peer}-{round_id}.f32").exists()
         ]
         accuracies[round_id] = mean_accuracy(parts, torch.from_numpy(np.stack(saved)))
     return Curve(accuracies, nbytes, _seconds_per_round(reached))
@@ -146,13 +145,11 @@ def mean_accuracy(parts: Parts, parameters: torch.Tensor) -> float:
 
 def play(parts: Parts, engine: EngineName, rounds: int, every: int) -> Curve:
     """Play a world in one engine."""
-    honest = np.ones(parts.peers, bool)
-    honest[sorted(parts.mishaps.byzantine)] = False
     accuracies, moments = {}, []
     for moment in engine_of(engine, parts).moments():
         moments.append(moment)
         if moment.rounds % every == 0:
-            rows = np.flatnonzero(moment.present & honest)
+            rows = np.flatnonzero(moment.present & parts.honest)
             accuracies[moment.rounds] = mean_accuracy(parts, moment.parameters[rows])
         if moment.rounds == rounds:
             break
@@ -161,7 +158,7 @@ def play(parts: Parts, engine: EngineName, rounds: int, every: int) -> Curve:
 
 
 def _survivors_bytes(parts: Parts, moments: list[Moment]) -> float:
-    before = [moments[crash.round - 1].bytes_sent for crash in parts.mishaps.crashes if crash.round]
+    before = [moments[crash.round - 1].bytes_sent for crash in parts.mishaps.blows if crash.round]
     return moments[-1].bytes_sent - sum(before) / parts.peers
 
 

@@ -199,7 +199,7 @@ def test_draws_depend_on_their_counters_alone() -> None:
 
 def test_a_world_plays_the_faults_that_it_can_and_refuses_the_others_by_name() -> None:
     mishaps = read_mishaps(["crash:0-2@5", "slow:3*4", "sign_flip:8,9*10", "label_flip:7"], 10)
-    assert [(fault.peer, fault.round) for fault in mishaps.crashes] == [(0, 5), (1, 5), (2, 5)]
+    assert [(fault.peer, fault.round) for fault in mishaps.blows] == [(0, 5), (1, 5), (2, 5)]
     assert mishaps.byzantine == {7, 8, 9}
     for words in (["crash:10@5"], ["crash:server@5"], ["partition:0|1@2s+3s"], ["nan:1", "zero:1"]):
         with pytest.raises(BadFault):

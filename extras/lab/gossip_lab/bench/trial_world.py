@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -159,7 +160,7 @@ class TrialWorld(fast_rolling.RollingWorld):
 
     # --- a round ----------------------------------------------------------------------------------
 
-    def _updates_of(self, peers: NDArray[np.int64], locked: NDArray[np.bool_]) -> Tensor:
+    def _updates_of(self, peers: NDArray[np.int64]) -> Tensor:
         if (lr := self._trial.lr_in(self._round_id)) != self._task.lr:
             self._task = replace(self._task, lr=lr)
         if self._records:
@@ -172,7 +173,7 @@ class TrialWorld(fast_rolling.RollingWorld):
         if self._parts.mishaps.byzantine:
             rule, inputs = self._parts.rule, self._rule_inputs(self._settings.f, "spy")
             self._attackers.inform(
-                attacking.Knowledge(lambda vectors: rule(vectors, **inputs), locked)
+                attacking.Knowledge(partial(rule, **inputs), self._locked_peers())
             )
             self._attackers.falsify(updates, np.arange(len(peers)), peers, self._round_id)
         return updates if self._link is None else self._link.pass_updates(updates, self._round_id)

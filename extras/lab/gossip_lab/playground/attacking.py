@@ -53,14 +53,12 @@ class Attackers:
     def __init__(self, parts: Parts) -> None:
         n, seed = parts.peers, parts.settings.seed
         self.flipped, self.false, self.apart, self.colluding = np.zeros((4, n), bool)
-        self._byzantine = np.zeros(n, bool)
-        self._byzantine[sorted(parts.mishaps.byzantine)] = True
-        self._parts = parts
+        self._parts, self._honest = parts, parts.honest
         self._known = Knowledge(partial(parts.rule, f=parts.settings.f), np.zeros(n, bool))
         # An attack has an instance for each kind of vectors, because an attack may have a memory.
         self._attacks: list[tuple[ByzantineFault, dict[Kind, attacks.Attack]]] = []
         self._alone: dict[tuple[Kind, int], attacks.Attack] = {}
-        honest = n - len(parts.mishaps.byzantine)
+        honest = int(self._honest.sum())
         for fault in parts.mishaps.attacks:
             peers = list(fault.peers)
             if fault.attack in attacks.DATA_ATTACKS:
@@ -121,12 +119,10 @@ class Attackers:
             rows: ``(m,)``: row of ``vectors`` with the true vector of each of ``peers``.
             peers: ``(m,)``, ascending.
         """
-        known, is_honest = self._known, ~self._byzantine[peers]
+        known, is_honest = self._known, self._honest[peers]
         for fault, of_kind in self._attacks:
             attack = of_kind[kind]
-            lying = np.zeros(len(self._byzantine), bool)
-            lying[list(fault.peers)] = True
-            lying = lying[peers]
+            lying = np.isin(peers, fault.peers)
             if attack.tells_each or not lying.any():
                 continue
             honest = is_honest if is_honest.any() else lying

@@ -11,7 +11,6 @@ in addition: a peer takes part if it is present and no fault keeps it away.
 
 from __future__ import annotations
 
-import csv
 import math
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
@@ -24,13 +23,12 @@ from numpy.typing import NDArray
 from gossip.errors import ConfigError
 
 from .counters import draw_uniform
-from .timing import read_duration
+from .timing import read_csv, read_duration
 
 CHURN_AWAY_S = 10.0
 """Duration of an absence in ``churn``, in seconds."""
 
 _HINT = "spot:2h:10m, campus, campus:10m, churn:0.05, or a file trace.csv"
-_COLUMNS = ["peer", "from_s", "to_s"]
 
 
 class Availability:
@@ -43,7 +41,7 @@ class Availability:
     """
 
     def __init__(self, changes: Callable[[int], Iterator[float]] | None = None) -> None:
-        self._changes = changes or _always
+        self._changes = changes or (lambda peer: iter([0.0]))
         self._known: dict[int, tuple[list[float], Iterator[float]]] = {}
 
     def present(self, peer: int, now_s: float) -> bool:
@@ -124,17 +122,10 @@ def read_trace(path: Path, peers: int) -> Availability:
         message has the number of the line.
     """
     spans: dict[int, list[tuple[float, float, int]]] = {peer: [] for peer in range(peers)}
-    try:
-        lines = list(csv.reader(path.read_text("utf-8-sig").splitlines()))
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"availability: cannot read {path}: {error}", _HINT) from error
-    if not lines or [word.strip() for word in lines[0]] != _COLUMNS:
-        raise ConfigError(f"{path}, line 1: the columns are not {','.join(_COLUMNS)}")
-    for number, words in enumerate(lines[1:], 2):
-        if words:
-            peer, *span = _read_line(words, f"{path}, line {number}")
-            if peer in spans:
-                spans[int(peer)].append((span[0], span[1], number))
+    for number, words in read_csv(path, "peer,from_s,to_s", "availability", _HINT):
+        peer, begin, end = _read_line(words, f"{path}, line {number}")
+        if peer in spans:
+            spans[peer].append((begin, end, number))
     changes = {peer: _join(found, path) for peer, found in spans.items()}
     if missing := [peer for peer, found in changes.items() if not found]:
         raise ConfigError(
@@ -144,7 +135,7 @@ def read_trace(path: Path, peers: int) -> Availability:
     return Availability(lambda peer: iter(changes[peer]))
 
 
-def _read_line(words: list[str], where: str) -> tuple[float, float, float]:
+def _read_line(words: list[str], where: str) -> tuple[int, float, float]:
     try:
         peer, begin, end = (word.strip() for word in words)
         found = int(peer), float(begin), float(end) if end else math.inf
@@ -177,10 +168,6 @@ def _join(spans: list[tuple[float, float, int]], path: Path) -> list[float]:
         changes.append(end)
         last_line = line
     return changes
-
-
-def _always(peer: int) -> Iterator[float]:
-    yield 0.0
 
 
 def _spot(peer: int, seed: int, up_s: float, down_s: float | None) -> Iterator[float]:

@@ -74,6 +74,6 @@ def compare(exact: Engine, fast: Engine, parts: Parts, rounds: int) -> Compariso
 
 
 def _state(moment: Moment, parts: Parts) -> EngineState:
-    rows = measure(moment, parts.task, parts.mishaps, parts.settings.seed)
+    rows = measure(moment, parts)
     accuracy = next(row.value for row in rows if row.metric == "mean")
     return EngineState(accuracy, moment.virtual_s, moment.bytes_sent)

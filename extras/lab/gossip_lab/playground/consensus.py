@@ -12,12 +12,11 @@ from gossip.core import CALM_SHARE, CoreSettings
 from gossip.vectors import sketch
 
 from .judging import Judges
+from .learners import chunks
 from .presence import Peers, Times
 from .pushing import PUSH, Pushes
 
 Floats = NDArray[np.float64]
-CHUNK = 2**10
-"""Maximum number of peers per call of the estimate of the consensus distance."""
 
 
 class MixingStrength:
@@ -87,8 +86,7 @@ class MixingStrength:
         begins = sizes.cumsum() - sizes
         bound = settings.gossip.consensus_bound
         f = np.maximum(0, settings.f - self._judges.count_locked())
-        for begin in range(0, len(peers), CHUNK):
-            part = slice(begin, begin + CHUNK)
+        for part in chunks(len(peers)):
             width = np.arange(int(sizes[part].max()))
             there = width < sizes[part][:, None]
             at = np.where(there, begins[part][:, None] + width, 0)

@@ -19,7 +19,7 @@ class Disruptions(Observer):
     def __init__(self, parts: Parts) -> None:
         mishaps, self._availability, self._n = parts.mishaps, parts.availability, parts.peers
         self._slow = mishaps.slow
-        self._pending: list[Blow] = [*mishaps.crashes, *mishaps.restarts, *mishaps.hangs]
+        self._pending = list(mishaps.blows)
         self._kept_away: set[PeerId] = set()  # peers that a fault has stopped
 
     def begin(self, swarm: Swarm[Peer]) -> None:

@@ -12,8 +12,9 @@ from torch import Tensor
 from .adamw import AdamW
 from .attacking import KINDS, Attackers, Kind
 from .consensus import MixingStrength
-from .fast_rolling import CHUNK, are_finite
+from .fast_rolling import are_finite
 from .judging import Judges, Neighbourhoods
+from .learners import chunks
 from .moments import Moment
 from .parts import Parts
 from .presence import Peers, Times, slice_of
@@ -29,9 +30,9 @@ class GossipWorld:
     """
 
     def __init__(self, parts: Parts) -> None:
-        self._parts, self._task, self._settings = parts, parts.task, parts.settings
-        n, d, settings = parts.peers, parts.task.cohort.d, parts.settings
-        self._here = parts.task.cohort.initial.repeat(n, 1)  # current parameters of each peer
+        self._parts, self._task, task = parts, parts.task, parts.task
+        n, d, settings = parts.peers, task.cohort.d, parts.settings
+        self._here = task.cohort.initial.repeat(n, 1)  # current parameters of each peer
         self._shown = self._here.clone()  # parameters after the present round
         self._ahead: defaultdict[int, list[tuple[Peers, Tensor]]] = defaultdict(list)
         self._vectors = VectorRows(d)
@@ -39,8 +40,7 @@ class GossipWorld:
         # -1 if there is no vector.
         self._own_rows = {kind: np.full(n, -1) for kind in KINDS}
         self._sent_rows = {kind: np.full(n, -1) for kind in KINDS}
-        self._memory = None if parts.task.outer is None else torch.zeros(n, d)
-        task = parts.task
+        self._memory = None if task.outer is None else torch.zeros(n, d)
         self._adamw = None if task.optimizer == "sgd" else AdamW(n, d, task.lr)
         self._exchanged: dict[Kind, Tensor] = {}
         if self._adamw is not None and task.vectors_mixed > 1:
@@ -58,8 +58,7 @@ class GossipWorld:
         self._stores = {kind: PushStore(n, most) for kind in KINDS}
         self._round_id = self._bytes = self._samples = 0
         self._lost: set[int] = set()  # rounds in which some peer made no step
-        self._honest = np.ones(n, bool)
-        self._honest[sorted(parts.mishaps.byzantine)] = False
+        self._honest = parts.honest
 
     def play_round(self) -> Moment:
         """Play until all peers that take part in the next round have closed it.
@@ -129,18 +128,17 @@ class GossipWorld:
         flipped = self._attackers.flipped
         for round_id, peers in by_round(wave.rounds, begun):
             rows = self._vectors.add(len(peers))
-            for begin in range(0, len(peers), CHUNK):
-                some, at = peers[begin : begin + CHUNK], slice_of(rows[begin : begin + CHUNK])
+            for chunk in chunks(len(peers)):
+                some = peers[chunk]
                 here = self._here[slice_of(some)]
                 updates = self._task.compute_updates(here, some, round_id, flipped[some])
-                self._vectors.vectors[at] = updates
+                self._vectors.vectors[slice_of(rows[chunk])] = updates
             self._push("gradient", round_id, peers, rows, wave)
             if self._schedule.mixes(round_id):
                 for kind, state in self._exchanged.items():
                     rows = self._vectors.add(len(peers))
-                    for begin in range(0, len(peers), CHUNK):
-                        some, at = peers[begin : begin + CHUNK], rows[begin : begin + CHUNK]
-                        self._vectors.vectors[slice_of(at)] = state[slice_of(some)]
+                    for chunk in chunks(len(peers)):
+                        self._vectors.vectors[slice_of(rows[chunk])] = state[slice_of(peers[chunk])]
                     sent = self._push(kind, round_id, peers, rows, wave)
                 self._mixing.learn(  # here ``sent`` has the rows of the parameters
                     round_id, peers, self._vectors.vectors, sent, wave.pushes_of(round_id)
@@ -166,8 +164,8 @@ class GossipWorld:
             for at in told.tolist():
                 self._falsify_for(kind, pushes, at)
         all_sent, vectors = np.sort(np.concatenate([sent, pushes["row"][told]])), self._vectors
-        for begin in range(0, len(all_sent), CHUNK):
-            some = all_sent[begin : begin + CHUNK]
+        for chunk in chunks(len(all_sent)):
+            some = all_sent[chunk]
             vectors.are_finite[some] = are_finite(vectors.vectors[slice_of(some)])
         self._stores[kind].add(pushes)
         return sent
@@ -233,17 +231,15 @@ class GossipWorld:
         faulty, near = near.choose(broken), near.choose(~broken)
         out = judges.find_outside(near)
         outside, used = near.choose(out), near.choose(~out)
-        for begin in range(0, len(peers), CHUNK):
-            end = min(begin + CHUNK, len(peers))
-            some, at = used.between(begin, end), slice_of(peers[begin:end])
+        for chunk in chunks(len(peers)):
+            some, at = used.between(chunk), slice_of(peers[chunk])
             before = None if self._previous is None else self._previous[at]
             found = judges.aggregate(vectors, some, before)
             if found.failed.any():
                 self._lost.add(round_id)
-            beside = outside.between(begin, end), faulty.between(begin, end)
-            judges.observe(vectors, some, found, *beside)
+            judges.observe(vectors, some, found, outside.between(chunk), faulty.between(chunk))
             if moves is not None:
-                here[at] += moves[begin:end]
+                here[at] += moves[chunk]
             self._step(at, found.vectors, some, vectors)
             if round_id == self._round_id:
                 self._shown[at] = here[at]
@@ -257,7 +253,7 @@ class GossipWorld:
         ``results`` is overwritten."""
         here, outer = self._here, self._task.outer
         if outer is not None:
-            shares = (near.counts > 1) * self._settings.gossip.kept_share
+            shares = (near.counts > 1) * self._parts.settings.gossip.kept_share
             own_share = torch.from_numpy(shares).float()[:, None]
             results.mul_(1 - own_share).add_(vectors[near.own_rows].mul_(own_share))
         if self._previous is not None:

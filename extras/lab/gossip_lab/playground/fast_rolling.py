@@ -20,6 +20,7 @@ from gossip.topologies import Roster
 from .attacking import Attackers
 from .counters import draw_uniform
 from .lateness import RollingPatience, RoundTimes
+from .learners import chunks
 from .moments import Moment
 from .parts import Parts
 from .presence import Peers, Presence, Times
@@ -28,8 +29,6 @@ log = logging.getLogger(__name__)
 RULE_S, APPLY_S = 0.0001, 0.0002
 """Virtual time to aggregate and to apply a round, in seconds, the same as for the simulator's
 trainers."""
-CHUNK = 2**10
-"""Maximum number of learners in one call: ten thousand at once would need too much memory."""
 
 
 class RollingWorld:
@@ -55,8 +54,7 @@ class RollingWorld:
         self._round_id = self._bytes = self._samples = 0
         self._now_s = 0.0
         self._ready_s = np.zeros(n)  # time at which each peer can begin the next round
-        self._honest = np.ones(n, bool)
-        self._honest[sorted(parts.mishaps.byzantine)] = False
+        self._honest = parts.honest
 
     def play_round(self) -> Moment:
         """Play one round. Raises: ConfigError: Too few peers are left for a round."""
@@ -148,7 +146,7 @@ class RollingWorld:
     def _learn(self, answered: Peers, locked: NDArray[np.bool_]) -> tuple[Verdict | None, Peers]:
         """Aggregate the updates of these peers and make the step of the round. The return value is
         that of ``_aggregate``."""
-        updates = self._updates_of(answered, locked)
+        updates = self._updates_of(answered)
         verdict, taken = self._aggregate(updates, answered, locked)
         if (policy := self._parts.moves) is not None and policy.is_due(self._round_id):
             self._task, nbytes = self._task.swap_samples(policy, answered, updates, self._round_id)
@@ -164,7 +162,7 @@ class RollingWorld:
         locked[list(self._trust.quarantined())] = True
         return locked
 
-    def _updates_of(self, peers: Peers, locked: NDArray[np.bool_]) -> Tensor:
+    def _updates_of(self, peers: Peers) -> Tensor:
         """Return the updates that these peers send, true or false, ``(m, d)``."""
         updates = self._compute_updates(peers)
         self._attackers.inform_of_loss(self._here, self._round_id)
@@ -176,8 +174,7 @@ class RollingWorld:
         overwrites."""
         flipped = self._attackers.flipped[peers]
         updates = self._buffer[: len(peers)]
-        for begin in range(0, len(peers), CHUNK):
-            chunk = slice(begin, begin + CHUNK)
+        for chunk in chunks(len(peers)):
             here = self._here.expand(len(peers[chunk]), -1)
             updates[chunk] = self._task.compute_updates(
                 here, peers[chunk], self._round_id, flipped[chunk]

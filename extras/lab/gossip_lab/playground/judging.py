@@ -13,12 +13,11 @@ from torch import Tensor
 
 from gossip.core import Contribution, CoreSettings, Rejection, TrustTable
 
+from .learners import CHUNK, chunks
 from .neighbourhoods import aggregate_neighbourhoods
 from .parts import Parts
 from .presence import Peers
 
-CHUNK = 2**10
-"""Maximum number of neighbourhoods that are aggregated in one call."""
 DIFFERENCES = 2**20
 """Maximum number of elements of the parameter differences that are aggregated in one call."""
 EXACT_MAX = 256
@@ -83,12 +82,12 @@ class Neighbourhoods:
         """Return the members of one neighbourhood."""
         return self.members[self.starts[at] : self.starts[at + 1]]
 
-    def between(self, begin: int, end: int) -> Neighbourhoods:
-        """Return the neighbourhoods from ``begin`` to below ``end``."""
-        starts = self.starts[begin : end + 1]
+    def between(self, chunk: slice) -> Neighbourhoods:
+        """Return the neighbourhoods from ``chunk.start`` to below ``chunk.stop``."""
+        starts = self.starts[chunk.start : chunk.stop + 1]
         part = slice(starts[0], starts[-1])
         return Neighbourhoods(
-            self.peers[begin:end], starts - starts[0], self.members[part], self.rows[part]
+            self.peers[chunk], starts - starts[0], self.members[part], self.rows[part]
         )
 
 
@@ -202,8 +201,8 @@ class Judges:
         shifts = self._n > EXACT_MAX and self._rule.rule.translation
         shifts = shifts and not self._rule.needs_trainer
         step = CHUNK if shifts else max(1, DIFFERENCES // (largest * d))
-        for begin in range(0, len(out), step):
-            some = near.between(begin, min(begin + step, len(out)))
+        for chunk in chunks(len(out), step):
+            some = near.between(chunk)
             own = vectors[some.own_rows]
             if shifts:
                 centers, given = own, vectors
@@ -214,7 +213,7 @@ class Judges:
             found = self._run(given, some, options, mix=True)
             moves = found.vectors.sub_(own) if shifts else found.vectors
             moves[found.failed | (some.counts == 1)] = 0.0
-            out[begin : begin + len(some.peers)] = moves
+            out[chunk] = moves
 
     def _run(
         self,

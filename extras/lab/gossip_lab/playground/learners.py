@@ -37,6 +37,14 @@ cache. The chunks do not depend on the number of threads, so the results do not 
 either."""
 EVALUATED_AT_ONCE = 16
 """Maximum number of learners that are evaluated in one call, on all test samples."""
+CHUNK = 2**10
+"""Maximum number of peers in one call: ten thousand at once would need too much memory."""
+
+
+def chunks(count: int, at_once: int = CHUNK) -> Iterator[slice]:
+    """Yield consecutive parts of ``count`` items, each with ``at_once`` items at most."""
+    for begin in range(0, count, at_once):
+        yield slice(begin, min(begin + at_once, count))
 
 
 class Batches(NamedTuple):
@@ -187,16 +195,16 @@ class Cohort:
         return Evaluation(accuracy.numpy(), loss.double().numpy())
 
     def _in_chunks(self, work: Callable[[slice], None], n: int, at_once: int) -> None:
-        chunks = [slice(begin, min(begin + at_once, n)) for begin in range(0, n, at_once)]
-        if self._threads == 1 or len(chunks) == 1:
-            for chunk in chunks:
-                work(chunk)
+        parts = list(chunks(n, at_once))
+        if self._threads == 1 or len(parts) == 1:
+            for part in parts:
+                work(part)
             return
         within = torch.get_num_threads()
         torch.set_num_threads(1)  # parallel over chunks, not within an operation
         try:
-            with ThreadPoolExecutor(min(self._threads, len(chunks))) as pool:
-                list(pool.map(work, chunks))
+            with ThreadPoolExecutor(min(self._threads, len(parts))) as pool:
+                list(pool.map(work, parts))
         finally:
             torch.set_num_threads(within)
 
@@ -213,8 +221,8 @@ class Cohort:
                 )
         forward = _Forward(model)
         if way == "loop":
-            return _Loop(forward)
-        vmapped = _Vmapped(forward)
+            return _loop(forward)
+        vmapped = _vmapped(forward)
         images, labels = torch.zeros(2, 1, features), torch.zeros(2, 1, dtype=torch.int64)
         try:
             vmapped.write_gradients(
@@ -224,7 +232,7 @@ class Cohort:
             if way == "vmap":
                 raise
             self.way, self.why = "loop", f"vmap: {type(error).__name__}: {error}"
-            return _Loop(forward)
+            return _loop(forward)
         self.way = "vmap"
         return vmapped
 
@@ -257,34 +265,18 @@ class _Forward:
         return cross_entropy(self.logits(parameters, images), labels)
 
 
-class _Loop:
-    def __init__(self, forward: _Forward) -> None:
-        self._forward = forward
+class _Autograd:
+    """Way that computes gradients with autograd.
 
-    def write_gradients(
-        self, parameters: Tensor, images: Tensor, labels: Tensor, out: Tensor
+    Args:
+        gradients: ``(parameters, images, labels) -> (n, d)``.
+        logits: ``(parameters, images) -> (n, samples, classes)``.
+    """
+
+    def __init__(
+        self, gradients: Callable[..., Tensor], logits: Callable[[Tensor, Tensor], Tensor]
     ) -> None:
-        for here, some, right, place in zip(parameters, images, labels, out, strict=True):
-            point = here.detach().clone().requires_grad_()
-            (gradient,) = torch.autograd.grad(self._forward.loss(point, some, right), point)
-            place.copy_(gradient)
-
-    def descend(
-        self, parameters: Tensor, images: Tensor, labels: Tensor, lr: float, kept: float
-    ) -> None:
-        gradients = torch.empty_like(parameters)
-        self.write_gradients(parameters, images, labels, gradients)
-        parameters.mul_(kept).sub_(gradients, alpha=lr)
-
-    def logits(self, parameters: Tensor, images: Tensor) -> Tensor:
-        with torch.no_grad():
-            return torch.stack([self._forward.logits(here, images) for here in parameters])
-
-
-class _Vmapped:
-    def __init__(self, forward: _Forward) -> None:
-        self._gradients: Callable[..., Tensor] = vmap(grad(forward.loss))
-        self._logits: Callable[..., Tensor] = vmap(forward.logits, in_dims=(0, None))
+        self._gradients, self._logits = gradients, logits
 
     def write_gradients(
         self, parameters: Tensor, images: Tensor, labels: Tensor, out: Tensor
@@ -300,6 +292,21 @@ class _Vmapped:
     def logits(self, parameters: Tensor, images: Tensor) -> Tensor:
         with torch.no_grad():
             return self._logits(parameters, images)
+
+
+def _vmapped(forward: _Forward) -> _Autograd:
+    return _Autograd(vmap(grad(forward.loss)), vmap(forward.logits, in_dims=(0, None)))
+
+
+def _loop(forward: _Forward) -> _Autograd:
+    def gradient(parameters: Tensor, images: Tensor, labels: Tensor) -> Tensor:
+        point = parameters.detach().clone().requires_grad_()
+        return torch.autograd.grad(forward.loss(point, images, labels), point)[0]
+
+    return _Autograd(
+        lambda *learners: torch.stack(list(map(gradient, *learners))),
+        lambda parameters, images: torch.stack([forward.logits(p, images) for p in parameters]),
+    )
 
 
 class _Products:

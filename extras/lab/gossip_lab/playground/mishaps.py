@@ -11,9 +11,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import chain
+from typing import Any
 
 from gossip.errors import BadFault
-from gossip.faults import ByzantineFault, Crash, Fault, Hang, Restart, Slow, parse, peers_of
+from gossip.faults import Blow, ByzantineFault, Crash, Fault, Hang, Restart, Slow, parse, peers_of
 
 _RANGE = re.compile(r"(?P<kind>crash|restart|hang|slow):(?P<peers>\d[\d,-]*)(?P<rest>.*)")
 
@@ -23,14 +25,13 @@ class Mishaps:
     """Faults of a world.
 
     Attributes:
-        crashes, restarts, hangs, slow: Faults; each has a single peer.
+        blows: Crashes, then restarts, then hangs; each has a single peer.
+        slow: Slow peers; each fault has a single peer.
         attacks: Attacks on updates and on data; each has one or more peers.
         byzantine: All peers of ``attacks``.
     """
 
-    crashes: tuple[Crash, ...] = ()
-    restarts: tuple[Restart, ...] = ()
-    hangs: tuple[Hang, ...] = ()
+    blows: tuple[Blow, ...] = ()
     slow: tuple[Slow, ...] = ()
     attacks: tuple[ByzantineFault, ...] = ()
     byzantine: frozenset[int] = field(init=False)
@@ -47,7 +48,7 @@ def read_mishaps(words: Iterable[str], peers: int) -> Mishaps:
         no such peer.
     """
     faults = [fault for word in words for each in _one_by_one(word) for fault in parse(each)]
-    by_kind: dict[type[Fault], list[Fault]] = {
+    by_kind: dict[type[Fault], list[Any]] = {
         kind: [] for kind in (Crash, Restart, Hang, Slow, ByzantineFault)
     }
     attacked: set[int] = set()
@@ -68,7 +69,8 @@ def read_mishaps(words: Iterable[str], peers: int) -> Mishaps:
                 raise BadFault(f"{fault}: peer {min(twice)} has another attack already")
             attacked.update(victims)
         by_kind[type(fault)].append(fault)
-    return Mishaps(*(tuple(found) for found in by_kind.values()))  # type: ignore[arg-type]
+    *blows, slow, attacks = map(tuple, by_kind.values())
+    return Mishaps(tuple(chain(*blows)), slow, attacks)
 
 
 def _one_by_one(word: str) -> list[str]:

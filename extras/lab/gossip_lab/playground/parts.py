@@ -5,6 +5,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import numpy as np
+from numpy.typing import NDArray
+
 from gossip.aggregators import BoundRule
 from gossip.core import CoreSettings
 from gossip.topologies import Topology
@@ -40,3 +43,8 @@ class Parts:
     @property
     def peers(self) -> int:
         return len(self.settings.peers)
+
+    @property
+    def honest(self) -> NDArray[np.bool_]:
+        """Whether each peer is honest, ``(peers,)``."""
+        return ~np.isin(np.arange(self.peers), [*self.mishaps.byzantine])

@@ -10,12 +10,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .mishaps import Mishaps
+from .learners import CHUNK
 from .moments import Moment
+from .parts import Parts
 from .presence import slice_of
-from .tasks import Task
 
-CHUNK = 2**10
 METRICS = (
     "worst",
     "mean",
@@ -94,29 +93,27 @@ class PlayedRun:
         return self.rows[-1].bytes if self.rows else 0
 
 
-def measure(moment: Moment, task: Task, mishaps: Mishaps, seed: int) -> list[Row]:
+def measure(moment: Moment, parts: Parts) -> list[Row]:
     """Return a row for each metric of a moment."""
-    n = len(moment.present)
-    byzantine = np.zeros(n, bool)
-    byzantine[sorted(mishaps.byzantine)] = True
-    honest = np.flatnonzero(moment.present & ~byzantine)
+    is_honest = parts.honest
+    honest = np.flatnonzero(moment.present & is_honest)
     values = dict.fromkeys(METRICS, math.nan)
     values["present"] = float(moment.present.sum())
     values["samples"] = float(moment.samples)
     if len(honest):
         rows = honest[:1] if moment.is_replicated else honest
         parameters = moment.parameters[slice_of(rows)]
-        accuracies, losses = task.evaluate(parameters)
+        accuracies, losses = parts.task.evaluate(parameters)
         values["worst"], values["mean"] = float(accuracies.min()), float(accuracies.mean())
         values["p10"] = float(np.quantile(accuracies, 0.1))
         values["loss"] = float(losses.mean())
         values["consensus_distance"] = consensus_distance(parameters)
-        pairs = len(honest) * max(1, int(byzantine.sum()))
-        values["quarantined"] = float(moment.quarantined[byzantine].sum() / pairs)
-        others = len(honest) * max(1, n - int(byzantine.sum()) - 1)
-        values["falsely_quarantined"] = float(moment.quarantined[~byzantine].sum() / others)
+        pairs = len(honest) * max(1, int((~is_honest).sum()))
+        values["quarantined"] = float(moment.quarantined[~is_honest].sum() / pairs)
+        others = len(honest) * max(1, int(is_honest.sum()) - 1)
+        values["falsely_quarantined"] = float(moment.quarantined[is_honest].sum() / others)
     at = moment.rounds, moment.virtual_s, moment.bytes_sent
-    return [Row(seed, *at, metric, values[metric]) for metric in METRICS]
+    return [Row(parts.settings.seed, *at, metric, values[metric]) for metric in METRICS]
 
 
 def consensus_distance(parameters: Tensor) -> float:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gossip.core import shortest_s
-from gossip.faults import Blow, Hang, Restart
+from gossip.faults import Hang, Restart
 
 from .parts import Parts
 
@@ -51,7 +51,7 @@ class Presence:
         self._back_s = np.where(away, self._changes_s + RESTORED_S, np.inf)
         self._lost_state = away.copy()
         self._slow = mishaps.slow
-        self._pending: list[Blow] = [*mishaps.crashes, *mishaps.restarts, *mishaps.hangs]
+        self._pending = list(mishaps.blows)
         self._refute_s = shortest_s(n, parts.settings.membership)
 
     def slowness(self, now_s: float) -> Times:

@@ -42,13 +42,15 @@ class Recorder(Observer):
     Attributes:
         moments: Moments that the engine has not yielded yet.
         round_id: Round of the next moment.
+        swarm: The observed swarm, from ``begin`` on.
     """
+
+    swarm: Swarm[Peer]
 
     def __init__(self, parts: Parts) -> None:
         self._parts, self._rolling = parts, parts.topology.rolling
         self.moments: deque[Moment] = deque()
         self.round_id = 0
-        self._swarm: Swarm[Peer] | None = None
         self._records: defaultdict[int, RoundRecord] = defaultdict(RoundRecord)
         self._next: dict[PeerId, int] = {}  # next round of each participating peer
         self._last: list[ModelState] = []
@@ -58,14 +60,9 @@ class Recorder(Observer):
 
     def begin(self, swarm: Swarm[Peer], initial: ModelState) -> None:
         """Observe a swarm. Call this before its first event."""
-        self._swarm, self._last = swarm, [initial] * self._parts.peers
+        self.swarm, self._last = swarm, [initial] * self._parts.peers
         self._next = dict.fromkeys(swarm.hosts, 0)
         swarm.hooks.append(self)
-
-    @property
-    def swarm(self) -> Swarm[Peer]:
-        assert self._swarm is not None
-        return self._swarm
 
     # --- observations -----------------------------------------------------------------------------
 

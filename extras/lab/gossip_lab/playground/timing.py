@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
@@ -153,28 +153,35 @@ def read_compute(spec: str, seed: int, batch: int = 1, local_steps: int = 1) -> 
     raise ConfigError(f"there are no compute times {spec!r}", _COMPUTE_HINT)
 
 
+def read_csv(path: Path, columns: str, name: str, hint: str) -> Iterator[tuple[int, list[str]]]:
+    """Yield number and words of each line but the first of a CSV file for a field of a world.
+
+    Raises: ConfigError: The file cannot be read, or does not have these columns.
+    """
+    try:
+        lines = list(csv.reader(path.read_text("utf-8-sig").splitlines()))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{name}: cannot read {path}: {error}", hint) from error
+    if not lines or [word.strip() for word in lines[0]] != columns.split(","):
+        raise ConfigError(f"{path}, line 1: the columns are not {columns}")
+    yield from ((number, words) for number, words in enumerate(lines[1:], 2) if words)
+
+
 def _read_measured(text: str, batch: int, local_steps: int) -> list[NDArray[np.float64]]:
     if not text.endswith(".csv"):
         return [np.array([local_steps * _step_s(each, batch)]) for each in _read_profiles(text)]
     times: defaultdict[int, list[float]] = defaultdict(list)
-    try:
-        lines = list(csv.reader(Path(text).read_text("utf-8-sig").splitlines()))
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"compute: cannot read {text}: {error}", _COMPUTE_HINT) from error
-    if not lines or [word.strip() for word in lines[0]] != ["peer", "seconds"]:
-        raise ConfigError(f"{text}, line 1: the columns are not peer,seconds")
-    for number, words in enumerate(lines[1:], 2):
-        if words:
-            try:
-                peer, seconds = int(words[0]), float(words[1])
-            except (ValueError, IndexError):
-                peer = seconds = -1
-            if len(words) != 2 or peer < 0 or not 0 < seconds < math.inf:
-                raise ConfigError(
-                    f"{text}, line {number}: {','.join(words)!r} is not a peer and a time above 0",
-                    "as 3,0.052, in seconds",
-                )
-            times[peer].append(seconds)
+    for number, words in read_csv(Path(text), "peer,seconds", "compute", _COMPUTE_HINT):
+        try:
+            peer, seconds = int(words[0]), float(words[1])
+        except (ValueError, IndexError):
+            peer = seconds = -1
+        if len(words) != 2 or peer < 0 or not 0 < seconds < math.inf:
+            raise ConfigError(
+                f"{text}, line {number}: {','.join(words)!r} is not a peer and a time above 0",
+                "as 3,0.052, in seconds",
+            )
+        times[peer].append(seconds)
     if not times:
         raise ConfigError(f"{text} has no times")
     return [np.array(times[peer]) for peer in sorted(times)]

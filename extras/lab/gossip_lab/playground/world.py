@@ -242,7 +242,7 @@ class World:
                 if watch is not None:
                     watch(moment)
                 if moment.rounds % every == 0 or moment.rounds == rounds:
-                    yield measure(moment, parts.task, parts.mishaps, self.seed)
+                    yield measure(moment, parts)
         finally:
             if lost:
                 warnings.warn(
