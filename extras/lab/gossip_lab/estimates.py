@@ -76,27 +76,28 @@ def compare(differences: Estimate, level: float = 1 - CONFIDENCE) -> Comparison:
     return "holds" if differences.mean >= 0 else "fails"
 
 
-def false_discovery_level(p_values: Iterable[float], rate: float = 1 - CONFIDENCE) -> float:
+def false_discovery_level(p_values: Iterable[float]) -> float:
     """Return the largest p-value that counts as significant, so that on average at most the share
-    ``rate`` of the significant results is wrong.
+    ``1 - CONFIDENCE`` of the significant results is wrong.
 
     Source: Benjamini, Hochberg 1995, "Controlling the False Discovery Rate".
     """
     ordered = sorted(p_values)
     return max(
-        (p for rank, p in enumerate(ordered, 1) if p <= rate * rank / len(ordered)), default=0.0
+        (p for rank, p in enumerate(ordered, 1) if p <= (1 - CONFIDENCE) * rank / len(ordered)),
+        default=0.0,
     )
 
 
-def t_quantile(freedom: int, confidence: float = CONFIDENCE) -> float:
-    """Return the t with ``P(|T| < t) = confidence``. T has Student's distribution with ``freedom``
+def t_quantile(freedom: int) -> float:
+    """Return the t with ``P(|T| < t) = CONFIDENCE``. T has Student's distribution with ``freedom``
     degrees of freedom."""
     low, high = 0.0, 1.0
-    while within(high, freedom) < confidence:
+    while within(high, freedom) < CONFIDENCE:
         low, high = high, 2 * high
     for _ in range(60):
         middle = (low + high) / 2
-        low, high = (middle, high) if within(middle, freedom) < confidence else (low, middle)
+        low, high = (middle, high) if within(middle, freedom) < CONFIDENCE else (low, middle)
     return high
 
 

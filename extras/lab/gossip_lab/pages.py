@@ -1,4 +1,4 @@
-"""Markdown tables, and writing them to a page."""
+"""Texts in files, and Markdown tables for pages."""
 
 from __future__ import annotations
 
@@ -15,6 +15,14 @@ def markdown_row(cells: Iterable[str]) -> str:
 def markdown_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
     """Return the lines of a Markdown table."""
     return [markdown_row(columns), "|---" * len(columns) + "|", *map(markdown_row, rows)]
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file. Raises: ConfigError: It cannot be written."""
+    try:
+        path.write_text(text, "utf-8")
+    except OSError as error:
+        raise ConfigError(f"cannot write {path}: {error.strerror}") from error
 
 
 def split_at(page: Path, mark: str) -> tuple[str, str]:

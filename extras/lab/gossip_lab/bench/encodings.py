@@ -105,7 +105,7 @@ def encodings(
         found = run_all([*plain, *cases], into, data, jobs)
     costs = [
         {
-            **cost_of(each, PEERS),
+            **cost_of(each),
             "accuracies": [found[c].accuracy or 0.0 for c in plain if c.encoding == each],
         }
         for each in encoding
@@ -119,13 +119,26 @@ def encodings(
         for each in encoding
     }
     out = sys.stderr if as_json_only else sys.stdout
-    _show(costs, cells, wanted, encoding, out)
+    cost_rows, accuracy_columns = _costs(costs), ("rule", *encoding)
+    accuracy_rows = _accuracies(cells, wanted, encoding)
+    draw("encodings", COST_COLUMNS, cost_rows, out)
+    title = "accuracy in percent: mean without attack / lowest of all seeds under attack"
+    draw(title, accuracy_columns, accuracy_rows, out)
     if page is not None:
         about = (
             f"{counted(seeds, 'seed')}, {rounds} rounds, {PEERS} workers, {LIARS} Byzantine: "
             f"{' or '.join(attack)}. Data {data}, model {model}. {environment()}."
         )
-        lines = measured(costs, cells, wanted, encoding, about)
+        lines = [
+            f"Accuracies: {SEEDS} seeds, {LONG_ROUNDS} rounds, no attack, the rule is the mean.",
+            "",
+            *markdown_table(COST_COLUMNS, cost_rows),
+            "",
+            about,
+            "Accuracy in percent: without attack (mean) / lowest of all seeds and attacks:",
+            "",
+            *markdown_table(accuracy_columns, accuracy_rows),
+        ]
         replace_between(page, MARK, ["", *lines, ""])
     if as_json_only:
         rows = [{"rule": rule, "encoding": each, **cell} for (rule, each), cell in cells.items()]
@@ -136,7 +149,7 @@ def encodings(
 # --- bytes and time -------------------------------------------------------------------------------
 
 
-def cost_of(encoding: str, peers: int) -> dict[str, Any]:
+def cost_of(encoding: str) -> dict[str, Any]:
     """Measure an encoding on an update that is one matrix of a million elements: bytes per element,
     and milliseconds on one thread."""
     import numpy as np
@@ -146,7 +159,7 @@ def cost_of(encoding: str, peers: int) -> dict[str, Any]:
 
     torch.set_num_threads(1)
     numbers = prod(LARGE)
-    wire = WireFormat(load_encoding(encoding), 0, (numbers,), numbers, peers, (LARGE,))
+    wire = WireFormat(load_encoding(encoding), 0, (numbers,), numbers, PEERS, (LARGE,))
     vector = np.random.default_rng(0).standard_normal(numbers).astype(np.float32)
     encode_s, decode_s = [], []
     for turn in range(REPETITIONS + 1):
@@ -216,7 +229,7 @@ COST_COLUMNS = (
 )
 
 
-def _grid(
+def _accuracies(
     cells: Mapping[tuple[str, str], Cell], rules: Sequence[str], encodings: Sequence[str]
 ) -> list[list[str]]:
     def shown(cell: Cell) -> str:
@@ -228,36 +241,4 @@ def _grid(
         [rule, *[shown(cells[rule, each]) for each in encodings]]
         for rule in rules
         if any(not cells[rule, each]["refused"] for each in encodings)
-    ]
-
-
-def _show(
-    costs: Sequence[Mapping[str, Any]],
-    cells: Mapping[tuple[str, str], Cell],
-    rules: Sequence[str],
-    encodings: Sequence[str],
-    out: Any,
-) -> None:
-    draw("encodings", COST_COLUMNS, _costs(costs), out)
-    title = "accuracy in percent: mean without attack / lowest of all seeds under attack"
-    draw(title, ("rule", *encodings), _grid(cells, rules, encodings), out)
-
-
-def measured(
-    costs: Sequence[Mapping[str, Any]],
-    cells: Mapping[tuple[str, str], Cell],
-    rules: Sequence[str],
-    encodings: Sequence[str],
-    about: str,
-) -> list[str]:
-    """Return the measured part of the page."""
-    return [
-        f"Accuracies: {SEEDS} seeds, {LONG_ROUNDS} rounds, no attack, the rule is the mean.",
-        "",
-        *markdown_table(COST_COLUMNS, _costs(costs)),
-        "",
-        about,
-        "Accuracy in percent: without attack (mean) / lowest of all seeds and attacks:",
-        "",
-        *markdown_table(("rule", *encodings), _grid(cells, rules, encodings)),
     ]

@@ -9,8 +9,9 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cache
 from pathlib import Path
 from types import FrameType
 from typing import Annotated, Any
@@ -33,9 +34,6 @@ PEERS, NUMBERS = [2, 4], [100_000, 1_000_000]
 
 PeerCounts = Annotated[
     list[int], typer.Option("-n", "--peers", min=2, max=64, help="Number of peers. Repeatable.")
-]
-Numbers = Annotated[
-    list[int], typer.Option(min=1, help="Number of elements of an update. Repeatable.")
 ]
 Repetitions = Annotated[
     int, typer.Option(min=1, help="Number of measured turns of gloo and of gossip.")
@@ -72,7 +70,9 @@ class Contest:
 
 def exchange(
     peers: PeerCounts = PEERS,
-    numbers: Numbers = NUMBERS,
+    numbers: Annotated[
+        list[int], typer.Option(min=1, help="Number of elements of an update. Repeatable.")
+    ] = NUMBERS,
     repetitions: Repetitions = REPETITIONS,
     aggregator: Aggregator = "mean",
     topology: Topology = "rolling",
@@ -88,21 +88,14 @@ def exchange(
     has finished. For comparison, the table has the time to copy an update once, and to send it to
     another process over a unix socket and over TCP.
     """
-    from . import limits
-
-    _check_device(device)
     contest = Contest(aggregator, topology, encoding, keys)
-    rows = []
-    with ended_by_signals():
-        for count in numbers:
-            best = limits.measure(4 * count)
-            for n in peers:
-                steps = max(1, min(STEPS_MAX, int(TURN_S / (NUMBER_S * count * n))))
-                task = BenchTask("vector", device, count, 0, steps, repetitions, n, "")
-                took = measure(task, contest)
-                rows.append({**_row(n, count, took), "limits": asdict(best)})
-                title = f"{n} peers, {count:,} numbers, {contest.aggregator}"
-                _show_exchange(rows[-1], title, as_json_only)
+    tasks = []
+    for count in numbers:
+        for n in peers:
+            steps = max(1, min(STEPS_MAX, int(TURN_S / (NUMBER_S * count * n))))
+            task = BenchTask("vector", device, count, 0, steps, repetitions, n)
+            tasks.append((task, f"{n} peers, {count:,} numbers, {contest.aggregator}"))
+    rows = _compare(tasks, contest, _show_exchange, as_json_only)
     if as_json_only:
         print(as_json("exchange", {"contest": asdict(contest), "rows": rows}))
 
@@ -126,24 +119,19 @@ def step(
     The same processes train the same model with both, alternately, with one thread each. All
     batches are generated before the first step, so no data loader is measured.
     """
-    from . import limits
     from .workloads import WORKLOADS
 
     if model not in WORKLOADS:
         raise ConfigError(f"there is no model {model!r}", f"use one of {', '.join(WORKLOADS)}")
-    _check_device(device)
     contest = Contest(aggregator, topology, encoding, keys)
     count = sum(each.numel() for each in WORKLOADS[model].model().parameters())
-    rows = []
-    with ended_by_signals():
-        best = limits.measure(4 * count)
-        for n in peers:
-            steps = max(1, min(STEPS_MAX, int(1e6 / count)))
-            task = BenchTask(model, device, count, batch, steps, repetitions, n, "")
-            took = measure(task, contest)
-            rows.append({**_row(n, count, took), "limits": asdict(best)})
-            about = f"{n} peers, {model} ({WORKLOADS[model].about}), batch {batch}"
-            _show_steps(rows[-1], about, as_json_only)
+    steps = max(1, min(STEPS_MAX, int(1e6 / count)))
+    about = f"{model} ({WORKLOADS[model].about}), batch {batch}"
+    tasks = [
+        (BenchTask(model, device, count, batch, steps, repetitions, n), f"{n} peers, {about}")
+        for n in peers
+    ]
+    rows = _compare(tasks, contest, _show_steps, as_json_only)
     if as_json_only:
         found = {"contest": asdict(contest), "model": model, "batch": batch, "rows": rows}
         print(as_json("step", found))
@@ -159,6 +147,28 @@ def _check_device(device: str) -> None:
         raise ConfigError("torch finds no CUDA device", "use --device cpu")
 
 
+def _compare(
+    tasks: Sequence[tuple[BenchTask, str]],
+    contest: Contest,
+    show: Callable[[dict[str, Any], str, bool], None],
+    quiet: bool,
+) -> list[dict[str, Any]]:
+    """Run both sides on each task, show the row of each task under its title, and return all
+    rows."""
+    from . import limits
+
+    for task, _ in tasks:
+        _check_device(task.device)
+    limits_of = cache(limits.measure)
+    rows = []
+    with ended_by_signals():
+        for task, title in tasks:
+            best = limits_of(4 * task.numbers)
+            rows.append({**_row(task, measure(task, contest)), "limits": asdict(best)})
+            show(rows[-1], title, quiet)
+    return rows
+
+
 # --- a measurement --------------------------------------------------------------------------------
 
 
@@ -166,11 +176,10 @@ def measure(task: BenchTask, contest: Contest) -> dict[str, Any]:
     """Return the seconds per step for each side and turn, and the number of rounds that lack a
     peer's update. Raises: LocalError: The processes did not finish."""
     with tempfile.TemporaryDirectory(prefix="gossip-bench-") as folder:
-        told_task = BenchTask(**{**asdict(task), "folder": folder})
         run = Path(folder, "run")
         command = python_command("-m", "gossip.launch.cli", "run", "--quiet")
         command += ["-n", str(task.peers), *contest.words, "--run-dir", str(run)]
-        command += ["-m", "gossip_lab.bench.side_by_side", told_task.dump()]
+        command += ["-m", "gossip_lab.bench.side_by_side", replace(task, folder=folder).dump()]
         title = f"{task.peers} peers, {task.numbers:,} numbers"
         said = _followed(command, title, task.repetitions)
         result = Path(folder, "result.json")
@@ -244,10 +253,10 @@ def ended_by_signals() -> Iterator[None]:
 # --- tables ---------------------------------------------------------------------------------------
 
 
-def _row(n: int, count: int, took: dict[str, Any]) -> dict[str, Any]:
+def _row(task: BenchTask, took: dict[str, Any]) -> dict[str, Any]:
     return {
-        "peers": n,
-        "numbers": count,
+        "peers": task.peers,
+        "numbers": task.numbers,
         "seconds": {name: asdict(Spread.of(took[name])) for name in (GLOO, GOSSIP)},
         "ratio": asdict(ratios(took[GOSSIP], took[GLOO])),
         "processor_s": took["processor"],

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gossip.errors import ConfigError
+from gossip_lab.pages import write_text
 
 from . import robustness_page
 
@@ -45,19 +46,11 @@ def write_files(
     Raises: ConfigError: One cannot be written.
     """
     if options["csv"] is not None:
-        write(options["csv"], csv_of(tables, found))
+        write_text(options["csv"], csv_of(tables, found))
     if options["latex"] is not None:
-        write(options["latex"], latex_of(tables, found, options["data"]))
+        write_text(options["latex"], latex_of(tables, found, options["data"]))
     if options["record"] is not None:
         write_records(options["record"], tables, found, options["into"], options["data"])
-
-
-def write(path: Path, text: str) -> None:
-    """Write the file. Raises: ConfigError: It cannot be written."""
-    try:
-        path.write_text(text, "utf-8")
-    except OSError as error:
-        raise ConfigError(f"cannot write {path}: {error.strerror}") from error
 
 
 def csv_of(tables: Sequence[RobustnessTable], found: Found) -> str:

@@ -187,9 +187,7 @@ def robustness(
     from . import exports, robustness_page
     from .trial_store import run_all, store_of
 
-    if out is not None:
-        robustness_page.check_place(out)
-    for path in (csv, latex, record):
+    for path in (out, csv, latex, record):
         if path is not None:
             robustness_page.check_place(path)
     wanted = [trial for table in tables for trial in table.trials()]

@@ -10,6 +10,8 @@ from tempfile import TemporaryFile
 from textwrap import TextWrapper
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from gossip import __version__
 from gossip.aggregators.attacks import ATTACKS
 from gossip.errors import ConfigError
@@ -339,38 +341,28 @@ def _verdict(table: RobustnessTable, rows: Sequence[RobustnessRow]) -> list[str]
 def draw_curves(table: RobustnessTable, found: Found, path: Path) -> None:
     """Draw the test accuracy over the rounds: a panel for each attack with a line for each rule,
     the mean over the seeds with its standard error."""
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    import matplotlib.pyplot as plt
+    from matplotlib.figure import Figure
 
     columns = min(3, len(table.attacks))
     rows = -(-len(table.attacks) // columns)
-    figure, panels = plt.subplots(
-        rows,
-        columns,
-        figsize=(3.6 * columns + 1.8, 2.6 * rows + 0.4),
-        layout="constrained",
-        sharex=True,
-        sharey=True,
-        squeeze=False,
-    )
+    figure = Figure(figsize=(3.6 * columns + 1.8, 2.6 * rows + 0.4), layout="constrained")
+    panels = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
     for attack, axes in zip(table.attacks, panels.flat, strict=False):
         axes.set_title(attack, fontsize=9)
         for number, rule in enumerate(table.rules):
             points = curve_of(table, rule, attack, found)
             if not points:
                 continue
-            rounds = [made for made, _ in points]
-            means = [100 * estimate.mean for _, estimate in points]
-            wide = [
-                100 * estimate.error if len(estimate.values) > 1 else 0.0 for _, estimate in points
-            ]
-            style = ("-", "--", ":", "-.")[number // 10 % 4]
-            axes.plot(rounds, means, style, label=rule, color=f"C{number % 10}", linewidth=1.2)
-            low = [mean - error for mean, error in zip(means, wide, strict=True)]
-            high = [mean + error for mean, error in zip(means, wide, strict=True)]
-            axes.fill_between(rounds, low, high, color=f"C{number % 10}", alpha=0.2, linewidth=0)
+            rounds, estimates = zip(*points, strict=True)
+            means = 100 * np.array([each.mean for each in estimates])
+            wide = 100 * np.array(
+                [each.error if len(each.values) > 1 else 0.0 for each in estimates]
+            )
+            style, color = ("-", "--", ":", "-.")[number // 10 % 4], f"C{number % 10}"
+            axes.plot(rounds, means, style, label=rule, color=color, linewidth=1.2)
+            axes.fill_between(
+                rounds, means - wide, means + wide, color=color, alpha=0.2, linewidth=0
+            )
     for unused in panels.flat[len(table.attacks) :]:
         unused.set_axis_off()
     lines = {
@@ -382,7 +374,6 @@ def draw_curves(table: RobustnessTable, found: Found, path: Path) -> None:
     figure.supxlabel("rounds", fontsize=9)
     figure.supylabel(f"test accuracy in %, {table.f} of {table.n} lie", fontsize=9)
     figure.savefig(path, dpi=110)
-    plt.close(figure)
 
 
 def curve_of(
@@ -401,9 +392,7 @@ def draw(table: RobustnessTable, found: Found, path: Path) -> None:
     """Draw the accuracy for each rule (a row) and attack (a column). Red is a low accuracy; grey is
     a cell without an accuracy."""
     import matplotlib as mpl
-
-    mpl.use("Agg")
-    import matplotlib.pyplot as plt
+    from matplotlib.figure import Figure
 
     rows = table.rows(found)
     values: list[list[Any]] = [
@@ -411,8 +400,9 @@ def draw(table: RobustnessTable, found: Found, path: Path) -> None:
         for row in rows
     ]
     size = (2.6 + 0.42 * len(table.attacks), 1.9 + 0.27 * len(rows))
-    figure, axes = plt.subplots(figsize=size, layout="constrained")
-    colours = plt.get_cmap("RdYlGn").with_extremes(bad="0.85")
+    figure = Figure(figsize=size, layout="constrained")
+    axes = figure.subplots()
+    colours = mpl.colormaps["RdYlGn"].with_extremes(bad="0.85")
     best = 100 * table.reference(found).mean
     picture = axes.imshow(
         values, cmap=colours, vmin=10, vmax=max(best, 11), aspect="auto", alpha=0.75
@@ -422,7 +412,7 @@ def draw(table: RobustnessTable, found: Found, path: Path) -> None:
     for y, row in enumerate(rows):
         for x, cell in enumerate(row.cells.values()):
             words = f"{100 * cell.mean:.0f}" if cell.accuracies else text_of(cell)
-            weight = "bold" if cell.fails else "normal"
+            weight = "bold" if cell.verdict == "fails" else "normal"
             axes.text(x, y, words, ha="center", va="center", fontsize=7, fontweight=weight)
     axes.set_title(
         f"test accuracy in %, {table.f} of {table.n} lie (bold: fails; {best:.0f} without attack)",
@@ -430,4 +420,3 @@ def draw(table: RobustnessTable, found: Found, path: Path) -> None:
     )
     figure.colorbar(picture, ax=axes, shrink=0.6)
     figure.savefig(path, dpi=110)
-    plt.close(figure)

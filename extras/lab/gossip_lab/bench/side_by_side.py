@@ -41,7 +41,7 @@ class BenchTask:
     steps: int
     repetitions: int
     peers: int
-    folder: str
+    folder: str = ""
 
     def dump(self) -> str:
         return json.dumps(asdict(self))
@@ -92,16 +92,12 @@ class Side:
 class GlooVector(Side):
     """One all-reduce of the vector, and its mean."""
 
-    def __init__(self, task: BenchTask, rank: int) -> None:
-        super().__init__(task, rank)
-        self.peers = task.peers
-
     def exchange(self) -> None:
         import torch.distributed as dist
 
         gradient = self.model.numbers.grad
         dist.all_reduce(gradient)
-        gradient.div_(self.peers)
+        gradient.div_(dist.get_world_size())
 
 
 def _gloo_side(task: BenchTask, rank: int) -> Side:

@@ -41,41 +41,36 @@ SLOW_S = 0.3  # rules that take longer are repeated less often
 SLOW_REPETITIONS = 3
 NOTE_CHARS = 200
 
-Ns = Annotated[
-    list[int], typer.Option("--n", min=1, help="Number of updates. Repeatable, together with --d.")
-]
-Ds = Annotated[list[int], typer.Option("--d", min=1, help="Number of coordinates of an update.")]
-F = Annotated[
-    int | None, optional("Byzantine peers to tolerate; a fifth of n by default.", "--f", min=0)
-]
-Rules = Annotated[
-    list[str] | None,
-    optional("Rules, separated by blanks; by default eleven common rules. Repeatable."),
-]
-Repetitions = Annotated[
-    int, typer.Option(min=1, help="Repetitions of each measurement; the median is shown.")
-]
-Threads = Annotated[int | None, optional("Number of threads; by default torch's default.", min=1)]
-Byzfl = Annotated[bool, typer.Option(help="Measure byzfl, too, when it is installed.")]
-Explain = Annotated[
-    bool,
-    typer.Option("--explain", help="Also time the calls that return weights and outlyingness."),
-]
-Json = Annotated[
-    bool, typer.Option("--json", help="Print the result as JSON, and nothing else, to stdout.")
-]
-
 
 def aggregators(
-    n: Ns = [20, 64, 20],  # noqa: B006
-    d: Ds = [1_000_000, 1_000_000, 25_000_000],  # noqa: B006
-    f: F = None,
-    rules: Rules = None,
-    repetitions: Repetitions = 15,
-    threads: Threads = None,
-    byzfl: Byzfl = True,
-    explain: Explain = False,
-    as_json: Json = False,
+    n: Annotated[
+        list[int],
+        typer.Option("--n", min=1, help="Number of updates. Repeatable, together with --d."),
+    ] = [20, 64, 20],  # noqa: B006
+    d: Annotated[
+        list[int], typer.Option("--d", min=1, help="Number of coordinates of an update.")
+    ] = [1_000_000, 1_000_000, 25_000_000],  # noqa: B006
+    f: Annotated[
+        int | None, optional("Byzantine peers to tolerate; a fifth of n by default.", "--f", min=0)
+    ] = None,
+    rules: Annotated[
+        list[str] | None,
+        optional("Rules, separated by blanks; by default eleven common rules. Repeatable."),
+    ] = None,
+    repetitions: Annotated[
+        int, typer.Option(min=1, help="Repetitions of each measurement; the median is shown.")
+    ] = 15,
+    threads: Annotated[
+        int | None, optional("Number of threads; by default torch's default.", min=1)
+    ] = None,
+    byzfl: Annotated[bool, typer.Option(help="Measure byzfl, too, when it is installed.")] = True,
+    explain: Annotated[
+        bool,
+        typer.Option("--explain", help="Also time the calls that return weights and outlyingness."),
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the result as JSON, and nothing else, to stdout.")
+    ] = False,
 ) -> None:
     """Time rules: milliseconds, passes over the updates, and speed relative to byzfl.
 

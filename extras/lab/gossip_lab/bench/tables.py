@@ -48,10 +48,6 @@ class RobustnessCell:
         return tuple(known) if len(known) == len(self.outcomes) else ()
 
     @property
-    def fails(self) -> bool:
-        return self.verdict == "fails"
-
-    @property
     def estimate(self) -> Estimate:
         """Mean of the accuracies, and its uncertainty."""
         return Estimate(self.accuracies)
@@ -76,7 +72,8 @@ class RobustnessRow:
     def worst(self) -> RobustnessCell:
         """Cell with the lowest mean accuracy. If no cell has accuracies, the first cell."""
         first, *_ = cells = list(self.cells.values())
-        return min((cell for cell in cells if cell.accuracies), key=_mean, default=first)
+        known = [cell for cell in cells if cell.accuracies]
+        return min(known, key=lambda cell: cell.mean, default=first)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +155,7 @@ class RobustnessTable:
 
         return max(self.choices, key=worst)
 
-    def without_attackers(self, found: Found = MappingProxyType({})) -> list[Trial]:
+    def without_attackers(self, found: Found) -> list[Trial]:
         """Return the trials in which only the honest workers are averaged, with the settings that
         are best for averaging. No trust table judges these workers."""
         best = max(self.choices, key=lambda choice: _validated(self._alone(choice), found))
@@ -263,10 +260,6 @@ class RobustnessTable:
             "limit": self.limit(found).as_data(),
         }
         return {**about, "cells": listed}
-
-
-def _mean(cell: RobustnessCell) -> float:
-    return cell.mean
 
 
 def _weakness(row: RobustnessRow) -> tuple[float, str]:

@@ -22,6 +22,7 @@ from typer.core import TyperCommand
 
 from gossip.launch.optional import optional
 from gossip.launch.report import bytes_word, counted, print_lines, words
+from gossip_lab.pages import write_text
 from gossip_lab.progress import ProgressBar
 
 if TYPE_CHECKING:
@@ -127,13 +128,13 @@ def play(
     for file in files:
         write_rows(file, Row._fields, run.rows)
     if into is not None:
-        from .page import page_of_run, write_page
+        from .page import page_of_run
 
-        write_page(into / "world.toml", described.to_toml())
+        write_text(into / "world.toml", described.to_toml())
         files.append(into / "world.toml")
         if _has_template_engine():
             page = page_of_run(described, run, described.build().task)
-            write_page(into / REPORT, page)
+            write_text(into / REPORT, page)
             files.append(into / REPORT)
     if as_json:
         print(json.dumps(_as_data(described, rounds, run, stopped)))
@@ -324,7 +325,7 @@ def sweep(
     grid.toml -j 2"""
     from .engines import SweepSettings
     from .grids import Grid
-    from .page import page_of_sweep, write_page
+    from .page import page_of_sweep
     from .sweeps import read_sweep, run_grid
 
     cells = Grid.from_toml(grid)
@@ -334,7 +335,7 @@ def sweep(
     for file in files:
         found.write_rows(file)
     if _has_template_engine():
-        write_page(into / REPORT, page_of_sweep(found))
+        write_text(into / REPORT, page_of_sweep(found))
         files.append(into / REPORT)
     _print_sweep(found, as_json)
     _print_written(files)

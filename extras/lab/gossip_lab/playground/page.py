@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gossip.errors import ConfigError
 from gossip.launch.report import bytes_word, html, words
 from gossip_lab import estimates
 
@@ -77,14 +75,6 @@ def page_of_sweep(sweep: Sweep) -> str:
     title = f"Sweep over {', '.join(sweep.grid.varied) or 'one world'}"
     are_runs = any(isinstance(cell.world, RunCommand) for cell in sweep.grid.cells)
     return html.render_page(title, facts, sections, FOOTER_OF_RUNS if are_runs else FOOTER)
-
-
-def write_page(path: Path, page: str) -> None:
-    """Write a page. Raises: ConfigError: It cannot be written."""
-    try:
-        path.write_text(page, "utf-8")
-    except OSError as error:
-        raise ConfigError(f"cannot write {path}: {error.strerror}") from error
 
 
 def _facts(run: PlayedRun) -> list[html.Fact]:

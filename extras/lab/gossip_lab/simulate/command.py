@@ -9,7 +9,7 @@ import signal
 import statistics
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from math import isfinite
 from pathlib import Path
@@ -20,62 +20,54 @@ import typer
 from gossip.errors import ConfigError
 from gossip.launch.optional import optional
 from gossip.launch.report import counted
+from gossip_lab.pages import write_text
 from gossip_lab.progress import ProgressBar
 
 if TYPE_CHECKING:
-    from gossip_lab.simulation import CampaignTally, Chart, SearchQuery, Shrunk, SimulationResult
+    from gossip_lab.simulation import CampaignTally, SearchQuery, Shrunk, SimulationResult
 
 SEEDS = 200
 SHRUNK_MAX = 3  # maximum number of violated invariants for which an example is shrunk
 SHOWN_MAX = 10
 SEEDS_SHOWN = 50
 
-Seeds = Annotated[int | None, optional(f"How many schedules to play; {SEEDS} by default.")]
-First = Annotated[int, typer.Option("--first-seed", help="The seed to begin with.")]
-Peers = Annotated[
-    int | None, optional("Peers of each swarm; 4 to 9, at random, by default.", "-n", "--peers")
-]
-Topology = Annotated[str | None, optional("Topology of exchanges; random by default.")]
-Aggregator = Annotated[str | None, optional("Aggregation rule; mean by default.")]
-Faults = Annotated[
-    Path | None, optional("Play the faults of a plan file (TOML) instead of random ones.")
-]
-Pipelines = Annotated[
-    bool,
-    typer.Option(
-        "--pipelines", help="Play random pipelines: peers in stages, each with some layers."
-    ),
-]
-Minutes = Annotated[
-    float | None, optional("Maximum time, in minutes; --seeds also ends the search.")
-]
-Jobs = Annotated[int | None, optional("Processes; one for each CPU by default.")]
-Replay = Annotated[int | None, optional("Play this one seed and report on it.", metavar="SEED")]
-Trace = Annotated[bool, typer.Option("--trace", help="With one schedule: print all events.")]
-Picture = Annotated[
-    Path | None, optional("With one schedule: draw its last events into this SVG file.")
-]
-Out = Annotated[Path, typer.Option(help="Folder for the plans of failing schedules.")]
-Json = Annotated[
-    bool, typer.Option("--json", help="Print the result as JSON, and nothing else, to stdout.")
-]
-
 
 def simulate(
-    seeds: Seeds = None,
-    first_seed: First = 0,
-    peers: Peers = None,
-    topology: Topology = None,
-    aggregator: Aggregator = None,
-    faults: Faults = None,
-    pipelines: Pipelines = False,
-    minutes: Minutes = None,
-    jobs: Jobs = None,
-    replay: Replay = None,
-    trace: Trace = False,
-    picture: Picture = None,
-    out: Out = Path(),
-    as_json: Json = False,
+    seeds: Annotated[
+        int | None, optional(f"How many schedules to play; {SEEDS} by default.")
+    ] = None,
+    first_seed: Annotated[int, typer.Option(help="The seed to begin with.")] = 0,
+    peers: Annotated[
+        int | None, optional("Peers of each swarm; 4 to 9, at random, by default.", "-n", "--peers")
+    ] = None,
+    topology: Annotated[str | None, optional("Topology of exchanges; random by default.")] = None,
+    aggregator: Annotated[str | None, optional("Aggregation rule; mean by default.")] = None,
+    faults: Annotated[
+        Path | None, optional("Play the faults of a plan file (TOML) instead of random ones.")
+    ] = None,
+    pipelines: Annotated[
+        bool,
+        typer.Option(
+            "--pipelines", help="Play random pipelines: peers in stages, each with some layers."
+        ),
+    ] = False,
+    minutes: Annotated[
+        float | None, optional("Maximum time, in minutes; --seeds also ends the search.")
+    ] = None,
+    jobs: Annotated[int | None, optional("Processes; one for each CPU by default.")] = None,
+    replay: Annotated[
+        int | None, optional("Play this one seed and report on it.", metavar="SEED")
+    ] = None,
+    trace: Annotated[
+        bool, typer.Option("--trace", help="With one schedule: print all events.")
+    ] = False,
+    picture: Annotated[
+        Path | None, optional("With one schedule: draw its last events into this SVG file.")
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Folder for the plans of failing schedules.")] = Path(),
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the result as JSON, and nothing else, to stdout.")
+    ] = False,
 ) -> None:
     """Play fault schedules in a simulated swarm and look for violated guarantees:
     gossip simulate --seeds 2000"""
@@ -83,24 +75,13 @@ def simulate(
     from gossip_lab.simulation import SearchQuery
 
     plan = None if faults is None else plans.load(faults)
-    one = (
-        replay
-        if replay is not None
-        else (plan.simulate.get("seed") if plan is not None and seeds is minutes is None else None)
-    )
+    is_default = replay is seeds is minutes is None
+    one = plan.simulate.get("seed") if plan is not None and is_default else replay
     if one is None and (trace or picture is not None):
         raise ConfigError("--trace and --picture need a single schedule", "--replay SEED")
     if replay is not None and (seeds is not None or minutes is not None):
         raise ConfigError("--replay plays one seed: it allows neither --seeds nor --minutes")
-    count = (
-        1
-        if one is not None
-        else seeds
-        if seeds is not None
-        else None
-        if minutes is not None
-        else SEEDS
-    )
+    count = 1 if one is not None else SEEDS if is_default else seeds
     if (count is not None and count < 1) or (minutes is not None and not minutes > 0):
         few = [f"{count} seeds"] * (count is not None) + [f"{minutes} minutes"] * (
             minutes is not None
@@ -309,23 +290,21 @@ def _table(tally: CampaignTally, result: dict[str, Any], console: _Console) -> N
             f"in {result['wall_s']:.1f} s: {result['schedules_per_minute']:.0f} schedules/min"
         )
         + (
-            f"; rounds: {rounds['least']} to {rounds['most']}, median {rounds['median']}"
+            (
+                f"; rounds: {rounds['least']} to {rounds['most']}, median {rounds['median']}; "
+                f"{rounds['share_of_50']:.1%} reached round 50"
+            )
             if rounds
             else ""
         )
-        + (f"; {rounds['share_of_50']:.1%} reached round 50" if rounds else "")
     )
-    console.print_line(
-        "topologies: "
-        + ", ".join(f"{name} {count}" for name, count in result["topologies"].items())
-    )
+    console.print_line(f"topologies: {_counts(result['topologies'])}")
     left = result["way_left"]
     console.print_line(
-        "rules: "
-        + ", ".join(f"{name} {count}" for name, count in result["aggregators"].items())
-        + (
-            f"; called {counted(tally.judged_by['RuleAvailability'], 'time')} with as many updates "
-            "as they need"
+        (
+            f"rules: {_counts(result['aggregators'])}; called "
+            f"{counted(tally.judged_by['RuleAvailability'], 'time')} with as many updates as they "
+            "need"
         )
         + (
             (
@@ -336,22 +315,17 @@ def _table(tally: CampaignTally, result: dict[str, Any], console: _Console) -> N
             else ""
         )
     )
-    console.print_line(
-        "schedules in which each kind of fault took place: " + _pairs(result["kinds_of_fault"])
-    )
+    kinds = {f"{kinds}:": count for kinds, count in result["kinds_of_fault"].items()}
+    console.print_line(f"schedules in which each kind of fault took place: {_counts(kinds)}")
     console.print_line(f"{'fault':<20}{'schedules':>10}{'times':>9}")
     for kind, seen in result["faults"].items():
         console.print_line(f"{kind:<20}{seen['schedules']:>10}{seen['times']:>9}")
     messages = result["messages"]
     traffic = ("sent", "lost", "cut", "duplicated", "corrupted", "malformed")
-    console.print_line("messages: " + ", ".join(f"{key} {messages.get(key, 0)}" for key in traffic))
+    console.print_line(f"messages: {_counts({key: messages.get(key, 0) for key in traffic})}")
     told = ("suspect", "dead", "alive_again", "skip", "attempt", "lost_round", "restored", "fork")
-    console.print_line(
-        "peers reported: " + ", ".join(f"{key} {tally.reports[key]}" for key in told)
-    )
-    console.print_line(
-        "judged: " + ", ".join(f"{key} {count}" for key, count in result["judged"].items())
-    )
+    console.print_line(f"peers reported: {_counts({key: tally.reports[key] for key in told})}")
+    console.print_line(f"judged: {_counts(result['judged'])}")
     seeds = result["violating_seeds"]
     more = (
         f" and {len(seeds) - SEEDS_SHOWN} more (--json names all)"
@@ -365,8 +339,8 @@ def _table(tally: CampaignTally, result: dict[str, Any], console: _Console) -> N
     )
 
 
-def _pairs(counts: dict[str, int]) -> str:
-    return ", ".join(f"{key}: {count}" for key, count in counts.items())
+def _counts(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{key} {count}" for key, count in counts.items())
 
 
 def _progress_words(tally: CampaignTally, console: _Console) -> str:
@@ -384,7 +358,7 @@ def _play_one(
     question: SearchQuery, seed: int, console: _Console, trace: bool, picture: Path | None
 ) -> int:
     """Play one schedule and print its result. Return the exit code."""
-    from gossip_lab.simulation import CampaignTally, Chart, run
+    from gossip_lab.simulation import CampaignTally, Chart, draw, run
 
     schedule = question.schedule(seed)
     chart = Chart(None if trace else 20_000)
@@ -397,7 +371,7 @@ def _play_one(
         for line in chart.lines:
             console.print_line(str(line))
     if picture is not None:
-        _draw(outcome, chart, picture)
+        write_text(picture, draw(outcome, chart))
     if console.as_json:
         found = outcome.violation
         print(
@@ -427,10 +401,7 @@ def _play_one(
     )
     for fault in schedule.faults:
         console.print_line(f"  {fault}")
-    console.print_line(
-        "took place: "
-        f"{', '.join(f'{kind} {count}' for kind, count in outcome.struck.items()) or 'no fault'}"
-    )
+    console.print_line(f"took place: {_counts(outcome.struck) or 'no fault'}")
     if idle:
         console.print_line(
             f"did not take place: {', '.join(idle)} (faults begin before active_s = "
@@ -453,12 +424,3 @@ def _play_one(
             file=sys.stderr,
         )
     return 1 if outcome.violation or proves_too_little else 0
-
-
-def _draw(outcome: SimulationResult, chart: Chart, path: Path) -> None:
-    from gossip_lab.simulation import draw
-
-    try:
-        path.write_text(draw(outcome, chart), "utf-8")
-    except OSError as error:
-        raise ConfigError(f"cannot write the picture {path}: {error.strerror}") from error
