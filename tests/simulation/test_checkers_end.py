@@ -27,7 +27,7 @@ from gossip.faults.world import (
     Spike,
 )
 from gossip.topologies import Plan
-from gossip_lab.simulation.campaign.play import _Pace, run
+from gossip_lab.simulation.campaign.play import judge_pace, run
 from gossip_lab.simulation.campaign.runner import LARGE, OF_ONE_STAGE, CampaignTally
 from gossip_lab.simulation.checkers import CheckerSuite, RunConditions, Violation
 from gossip_lab.simulation.checkers.disturbances import Disturbances
@@ -59,15 +59,15 @@ def test_rounds_that_come_on_slower_than_peers_compute_are_caught() -> None:
     swarm = checked_swarm()
     swarm.run_for(1.0)
     schedule = Schedule(0, peers=4, compute_s=(0.1, 0.12))
-    pace = _Pace(schedule, swarm)
+    begun = min(core.rounds.round_id for core in swarm.cores.values())
     swarm.run_for(5.0)
-    pace.judge(swarm)
+    judge_pace(schedule, swarm, 1.0, begun)
     for peer in range(4):
         tamper(swarm, peer, each(StartRound, lambda go: []))
-    pace = _Pace(schedule, swarm)
+    begun = min(core.rounds.round_id for core in swarm.cores.values())
     swarm.run_for(5.0)
     with pytest.raises(Violation, match=r"L2 .* rounds since"):
-        pace.judge(swarm)
+        judge_pace(schedule, swarm, 6.0, begun)
 
 
 def test_news_that_are_told_for_ever_are_caught() -> None:

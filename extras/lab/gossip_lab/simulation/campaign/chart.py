@@ -113,22 +113,16 @@ class Chart(Observer):
     ) -> None:
         words = describe_message(message) if message is not None else "meaningless bytes"
         if what == "lied":
-            self.lines.append(ChartLine(swarm.now, peer, "lied", words, message, to))
+            self._add(swarm, peer, "lied", words, message, to)
         elif what in LOST:
-            self.lines.append(ChartLine(swarm.now, peer, "lost", f"{what}: {words}", message, to))
+            self._add(swarm, peer, "lost", f"{what}: {words}", message, to)
         elif what in ALTERED:
-            self.lines.append(
-                ChartLine(swarm.now, peer, "altered", f"{what}: {words}", message, to)
-            )
+            self._add(swarm, peer, "altered", f"{what}: {words}", message, to)
 
     def on_event(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
         match event:
             case events.Received(sender, _, message):
-                self.lines.append(
-                    ChartLine(
-                        swarm.now, peer, "arrived", describe_message(message), message, sender
-                    )
-                )
+                self._add(swarm, peer, "arrived", describe_message(message), message, sender)
             case events.LinkDown(other, reason):
                 self._add(swarm, peer, "link", f"to {other} is down: {reason}")
             case events.LinkUp(other):
@@ -141,9 +135,7 @@ class Chart(Observer):
     def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
         match effect:
             case events.Send(to, message):
-                self.lines.append(
-                    ChartLine(swarm.now, peer, "sent", describe_message(message), message, to)
-                )
+                self._add(swarm, peer, "sent", describe_message(message), message, to)
             case events.Committed(commit, chain):
                 self._add(
                     swarm,
@@ -163,8 +155,8 @@ class Chart(Observer):
             case _:
                 pass
 
-    def _add(self, swarm: AnySwarm, peer: PeerId, what: Any, text: str) -> None:
-        self.lines.append(ChartLine(swarm.now, peer, what, text))
+    def _add(self, swarm: AnySwarm, peer: PeerId, what: What, text: str, *about: Any) -> None:
+        self.lines.append(ChartLine(swarm.now, peer, what, text, *about))
 
 
 _DETAILS: dict[type, Callable[[Any], str]] = {

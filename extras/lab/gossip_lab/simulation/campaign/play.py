@@ -252,16 +252,16 @@ def run(schedule: Schedule, observers: Iterable[Observer] = ()) -> SimulationRes
         swarm.run_for(schedule.active_s)
         nemesis.end(swarm)
         suite.settle(swarm)
-        pace = _Pace(schedule, swarm)
+        since_s, begun = swarm.now, _reached(schedule, swarm)
         swarm.run_for(max(0.0, schedule.duration_s - swarm.now))
         while (
-            _reached(swarm, schedule.compute_s[0]) < schedule.rounds_min
+            _reached(schedule, swarm) < schedule.rounds_min
             and swarm.now < LONGER * schedule.duration_s
         ):
             swarm.run_for(SLICE_S)
         suite.close()
-        pace.judge(swarm)
-        found = _reached(swarm, schedule.compute_s[0]), swarm.now, _left(swarm), _reports(swarm)
+        judge_pace(schedule, swarm, since_s, begun)
+        found = _state(schedule, swarm)
         if isinstance(suite, CheckerSuite):
             swarm.hooks.remove(suite)  # the attack in the last round forks the history
             at_the_end = [each for each in suite.checkers if isinstance(each, END_OF_RUN_CHECKERS)]
@@ -274,8 +274,7 @@ def run(schedule: Schedule, observers: Iterable[Observer] = ()) -> SimulationRes
         violation = ViolationRecord(
             found_by.invariant, found_by.peer, found_by.now_s, found_by.text
         )
-    now = _reached(swarm, schedule.compute_s[0]), swarm.now, _left(swarm), _reports(swarm)
-    rounds, simulated_s, left, reports = found or now
+    rounds, simulated_s, left, reports = found or _state(schedule, swarm)
     return SimulationResult(
         schedule,
         violation,
@@ -300,52 +299,44 @@ def suite_of(schedule: Schedule) -> CheckerSuite | PipelineSuite:
     return CheckerSuite(every_checker(excused))
 
 
-def _reports(swarm: Swarm[Peer]) -> dict[str, int]:
-    return dict(
-        Counter(
-            report.event
-            for life in (*swarm.past, *swarm.hosts.values())
-            for _, report in life.reports
-        )
-    )
+def _state(schedule: Schedule, swarm: Swarm[Peer]) -> tuple[int, float, float, dict[str, int]]:
+    """Return ``rounds``, ``simulated_s``, ``left`` and ``reports`` of the result."""
+    lives = (*swarm.past, *swarm.hosts.values())
+    reports = Counter(report.event for life in lives for _, report in life.reports)
+    return _reached(schedule, swarm), swarm.now, _left(swarm), dict(reports)
 
 
-class _Pace:
+def judge_pace(schedule: Schedule, swarm: Swarm[Peer], since_s: float, begun: int) -> None:
     """L2: once the swarm has settled, undisturbed peers advance as fast as they compute. In
     addition to the compute time, a round may take the time of the rule, of some round trips, and of
-    the rest of a probe."""
+    the rest of a probe.
 
-    def __init__(self, schedule: Schedule, swarm: Swarm[Peer]) -> None:
-        self._since = swarm.now
-        self._from = _reached(swarm, schedule.compute_s[0])
-        self._round_s = schedule.compute_s[1] + schedule.rule_s + schedule.travel_s + AT_ONCE_S
-        self._compute_s = schedule.compute_s[0]
-
-    def judge(self, swarm: Swarm[Peer]) -> None:
-        running = {
-            peer: core
-            for peer, host in swarm.hosts.items()
-            if host.running and (core := host.inspection) is not None
-        }
-        if not running or not all(rule_has_enough(core, running) for core in running.values()):
-            return
-        least, done = (
-            int((swarm.now - self._since) / self._round_s) - 1,
-            _reached(swarm, self._compute_s) - self._from,
+    Args:
+        since_s: Time at which the swarm had settled, in seconds.
+        begun: Round that half of the peers had reached at this time.
+    """
+    running = {
+        peer: core
+        for peer, host in swarm.hosts.items()
+        if host.running and (core := host.inspection) is not None
+    }
+    if not running or not all(rule_has_enough(core, running) for core in running.values()):
+        return
+    round_s = schedule.compute_s[1] + schedule.rule_s + schedule.travel_s + AT_ONCE_S
+    least, done = int((swarm.now - since_s) / round_s) - 1, _reached(schedule, swarm) - begun
+    if done < least:
+        text = (
+            f"half of the peers have done {done} rounds since {since_s:.2f} s, when all had "
+            f"settled; {least} at least"
         )
-        if done < least:
-            text = (
-                f"half of the peers have done {done} rounds since {self._since:.2f} s, when all "
-                f"had settled; {least} at least"
-            )
-            raise Violation("L2", min(swarm.hosts), swarm.now, text)
+        raise Violation("L2", min(swarm.hosts), swarm.now, text)
 
 
-def _reached(swarm: Swarm[Peer], compute_s: float) -> int:
+def _reached(schedule: Schedule, swarm: Swarm[Peer]) -> int:
     """Return the round that half of the running peers have reached, or half of all peers if no peer
     runs. Peers that a false state has sent far ahead are left out, unless all peers are far
     ahead."""
-    most = swarm.now / compute_s + 1
+    most = swarm.now / schedule.compute_s[0] + 1
     running = [host for host in swarm.hosts.values() if host.running]
     rounds = [host.core.rounds.round_id for host in running or swarm.hosts.values()]
     return median_high(

@@ -76,10 +76,6 @@ def _too_many(swarm: AnySwarm) -> Exception:
     )
 
 
-def _not_traced(now_ns: int, peer: PeerId, event: Event, said: bytes | None = None) -> None:
-    """Do nothing, in place of ``Trace.delivered``: the run is not compared with others."""
-
-
 def _as_received(host: SimProcess[Any], event: Received) -> tuple[type, Received]:
     """Return the type of the message, by which hooks select the event, and the event with the data
     that a real node adds to it."""
@@ -168,16 +164,16 @@ class Swarm(Timeline, Generic[C]):
         self.handler: PeerId = -1
         self._trace = Trace()
         self._traced = traced
-        self._delivered = self._trace.delivered if traced else _not_traced
+        self._record = self._trace.delivered if traced else lambda *_: None
         self._links = Links(self)
         self._wire = Wire(self, self._links)
         self._slow_nodes = SlowNodes(self, self._handle)
         self._trainers = Trainers(self)
-        self._carry_out: dict[type, Callable[[SimProcess[C], Any], None]] = {
+        self._carry_out: dict[type, Callable[[SimProcess[C], Any], object]] = {
             Send: self._wire.send,
             events.AfterSends: lambda host, _: host.settling.appendleft(events.SendsDone()),
-            events.SetTimer: self._set_timer,
-            events.CancelTimer: self._cancel_timer,
+            events.SetTimer: lambda host, it: self._set_alarm(host, it.token, it.at),
+            events.CancelTimer: lambda host, it: host.timers.pop(it.token, None),
             events.Connect: lambda host, it: self._links.connect(host, it.peer, it.control),
             events.Disconnect: lambda host, it: self._links.disconnect(host, it.peer),
             events.Report: lambda host, it: host.reports.append((self.now, it)),
@@ -448,7 +444,7 @@ class Swarm(Timeline, Generic[C]):
         if self.deliveries > self.deliveries_max:
             raise self.too_many(self)
         hooks, machine = self.hooks, host.machine
-        self._delivered(self.now_ns, peer, event, said)
+        self._record(self.now_ns, peer, event, said)
         kind: type = type(event)
         if kind is Received:
             kind, event = _as_received(host, event)  # type: ignore[arg-type]
@@ -484,18 +480,12 @@ class Swarm(Timeline, Generic[C]):
             carry_out[asked](host, effect)
         return True
 
-    def _set_timer(self, host: SimProcess[C], effect: events.SetTimer) -> None:
-        self._set_alarm(host, effect.token, effect.at)
-
     def _set_alarm(self, host: SimProcess[C], token: Token, at_s: float) -> None:
         due_ns = host.machine.due_ns(at_s)
         if due_ns < self.now_ns:
             due_ns = self.now_ns
         host.timers[token] = (due_ns, at_s)
         self.at_ns(due_ns, self._fire, host, token, due_ns)
-
-    def _cancel_timer(self, host: SimProcess[C], effect: events.CancelTimer) -> None:
-        host.timers.pop(effect.token, None)
 
     def _fire(self, host: SimProcess[C], token: Token, due_ns: int) -> None:
         pending = host.timers.get(token)
