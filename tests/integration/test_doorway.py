@@ -34,23 +34,29 @@ def config_in(folder: Path, **options: Any) -> RunConfig:
     return config
 
 
+@pytest.fixture(autouse=True)
+def often_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(start_wait, "WAITING_EVERY_S", 0.3)
+
+
+def supervise(config: RunConfig, heard: LineScreen, *words: str, **more: Any) -> Supervisor:
+    return Supervisor(config, script_command(FAKE, [*words]), heard, **more)
+
+
+def note_that_peer_0_waits_for_1(mine: Supervisor) -> None:
+    about = {"missing": [1], "waited_s": 5.0, "t": time.monotonic()}
+    mine.ongoing.view.apply(read_event({"peer": 0, "event": "waiting", **about}))
+
+
 def announce(folder: Path, peer: int) -> None:
     SeedFolder(folder / "seeds", peer, 9).announce("tcp://127.0.0.1:9", "tcp://127.0.0.1:9", 0)
 
 
-async def test_a_start_names_who_is_missing_and_what_came_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(start_wait, "WAITING_EVERY_S", 0.3)
+async def test_a_start_names_who_is_missing_and_what_came_back(tmp_path: Path) -> None:
     folder, heard = tmp_path / "run", LineScreen()
+    endpoint = JoinEndpoint(("127.0.0.1:9",))
     config = config_in(folder, peers=3)
-    mine = Supervisor(
-        config,
-        script_command(FAKE, ["raise-early-all-but-0"]),
-        heard,
-        share={0: 0},
-        endpoint=JoinEndpoint(("127.0.0.1:9",)),
-    )
+    mine = supervise(config, heard, "raise-early-all-but-0", share={0: 0}, endpoint=endpoint)
     waits = lambda text: lambda view: any(text in line for line in heard.said)  # noqa: E731
     heard.when.append((waits("waiting for peers 1, 2 "), lambda: announce(folder, 2)))
     heard.when.append((waits("waiting for peer 1 "), lambda: mine.shutdown.end("terminate")))
@@ -62,25 +68,12 @@ async def test_a_start_names_who_is_missing_and_what_came_back(
     )
 
 
-async def test_a_peer_that_has_an_address_and_is_not_met_is_tried_and_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(start_wait, "WAITING_EVERY_S", 0.3)
+async def test_a_peer_that_has_an_address_and_is_not_met_is_tried_and_named(tmp_path: Path) -> None:
     folder, heard = tmp_path / "run", LineScreen()
-    config = config_in(folder)
-    mine = Supervisor(
-        config,
-        script_command(FAKE, ["raise-early-all-but-0"]),
-        heard,
-        share={0: 0},
-        endpoint=JoinEndpoint(),
-    )
+    config, endpoint = config_in(folder), JoinEndpoint()
+    mine = supervise(config, heard, "raise-early-all-but-0", share={0: 0}, endpoint=endpoint)
     announce(folder, 1)
-    mine.ongoing.view.apply(
-        read_event(
-            {"peer": 0, "event": "waiting", "missing": [1], "waited_s": 5.0, "t": time.monotonic()}
-        )
-    )
+    note_that_peer_0_waits_for_1(mine)
     refused = "!   1 at 127.0.0.1:9: connection refused: nothing listens there"
     heard.when.append((lambda view: refused in heard.said, lambda: mine.shutdown.end("terminate")))
     await asyncio.wait_for(mine.run(), 60)
@@ -93,19 +86,12 @@ async def test_a_peer_that_has_an_address_and_is_not_met_is_tried_and_named(
 
 
 async def test_a_task_whose_run_ends_while_it_starts_does_not_wait_for_it_to_begin(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr(start_wait, "WAITING_EVERY_S", 0.3)
     folder, heard = tmp_path / "run", LineScreen()
     config = config_in(folder)
-    mine = Supervisor(
-        config, script_command(FAKE, ["raise-early-all-but-0"]), heard, share={0: 0}, files="-0"
-    )
-    mine.ongoing.view.apply(
-        read_event(
-            {"peer": 0, "event": "waiting", "missing": [1], "waited_s": 5.0, "t": time.monotonic()}
-        )
-    )
+    mine = supervise(config, heard, "raise-early-all-but-0", share={0: 0}, files="-0")
+    note_that_peer_0_waits_for_1(mine)
     (folder / "peer-1").mkdir()
 
     def end() -> None:
@@ -122,16 +108,13 @@ async def test_a_task_whose_run_ends_while_it_starts_does_not_wait_for_it_to_beg
 
 @pytest.mark.parametrize("progress", [None, LISTENING, LET_IN])
 async def test_a_newcomer_whose_run_ends_while_it_starts_does_not_wait_to_be_let_in(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, progress: Progress | None
+    tmp_path: Path, progress: Progress | None
 ) -> None:
     """Nor do newcomers of two launchers wait for each other. One that was let in has the state."""
-    monkeypatch.setattr(start_wait, "WAITING_EVERY_S", 0.3)
     folder, heard = tmp_path / "run", LineScreen()
     config = config_in(folder, room=6)
     announce(folder, 0)
-    mine = Supervisor(
-        config, script_command(FAKE, ["raise-early-all-but-2"]), heard, newcomers={2: 0}
-    )
+    mine = supervise(config, heard, "raise-early-all-but-2", newcomers={2: 0})
     here = lambda view: view.rows[2].state == "here"  # noqa: E731
     if progress is not None:
         assert mine.join_server is not None
@@ -151,7 +134,7 @@ async def test_a_newcomer_whose_run_ends_while_it_starts_does_not_wait_to_be_let
 async def test_a_peer_whose_id_is_somebody_elses_comes_again_under_another(tmp_path: Path) -> None:
     folder, heard = tmp_path / "run", LineScreen()
     config = config_in(folder, room=6)
-    mine = Supervisor(config, script_command(FAKE, ["polite"]), heard, newcomers={2: 0})
+    mine = supervise(config, heard, "polite", newcomers={2: 0})
     assert mine.join_server is not None
     join_server = mine.join_server
     other = PeerEntry(2, 0, LET_IN, b"\xff" * 8, False, "tcp://127.0.0.1:7", "tcp://127.0.0.1:8")
@@ -222,12 +205,7 @@ async def test_the_line_to_paste_names_the_address_the_key_and_what_to_run(tmp_p
     key = tmp_path / "a key"
     make_pair(key)
     config = config_in(folder, room=6)
-    mine = Supervisor(
-        config,
-        script_command(FAKE, ["finish", "--lr", "0.1"]),
-        heard,
-        endpoint=JoinEndpoint(key=key),
-    )
+    mine = supervise(config, heard, "finish", "--lr", "0.1", endpoint=JoinEndpoint(key=key))
     await asyncio.wait_for(mine.run(), 60)
     (line,) = [line for line in heard.said if line.startswith("room for 4 more: ")]
     address = json.loads(
@@ -245,19 +223,15 @@ async def test_the_line_to_paste_names_the_address_the_key_and_what_to_run(tmp_p
 
 async def test_a_door_that_cannot_be_opened_starts_nothing(tmp_path: Path) -> None:
     one, other = config_in(tmp_path / "one", room=6), config_in(tmp_path / "other", room=6)
-    first = Supervisor(one, script_command(FAKE, ["polite"]), heard := LineScreen())
+    first = supervise(one, heard := LineScreen(), "polite")
     raised: list[AddressInUse] = []
 
     async def second() -> None:
         assert first.join_server is not None
         port = int(first.join_server.address.rpartition(":")[2])
         try:
-            await Supervisor(
-                other,
-                script_command(FAKE, ["finish"]),
-                LineScreen(),
-                endpoint=JoinEndpoint(port=port),
-            ).run()
+            endpoint = JoinEndpoint(port=port)
+            await supervise(other, LineScreen(), "finish", endpoint=endpoint).run()
         except AddressInUse as error:
             raised.append(error)
         finally:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 import torch
-from trainer_fakes import FakeNode, FakeNodeSwarm, same_bits, small_model, step
+from trainer_fakes import FakeNode, FakeNodeSwarm, apply_alone, same_bits, small_model, step
 
 from gossip.core import RATES_MAX
 from gossip.core.ledger.rates import agree, are_sound
@@ -132,10 +132,7 @@ def test_a_peer_whose_scheduler_lags_steps_as_the_others_do_and_its_scheduler_go
         assert optimizer.param_groups[0]["lr"] == 0.05
     for lr, momentum in ((0.025, 0.5), (0.1, 0.9)):
         twin_optimizer.param_groups[0].update(lr=lr, momentum=momentum)
-        pieces = torch.from_numpy(result).split([p.numel() for p in twin.parameters()])
-        for parameter, piece in zip(twin.parameters(), pieces, strict=True):
-            parameter.grad = piece.view_as(parameter).clone()
-        twin_optimizer.step()
+        apply_alone(twin, twin_optimizer, result)
     assert same_bits(model, twin)
 
 

@@ -11,7 +11,15 @@ import numpy as np
 import pytest
 import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
-from trainer_fakes import FakeNode, FakeNodeSwarm, backward, same_bits, small_model, step
+from trainer_fakes import (
+    FakeNode,
+    FakeNodeSwarm,
+    apply_alone,
+    backward,
+    same_bits,
+    small_model,
+    step,
+)
 
 from gossip.ipc import arena, messages as control
 from gossip.training import layout
@@ -79,14 +87,6 @@ def gradients(model: torch.nn.Module) -> np.ndarray:
     return torch.cat([p.grad.reshape(-1) for p in model.parameters()]).numpy()
 
 
-def alone(model: torch.nn.Module, optimizer: torch.optim.Optimizer, vector: np.ndarray) -> None:
-    sizes = [p.numel() for p in model.parameters()]
-    pieces = torch.from_numpy(vector.copy()).split(sizes)
-    for parameter, piece in zip(model.parameters(), pieces, strict=True):
-        parameter.grad = piece.view_as(parameter)
-    optimizer.step()
-
-
 def twins(kind: type[torch.optim.Optimizer], options: dict[str, Any]):
     model, _ = small_model()
     twin = copy.deepcopy(model)
@@ -104,7 +104,7 @@ def test_a_step_reads_the_result_where_it_lies_and_leaves_it_as_it_is(name, poin
         swarm.session.prepare(model, optimizer)
         for seed, vector in enumerate(vectors):
             step(model, optimizer, seed)
-            alone(twin, twin_optimizer, vector)
+            apply_alone(twin, twin_optimizer, vector)
             assert same_bits(model, twin)
             assert np.array_equal(gradients(model), vector)
     assert len(pointed) == 2 * len(vectors)
@@ -120,7 +120,9 @@ def test_only_a_result_that_is_clipped_is_copied(pointed):
         for seed, vector in enumerate(vectors):
             step(model, optimizer, seed)
             norm = float(np.linalg.norm(vector.astype(np.float64)))
-            alone(twin, twin_optimizer, vector * np.float32(min(1, (longest + 1) / (norm + 1e-6))))
+            apply_alone(
+                twin, twin_optimizer, vector * np.float32(min(1, (longest + 1) / (norm + 1e-6)))
+            )
             assert same_bits(model, twin)
     assert len(pointed) == 2 * 2, "of the results that are short enough"
     assert [each.tobytes() for each in left] == [each.tobytes() for each in vectors]
@@ -134,7 +136,7 @@ def test_what_a_script_writes_to_its_gradients_is_seen_by_nobody_and_gone_with_t
         results_in = swarm.session._run.model.arena.results
         for seed, vector in enumerate(vectors):
             step(model, optimizer, seed)
-            alone(twin, twin_optimizer, vector)
+            apply_alone(twin, twin_optimizer, vector)
             assert same_bits(model, twin)
             assert np.array_equal(gradients(model), vector)
             for parameter in model.parameters():
@@ -151,7 +153,7 @@ def test_an_optimizer_that_writes_to_its_gradients_has_a_copy(pointed):
         swarm.session.prepare(model, optimizer)
         for seed, vector in enumerate(vectors):
             step(model, optimizer, seed)
-            alone(twin, twin_optimizer, vector)
+            apply_alone(twin, twin_optimizer, vector)
             assert same_bits(model, twin)
     assert pointed == []
     assert [each.tobytes() for each in left] == [each.tobytes() for each in vectors]
@@ -287,7 +289,7 @@ def test_a_result_is_lent_only_in_place_of_gradients_not_held(hold, lends, point
             backward(model, seed)
             held = hold(model)
             optimizer.step()
-            alone(twin, twin_optimizer, vector)
+            apply_alone(twin, twin_optimizer, vector)
             assert same_bits(model, twin)
             for tensor in held:
                 assert np.array_equal(tensor.reshape(-1).numpy(), vector[: tensor.numel()])

@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from trainer_fakes import (
     FakeNode,
     FakeNodeSwarm,
+    apply_alone,
     backward,
     echo,
     flat_parameters,
@@ -415,10 +416,7 @@ def test_what_the_swarm_made_of_a_round_is_applied_by_a_peer_that_overflowed():
         scaled(model, scaler, 0, bad=True)
         scaler.step(optimizer)
         scaler.update()
-    pieces = torch.from_numpy(result).split([p.numel() for p in twin.parameters()])
-    for parameter, piece in zip(twin.parameters(), pieces, strict=True):
-        parameter.grad = piece.view_as(parameter).clone()
-    twin_optimizer.step()
+    apply_alone(twin, twin_optimizer, result)
     assert same_bits(model, twin)
 
 

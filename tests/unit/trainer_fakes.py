@@ -331,6 +331,16 @@ def part_sizes(data: bytes) -> tuple[int, ...]:
     return (base + state, *others)
 
 
+def apply_alone(
+    model: torch.nn.Module, optimizer: torch.optim.Optimizer, result: np.ndarray
+) -> None:
+    """Step without gossip, with a round's result as the gradients."""
+    pieces = torch.from_numpy(result.copy()).split([p.numel() for p in model.parameters()])
+    for parameter, piece in zip(model.parameters(), pieces, strict=True):
+        parameter.grad = piece.view_as(parameter)
+    optimizer.step()
+
+
 def same_bits(one: torch.nn.Module, other: torch.nn.Module) -> bool:
     return all(
         torch.equal(a, b)

@@ -3,13 +3,8 @@
 import habit
 import torch
 
-import gossip
-
 
 class Relative(torch.optim.Optimizer):
-    def __init__(self, parameters, lr=None):
-        super().__init__(parameters, {"lr": lr})
-
     @torch.no_grad()
     def step(self, closure=None):
         for group, p in ((g, p) for g in self.param_groups for p in g["params"]):
@@ -22,7 +17,6 @@ class Relative(torch.optim.Optimizer):
 
 
 model = habit.model()
-peer = gossip.init()
-model, optimizer = peer.prepare(model, Relative(model.parameters()))
+peer, model, optimizer = habit.prepared(model, Relative(model.parameters(), {"lr": None}))
 habit.train(peer, model, optimizer)
 habit.done(peer, model)

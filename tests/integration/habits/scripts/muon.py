@@ -3,13 +3,8 @@
 import habit
 import torch
 
-import gossip
-
 
 class Muon(torch.optim.Optimizer):
-    def __init__(self, parameters, lr=0.01):
-        super().__init__(parameters, {"lr": lr})
-
     @torch.no_grad()
     def step(self, closure=None):
         for group, p in ((g, p) for g in self.param_groups for p in g["params"]):
@@ -26,7 +21,6 @@ class Muon(torch.optim.Optimizer):
 
 
 model = habit.model()
-peer = gossip.init()
-model, optimizer = peer.prepare(model, Muon(model.parameters()))
+peer, model, optimizer = habit.prepared(model, Muon(model.parameters(), {"lr": 0.01}))
 habit.train(peer, model, optimizer)
 habit.done(peer, model)

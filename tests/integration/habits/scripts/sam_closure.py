@@ -3,8 +3,6 @@
 import habit
 import torch
 
-import gossip
-
 
 class Sam(torch.optim.Optimizer):
     def __init__(self, parameters, lr):
@@ -27,8 +25,7 @@ class Sam(torch.optim.Optimizer):
 
 
 model = habit.model()
-peer = gossip.init()
-model, optimizer = peer.prepare(model, Sam(model.parameters(), lr=0.05))
+peer, model, optimizer = habit.prepared(model, Sam(model.parameters(), lr=0.05))
 for x, y in habit.batches(peer):
     optimizer.zero_grad()
     (model(x) - y).square().mean().backward()

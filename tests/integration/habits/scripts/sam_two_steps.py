@@ -3,8 +3,6 @@
 import habit
 import torch
 
-import gossip
-
 
 class Sam(torch.optim.Optimizer):
     def __init__(self, parameters, lr):
@@ -26,8 +24,7 @@ class Sam(torch.optim.Optimizer):
 
 
 model = habit.model()
-peer = gossip.init()
-model, optimizer = peer.prepare(model, Sam(model.parameters(), lr=0.05))
+peer, model, optimizer = habit.prepared(model, Sam(model.parameters(), lr=0.05))
 for x, y in habit.batches(peer):
     for half in (optimizer.first_step, optimizer.second_step):
         optimizer.zero_grad()

@@ -1,7 +1,6 @@
 """SequentialLR: a linear warm-up before a cosine."""
 
 import habit
-from torch.nn.functional import mse_loss
 from torch.optim import lr_scheduler
 
 peer, model, optimizer = habit.prepared()
@@ -14,9 +13,5 @@ schedule = lr_scheduler.SequentialLR(
     milestones=[10],
 )
 peer.keep(schedule=schedule)
-for x, y in habit.batches(peer):
-    optimizer.zero_grad()
-    mse_loss(model(x), y).backward()
-    optimizer.step()
-    schedule.step()
+habit.train(peer, model, optimizer, schedule=schedule)
 habit.done(peer, model, counts={"lr": optimizer.param_groups[0]["lr"]})

@@ -3,13 +3,8 @@
 import habit
 import torch
 
-import gossip
-
 
 class Counting(torch.optim.Optimizer):
-    def __init__(self, parameters, lr=0.05):
-        super().__init__(parameters, {"lr": lr})
-
     @torch.no_grad()
     def step(self, closure=None):
         for group, p in ((g, p) for g in self.param_groups for p in g["params"]):
@@ -19,7 +14,6 @@ class Counting(torch.optim.Optimizer):
 
 
 model = habit.model()
-peer = gossip.init()
-model, optimizer = peer.prepare(model, Counting(model.parameters()))
+peer, model, optimizer = habit.prepared(model, Counting(model.parameters(), {"lr": 0.05}))
 habit.train(peer, model, optimizer)
 habit.done(peer, model, counts={"steps of all": optimizer.state["all"]["steps"]})

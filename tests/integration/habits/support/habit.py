@@ -52,6 +52,25 @@ def model(width: int = 8) -> nn.Sequential:
     return nn.Sequential(nn.Linear(8, width), nn.Tanh(), nn.Linear(width, 1))
 
 
+class ScheduleFree(torch.optim.Optimizer):
+    """Schedule-free SGD: ``train()`` and ``eval()`` swap the weights."""
+
+    def train(self, mode: bool = True) -> None:
+        group = self.param_groups[0]
+        for p in group["params"] * (group["train_mode"] != mode):
+            p.data.lerp_(self.state[p].get("z", p.data), 0.1 if mode else 1 - 1 / 0.9)
+        group["train_mode"] = mode
+
+    def eval(self) -> None:
+        self.train(False)
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        for p in self.param_groups[0]["params"]:
+            z = self.state[p].setdefault("z", p.clone()).sub_(p.grad, alpha=0.05)
+            p.lerp_(z, 0.05).add_(p.grad, alpha=-0.005)
+
+
 def prepared(net: nn.Module | None = None, optimizer: Any = None) -> tuple[Any, Any, Any]:
     """Return the peer and what it has prepared: by default ``model()`` and SGD with momentum."""
     net = model() if net is None else net
