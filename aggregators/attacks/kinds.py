@@ -92,9 +92,8 @@ def attack(
     The shape determines the first parameter of the function, and which parameters may follow:
 
     - ``alone``: ``(update, *, ...) -> update``, ``(d,)`` to ``(d,)``, for one Byzantine peer
-    without
-      knowledge of other updates. Parameters: ``strength``, ``generator``, ``past``, ``direction``,
-      ``round_id``, ``somebody_locked``.
+      without knowledge of other updates. Parameters: ``strength``, ``generator``, ``past``,
+      ``direction``, ``round_id``, ``somebody_locked``.
     - ``together``: ``(crowd, *, ...) -> (f, d)``, for all Byzantine peers, with knowledge of the
       honest updates. Parameter: ``strength``.
     - ``apart``: ``(update, *, ...) -> update``, for one Byzantine peer in a gossip round, with a

@@ -118,10 +118,10 @@ class Attack:
             "round_id": lambda: round_id,
             "somebody_locked": lambda: self.somebody_locked,
         }
-        lie: Tensor = self._kind.function(
+        lie = self._kind.function(
             update, **{name: make() for name, make in known.items() if name in self._kind.wants}
         )
-        return lie
+        return self._checked(lie, update)
 
     def saw(self, result: Tensor, round_id: int) -> None:
         """Record the aggregate of a round. Only attacks with ``guesses`` use it.
@@ -203,8 +203,8 @@ class Attack:
         )
         given = {"strength": self.strength} if "strength" in self._kind.wants else {}
         with torch.no_grad():
-            lies: Tensor = self._kind.function(crowd, **given)
-        return lies.to(honest.dtype)
+            lies = self._kind.function(crowd, **given)
+        return self._checked(lies, own).to(honest.dtype)
 
     def _one(self, rank: int) -> Attack:
         if rank not in self._each:
@@ -252,6 +252,20 @@ class Attack:
             update, **{key: value for key, value in given.items() if key in self._kind.wants}
         )
         return lie
+
+    def _checked(self, lie: object, like: Tensor) -> Tensor:
+        """Return the result of the attack's function. Raises: ConfigError: It is not a tensor with
+        the shape of ``like``."""
+        from torch import Tensor
+
+        if isinstance(lie, Tensor) and lie.shape == like.shape:
+            return lie
+        found = f"shape {tuple(lie.shape)}" if isinstance(lie, Tensor) else type(lie).__name__
+        raise ConfigError(
+            f"the attack {self.name} returned {found}, not a tensor of shape {tuple(like.shape)}",
+            "an attack on one update has the parameter update, and an attack that knows the "
+            "honest updates has the parameter crowd",
+        )
 
     # --- chance and memory ------------------------------------------------------------------------
 

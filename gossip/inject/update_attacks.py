@@ -11,7 +11,6 @@ import torch
 from gossip.aggregators import BoundRule
 from gossip.aggregators.attacks import DATA_ATTACKS, Attack, AttackerGroup, make
 from gossip.core import Apply, Message, Payload, PeerId, Push
-from gossip.errors import ConfigError
 from gossip.faults import ByzantineFault, FaultPlan
 from gossip.vectors import fragment_of
 
@@ -109,10 +108,6 @@ class UpdateAttack:
             # The attack receives a copy, because an attack in a user's file may change its
             # argument.
             lie = self._attack(stream)(torch.from_numpy(truth.copy()), round_id)
-        if lie.shape != truth.shape:
-            raise ConfigError(
-                f"the attack {self._lie} produced {tuple(lie.shape)} of an update of {truth.shape}"
-            )
         return _as_array(lie, truth)
 
     def begins(self, collectives: int) -> None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from .saving import LEDGER_FILE
     from .schedulers import counts_steps, steps_of
     from .searching import SearchingPeer
-    from .seeding import drawing_from, seed_generators
+    from .seeding import drawing_from, seed_generators, seeded_generators
     from .session import Session
     from .spawning import spawn
     from .stage import NORMS, GradientNorms, OwnStage, is_norm

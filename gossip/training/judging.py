@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-import random
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -20,7 +18,7 @@ from gossip.ipc import JudgeCommand, JudgeReply, Vector, clip, map_rows
 from gossip.topologies import draw
 
 from .layout import Layout
-from .seeding import seed_generators
+from .seeding import seed_generators, seeded_generators
 
 Loss = Callable[..., Tensor]
 
@@ -178,8 +176,7 @@ class LossJudge:
         buffers = [(buffer, buffer.detach().clone()) for buffer in self._model.buffers()]
         modes = [(module, module.training) for module in self._model.modules()]
         devices = [self._layout.device.index or 0] if self._layout.device.type == "cuda" else []
-        of_numpy, of_python = np.random.get_state(), random.getstate()
-        with torch.random.fork_rng(devices=devices):
+        with seeded_generators(draw("judge", self._seed, self._asked), devices):
             try:
                 yield parameters
             finally:
@@ -188,8 +185,6 @@ class LossJudge:
                         buffer.copy_(before)
                 for module, training in modes:
                     module.training = training
-                np.random.set_state(of_numpy)
-                random.setstate(of_python)
 
 
 class JudgeService:

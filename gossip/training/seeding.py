@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import numpy as np
@@ -20,6 +20,22 @@ def seed_generators(seed: int, devices: bool = True) -> None:
         torch.cuda.manual_seed_all(seed % 2**63)
     np.random.seed(seed % 2**32)
     random.seed(seed)
+
+
+@contextmanager
+def seeded_generators(seed: int, devices: Sequence[int] | None = None) -> Iterator[None]:
+    """Seed the generators of torch, numpy and Python for the ``with`` block. Restore them
+    afterwards. ``devices``: GPUs with generators to restore; None means all."""
+    of_numpy, of_python = np.random.get_state(), random.getstate()
+    if devices is None:
+        devices = range(torch.cuda.device_count()) if torch.cuda.is_available() else ()
+    with torch.random.fork_rng(list(devices)):
+        try:
+            seed_generators(seed, devices=bool(devices))
+            yield
+        finally:
+            np.random.set_state(of_numpy)
+            random.setstate(of_python)
 
 
 @contextmanager

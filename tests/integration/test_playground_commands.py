@@ -176,6 +176,11 @@ def test_both_engines_are_compared() -> None:
         (("play", "--engine", "fats"), "Did you mean 'fast'"),
         (("play", "--csv", "absent/rows.csv"), "no folder absent"),
         (("play", "--parquet", "rows.csv"), "--parquet rows.csv"),
+        (("play", "--check", "--csv", "rows.csv"), "--check writes no rows"),
+        (
+            ("play", "--check", "--peers", "20", "--faults", "sign_flip:17"),
+            "a comparison plays only the first 16 of 20 peers",
+        ),
         (("sweep", "grid.toml", "--engine", "raay"), "Did you mean 'ray'"),
         (("sweep", "grid.toml", "--asha", "loss"), "unknown metric to stop by 'loss'"),
     ],
@@ -184,6 +189,7 @@ def test_a_wrong_option_is_refused_before_anything_is_played(
     words: tuple[str, ...], what: str, here: Path
 ) -> None:
     (here / "grid.toml").write_text(GRID)
+    (here / "rules.py").write_text("def kill(updates):\n    return updates[0]\n")
     done = CliRunner().invoke(app, list(words))
     assert done.exit_code == 1, "main makes it 2"
     assert what in str(done.exception)
@@ -241,7 +247,9 @@ def test_a_sweep_names_a_cell_with_rounds_without_a_step_and_counts_them(here: P
     words = ("sweep", "grid.toml", "--into", "out")
     for more in ((), ("--show",)):
         done = invoke(*words, *more)
-        assert "warning of 2 cells, such as mine.py:broken 0: in 2 of 2 rounds" in done.stderr
+        assert (
+            "warning of 2 cells, such as aggregator = mine.py:broken, seed = 0: in" in done.stderr
+        )
 
 
 def test_rows_as_parquet_need_a_package_and_say_which(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -294,7 +302,7 @@ def test_an_error_of_a_cell_is_reported_and_the_others_are_played(here: Path) ->
     )
     assert len(sweep.results) == 4
     (error,) = sweep.errors
-    assert error.startswith("krum 2: ConfigError: krum needs")
+    assert error.startswith("aggregator = krum, f = 2: ConfigError: krum needs")
     assert len(sweep.rows) == 3 * len(METRICS)
     assert len(list((here / "out/cells").glob("*.json"))) == 3, "it is not stored"
     assert sweep.table()[-1].split()[:4] == ["krum", "2", "0", "0"]

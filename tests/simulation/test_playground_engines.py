@@ -4,11 +4,14 @@ nearly the same accuracy and time with faults."""
 from __future__ import annotations
 
 from itertools import islice
+from pathlib import Path
 from statistics import mean
 
 import pytest
+import torch
 from effort import rotated
 
+from gossip.errors import ConfigError
 from gossip.topologies import with_option
 from gossip_lab.playground import World
 from gossip_lab.playground.world import EngineName, engine_of
@@ -59,6 +62,40 @@ def test_a_judge_outvotes_a_majority_of_attackers(topology: str) -> None:
     )
     means = [row.value for row in world.play(150).rows if row.metric == "mean"]
     assert means[-1] > 0.8
+
+
+DRAWING = """
+import random, numpy, torch
+
+def noise(update):
+    return update + torch.randn_like(update) * random.random() * float(numpy.random.rand())
+
+def crowded(crowd):
+    return torch.randn_like(crowd.own)
+
+def short(update):
+    return update.mean()
+"""
+
+
+@pytest.mark.parametrize(
+    ("attack", "topology"), [("noise", "rolling"), ("noise", "ring"), ("crowded", "rolling")]
+)
+def test_attacks_of_the_user_draw_the_same_numbers_in_both_engines(
+    attack: str, topology: str, tmp_path: Path
+) -> None:
+    (tmp_path / "mine.py").write_text(DRAWING)
+    world = World(peers=6, topology=topology, faults=(f"attack:{tmp_path}/mine.py:{attack}:3,5",))
+    before = torch.get_rng_state()
+    assert world.check(4).first_difference is None
+    assert torch.equal(before, torch.get_rng_state())
+
+
+def test_an_attack_that_returns_another_shape_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(DRAWING)
+    world = World(peers=4, faults=(f"attack:{tmp_path}/mine.py:short:3",))
+    with pytest.raises(ConfigError, match=r"short returned shape \(\), not a tensor of shape"):
+        world.play(1)
 
 
 def test_colluding_attackers_evaluate_the_loss_of_the_judge() -> None:

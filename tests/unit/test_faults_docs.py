@@ -22,8 +22,9 @@ def told(kind: Kind) -> str:
     if kind.name == "attack":
         return (
             "The peers send what a function of yours makes of their updates: `mine(update, ...)` "
-            "or `mine(crowd, ...)` in a file or an importable module (extending.md). The file has "
-            "to be on every host, at this path from the working directory."
+            "or `mine(crowd, ...)` in a file or an importable module ([research a "
+            "rule](research.md)). The file has to be on every host, at this path from the working "
+            "directory."
         )
     if kind.made is ByzantineFault:
         attack = ATTACKS[kind.name]

@@ -130,7 +130,7 @@ def test_an_attack_of_a_file_changes_no_truth_and_keeps_the_shape(tmp_path: Path
     assert np.array_equal(turned.tamper_with(truth, 0, "update"), -truth)
     assert np.array_equal(truth, vector(0))
     short = UpdateAttack(faults.parse(f"attack:{tmp_path}/own.py:short:1"), 1, 7, 5)
-    with pytest.raises(ConfigError, match=r"produced \(1,\) of an update of \(40,\)"):
+    with pytest.raises(ConfigError, match=r"returned shape \(1,\), not a tensor of shape \(40,\)"):
         short.tamper_with(truth, 0, "update")
 
 

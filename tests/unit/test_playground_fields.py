@@ -8,6 +8,7 @@ import inspect
 import json
 import math
 import sys
+import warnings
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,7 +23,7 @@ from gossip_lab.pages import markdown_table, replace_between, split_at
 from gossip_lab.playground import World
 from gossip_lab.playground.engines import ray_tune
 from gossip_lab.playground.fast import FastEngine
-from gossip_lab.playground.fields import fields_of, read_fields
+from gossip_lab.playground.fields import fields_of
 from gossip_lab.playground.grids import Grid, WorldCell, play_cell, store_of, toml_of_cell
 from gossip_lab.playground.played import PlayedRun, Row
 from gossip_lab.simulation import Swarm, many_peers
@@ -127,11 +128,32 @@ def test_a_changed_file_makes_another_cell(tmp_path: Path, field: str, value: An
 )
 def test_a_value_that_does_not_fit_is_refused(values: dict[str, Any], what: str) -> None:
     with pytest.raises(ConfigError) as found:
-        read_fields(World, values)
+        World().replace(**values)
     assert what in str(found.value)
     assert found.value.hint
-    with pytest.raises(ConfigError):
-        World().replace(**values)
+    if "peer" not in values:
+        with pytest.raises(ConfigError):
+            World(**values)
+
+
+def test_lists_become_tuples() -> None:
+    assert World(faults=["crash:1@5"]).faults == ("crash:1@5",)  # type: ignore[arg-type]
+
+
+def test_a_lower_f_in_small_neighbourhoods_comes_with_a_warning() -> None:
+    world = World(peers=7, topology="ring", aggregator="krum", f=2, model="linear")
+    with pytest.warns(UserWarning, match="a peer has 3, with which krum tolerates f = 0"):
+        world.play(1)
+    with warnings.catch_warnings(action="error"):
+        world.replace(topology="full").play(1)
+
+
+def test_a_curve_needs_a_known_metric_and_axis() -> None:
+    run = World(peers=2, model="linear").play(1)
+    with pytest.raises(UnknownName, match="metric 'accuracy'"):
+        run.curve("accuracy")
+    with pytest.raises(UnknownName, match="axis 'mib'"):
+        run.reach(0.5, by="mib")
 
 
 @pytest.mark.parametrize(
@@ -143,6 +165,9 @@ def test_a_value_that_does_not_fit_is_refused(values: dict[str, Any], what: str)
         ("world = 3", "not a table"),
         ("rounds = 0", "rounds 0"),
         ("[grid]\nlr = []", "no values"),
+        ("[grid]\nlr = [1, -1]", "lr = -1"),
+        ('[grid]\naggregator = ["mean", "medain"]', "Did you mean 'median'"),
+        ('[grid]\ntopology = ["rign"]', "Did you mean 'ring'"),
         ("[grid]\nlearning = [1]", "field of a world"),
         ("[world]\npers = 1", "'peers'"),
         ("[run]\ncommand = 'train.py'\n[world]\npeers = 4", "world beside [run]"),

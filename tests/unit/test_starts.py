@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from gossip.errors import ConfigError
-from gossip_pipelines.generators import apart
+from gossip.training import seeded_generators
 from gossip_pipelines.starts import (
     INITS,
     Claim,
@@ -62,7 +62,7 @@ def test_building_leaves_the_generators_as_they_were() -> None:
 def test_all_three_generators_follow_from_the_seed() -> None:
     drawn = []
     for _ in range(2):
-        with apart(5):
+        with seeded_generators(5):
             drawn.append((float(torch.rand(())), np.random.rand(), random.random()))
     assert drawn[0] == drawn[1]
 

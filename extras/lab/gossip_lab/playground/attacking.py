@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal, TypeAlias, get_args
@@ -14,6 +15,8 @@ from torch import Tensor, zeros_like
 from gossip.aggregators import attacks
 from gossip.errors import AggregationError, ConfigError
 from gossip.faults import ByzantineFault
+from gossip.topologies import draw
+from gossip.training import seeded_generators
 
 from .parts import Parts
 
@@ -131,18 +134,20 @@ class Attackers:
                 for row, peer in zip(rows[lying].tolist(), peers[lying].tolist(), strict=True):
                     alone = self._alone[kind, peer]
                     alone.somebody_locked |= bool(locked.any())
-                    vectors[row] = alone(vectors[row], round_id)
+                    with self._drawing(fault, kind, peer, round_id):
+                        vectors[row] = alone(vectors[row], round_id)
                 continue
             own = vectors[rows[lying]]
             free = ~np.concatenate([locked, known.locked[peers[lying]]])
-            vectors[rows[lying]] = attack.collude(
-                vectors[rows[honest]],
-                len(own),
-                rule=partial(_try_rule, known.rule, free),
-                own=own,
-                round_id=round_id,
-                locked=np.flatnonzero(locked).tolist(),
-            ).float()
+            with self._drawing(fault, kind, round_id):
+                vectors[rows[lying]] = attack.collude(
+                    vectors[rows[honest]],
+                    len(own),
+                    rule=partial(_try_rule, known.rule, free),
+                    own=own,
+                    round_id=round_id,
+                    locked=np.flatnonzero(locked).tolist(),
+                ).float()
 
     def falsify_for(
         self, update: Tensor, sender: int, receiver: int, others: Iterable[Tensor]
@@ -157,6 +162,13 @@ class Attackers:
         theirs, *rest = others
         attack = next(kinds["gradient"] for fault, kinds in self._attacks if sender in fault.peers)
         return attack.tell(update, receiver, theirs, rest)
+
+    def _drawing(self, fault: ByzantineFault, *words: object) -> AbstractContextManager[None]:
+        """Return a context in which a function of the user draws the same random numbers in both
+        engines. Attacks of gossip have their own generators."""
+        if ":" not in fault.attack:
+            return nullcontext()
+        return seeded_generators(draw("attack", self._parts.settings.seed, *words))
 
 
 def _try_rule(rule: attacks.Aggregator, free: NDArray[np.bool_], updates: Tensor) -> Tensor:

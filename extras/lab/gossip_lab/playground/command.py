@@ -102,13 +102,15 @@ def play(
         bool,
         typer.Option(
             "--check",
-            help="Only compare both engines, with 16 peers at most; exit 1 if they differ.",
+            help="Only compare both engines, with the first 16 peers; exit 1 if they differ.",
         ),
     ] = False,
     fields: Annotated[Any, "options of their own"] = None,
 ) -> None:
     """Simulate the training of many peers on one machine, in virtual time: gossip play world.toml
     --peers 100"""
+    from gossip.errors import ConfigError
+
     from .compare import PEERS_MAX as CHECKED_MAX
     from .played import Row
     from .tables import write_rows
@@ -118,6 +120,10 @@ def play(
     described = described.replace(**(fields or {}))
     described.check_mixing()
     if check:
+        if into or csv or parquet or as_json:
+            raise ConfigError(
+                "--check writes no rows", "leave out --into, --csv, --parquet, --json"
+            )
         with _errors_of_files(described):
             compared = described.check(rounds, CHECKED_MAX)
         print_lines([str(compared)])
@@ -352,7 +358,8 @@ def _print_sweep(sweep: Sweep, as_json: bool) -> None:
     else:
         print_lines(sweep.table())
     if sweep.missing:
-        print_note(f"{sweep.missing} of {counted(len(sweep.grid.cells), 'cell')} were not played")
+        total = counted(len(sweep.grid.cells), "cell")
+        print_note(f"{sweep.missing} of {total} were not played to their end")
     if sweep.warnings:
         print_note(
             f"warning of {counted(len(sweep.warnings), 'cell')}, such as {sweep.warnings[0]}"

@@ -11,15 +11,15 @@ import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from types import UnionType
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from gossip.errors import ConfigError, UnknownName
 from gossip.faults import toml_of
 
 _ATTRIBUTE = re.compile(r"^ {8}(\w+(?:, \w+)*): (.*(?:\n {9,}.*)*)", re.MULTILINE)
-Described = TypeVar("Described")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +74,7 @@ class Field:
 _NOUNS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
 
 
+@cache
 def fields_of(description: type) -> list[Field]:
     """Return the fields of a dataclass that have numbers, texts, booleans, or tuples of them as
     values."""
@@ -95,18 +96,6 @@ def fields_of(description: type) -> list[Field]:
         help_text = helps.get(each.name, "")
         found.append(Field(each.name, kind, choices, is_list, each.default, help_text))
     return found
-
-
-def read_fields(description: type[Described], values: Mapping[str, Any]) -> Described:
-    """Return an instance of the dataclass ``description`` with these values.
-
-    Raises: ConfigError: There is no such field, or a value does not fit its field.
-    """
-    known = {each.name: each for each in fields_of(description)}
-    for name in values:
-        if name not in known:
-            raise UnknownName("field of a world", name, known)
-    return description(**{name: known[name].read(value) for name, value in values.items()})
 
 
 def read_toml(path: str | Path) -> dict[str, Any]:

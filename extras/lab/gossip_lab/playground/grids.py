@@ -12,11 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from gossip import topologies
+from gossip.aggregators import registry
 from gossip.errors import ConfigError, GossipError, UnknownName
 from gossip_lab import data_sets, rule_sources
 from gossip_lab.cells import ERROR, CellStore, Row as StoredRow
 
-from .fields import fields_of, read_fields, read_toml, write_toml
+from .fields import fields_of, read_toml, write_toml
 from .played import PlayedRun, Row
 from .run_commands import RunCommand
 from .world import World
@@ -105,6 +107,11 @@ class Grid:
             )
             for each in itertools.product(*listed.values())
         ]
+        worlds = [cell.world for cell in cells if isinstance(cell.world, World)]
+        for rule in dict.fromkeys(world.aggregator for world in worlds):
+            registry.load(rule)
+        for topology in dict.fromkeys(world.topology for world in worlds):
+            topologies.load(topology)
         for cell in cells:
             if isinstance(cell.world, RunCommand):
                 cell.world.check()
@@ -134,7 +141,7 @@ class Grid:
         if "run" in values:
             world = RunCommand.make(values["run"])
         else:
-            world = read_fields(World, values.get("world", {}))
+            world = World().replace(**values.get("world", {}))
         return cls.make(world, numbers["rounds"], numbers["every"], values.get("grid", {}))
 
     def values_of(self, cell: WorldCell) -> tuple[Any, ...]:

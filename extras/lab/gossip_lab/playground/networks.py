@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from gossip.errors import ConfigError, UnknownName
+from gossip.training import seeded_generators
 
 MEAN, DEVIATION = 0.1307, 0.3081
 """Mean and standard deviation of the pixels of MNIST's training images, scaled to the range 0 to
@@ -39,8 +40,7 @@ def make_model(spec: str, features: int, classes: int, seed: int) -> nn.Module:
             f"model {spec} cannot be called with (features, classes): {error}",
             f"as in def {spec.rpartition(':')[2]}(features, classes)",
         ) from error
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    with seeded_generators(seed):
         model = make(features, classes)
     if not isinstance(model, nn.Module):
         raise ConfigError(

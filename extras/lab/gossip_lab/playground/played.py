@@ -10,6 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gossip.errors import UnknownName
+
 from .learners import CHUNK
 from .moments import Moment
 from .parts import Parts
@@ -77,7 +79,16 @@ class PlayedRun:
 
     def curve(self, metric: str, by: str = "round") -> list[tuple[float, float]]:
         """Return the points of a metric's curve. ``by`` is the horizontal axis: ``round``,
-        ``virtual_s`` or ``bytes``."""
+        ``virtual_s`` or ``bytes``.
+
+        Raises: ConfigError: There is no such metric or axis.
+        """
+        for what, name, known in (
+            ("metric", metric, {*METRICS, *(row.metric for row in self.rows)}),
+            ("axis", by, {"round", "virtual_s", "bytes"}),
+        ):
+            if name not in known:
+                raise UnknownName(what, name, known)
         return [(getattr(row, by), row.value) for row in self.rows if row.metric == metric]
 
     def reach(self, target: float, metric: str = "mean", by: str = "virtual_s") -> float:

@@ -82,11 +82,11 @@ class Sweep:
         return self._named({cell: result.warning for cell, result in self.results.items()})
 
     def _named(self, texts: Mapping[WorldCell, str]) -> list[str]:
-        return [
-            f"{' '.join(map(plain, self.grid.values_of(cell))) or 'the only cell'}: {text}"
-            for cell, text in texts.items()
-            if text
-        ]
+        return [f"{self._name_of(cell)}: {text}" for cell, text in texts.items() if text]
+
+    def _name_of(self, cell: WorldCell) -> str:
+        values = zip(self.grid.varied, map(plain, self.grid.values_of(cell)), strict=True)
+        return ", ".join(f"{name} = {value}" for name, value in values) or "the only cell"
 
     def means(self, metric: str) -> dict[tuple[Any, ...], dict[int, estimates.Estimate]]:
         """Return, for each setting and evaluated round, the estimate of a metric over the seeds.
@@ -96,9 +96,9 @@ class Sweep:
             rounds = found.setdefault(self.setting_of(cell), {})
             result = self.results.get(cell)
             if result is not None and not result.stopped and not result.error:
-                for at, value in result.run.curve(metric):
-                    if not math.isnan(value):
-                        rounds.setdefault(int(at), []).append(value)
+                for row in result.run.rows:
+                    if row.metric == metric and not math.isnan(row.value):
+                        rounds.setdefault(row.round, []).append(row.value)
         return {
             setting: {at: estimates.Estimate(tuple(values)) for at, values in rounds.items()}
             for setting, rounds in found.items()

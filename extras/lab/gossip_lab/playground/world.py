@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import math
+import sys
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -17,13 +17,14 @@ from gossip import topologies
 from gossip.aggregators import outer, registry
 from gossip.config import REFERENCE_SAMPLES
 from gossip.core import CoreSettings, GossipSettings
-from gossip.errors import ConfigError
+from gossip.errors import BadFault, ConfigError, UnknownName
+from gossip.run import fitting
 from gossip_lab import data_sets, splits
 
 from .adamw import Optimizer
 from .availability import read_availability
 from .compare import PEERS_MAX as CHECKED_MAX, Comparison, compare
-from .fields import read_fields, read_toml, write_toml
+from .fields import fields_of, read_toml, write_toml
 from .graphs import count_labels
 from .learners import Cohort
 from .mishaps import Mishaps, read_mishaps
@@ -56,7 +57,7 @@ class World:
             ``file.py:name``. The label counts of the peers are passed to a topology with the option
             ``histograms``.
         aggregator: Rule, as for ``gossip run --aggregator``.
-        f: Number of Byzantine peers that the rule tolerates.
+        f: Number of Byzantine peers that the rule tolerates in each aggregation.
         batch: Number of samples per peer and local step.
         lr: Learning rate.
         local_steps: Number of local steps per round.
@@ -101,21 +102,41 @@ class World:
     engine: EngineName = "fast"
     seed: int = 0
 
+    def __post_init__(self) -> None:
+        for each in fields_of(World):
+            object.__setattr__(self, each.name, each.read(getattr(self, each.name)))
+        if not 1 <= self.peers <= PEERS_MAX:
+            raise ConfigError(f"{self.peers} peers", f"a world has 1 to {PEERS_MAX}")
+        for name in ("batch", "local_steps", "mix_every", "reference_samples", "lr", "mixing"):
+            highest = 1 if name == "mixing" else sys.float_info.max
+            if not 0 < getattr(self, name) <= highest:
+                wanted = "above 0, at most 1" if name == "mixing" else "above 0, and finite"
+                raise ConfigError(f"{name} = {getattr(self, name)}", f"{name} is {wanted}")
+        if self.f < 0:
+            raise ConfigError(f"f = {self.f}", "f is at least 0")
+
     @classmethod
     def from_toml(cls, path: str | Path) -> World:
         """Return the world in a TOML file. Missing fields have their defaults.
 
         Raises: ConfigError: The file cannot be read, or a field does not exist or has another type.
         """
-        return read_fields(cls, read_toml(path))
+        return cls().replace(**read_toml(path))
 
     def to_toml(self) -> str:
         """Return all fields as TOML."""
         return write_toml(dataclasses.asdict(self))
 
     def replace(self, **changes: Any) -> World:
-        """Return a copy of the world with other values of these fields."""
-        return read_fields(World, dataclasses.asdict(self) | changes)
+        """Return a copy of the world with other values of these fields.
+
+        Raises: ConfigError: There is no such field, or a value does not fit its field.
+        """
+        known = [each.name for each in fields_of(World)]
+        for name in changes:
+            if name not in known:
+                raise UnknownName("field of a world", name, known)
+        return replace(self, **changes)
 
     def check_mixing(self) -> None:
         """Raise ConfigError if fields for gossip rounds are set in a world with rolling rounds.
@@ -144,21 +165,6 @@ class World:
 
         Raises: ConfigError: A field names something unknown, or the fields contradict each other.
         """
-        read_fields(World, dataclasses.asdict(self))  # checks the types
-        if not 1 <= self.peers <= PEERS_MAX:
-            raise ConfigError(f"{self.peers} peers", f"a world has 1 to {PEERS_MAX}")
-        sizes = self.batch, self.local_steps, self.mix_every, self.reference_samples
-        if min(sizes) < 1 or not 0 < self.lr < math.inf:
-            raise ConfigError(
-                f"batch {self.batch}, local steps {self.local_steps}, mix_every {self.mix_every}, "
-                f"reference samples {self.reference_samples}, lr {self.lr}",
-                "each is above 0, and finite",
-            )
-        if self.f < 0 or not 0 < self.mixing <= 1:
-            raise ConfigError(
-                f"f {self.f}, mixing {self.mixing}",
-                "f is at least 0, and mixing above 0, at most 1",
-            )
         rule = registry.load(self.aggregator)
         if rule.at_least(self.f) > self.peers:
             raise ConfigError(
@@ -235,6 +241,13 @@ class World:
                 "chance: compare means over seeds",
                 stacklevel=2,
             )
+        received = fitting.count_updates(parts.topology, self.peers)
+        if (tolerated := parts.settings.tolerable(self.f, received)) < self.f:
+            warnings.warn(
+                f"f = {self.f}, but f is lower where a peer has too few vectors: in round 0 a peer "
+                f"has {received}, with which {self.aggregator} tolerates f = {tolerated}",
+                stacklevel=2,
+            )
         done = lost = 0
         try:
             for moment in itertools.islice(engine_of(self.engine, parts).moments(), rounds):
@@ -264,7 +277,15 @@ class World:
             raise ConfigError(f"{rounds} rounds", "a comparison takes at least 1")
         self.check_mixing()
         world = self if peers is None else replace(self, peers=min(self.peers, peers, CHECKED_MAX))
-        parts = world.build()
+        try:
+            parts = world.build()
+        except BadFault as error:
+            if world.peers == self.peers:
+                raise
+            raise BadFault(
+                f"{error}: a comparison plays only the first {world.peers} of {self.peers} peers",
+                f"name peers below {world.peers}, such as with --peers {world.peers}",
+            ) from error
         return compare(engine_of("exact", parts), engine_of("fast", parts), parts, rounds)
 
     def _check_steps(self, rule: registry.BoundRule, rolling: bool) -> None:

@@ -9,7 +9,7 @@ from torch import nn
 
 from gossip.errors import ConfigError
 from gossip.topologies import draw
-from gossip_pipelines.generators import apart
+from gossip.training import seeded_generators
 
 LayerMaker = Callable[[], nn.Module]
 """A function that builds a layer, such as the class of the layer. During the call, the random
@@ -24,7 +24,7 @@ def make_layer(layer: nn.Module | LayerMaker, at: int, seed: int) -> nn.Module:
     """
     if isinstance(layer, nn.Module):
         return layer
-    with apart(draw("layer", seed, at)):
+    with seeded_generators(draw("layer", seed, at)):
         made = layer()
     if not isinstance(made, nn.Module):
         raise ConfigError(f"layer {at}: its function makes {type(made).__name__}, not a module")

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from gossip.errors import ConfigError
 from gossip.topologies import draw
-from gossip_pipelines.generators import apart
+from gossip.training import seeded_generators
 
 Make: TypeAlias = Callable[[], nn.Module]
 
@@ -86,7 +86,7 @@ def build(make: Make, recipe: StartRecipe) -> nn.Module:
     Returns: The model, on the device that ``make`` has chosen.
     Raises: ConfigError: ``make`` did not return a module.
     """
-    with apart(draw("start", recipe.seed)):
+    with seeded_generators(draw("start", recipe.seed)):
         model = make()
         if not isinstance(model, nn.Module):
             raise ConfigError(

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from gossip.errors import ConfigError
 from gossip.topologies import draw
-from gossip_pipelines.generators import apart
+from gossip.training import seeded_generators
 
 from .recipe import Make, StartRecipe, build
 
@@ -70,7 +70,7 @@ def run_trial(
     model = build(task.make, recipe).to(task.device)
     measured_at = {steps - at * max(1, steps // WINDOWS) for at in range(MEASURED)}
     losses, held_out = list[float](), list[float]()
-    with apart(draw("trial", recipe.seed, order)):
+    with seeded_generators(draw("trial", recipe.seed, order)):
         optimizer = task.optimizer(model.parameters())
         for step in range(1, steps + 1):
             model.train()
