@@ -29,6 +29,10 @@ CURVES = {
     "present": "Present peers",
 }
 """Metric -> title of its chart."""
+QUARANTINED = ("quarantined", "falsely_quarantined")
+"""Metrics without a chart if no peer was ever in quarantine."""
+SHARES = ("worst", "mean", "p10", *QUARANTINED)
+"""Metrics from 0 to 1."""
 AXES: Mapping[html.Axis, str] = {"time": "virtual_s", "round": "round", "bytes": "bytes"}
 """Horizontal axis of a chart -> column of a row that it shows."""
 POINTS = 120
@@ -107,7 +111,7 @@ def _chart(
 ) -> html.LineChart | None:
     every = [each.curve(metric, column) for several in runs.values() for each in several]
     x = np.unique([at for curve in every for at, _ in curve])
-    if not len(x):
+    if not len(x) or (metric in QUARANTINED and not any(y for curve in every for _, y in curve)):
         return None
     # Settings differ in the times and bytes of their evaluations, so the points are interpolated.
     if len(x) > POINTS or axis != "round":
@@ -116,6 +120,8 @@ def _chart(
     for style, (name, several) in enumerate(runs.items()):
         values = np.array([_interpolated(each.curve(metric, column), x) for each in several])
         mean, low, high = _band(values)
+        if metric in SHARES:
+            low, high = low.clip(0.0, 1.0), high.clip(0.0, 1.0)
         only = len(runs) == 1
         own = {} if len(several) == 1 else {"low": low, "high": high}
         lines.append(html.Line(name or title, x, mean, -1 if only else style, **own))
