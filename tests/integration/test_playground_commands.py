@@ -294,7 +294,9 @@ def test_a_killed_sweep_goes_on_and_plays_no_cell_twice(here: Path) -> None:
     assert "±" in again.stdout
     page = Tags((here / "killed/report.html").read_text())
     bands = [each for each in page.of("path") if (each["class"] or "").startswith("band")]
-    assert len(bands) == 2 * 3 * (len(CURVES) - len(QUARANTINED)), "of both settings, over each axis, for each metric"
+    assert len(bands) == 2 * 3 * (len(CURVES) - len(QUARANTINED)), (
+        "of both settings, over each axis, for each metric"
+    )
 
 
 def test_an_error_of_a_cell_is_reported_and_the_others_are_played(here: Path) -> None:
