@@ -248,10 +248,10 @@ class Attack:
         }
         # Minus 1, because the receiver is one of the honest peers.
         given["neighbours"] = max(len(others), self.attacker_group.honest - 1)
-        lie: Tensor = self._kind.function(
+        lie = self._kind.function(
             update, **{key: value for key, value in given.items() if key in self._kind.wants}
         )
-        return lie
+        return self._checked(lie, update)
 
     def _checked(self, lie: object, like: Tensor) -> Tensor:
         """Return the result of the attack's function. Raises: ConfigError: It is not a tensor with

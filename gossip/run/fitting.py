@@ -11,7 +11,6 @@ import contextlib
 import json
 import subprocess
 import sys
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -363,7 +362,7 @@ def describe(
             f"rule {rule.name} needs the peer's own update, and {topology} has none",
             registry.CENTER_HINT,
         )
-    rows = count_updates(who, peers)
+    rows = _rows(who, peers)
     chosen = _most(rule, peers // 4, rows, centered=not who.rolling) if f is None else f
     rule.check(chosen, rows, centered=not who.rolling)
     # in gossip rounds a peer continues with any number of updates
@@ -405,13 +404,12 @@ def check_attacks(words: Sequence[str], rule: dict[str, Any]) -> None:
         check_attack(fault, attack, served=rule["served"], asks_loss=asks_loss)
 
 
-def count_updates(who: topologies.Topology, peers: int) -> int:
-    """Return the smallest number of updates that any of the peers aggregates in round 0."""
+def _rows(who: topologies.Topology, peers: int) -> int:
+    """Return the smallest number of updates that any of the peers aggregates."""
     plan = who(topologies.Roster(tuple(range(peers))), 0, 0)
     if plan.pushes is None:
         return peers
-    received = Counter(peer for targets in plan.pushes.values() for peer in targets)
-    return 1 + min(received[peer] for peer in range(peers))
+    return min(1 + len(plan.sources(peer)) for peer in range(peers))
 
 
 def _peers_for_one(rule: registry.BoundRule, who: topologies.Topology) -> int:
@@ -420,7 +418,7 @@ def _peers_for_one(rule: registry.BoundRule, who: topologies.Topology) -> int:
     if not rule.robust:
         return 0
     for peers in range(4, PEERS_FOR_ONE_MAX + 1):
-        if _most(rule, 1, count_updates(who, peers), centered=not who.rolling):
+        if _most(rule, 1, _rows(who, peers), centered=not who.rolling):
             return peers
     return 0
 

@@ -3,10 +3,12 @@ nearly the same accuracy and time with faults."""
 
 from __future__ import annotations
 
+import random
 from itertools import islice
 from pathlib import Path
 from statistics import mean
 
+import numpy
 import pytest
 import torch
 from effort import rotated
@@ -14,6 +16,7 @@ from effort import rotated
 from gossip.errors import ConfigError
 from gossip.topologies import with_option
 from gossip_lab.playground import World
+from gossip_lab.playground.attacking import Attackers, Kind
 from gossip_lab.playground.world import EngineName, engine_of
 
 FLIPPED, ASLEEP = "sign_flip:5*10", "sleeper:5*4"
@@ -66,6 +69,7 @@ def test_a_judge_outvotes_a_majority_of_attackers(topology: str) -> None:
 
 DRAWING = """
 import random, numpy, torch
+from gossip.aggregators.attacks import attack
 
 def noise(update):
     return update + torch.randn_like(update) * random.random() * float(numpy.random.rand())
@@ -74,6 +78,14 @@ def crowded(crowd):
     return torch.randn_like(crowd.own)
 
 def short(update):
+    return update.mean()
+
+@attack(shape="apart")
+def apart(update, receiver):
+    return update + torch.randn_like(update)
+
+@attack(shape="apart")
+def short_apart(update, receiver):
     return update.mean()
 """
 
@@ -86,21 +98,56 @@ def test_attacks_of_the_user_draw_the_same_numbers_in_both_engines(
 ) -> None:
     (tmp_path / "mine.py").write_text(DRAWING)
     world = World(peers=6, topology=topology, faults=(f"attack:{tmp_path}/mine.py:{attack}:3,5",))
-    before = torch.get_rng_state()
+    for seed in (torch.manual_seed, numpy.random.seed, random.seed):
+        seed(1)
+    drawn = float(torch.rand(())), numpy.random.rand(), random.random()
+    for seed in (torch.manual_seed, numpy.random.seed, random.seed):
+        seed(1)
     assert world.check(4).first_difference is None
-    assert torch.equal(before, torch.get_rng_state())
+    assert drawn == (float(torch.rand(())), numpy.random.rand(), random.random()), "as before"
 
 
-def test_an_attack_that_returns_another_shape_is_refused(tmp_path: Path) -> None:
+def test_an_attack_on_each_receiver_draws_the_same_numbers_again(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(DRAWING)
-    world = World(peers=4, faults=(f"attack:{tmp_path}/mine.py:short:3",))
-    with pytest.raises(ConfigError, match=r"short returned shape \(\), not a tensor of shape"):
+    world = World(peers=4, topology="ring", faults=(f"attack:{tmp_path}/mine.py:apart:3",))
+    assert world.play(3).rows == world.play(3).rows
+
+
+@pytest.mark.parametrize(("attack", "topology"), [("short", "rolling"), ("short_apart", "ring")])
+def test_an_attack_that_returns_another_shape_is_refused(
+    attack: str, topology: str, tmp_path: Path
+) -> None:
+    (tmp_path / "mine.py").write_text(DRAWING)
+    world = World(peers=4, topology=topology, faults=(f"attack:{tmp_path}/mine.py:{attack}:3",))
+    with pytest.raises(ConfigError, match=rf"{attack} returned shape \(\), not a tensor of shape"):
         world.play(1)
 
 
 def test_colluding_attackers_evaluate_the_loss_of_the_judge() -> None:
     world = World(peers=6, aggregator="judged_clipping", f=1, faults=("optimal_ipm:5",))
     assert world.check(6).first_difference is None
+
+
+@pytest.mark.parametrize("kind", ["gradient", "parameters"])
+def test_colluding_attackers_aggregate_as_the_judge_does(kind: Kind) -> None:
+    world = World(peers=6, topology="full", aggregator="judged_clipping", f=1)
+    parts = world.replace(faults=("optimal_ipm:5",), reference_samples=2**12).build()
+    attackers, task, rule = Attackers(parts), parts.task, parts.rule
+    here, peers, mix = task.cohort.initial, numpy.arange(6), kind == "parameters"
+    updates = task.compute_updates(here.expand(6, -1), peers, 0)
+    loss = task.reference_loss(here, 0, peer=0)
+    expected = rule(-updates if mix else updates, f=1, **loss.inputs(rule.needs, mix=mix))
+    attackers.inform_of_loss(here, 0, kind)
+    found = attackers._known.rule(here - updates) - here if mix else attackers._known.rule(updates)
+    assert torch.cosine_similarity(found, expected, dim=0) > 0.95
+    assert found.norm() == pytest.approx(float(expected.norm()), rel=0.1)
+
+
+@pytest.mark.parametrize("faults", [(), ("crash:1,2@2",)])
+def test_a_judge_without_neighbours_keeps_its_own_update(faults: tuple[str, ...]) -> None:
+    peers = 3 if faults else 1
+    world = World(peers=peers, topology="full", aggregator="judged_clipping", faults=faults)
+    assert world.check(20).first_difference is None
 
 
 @pytest.mark.parametrize(

@@ -376,6 +376,13 @@ def test_updates_that_are_not_finite_are_not_used(topology: str) -> None:
     assert not any(moment.lost for moment in moments)
 
 
+def test_moments_are_not_mixed_by_a_loss() -> None:
+    mixed = {"topology": "ring", "optimizer": "adamw-mixed"}
+    with pytest.raises(ConfigError, match="differences of moments are no steps"):
+        build(aggregator="judged_clipping", **mixed)
+    assert build(**mixed)
+
+
 def test_a_rule_that_rescales_to_the_gradient_is_no_rule_for_local_steps() -> None:
     with pytest.raises(ConfigError, match="gradient"):
         build(aggregator="fltrust", f=1, local_steps=5)

@@ -142,10 +142,14 @@ def test_lists_become_tuples() -> None:
 
 def test_a_lower_f_in_small_neighbourhoods_comes_with_a_warning() -> None:
     world = World(peers=7, topology="ring", aggregator="krum", f=2, model="linear")
-    with pytest.warns(UserWarning, match="a peer has 3, with which krum tolerates f = 0"):
-        world.play(1)
+    for engine in ("fast", "exact"):
+        with pytest.warns(UserWarning, match="in 2 of 2 rounds .* too few vectors for f = 2"):
+            world.replace(engine=engine).play(2)
+    everybody = world.replace(topology="full", links="delay:1ms")
     with warnings.catch_warnings(action="error"):
-        world.replace(topology="full").play(1)
+        everybody.play(2)
+    with pytest.warns(UserWarning, match="too few vectors for f = 2"):
+        everybody.replace(faults=("crash:0,1@1",)).play(9)
 
 
 def test_a_curve_needs_a_known_metric_and_axis() -> None:

@@ -97,14 +97,23 @@ class Attackers:
         and assume that no peer is in quarantine."""
         self._known = known
 
-    def inform_of_loss(self, parameters: Tensor, round_id: int) -> None:
-        """Let colluding attackers evaluate a rule that needs a loss. They compute the loss at these
-        parameters, on their own samples. Without effect if the rule needs no loss."""
+    def inform_of_loss(self, parameters: Tensor, round_id: int, kind: Kind = "gradient") -> None:
+        """Let colluding attackers evaluate a rule that needs a loss, as a peer with these
+        parameters does. They compute the loss on their own samples. Without effect if the rule
+        needs no loss."""
         rule, task, f = self._parts.rule, self._parts.task, self._parts.settings.f
-        if rule.needs_trainer and self.colluding.any():
-            loss = task.reference_loss(parameters, round_id, reader="spy")
-            known = partial(rule, f=f, round_id=round_id, **loss.inputs(rule.needs))
-            self._known = replace(self._known, rule=known)
+        if not rule.needs_trainer:
+            return
+        is_mix = kind == "parameters"
+        loss = task.reference_loss(parameters, round_id, reader="spy")
+        inputs = {"f": f, "round_id": round_id, **loss.inputs(rule.needs, mix=is_mix)}
+
+        def aggregate(vectors: Tensor) -> Tensor:
+            if is_mix:  # the rule receives differences
+                return rule(vectors - parameters, **inputs) + parameters
+            return rule(vectors, **inputs)
+
+        self._known = replace(self._known, rule=aggregate)
 
     def falsify(
         self,
@@ -150,7 +159,7 @@ class Attackers:
                 ).float()
 
     def falsify_for(
-        self, update: Tensor, sender: int, receiver: int, others: Iterable[Tensor]
+        self, update: Tensor, sender: int, receiver: int, others: Iterable[Tensor], *words: object
     ) -> Tensor:
         """Return the update ``(d,)`` that a peer of ``apart`` sends to one receiver.
 
@@ -158,17 +167,19 @@ class Attackers:
             update: True update of ``sender``.
             others: Updates of the receiver and, after it, of the receiver's honest neighbours in
                 the round.
+            words: Kind of the vector and round, for the random numbers of the attack.
         """
         theirs, *rest = others
-        attack = next(kinds["gradient"] for fault, kinds in self._attacks if sender in fault.peers)
-        return attack.tell(update, receiver, theirs, rest)
+        fault, kinds = next(each for each in self._attacks if sender in each[0].peers)
+        with self._drawing(fault, sender, receiver, *words):
+            return kinds["gradient"].tell(update, receiver, theirs, rest)
 
     def _drawing(self, fault: ByzantineFault, *words: object) -> AbstractContextManager[None]:
         """Return a context in which a function of the user draws the same random numbers in both
         engines. Attacks of gossip have their own generators."""
         if ":" not in fault.attack:
             return nullcontext()
-        return seeded_generators(draw("attack", self._parts.settings.seed, *words))
+        return seeded_generators(draw("attack", self._parts.settings.seed, *words), devices=())
 
 
 def _try_rule(rule: attacks.Aggregator, free: NDArray[np.bool_], updates: Tensor) -> Tensor:

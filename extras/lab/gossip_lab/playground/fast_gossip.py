@@ -93,6 +93,7 @@ class GossipWorld:
             present,
             self._judges.count_quarantined(self._honest & present),
             self._round_id - 1 in self._lost,
+            self._round_id - 1 in self._judges.lowered,
         )
 
     def _restore(self, lost: Peers) -> None:
@@ -153,7 +154,8 @@ class GossipWorld:
             sent[false] = self._vectors.add(int(false.sum()))
             matrix = self._vectors.vectors
             matrix[sent[false]] = matrix[rows[false]]
-            attackers.inform_of_loss(self._here[peers[false][0]], round_id)
+            if (colluding := peers[attackers.colluding[peers]]).size:
+                attackers.inform_of_loss(self._here[colluding[0]], round_id, kind)
             attackers.falsify(matrix, sent, peers, round_id, kind)
         self._own_rows[kind][peers], self._sent_rows[kind][peers] = rows, sent
         pushes = wave.pushes_of(round_id)
@@ -162,7 +164,7 @@ class GossipWorld:
         if len(told):
             pushes["row"][told] = self._vectors.add(len(told))
             for at in told.tolist():
-                self._falsify_for(kind, pushes, at)
+                self._falsify_for(kind, pushes, at, round_id)
         all_sent, vectors = np.sort(np.concatenate([sent, pushes["row"][told]])), self._vectors
         for chunk in chunks(len(all_sent)):
             some = all_sent[chunk]
@@ -170,7 +172,7 @@ class GossipWorld:
         self._stores[kind].add(pushes)
         return sent
 
-    def _falsify_for(self, kind: Kind, pushes: Pushes, at: int) -> None:
+    def _falsify_for(self, kind: Kind, pushes: Pushes, at: int, round_id: int) -> None:
         """Write the vector of the push ``pushes[at]``, in which an attacker sends it to only this
         receiver."""
         receiver, sender = int(pushes["receiver"][at]), int(pushes["sender"][at])
@@ -178,7 +180,8 @@ class GossipWorld:
         rows = self._own_rows[kind][[receiver, *near[self._honest[near]]]]
         own, vectors = int(self._own_rows[kind][sender]), self._vectors.vectors
         others = vectors[np.where(rows < 0, own, rows)]
-        lie = self._attackers.falsify_for(vectors[own], sender, receiver, others)
+        words = kind, round_id
+        lie = self._attackers.falsify_for(vectors[own], sender, receiver, others, *words)
         vectors[int(pushes["row"][at])] = lie
 
     def _collect(self, kind: Kind, round_id: int, peers: Peers, close_s: Times) -> Neighbourhoods:

@@ -165,7 +165,8 @@ class RollingWorld:
     def _updates_of(self, peers: Peers) -> Tensor:
         """Return the updates that these peers send, true or false, ``(m, d)``."""
         updates = self._compute_updates(peers)
-        self._attackers.inform_of_loss(self._here, self._round_id)
+        if self._attackers.colluding.any():
+            self._attackers.inform_of_loss(self._here, self._round_id)
         self._attackers.falsify(updates, np.arange(len(peers)), peers, self._round_id)
         return updates
 

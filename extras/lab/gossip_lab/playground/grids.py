@@ -7,7 +7,7 @@ import functools
 import itertools
 import re
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -107,11 +107,7 @@ class Grid:
             )
             for each in itertools.product(*listed.values())
         ]
-        worlds = [cell.world for cell in cells if isinstance(cell.world, World)]
-        for rule in dict.fromkeys(world.aggregator for world in worlds):
-            registry.load(rule)
-        for topology in dict.fromkeys(world.topology for world in worlds):
-            topologies.load(topology)
+        _check_names([cell.world for cell in cells if isinstance(cell.world, World)])
         for cell in cells:
             if isinstance(cell.world, RunCommand):
                 cell.world.check()
@@ -147,6 +143,16 @@ class Grid:
     def values_of(self, cell: WorldCell) -> tuple[Any, ...]:
         """Return the cell's values of the fields that vary."""
         return tuple(getattr(cell.world, name) for name in self.varied)
+
+
+def _check_names(worlds: Sequence[World]) -> None:
+    """Raise ConfigError if a rule or a topology has an unknown name. Files are not read, because
+    they may be on other machines."""
+    for rule in {world.aggregator for world in worlds}:
+        registry.check(rule)
+    for topology in {world.topology for world in worlds}:
+        if ".py:" not in topology:
+            topologies.load(topology)
 
 
 def _is_listed(value: Any) -> bool:

@@ -108,7 +108,11 @@ class Aggregates:
 
 
 class Judges:
-    """The rule and the trust table of each peer in gossip rounds."""
+    """The rule and the trust table of each peer in gossip rounds.
+
+    Attributes:
+        lowered: Rounds in which some peer had too few vectors for the f of the settings.
+    """
 
     def __init__(self, parts: Parts, parameters: Tensor) -> None:
         """
@@ -123,6 +127,7 @@ class Judges:
         self._tables = [new_table(parts.settings) for _ in range(self._n if self._judged else 0)]
         self._out = torch.empty(0, parts.task.cohort.d)  # reused, because allocating is slow
         self._locked: dict[int, frozenset[int]] = {}
+        self.lowered: set[int] = set()
         self._sparse = self._n >= SPARSE_FROM
         self._remarkable = np.zeros(self._n, bool)  # for sparse tables: whether it has entries
         self._round_id, self._roster = 0, tuple(range(self._n))
@@ -229,6 +234,9 @@ class Judges:
         several = near.counts > 1
         chosen = np.flatnonzero(several)
         rows = np.split(near.rows, near.starts[1:-1])
+        tolerated = self._tolerated(near.counts[several])
+        if min(tolerated, default=self._settings.f) < self._settings.f:
+            self.lowered.add(self._round_id)
         if len(self._out) < len(rows):
             self._out = torch.empty(len(rows), vectors.shape[1])
         out = self._out[: len(rows)]
@@ -236,7 +244,7 @@ class Judges:
             self._rule,
             vectors,
             [rows[at].tolist() for at in chosen],
-            f=self._tolerated(near.counts[several]),
+            f=tolerated,
             judged=judged or self._n <= EXACT_MAX,
             out=out[: len(chosen)],
             round_id=self._round_id,

@@ -30,6 +30,8 @@ class Moment:
             this peer into quarantine.
         lost: Whether the round made no step. In gossip rounds: whether any present peer made no
             step.
+        lowered: In gossip rounds, whether any peer had too few vectors for the f of the world, and
+            aggregated with a lower f.
     """
 
     rounds: int
@@ -40,6 +42,7 @@ class Moment:
     present: NDArray[np.bool_]
     quarantined: NDArray[np.int64]
     lost: bool = False
+    lowered: bool = False
 
     @property
     def is_replicated(self) -> bool:

@@ -83,7 +83,8 @@ def aggregate_neighbourhoods(  # noqa: PLR0913 - most arguments are given by nam
     sizes = np.array([len(rows) for rows in neighbours], np.int64)
     members = np.fromiter(chain.from_iterable(neighbours), np.int64, int(sizes.sum()))
     m, k = len(sizes), int(sizes.max(initial=0))
-    rule.chosen({**options, "f": f})  # Raises if an argument that the rule needs is missing.
+    if m:
+        rule.chosen({**options, "f": f})  # Raises if an argument that the rule needs is missing.
     found = NeighbourhoodVerdicts(out, [None] * m, np.zeros((m, k)))
     run = _Run(rule, updates.detach(), options, judged, found)
     starts = np.cumsum(sizes) - sizes

@@ -40,7 +40,7 @@ def make_model(spec: str, features: int, classes: int, seed: int) -> nn.Module:
             f"model {spec} cannot be called with (features, classes): {error}",
             f"as in def {spec.rpartition(':')[2]}(features, classes)",
         ) from error
-    with seeded_generators(seed):
+    with seeded_generators(seed, devices=()):
         model = make(features, classes)
     if not isinstance(model, nn.Module):
         raise ConfigError(

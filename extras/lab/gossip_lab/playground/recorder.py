@@ -34,6 +34,7 @@ class RoundRecord:
     used: dict[PeerId, int] = field(default_factory=dict)  # number of updates in the applied result
     nbytes: int = 0
     lost: bool = False
+    lowered: bool = False
 
 
 class Recorder(Observer):
@@ -71,6 +72,8 @@ class Recorder(Observer):
             return ()
         if kind is events.Report:
             return (self._on_report,)
+        if kind is events.Aggregate and not self._rolling:
+            return (self._on_aggregate,)
         return (self._on_send,) if kind in BULK_MESSAGES else ()
 
     def on_crash(self, swarm: Any, peer: PeerId) -> None:
@@ -104,6 +107,10 @@ class Recorder(Observer):
         # update.
         if effect.event == "lost_round" and effect.fields["round"] >= self.round_id:
             self._records[effect.fields["round"]].lost = True
+
+    def _on_aggregate(self, swarm: Any, peer: PeerId, effect: events.Aggregate) -> None:
+        if len(effect.rows) > 1 and effect.f < self._parts.settings.f:
+            self._records[max(effect.round_id, self.round_id)].lowered = True
 
     def _on_send(self, swarm: Any, peer: PeerId, effect: Effect) -> None:
         assert isinstance(effect, Send)
@@ -164,6 +171,7 @@ class Recorder(Observer):
             is_present,
             self._count_locked(record, present),
             record.lost,
+            record.lowered,
         )
 
     def _count_locked(self, record: RoundRecord, present: list[PeerId]) -> NDArray[np.int64]:

@@ -17,8 +17,7 @@ from gossip import topologies
 from gossip.aggregators import outer, registry
 from gossip.config import REFERENCE_SAMPLES
 from gossip.core import CoreSettings, GossipSettings
-from gossip.errors import BadFault, ConfigError, UnknownName
-from gossip.run import fitting
+from gossip.errors import ConfigError, UnknownName
 from gossip_lab import data_sets, splits
 
 from .adamw import Optimizer
@@ -37,6 +36,16 @@ from .tasks import Task
 from .timing import read_compute, read_links
 
 PEERS_MAX = 10_000
+COUNT_MAX = 2**20
+HIGHEST = {
+    "batch": COUNT_MAX,
+    "local_steps": COUNT_MAX,
+    "mix_every": COUNT_MAX,
+    "reference_samples": COUNT_MAX,
+    "lr": sys.float_info.max,
+    "mixing": 1,
+}
+"""Highest value of each field with values above 0."""
 _GOSSIP = GossipSettings()
 EngineName = Literal["fast", "exact"]
 
@@ -107,11 +116,10 @@ class World:
             object.__setattr__(self, each.name, each.read(getattr(self, each.name)))
         if not 1 <= self.peers <= PEERS_MAX:
             raise ConfigError(f"{self.peers} peers", f"a world has 1 to {PEERS_MAX}")
-        for name in ("batch", "local_steps", "mix_every", "reference_samples", "lr", "mixing"):
-            highest = 1 if name == "mixing" else sys.float_info.max
+        for name, highest in HIGHEST.items():
             if not 0 < getattr(self, name) <= highest:
-                wanted = "above 0, at most 1" if name == "mixing" else "above 0, and finite"
-                raise ConfigError(f"{name} = {getattr(self, name)}", f"{name} is {wanted}")
+                hint = f"{name} is above 0, at most {highest:g}"
+                raise ConfigError(f"{name} = {getattr(self, name)}", hint)
         if self.f < 0:
             raise ConfigError(f"f = {self.f}", "f is at least 0")
 
@@ -127,7 +135,7 @@ class World:
         """Return all fields as TOML."""
         return write_toml(dataclasses.asdict(self))
 
-    def replace(self, **changes: Any) -> World:
+    def replace(self, /, **changes: Any) -> World:
         """Return a copy of the world with other values of these fields.
 
         Raises: ConfigError: There is no such field, or a value does not fit its field.
@@ -241,17 +249,11 @@ class World:
                 "chance: compare means over seeds",
                 stacklevel=2,
             )
-        received = fitting.count_updates(parts.topology, self.peers)
-        if (tolerated := parts.settings.tolerable(self.f, received)) < self.f:
-            warnings.warn(
-                f"f = {self.f}, but f is lower where a peer has too few vectors: in round 0 a peer "
-                f"has {received}, with which {self.aggregator} tolerates f = {tolerated}",
-                stacklevel=2,
-            )
-        done = lost = 0
+        done = lost = lowered = 0
         try:
             for moment in itertools.islice(engine_of(self.engine, parts).moments(), rounds):
                 done, lost = moment.rounds, lost + moment.lost
+                lowered += moment.lowered
                 if watch is not None:
                     watch(moment)
                 if moment.rounds % every == 0 or moment.rounds == rounds:
@@ -261,6 +263,12 @@ class World:
                 warnings.warn(
                     f"in {lost} of {done} rounds some or all peers made no step: "
                     f"{self.aggregator} failed, or had too few updates",
+                    stacklevel=2,
+                )
+            if lowered:
+                warnings.warn(
+                    f"in {lowered} of {done} rounds some or all peers had too few vectors for "
+                    f"f = {self.f}, and aggregated with a lower f",
                     stacklevel=2,
                 )
 
@@ -277,18 +285,25 @@ class World:
             raise ConfigError(f"{rounds} rounds", "a comparison takes at least 1")
         self.check_mixing()
         world = self if peers is None else replace(self, peers=min(self.peers, peers, CHECKED_MAX))
-        try:
-            parts = world.build()
-        except BadFault as error:
-            if world.peers == self.peers:
-                raise
-            raise BadFault(
-                f"{error}: a comparison plays only the first {world.peers} of {self.peers} peers",
-                f"name peers below {world.peers}, such as with --peers {world.peers}",
-            ) from error
+        parts = self.build()  # an error of the reduced world has another cause
+        if world != self:
+            try:
+                parts = world.build()
+            except ConfigError as error:
+                raise ConfigError(
+                    f"a comparison plays only the first {world.peers} of {self.peers} peers: "
+                    f"{error}",
+                    f"describe a world of {world.peers} peers",
+                ) from error
         return compare(engine_of("exact", parts), engine_of("fast", parts), parts, rounds)
 
     def _check_steps(self, rule: registry.BoundRule, rolling: bool) -> None:
+        if self.optimizer == "adamw-mixed" and rule.needs_trainer:
+            raise ConfigError(
+                f"optimizer adamw-mixed: {rule.name} rates a difference by its loss as a step, and "
+                "differences of moments are no steps",
+                "optimizer adamw",
+            )
         if self._has_local_steps:
             rule.check_model_differences()
         if self.optimizer != "sgd" and (rolling or self._has_local_steps):
