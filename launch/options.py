@@ -145,7 +145,7 @@ DEMO_SETTINGS: dict[str, Any] = {
     "aggregator": _setting(
         str,
         "Aggregation rule: its name, or file.py:rule; guarded_mean by default, "
-        "judged_clipping with --reference, spectral_clipping with -f.",
+        "judged_clipping with --reference, spectral_clipping or suspicion with -f.",
     ),
     "sender": _setting(
         str, "Transforms of updates before sending: momentum:beta=0.9, clip:10, joined by +."

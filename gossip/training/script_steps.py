@@ -32,8 +32,8 @@ NO_GRADIENT = (
 )
 OWN_STATISTICS = (
     "each peer has its own running statistics of BatchNorm, so equal models evaluate differently: "
-    "before evaluating, call torch.optim.swa_utils.update_bn(loader, model) on the same data "
-    "(docs/training_loop.md)"
+    "before evaluating, call torch.optim.swa_utils.update_bn(DataLoader(dataset, batch_size=256), "
+    "model) on the same data (docs/training_loop.md)"
 )
 
 

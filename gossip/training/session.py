@@ -167,7 +167,7 @@ class Session(LoopCalls, CollectiveCalls):
         """Return a loader of this peer's share of the data (``docs/data.md``).
 
         One iteration over the loader is one epoch. With a map-style data set, the run's seed
-        determines the order, and each sample of an epoch is used once, even if peers fail. With an
+        determines the order, and no sample is used twice in an epoch, even if peers fail. With an
         iterable data set, each of n peers reads every n-th element, and elements of failed peers
         are lost.
 

@@ -66,12 +66,16 @@ class Epochs:
         self._printed_at = event.t
         return self.rest()
 
+    @property
+    def left(self) -> int:
+        """Number of samples of all epochs that no step has used so far."""
+        return (next(reversed(self.ended.values())).left or 0) if self.ended else 0
+
     def at_end(self, planned: bool) -> list[str]:
         """Return the lines at the end of a run. ``planned``: whether all planned steps are done, so
         that no later epoch reads the samples that the last epoch left."""
-        left = next(reversed(self.ended.values())).left if self.ended and planned else 0
         lines = self.rest()
-        if left:
+        if planned and (left := self.left):
             lines.append(
                 f"= {counted(left, 'sample')} of all epochs left unused at the end; "
                 'peer.epochs(n, remainder="extend") adds steps until none is left'

@@ -71,6 +71,8 @@ def of_run(run: RecordedRun, width: int) -> list[str]:
             f"{handed} of {counted(len(run.commits), 'round')} went to another server than the "
             f"first in turn. Reasons: {reasons_of_turns(run)}."
         )
+    if left := view.epochs.left:
+        lines.append(f"{counted(left, 'sample')} of all epochs were left unused (docs/data.md).")
     if lost := len(view.progress.lost):
         lines.append(f"{counted(lost, 'round')} changed nothing.")
     lines += _late_peers(run)

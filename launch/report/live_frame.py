@@ -23,7 +23,7 @@ that need attention."""
 BAR_WIDTH = 20
 ROWS_MIN = 3
 NO_LOSS = "no loss is shown: add peer.log(loss=loss.item()) before optimizer.step()"
-NOT_SAVED = 'saved only by your script; peer.steps(N, save="ckpt") saves checkpoints'
+NOT_SAVED = 'saved only by your script; peer.epochs(N, save="ckpt") saves checkpoints'
 
 
 @dataclass(frozen=True)
@@ -158,7 +158,8 @@ def health(view: RunModel) -> Text:
         return Text(f"paused: too few peers are alive; {count}", style="bold red")
     if wrong:
         lost = not training and not done and len(gone) == len(rows)
-        state, style = ("failed", "bold red") if lost else ("degraded", "yellow")
+        present = "degraded" if training or not done else "over"
+        state, style = ("failed", "bold red") if lost else (present, "yellow")
         return Text(f"{state}: {count}; {'; '.join(wrong)}", style=style)
     if view.progress.round < 0:
         return Text(

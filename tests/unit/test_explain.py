@@ -87,6 +87,13 @@ def test_only_rounds_that_went_to_another_server_count_as_handed_on(tmp_path: Pa
     assert "is refused" not in text
 
 
+def test_samples_that_no_step_has_used_are_counted(run: RecordedRun) -> None:
+    used = {"once": 90, "twice": 0, "rounds": 9, "skipped": 0, "given_up": 0}
+    for epoch, left in ((0, 10), (1, 20)):
+        run.event(9.0, 0, "epoch", epoch=epoch, left=left, **used)
+    assert "20 samples of all epochs were left unused (docs/data.md)." in told(run)
+
+
 def test_a_peer_is_told_with_how_it_died_and_came_back(run: RecordedRun) -> None:
     text = told(run, "1")
     assert "x peer 1 killed by 9 at round 19: not in the fault plan" in text

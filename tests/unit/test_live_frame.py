@@ -80,7 +80,7 @@ def test_without_a_planned_end_there_is_no_bar_and_without_a_loss_no_loss() -> N
     now = rounds(view, 20, [0, 1])
     lines = drawn(view, now)
     assert lines[1] == "step 20  10 steps/s  since 0:02"
-    assert lines[3].startswith("model: saved only by your script; peer.steps(N, save=")
+    assert lines[3].startswith("model: saved only by your script; peer.epochs(N, save=")
 
 
 def test_a_collective_operation_is_a_round_and_no_step() -> None:

@@ -177,6 +177,24 @@ def test_a_peer_is_stopped_if_all_that_began_without_it_failed_and_nobody_else_c
     assert sorted(run.outcome.dismissed) == stopped
 
 
+@pytest.mark.parametrize(("is_done", "ends"), [(True, []), (False, ["never_started"])])
+def test_scripts_without_a_swarm_are_not_waited_for(
+    tmp_path: Path, is_done: bool, ends: list[str]
+) -> None:
+    config = RunConfig(peers=3, run_dir=str(tmp_path))
+    screen: Any = SimpleNamespace(print_line=lambda line: None, remind=lambda line: None)
+    run = OngoingRun(config, [], screen, dict.fromkeys(range(3), 0), joins=False, relays=False)
+    run.open(tmp_path)
+    run.view.apply(event("exited", 0, code=0) if is_done else event("started", 0, incarnation=0))
+    ended: list[str] = []
+    processes: Any = SimpleNamespace(
+        running={}, first_start=run.began - 1000, is_here=lambda peer: False
+    )
+    shutdown: Any = SimpleNamespace(unneeded=set(), end=lambda status, *line: ended.append(status))
+    StartWait(run, processes, shutdown, None).check()
+    assert ended == ends
+
+
 def test_a_start_says_whom_it_waits_for_at_longer_and_longer_intervals() -> None:
     reminder = WaitingReminder(100.0, 5.0)
     times = [at for at in range(200) if reminder.is_due(100.0 + at, {2, 3})]

@@ -59,7 +59,7 @@ def _by_time(
 ) -> LineChart:
     buckets = curves.buckets_for(run)
     lines = (curves.honest_line(run, points, run.began, buckets),)
-    each = f"Each point is the mean of {lasted(buckets.width)}."
+    each = f"Each point is a mean over {lasted(buckets.width)}."
     return LineChart(
         f"chart-{_anchor(name)}",
         TITLES.get(name, f"Logged: {name}"),
@@ -84,7 +84,7 @@ def by_round(runs: Mapping[str, RecordedRun], name: str) -> LineChart | None:
         return None
     buckets = Buckets(last, int(max(curves.LEAST, min(BUCKETS, last // curves.ROUNDS_EACH))))
     lines = tuple(curves.honest_line(*each, 0.0, buckets) for each in logged.values())
-    about = f"Each point is the mean of {counted(math.ceil(buckets.width), 'round')}."
+    about = f"Each point is a mean over {counted(math.ceil(buckets.width), 'round')}."
     if len(runs) > 1:
         about = f"{about} Each curve is the mean of the honest peers of a run."
         lines = tuple(
@@ -127,7 +127,7 @@ def _speed(run: RecordedRun, marks: tuple[Mark, ...]) -> LineChart | None:
         return None
     done = np.interp(edges, x - run.began, foremost, left=np.nan, right=np.nan)
     line = Line("foremost peer", buckets.centers, np.diff(done) / np.diff(edges))
-    about = f"Of the peer with the most steps. Each point is the mean of {lasted(buckets.width)}."
+    about = f"Of the peer with the most steps. Each point is a mean over {lasted(buckets.width)}."
     ends = [float(np.nanmax(steps.y(peer))) for peer in steps.peers]
     if max(ends) - min(ends) > run.view.local_steps:
         about += f" The peers ended between step {number(min(ends))} and step {number(max(ends))}."

@@ -91,6 +91,8 @@ def verdict(run: RecordedRun, incidents: list[Incident]) -> str:
 def nothing_noticed(run: RecordedRun) -> str:
     """Return the text about a run without incidents."""
     refused = sum(run.view.turns.refused.values())
+    if not len(run.commits):
+        return "No round was trained."
     nothing = "Nothing went wrong that any peer noticed"
     if not refused:
         return f"{nothing}."

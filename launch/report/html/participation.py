@@ -69,7 +69,7 @@ def _contributors(run: RecordedRun, marks: tuple[Mark, ...]) -> LineChart:
     return LineChart(
         "chart-contributors",
         "Contributors to a round",
-        f"Peers whose update arrived in time. Each point is the mean of {lasted(buckets.width)}.",
+        f"Peers whose update arrived in time. Each point is a mean over {lasted(buckets.width)}.",
         (line,),
         run.duration_s,
         marks,
