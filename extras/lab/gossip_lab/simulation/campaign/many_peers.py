@@ -207,17 +207,18 @@ def many_peers(
     _advance(swarm, partial(_is_in, swarm, 1), "a first round", tell)
     begun, before, most = _round(swarm), Counter(meter.by_peer), 0
     by_peer = before
-    acts: dict[int, Callable[[], None]] = {
-        KILLED_AFTER: lambda: swarm.crash(killed),
-        JOINS_AFTER: lambda: _start(swarm, newcomer, 0, known),
-        BACK_AFTER: lambda: _start(swarm, killed, 1, known),
-    }
     for number in range(begun + 1, world.rounds + 1):
         _advance(swarm, partial(_is_in, swarm, number), f"round {number}", tell)
         most = max(most, *(meter.by_peer - by_peer).values())
         by_peer = Counter(meter.by_peer)
-        if act := acts.get(number):
-            act()
+        if number == KILLED_AFTER:
+            swarm.crash(killed)
+        elif number == JOINS_AFTER:
+            known.lives[newcomer] = 0
+            swarm.join(newcomer)
+        elif number == BACK_AFTER:
+            known.lives[killed] = 1
+            swarm.restart(killed)
     sent_bytes = (meter.by_peer - before).total() / world.n / (_round(swarm) - begun)
     _advance(swarm, partial(_is_whole, swarm, world.n + 1), "all are in the roster", tell)
     return ManyPeersResult(
@@ -297,14 +298,6 @@ def _swarm(world: ManyPeers, known: Acquaintance) -> Swarm[Peer]:
     )
     swarm.connect_all()
     return swarm
-
-
-def _start(swarm: Swarm[Peer], peer: PeerId, life: int, known: Acquaintance) -> None:
-    known.lives[peer] = life
-    if life:
-        swarm.restart(peer)
-    else:
-        swarm.join(peer)
 
 
 def _round(swarm: Swarm[Peer]) -> int:

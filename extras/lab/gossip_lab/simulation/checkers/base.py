@@ -17,6 +17,7 @@ from .probe_evidence import ProbeEvidence
 from .reachability import Reachability
 
 Record = TypeVar("Record")
+Store = TypeVar("Store", bound="dict[PeerId, Any]")
 
 IncarnationId = tuple[PeerId, int]
 """One process of a peer, as (peer, incarnation)."""
@@ -294,6 +295,7 @@ class Checker(EventObserver):
     Attributes:
         judged: Number of judgements that could have failed. A checker without judgements proves
             nothing.
+        calm_at: Time at which the calm phase began, in seconds; None before.
     """
 
     invariant: ClassVar[str]
@@ -314,30 +316,28 @@ class Checker(EventObserver):
         self.tainted, self.refusals = self.recorders[3:]
         self.judged = 0
         self.incarnation_records: dict[PeerId, dict[PerIncarnation[Any], Any]] = defaultdict(dict)
-        self._record_makers: list[tuple[dict[PeerId, Any], Callable[[], Any] | None]] = []
+        self.calm_at: float | None = None
+        self._stores: list[dict[PeerId, Any]] = []
         self.make_records()
 
     def make_records(self) -> None:
         """Create the attributes in which the checker records the run."""
 
-    def per_incarnation(self, make: Callable[[], Record] | None = None) -> dict[PeerId, Record]:
-        """Return a dictionary with a record for each peer's present incarnation. When an
-        incarnation begins, its record becomes ``make()``, or is removed if ``make`` is None."""
-        records: dict[PeerId, Record] = {}
-        self._record_makers.append((records, make))
+    def per_incarnation(self, records: Store) -> Store:
+        """Return ``records``, from which a peer's record is removed when its next incarnation
+        begins."""
+        self._stores.append(records)
         return records
 
     def begin_incarnation(self) -> None:
         self.incarnation_records[self.peer] = {}
-        for records, make in self._record_makers:
-            if make is None:
-                records.pop(self.peer, None)
-            else:
-                records[self.peer] = make()
+        for records in self._stores:
+            records.pop(self.peer, None)
 
     def begin_calm(self) -> None:
         """Handle the start of the calm phase: all faults have ended, and all returning peers have
         been started."""
+        self.calm_at = self.now
 
     def settled(self) -> None:
         """Judge, in the calm phase, whether everything that is due has happened."""

@@ -193,17 +193,6 @@ def _weather(
     return lots.when(0.2), lots.long(least_s, most_s), _near(lots)
 
 
-def _share_of_messages(
-    lots: FaultSampler,
-    kind: type[Loss | Duplicate | Corrupt | Reset],
-    share: tuple[float, float],
-    *,
-    digits: int,
-    most_s: float,
-) -> list[Fault]:
-    return [kind(lots.share(*share, digits), *_weather(lots, most_s))]
-
-
 def _narrow(
     lots: FaultSampler, speeds: tuple[float, float], queues: tuple[int, ...], least_s: float
 ) -> list[Fault]:
@@ -242,18 +231,16 @@ KINDS: tuple[FaultGenerator, ...] = (
     FaultGenerator("lie", 2.0, _node_lie),
     FaultGenerator("partition", 2.0, _partition),
     FaultGenerator("flap", 1.0, _flap),
-    FaultGenerator(
-        "loss", 1.5, lambda lots: _share_of_messages(lots, Loss, (0.02, 0.4), digits=3, most_s=10.0)
-    ),
+    FaultGenerator("loss", 1.5, lambda lots: [Loss(lots.share(0.02, 0.4), *_weather(lots, 10.0))]),
     FaultGenerator(
         "duplicate",
         1.5,
-        lambda lots: _share_of_messages(lots, Duplicate, (0.05, 0.5), digits=3, most_s=12.0),
+        lambda lots: [Duplicate(lots.share(0.05, 0.5), *_weather(lots, 12.0))],
     ),
     FaultGenerator(
         "corrupt",
         0.7,
-        lambda lots: _share_of_messages(lots, Corrupt, (0.005, 0.1), digits=4, most_s=8.0),
+        lambda lots: [Corrupt(lots.share(0.005, 0.1, 4), *_weather(lots, 8.0))],
     ),
     FaultGenerator(
         "delay",
@@ -285,7 +272,7 @@ KINDS: tuple[FaultGenerator, ...] = (
     FaultGenerator(
         "reset",
         1.0,
-        lambda lots: _share_of_messages(lots, Reset, (0.001, 0.05), digits=4, most_s=8.0),
+        lambda lots: [Reset(lots.share(0.001, 0.05, 4), *_weather(lots, 8.0))],
     ),
     FaultGenerator(
         "narrow", 0.5, lambda lots: _narrow(lots, (100.0, 10_000.0), (64, 256, 4096), 0.5)

@@ -68,21 +68,16 @@ def generate_pipeline(seed: int) -> Schedule:
     sizes, micro_batches = draw.choice(SIZES), draw.choice(MICRO_BATCHES)
     peers = sum(sizes)
     drawn = generate(seed, peers=peers, topology="rolling", aggregator="mean")
-    world = Schedule(seed)
+    usual = Schedule(seed)
     schedule = replace(
-        world,
-        peers=peers,
+        drawn,
+        faults=(),
         stages=sizes,
         micro_batches=micro_batches,
-        active_s=drawn.active_s,
-        duration_s=drawn.duration_s,
         rounds_min=ROUNDS_MIN,
-        compute_s=drawn.compute_s,
-        rule_s=drawn.rule_s,
-        probe_interval_s=drawn.probe_interval_s,
-        commit_log=drawn.commit_log,
-        stable_addresses=drawn.stable_addresses,
-        prepare_s=drawn.prepare_s,
+        shards=usual.shards,
+        batch_policy=usual.batch_policy,
+        piece_bytes=usual.piece_bytes,
     )
     survivors = {draw.choice(members) for members in schedule.members}
     faults = _bearable(drawn.faults, schedule, survivors)

@@ -96,27 +96,22 @@ class Links:
         return max(FIRST_TRY_S, HANDSHAKE_WAYS / 2 * to_and_fro_s)
 
     def _try(self, host: AnyProcess, to: PeerId, lane: Lane) -> None:
-        if host.state == "paused" or self.blocked(host.peer, to):
-            self._try_later(host, to, lane, self.swarm.network.reconnect_s)
-            return
         other = self.swarm.hosts.get(to)
-        if (
-            other is not None
-            and other.running
-            and self.swarm.address_of(to, other.incarnation)[0] == lane.control
+        if other is not None and not (
+            other.running and self.swarm.address_of(to, other.incarnation)[0] == lane.control
         ):
-            # The kernel of a paused process would accept the connection, but the handshake does not
-            # end.
-            if other.state == "paused":
-                self._try_later(host, to, lane, self.swarm.network.reconnect_s)
-                return
+            other = None  # no process listens at this address
+        # The kernel of a paused process would accept the connection, but the handshake does not
+        # end.
+        hangs = self.blocked(host.peer, to) or "paused" in (host.state, other and other.state)
+        if other is not None and not hangs:
             lane.up, lane.tries, lane.to_incarnation = True, 0, other.incarnation
             lane.arrives_ns = [0, 0]
             self.swarm.deliver(host, events.LinkUp(to))
             return
-        lane.tries += 1
+        lane.tries += not hangs
         self._try_later(host, to, lane, self.swarm.network.reconnect_s)
-        if lane.tries == 1:
+        if lane.tries == 1 and not hangs:
             self.swarm.deliver(host, events.LinkDown(to, "refused"))
 
     def blocked(self, a: PeerId, b: PeerId) -> bool:

@@ -4,6 +4,7 @@ settings of the protocol."""
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections import Counter
 from math import ceil, log2
 
 import numpy as np
@@ -47,12 +48,6 @@ def converged_after_s(settings: MembershipSettings, n: int) -> float:
 class Liveness(Checker):
     """Base of the checkers with a requirement that may be unmet for some time, but must be met
     after a deadline."""
-
-    def make_records(self) -> None:
-        self.calm_at: float | None = None
-
-    def begin_calm(self) -> None:
-        self.calm_at = self.now
 
     def finish(self) -> None:
         """Judge whether the requirement is met.
@@ -167,12 +162,7 @@ class RoundProgress(RoundLiveness):
     invariant = "L2"
 
     def make_records(self) -> None:
-        super().make_records()
-        self._applied: dict[PeerId, int] = self.per_incarnation(int)
-
-    def begin_calm(self) -> None:
-        super().begin_calm()
-        self._applied.update(dict.fromkeys(self.swarm.hosts, 0))
+        self._applied = self.per_incarnation(Counter[PeerId]())
 
     @on_effect
     def record_apply(self, apply: Apply) -> None:
@@ -310,9 +300,9 @@ class NoServerStarvation(Checker):
 
     def make_records(self) -> None:
         # Peer -> number of rounds since it last served, and the start of this count.
-        self._waits: dict[PeerId, tuple[int, float]] = self.per_incarnation()
+        self._waits: dict[PeerId, tuple[int, float]] = self.per_incarnation({})
         # Peer -> number of consecutive rounds in which it could have served.
-        self._able: dict[PeerId, int] = self.per_incarnation()
+        self._able = self.per_incarnation(Counter[PeerId]())
         self._latest = -1
 
     @on_effect
@@ -329,7 +319,7 @@ class NoServerStarvation(Checker):
             starved_after = STARVED_AFTER * sum(shares) / share
             is_active = _is_active(self.swarm, candidate)
             waited, since_s = self._waits.get(candidate, (0, self.now))
-            self._able[candidate] = self._able.get(candidate, 0) + 1 if is_active else 0
+            self._able[candidate] = self._able[candidate] + 1 if is_active else 0
             self.judged += self._able[candidate] > starved_after
             self._waits[candidate] = (0, self.now)
             if candidate == commit.server or not is_active:

@@ -139,9 +139,8 @@ class PromptRoundEnd(Checker):
     invariant = "L2"
 
     def make_records(self) -> None:
-        self._offers: dict[PeerId, _Offer] = self.per_incarnation()
+        self._offers: dict[PeerId, _Offer] = self.per_incarnation({})
         self._over: dict[tuple[int, bytes], None] = {}
-        self._calm = False
         # (end, duration) of each pause, in seconds.
         self._paused: deque[tuple[float, float]] = deque(maxlen=PAUSES_KNOWN)
 
@@ -149,7 +148,7 @@ class PromptRoundEnd(Checker):
         self._paused.append((self.now, paused_s(self.swarm, self.peer)))
 
     def begin_calm(self) -> None:
-        self._calm = True
+        super().begin_calm()
         if not self.conditions.allows_delays:
             return
         # Before the calm phase, attackers may have sent other updates than those recorded here.
@@ -209,7 +208,7 @@ class PromptRoundEnd(Checker):
         """Whether all peers of the roster run undisturbed, reach a quorum, and skip exactly the
         peers that they do not reach."""
         swarm = self.swarm
-        if self.conditions.allows_delays and not self._calm:
+        if self.conditions.allows_delays and self.calm_at is None:
             return False
         for peer in roster:
             core = swarm.inspections.get(peer)
@@ -235,7 +234,6 @@ class BoundedRoundDuration(Checker):
         self._applied_at: dict[PeerId, float] = {}
         self._next_check_at = NEVER
         self._well_since: float | None = None
-        self._calm = False
 
     def begin_incarnation(self) -> None:
         self._applied_at[self.peer] = self.now
@@ -243,9 +241,6 @@ class BoundedRoundDuration(Checker):
 
     def end_incarnation(self) -> None:
         self._well_since = None
-
-    def begin_calm(self) -> None:
-        self._calm = True
 
     @on_effect
     def record_apply(self, apply: Apply) -> None:
@@ -277,7 +272,7 @@ class BoundedRoundDuration(Checker):
     def _all_well(self) -> dict[PeerId, Inspection] | None:
         """Return all running peers if they reach each other and are undisturbed."""
         swarm = self.swarm
-        if swarm.network.cuts or (self.conditions.allows_delays and not self._calm):
+        if swarm.network.cuts or (self.conditions.allows_delays and self.calm_at is None):
             return None
         cores: dict[PeerId, Inspection] = {}
         for peer, host in swarm.hosts.items():

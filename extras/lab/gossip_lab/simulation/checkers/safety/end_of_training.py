@@ -23,7 +23,7 @@ class IdenticalFinalStates(Checker):
     def make_records(self) -> None:
         self._confirmed: dict[int, tuple[bytes, PeerId]] = {}
         # Peer -> time at which it requested a confirmation.
-        self.waiting: dict[PeerId, float] = self.per_incarnation()
+        self.waiting: dict[PeerId, float] = self.per_incarnation({})
 
     @on_event
     def record_question(self, event: ConfirmState) -> None:

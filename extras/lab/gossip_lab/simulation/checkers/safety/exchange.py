@@ -337,7 +337,7 @@ class AggregatesMatchPushes(Checker):
             expected.append(own)
         expected.sort(key=lambda row: row.peer)
         self.demand(
-            _are_same(expected, ask.rows),
+            [*map(_identity, expected)] == [*map(_identity, ask.rows)],
             f"round {doing.round_id}: the rows of {kind} are {_row_names(ask.rows)}; arrived or "
             f"own are {_row_names(expected)}",
         )
@@ -366,13 +366,9 @@ def _own_row(peer: PeerId, own: Contributed | None, kind: Kind) -> Row | None:
     )
 
 
-def _are_same(expected: Collection[Row], rows: Collection[Row]) -> bool:
-    if len(expected) != len(rows):
-        return False
-    return all(
-        a.peer == b.peer and a.samples == b.samples and a.payload is b.payload
-        for a, b in zip(expected, rows, strict=True)
-    )
+def _identity(row: Row) -> tuple[PeerId, int, int]:
+    """Return values that are equal for equal rows; payloads are compared by identity."""
+    return row.peer, row.samples, id(row.payload)
 
 
 def _row_names(rows: Collection[Row]) -> list[tuple[PeerId, int]]:

@@ -283,18 +283,14 @@ class SingleCommitPerRound(Checker):
     _offered = PerIncarnation(dict[tuple[int, int, bytes], int])
 
     def make_records(self) -> None:
-        self._calm_at: float | None = None
         # Peer -> round before which it has announced to leave.
-        self._announced_leaves: dict[PeerId, int] = self.per_incarnation()
+        self._announced_leaves: dict[PeerId, int] = self.per_incarnation({})
         self._made: dict[tuple[bytes, int, int, int], tuple[IncarnationId, bytes]] = {}
         self._applied: dict[
             tuple[bytes, int, int], dict[bytes, PeerId]
         ] = {}  # (parent, round, shard) -> digest -> first peer with it
         self._orders: dict[tuple[int, bytes], tuple[tuple[PeerId, ...], ...]] = {}
         self._began_at: dict[tuple[int, bytes], float] = {}  # time at which the first peer began it
-
-    def begin_calm(self) -> None:
-        self._calm_at = self.now
 
     @around_event
     def judge_acceptance(self, event: Received, commit: Commit) -> Iterator[None]:
@@ -446,7 +442,7 @@ class SingleCommitPerRound(Checker):
         return self.now - self.disturbances.uneven_until <= FORKS_AFTER_S
 
     def _is_calm(self) -> bool:
-        return self._calm_at is not None and self.now - self._calm_at > FORKS_AFTER_S
+        return self.calm_at is not None and self.now - self.calm_at > FORKS_AFTER_S
 
     def _missed_rejections(self, commit: Commit) -> bool:
         """Whether the peer was paused while other peers rejected this result of a Byzantine server.

@@ -5,7 +5,7 @@ a limited number of times. In a settled swarm it sends hardly anything but probe
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from math import ceil
 
 from gossip.core import (
@@ -101,8 +101,10 @@ class BoundedMessageRates(Checker):
     needs = ""
 
     def make_records(self) -> None:
-        self._sent_at = self.per_incarnation(dict[tuple[type, PeerId], deque[float]])
-        self._most: dict[PeerId, dict[type, int]] = self.per_incarnation()
+        self._sent_at: dict[PeerId, dict[tuple[type, PeerId], deque[float]]] = self.per_incarnation(
+            defaultdict(dict)
+        )
+        self._most: dict[PeerId, dict[type, int]] = self.per_incarnation({})
         self._quiet_from = float("inf")
         self._n = 0  # number of peers for which the bounds were computed
 

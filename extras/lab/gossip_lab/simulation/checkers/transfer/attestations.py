@@ -34,9 +34,8 @@ class QuorumOfAttestations(Checker):
     _attestations = PerIncarnation(dict[PeerId, StateAttestation])
 
     def make_records(self) -> None:
-        self._holders_since: dict[PeerId, float] = (
-            self.per_incarnation()
-        )  # peer -> time since when it has a state
+        # Peer -> time since when it has a state.
+        self._holders_since: dict[PeerId, float] = self.per_incarnation({})
 
     @on_event
     def record_state_holder(self, event: TimerFired | Received) -> None:

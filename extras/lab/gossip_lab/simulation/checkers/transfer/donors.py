@@ -7,6 +7,7 @@ leaves, but not while another peer restores its state.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
 
 from gossip.core import (
@@ -105,7 +106,7 @@ class DonorsStayReachable(Checker):
 
     def make_records(self) -> None:
         # Local peer -> requesting peer -> time of its last request, by the local clock.
-        self._asked = self.per_incarnation(dict[PeerId, float])
+        self._asked: dict[PeerId, dict[PeerId, float]] = self.per_incarnation(defaultdict(dict))
 
     @on_event
     def record_stop(self, event: Stop) -> None:

@@ -33,29 +33,6 @@ OPEN_MAX = 16
 
 
 @dataclass(frozen=True, slots=True)
-class _RoundTurns:
-    """Changes after a round of which peers serve, and the evidence for them.
-
-    Attributes:
-        rounds: ``OmissionRecord.rounds`` after this round.
-        out: Peers that were already skipped, and peers in quarantine.
-        again: Peers that were skipped at any time before.
-        due: Peers that have been skipped for long enough.
-        passed_over: Peers that are skipped from now on.
-        back: Peers that serve again.
-    """
-
-    round_id: int
-    roster: Collection[PeerId]
-    rounds: dict[PeerId, tuple[int, int]]
-    out: set[PeerId]
-    again: frozenset[PeerId]
-    due: list[PeerId]
-    passed_over: list[PeerId]
-    back: list[PeerId]
-
-
-@dataclass(frozen=True, slots=True)
 class OmissionRecord:
     """Record, along a history, of servers whose results other peers did not receive. ``wrong`` is
     (peer, error text) if a decision of the core does not follow from this record.
@@ -142,23 +119,33 @@ class OmissionRecord:
                         rounds[accusation.peer] = tuple(
                             number + 1 for number in rounds.get(accusation.peer, (0, 0))
                         )  # type: ignore[assignment]
-        out, again = {*rests, *locked}, self.again | set(due)
-        wrong = self._find_error(
-            _RoundTurns(round_id, roster, rounds, out, again, due, passed_over, back)
-        )
+        wrong = None
+        for peer in {*due} ^ {*back}:
+            does = "serves" if peer in back else "does not serve"
+            wrong = peer, f"{does} again after round {round_id}"
+        claims = {key: by for key, by in claims.items() if key[1] >= round_id - self.window}
+        after = replace(self, claims=claims, rounds=rounds, rests=rests, again=self.again | {*due})
+        wrong = wrong or after.find_error(round_id, roster, passed_over, {*rests, *locked})
         for peer in passed_over:
             rests[peer], rounds[peer] = self.settings.quarantine_rounds, (0, 0)
-        claims = {key: by for key, by in claims.items() if key[1] >= round_id - self.window}
-        return replace(self, claims=claims, rounds=rounds, rests=rests, again=again, wrong=wrong)
+        return replace(after, wrong=wrong)
 
-    def _find_error(self, turn: _RoundTurns) -> tuple[PeerId, str] | None:
-        round_id, roster, rounds, out = turn.round_id, turn.roster, turn.rounds, turn.out
-        passed_over = turn.passed_over
-        for peer in {*turn.due} ^ {*turn.back}:
-            does = "serves" if peer in turn.back else "does not serve"
-            return peer, f"{does} again after round {round_id}"
+    def find_error(
+        self,
+        round_id: int,
+        roster: Collection[PeerId],
+        passed_over: list[PeerId],
+        out: set[PeerId],
+    ) -> tuple[PeerId, str] | None:
+        """Return (peer, error text) if a decision to skip a server is wrong or missing.
+
+        Args:
+            passed_over: Peers that are skipped from now on.
+            out: Peers that were already skipped, and peers in quarantine.
+        """
+        rounds = self.rounds
         for peer in passed_over:
-            least = self.enough(self.settings.suspect_below if peer in turn.again else 1.0)
+            least = self.enough(self.settings.suspect_below if peer in self.again else 1.0)
             if (number := rounds.get(peer, (0, 0))[0]) < least:
                 text = "more than f have waited without a result in"
                 return peer, f"is skipped with round {round_id}: {text} {number}, of {least}"
