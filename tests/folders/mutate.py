@@ -189,10 +189,8 @@ class Folder:
         names = random.sample(sorted(self.files), random.choice((1, 1, 2, 3)))
         changes = [random.choice(CHANGES) for _ in names]
         if forged in changes:
-            names, changes = (
-                [next(name for name in self.files if name.startswith(launchers.FOLDER))],
-                [forged],
-            )
+            names = [next(name for name in self.files if name.startswith(launchers.FOLDER))]
+            changes = [forged]
         # by itself: nothing else may be written through that link
         if folder_behind_link in changes:
             names, changes = names[:1], [folder_behind_link]

@@ -108,10 +108,8 @@ class Servers:
         """What the shards' servers make of it, put together, and the decision."""
         decided, common = self.decided(self.measured())
         assert decided.payload is not None, decided.reason
-        counted, beside = (
-            dict(zip(common, decided.decision, strict=False)),
-            decided.decision[len(common) :],
-        )
+        counted = dict(zip(common, decided.decision, strict=False))
+        beside = decided.decision[len(common) :]
         pieces = [decided.payload]
         for shard in range(1, len(self.asks)):
             weights = (*[counted.get(row.peer, 0.0) for row in self.asks[shard].rows], *beside)

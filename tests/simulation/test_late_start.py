@@ -213,16 +213,12 @@ def at_the_start(seed: int) -> Schedule:
     """Each peer has weights of its own, and in the first moments one or two of them die, come back,
     hang or are cut off."""
     lots = Random(f"lost start {seed}")
-    peers, at_s, for_s = (
-        lots.choice((3, 4, 5, 6)),
-        round(lots.uniform(0.03, 0.4), 4),
-        lots.choice((0.5, 1.0, 2.0, 3.0)),
-    )
+    peers = lots.choice((3, 4, 5, 6))
+    at_s = round(lots.uniform(0.03, 0.4), 4)
+    for_s = lots.choice((0.5, 1.0, 2.0, 3.0))
     f, who = lots.choice((0, 1)) if peers > 3 else 0, lots.choice((0, 0, 0, 1, 2))
-    others, then_s = (
-        tuple(peer for peer in range(peers) if peer != who),
-        round(at_s + lots.uniform(0.0, 2.0), 4),
-    )
+    others = tuple(peer for peer in range(peers) if peer != who)
+    then_s = round(at_s + lots.uniform(0.0, 2.0), 4)
     next_one, cut_off = (who + 1) % peers, Partition(((who,), others), at_s, for_s)
     faults: tuple[Fault, ...] = lots.choice(
         (

@@ -53,7 +53,9 @@ class Contact:
     """
 
     def __init__(self, path: str, run: str, chirp: Sequence[str]) -> None:
-        self.path, self.run, self._chirp = path, run, tuple(chirp)
+        self.path = path
+        self.run = run
+        self._chirp = tuple(chirp)
 
     def add(self, peer: int, incarnation: int, what: str) -> None:
         """Append a line. Raises: NoContact."""

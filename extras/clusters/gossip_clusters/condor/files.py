@@ -14,13 +14,11 @@ from gossip.launch.report import counted
 from gossip.launch.schedulers import NO_USE, PEER, PEERS
 from gossip.run import SWARM_KEY
 
-PEER_SUB, MORE_SUB, VERDICT_SUB, DAG, CONTACT = (
-    "peer.sub",
-    "more.sub",
-    "verdict.sub",
-    "swarm.dag",
-    "contact",
-)
+PEER_SUB = "peer.sub"
+MORE_SUB = "more.sub"
+VERDICT_SUB = "verdict.sub"
+DAG = "swarm.dag"
+CONTACT = "contact"
 CONFIG = "config.json"
 HELD_S = 60
 """Time until a held job is released, in seconds. The cause may have disappeared by then."""

@@ -39,10 +39,8 @@ def by_contact(path: str, words: Sequence[str]) -> int:
     results.mkdir(parents=True, exist_ok=True)
     given, screen = RunConfig.load(CONFIG), PlainScreen(every_s=10.0)
     code = tuple(code_of(given))
-    folder, there = (
-        Path.cwd() / "gossip-joined",
-        join_servers(line for line in lines if line.run == name),
-    )
+    folder = Path.cwd() / "gossip-joined"
+    there = join_servers(line for line in lines if line.run == name)
     ticket = arriving.JoinTicket(
         there, 1, own_key(), given.insecure, "", 0, folder, JOIN_REQUEST_S, code
     )

@@ -55,7 +55,8 @@ def train(contact_path: str, words: Sequence[str]) -> int:
     lines = contact.read()
     incarnation = next_incarnation(lines, task.peer)
     check_going_on(task, lines, incarnation)
-    config, key = settings(Path(CONFIG), task.run, Path.cwd() / f"gossip-{task.peer}"), own_key()
+    config = settings(Path(CONFIG), task.run, Path.cwd() / f"gossip-{task.peer}")
+    key = own_key()
     listen = own_address(task, config)
     feasible.check_memory(1)
     folder = Path(config.run_dir)
@@ -94,7 +95,9 @@ async def keep_in_contact(
     Because of this order, at least one of two jobs reads the other job's address. Repeat this while
     peers are missing. If the trainer has restarted its node, write the new incarnation."""
     assert supervisor.join_server is not None
-    join_server, told, tried = supervisor.join_server, -1, -1
+    join_server = supervisor.join_server
+    told = -1
+    tried = -1
     clock = asyncio.get_running_loop().time
     again_at = 0.0
     while True:

@@ -58,7 +58,8 @@ def train(given: Path, own: Path, name: str, port: int, words: Sequence[str]) ->
         own: Folder in which this pod creates the folder of its run.
         name: Name of the job and of its service.
     """
-    peer, failures = number(os.environ, "JOB_COMPLETION_INDEX"), failed_before(os.environ)
+    peer = number(os.environ, "JOB_COMPLETION_INDEX")
+    failures = failed_before(os.environ)
     config = settings(given / CONFIG, os.environ.get("JOB_UID", ""), own / name)
     if peer >= config.peers:
         raise ConfigError(
@@ -233,7 +234,8 @@ class PodLookups:
 async def keep_meeting(supervisor: Supervisor, names: Mapping[int, str], port: int) -> None:
     """Connect to newly resolved pods while a peer is missing or does not reply."""
     assert supervisor.join_server is not None
-    join_server, clock = supervisor.join_server, asyncio.get_running_loop().time
+    join_server = supervisor.join_server
+    clock = asyncio.get_running_loop().time
     sought = PodLookups(names)
     while True:
         await asyncio.sleep(LOOK_S)

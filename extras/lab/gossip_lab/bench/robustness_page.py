@@ -196,7 +196,9 @@ def kind_of(table: RobustnessTable) -> str:
 def section(table: RobustnessTable, found: Found) -> list[str]:
     """Return the table as Markdown. Rows are rules, the most robust first; columns are attacks.
     Below the table are the rules that hold and the rules that cannot be run."""
-    reference, limit, rows = table.reference(found), table.limit(found), table.rows(found)
+    reference = table.reference(found)
+    limit = table.limit(found)
+    rows = table.rows(found)
     last = ["settings"] if len(table.choices) > 1 else []
     low, high = (100 * end for end in limit.interval)
     between = f" (between {low:.1f} and {high:.1f} %)" if len(limit.values) > 1 else ""
@@ -249,7 +251,8 @@ def _quarantined(table: RobustnessTable, rows: Sequence[RobustnessRow]) -> list[
         for attack, cell in row.cells.items():
             outcomes = cell.outcomes
             liars = 0 if attack == "none" else table.f
-            runs, honest = len(outcomes), sum(each.honest_quarantined for each in outcomes)
+            runs = len(outcomes)
+            honest = sum(each.honest_quarantined for each in outcomes)
             found = sum(each.liars_quarantined for each in outcomes)
             if honest:
                 told.append(
@@ -358,7 +361,8 @@ def draw_curves(table: RobustnessTable, found: Found, path: Path) -> None:
             wide = 100 * np.array(
                 [each.error if len(each.values) > 1 else 0.0 for each in estimates]
             )
-            style, color = ("-", "--", ":", "-.")[number // 10 % 4], f"C{number % 10}"
+            style = ("-", "--", ":", "-.")[number // 10 % 4]
+            color = f"C{number % 10}"
             axes.plot(rounds, means, style, label=rule, color=color, linewidth=1.2)
             axes.fill_between(
                 rounds, means - wide, means + wide, color=color, alpha=0.2, linewidth=0

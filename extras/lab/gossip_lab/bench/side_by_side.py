@@ -64,7 +64,8 @@ class Side:
             value = 1.0 + rank / task.peers
             self.gradient: Any = torch.full((task.numbers,), value, device=task.device)
         else:
-            work, generator = WORKLOADS[task.model], torch.Generator().manual_seed(rank)
+            work = WORKLOADS[task.model]
+            generator = torch.Generator().manual_seed(rank)
             self.model = work.model().to(task.device)
             drawn = [work.batch(task.batch, generator) for _ in range(8)]
             self.batches = [tuple(each.to(task.device) for each in batch) for batch in drawn]

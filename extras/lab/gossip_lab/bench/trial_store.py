@@ -89,7 +89,8 @@ def _play(data: str, trial: Trial) -> Row:
         error, result = wrong, TrialResult(None, str(wrong))
     except Exception as wrong:  # noqa: BLE001
         # The table shows the exception of the rule, and the other cells are still run.
-        error, result = wrong, TrialResult(0.0, f"raised {type(wrong).__name__}: {wrong}")
+        error = wrong
+        result = TrialResult(0.0, f"raised {type(wrong).__name__}: {wrong}")
     row = dataclasses.asdict(dataclasses.replace(result, arithmetic=arithmetic()))
     return row if error is None else {**row, ERROR: repr(error)}
 

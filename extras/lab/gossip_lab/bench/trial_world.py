@@ -103,7 +103,9 @@ class TrialWorld(fast_rolling.RollingWorld):
             shapes, honest = task.cohort.shapes, int(self._honest.sum())
             self._link = EncodedLink(trial.encoding, shapes, honest, trial.n, trial.seed)
         self._ever_locked: frozenset[int] = frozenset()
-        self._trouble, self._skipped, self._loss = "", 0, 0.0
+        self._trouble = ""
+        self._skipped = 0
+        self._loss = 0.0
         self._records: dict[str, list[Any]] = {name: [] for name in RECORD} if trial.record else {}
 
     def try_rule(self) -> None:
@@ -171,7 +173,8 @@ class TrialWorld(fast_rolling.RollingWorld):
                 sent, self._memories[worker] = self._sender(update.clone(), self._memories[worker])
                 update.copy_(sent)
         if self._parts.mishaps.byzantine:
-            rule, inputs = self._parts.rule, self._rule_inputs(self._settings.f, "spy")
+            rule = self._parts.rule
+            inputs = self._rule_inputs(self._settings.f, "spy")
             self._attackers.inform(
                 attacking.Knowledge(partial(rule, **inputs), self._locked_peers())
             )

@@ -96,7 +96,8 @@ class LinkEnd:
         Raises: LocalError: No reply has arrived for 30 s, for example because the link is broken.
         """
         vector = np.zeros(self._numbers, np.float32)
-        payload, began = Payload(vector, vector.nbytes, True), time.perf_counter()
+        payload = Payload(vector, vector.nbytes, True)
+        began = time.perf_counter()
         while not self._transport.send(1 - self._local, UPDATE, payload):
             self._transport.poll(0.001)
         while time.perf_counter() - began < SILENCE_S:

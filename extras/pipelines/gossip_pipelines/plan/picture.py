@@ -28,7 +28,9 @@ if TYPE_CHECKING:
 
 WIDTH = 72
 """Number of characters of a time line."""
-FORWARD, BACKWARD, IDLE = "0123456789", "abcdefghij", "·"
+FORWARD = "0123456789"
+BACKWARD = "abcdefghij"
+IDLE = "·"
 
 
 def seconds_word(seconds: float) -> str:

@@ -39,7 +39,9 @@ class StagePart:
 
 def parts_of(stage_costs: StageCosts, placement: Placement) -> list[StagePart]:
     """Return the costs of each stage, in the order of the stages."""
-    found, groups, bounds = [], placement.groups, placement.cut.bounds
+    found = []
+    groups = placement.groups
+    bounds = placement.cut.bounds
     names = stage_costs.costs.peers
     for stage, group in enumerate(groups):
         run = bounds[stage + 1], bounds[stage]

@@ -225,13 +225,16 @@ class StageCosts:
 
     def tables(self, groups: Sequence[Group]) -> Tables:
         """Return the tables for stages with these groups, in this order."""
-        fill, hold, exchange = [], [], []
+        fill = []
+        hold = []
+        exchange = []
         for stage, group in enumerate(groups):
             runs = self.runs(group)
             took, held = runs.fill, runs.hold
             if stage + 1 < len(groups):
                 way, wait = self.way(group, groups[stage + 1])
-                took, held = took + way[:, None], np.maximum(held, wait[:, None])
+                took = took + way[:, None]
+                held = np.maximum(held, wait[:, None])
             fits = self.fits(group, self.in_flight(groups, stage))
             fill.append(np.where(fits, took, math.inf))
             hold.append(held)

@@ -78,7 +78,8 @@ class PipelinePlan:
 
 
 def plan_of(costs: Costs, work: TrainingStep, placement: Placement, step_s: float) -> PipelinePlan:
-    bounds, seconds = placement.cut.bounds, costs.seconds(work.samples).sum(axis=0)
+    bounds = placement.cut.bounds
+    seconds = costs.seconds(work.samples).sum(axis=0)
     stages = tuple(
         PlannedStage(
             (begin, end - 1),

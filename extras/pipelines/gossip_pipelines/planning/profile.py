@@ -17,7 +17,9 @@ from .files import CHECKED, ByteCount, Bytes, PeerName, as_toml, read_file
 from .fits import CostLine
 
 SCHEMA = "gossip.profile/1"
-LAYERS_MAX, PEERS_MAX, BATCH_MAX = 512, 64, 2**20
+LAYERS_MAX = 512
+PEERS_MAX = 64
+BATCH_MAX = 2**20
 COMMENTS = {
     "memory_bytes": "for layers, optimizer and activations",
     "batches": "samples, measured",

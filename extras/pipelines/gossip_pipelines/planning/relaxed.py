@@ -25,8 +25,9 @@ from .placement import Groups, Placement, best_placement, groups_of
 SHARPEST, SOFTEST = 0.05, 1.0
 PENALTY = 10.0
 """Penalty for an excess of 100 % over a limit, in units of a typical step."""
-STARTS, STEPS, RATE = 128, 80, 0.15
-"""Number of random starts, which are optimized in parallel; number of Adam steps; learning rate."""
+STARTS = 128  # number of random starts, which are optimized in parallel
+STEPS = 80  # number of Adam steps
+RATE = 0.15  # learning rate
 
 
 def search_placement(

@@ -60,7 +60,9 @@ def dealt(shares: np.ndarray, count: int) -> list[int]:
 
 def play(stage_costs: StageCosts, placement: Placement) -> list[StagePass]:
     """Return all passes of one step in the order of their beginning. Exchanges are left out."""
-    costs, work, groups = stage_costs.costs, stage_costs.work, placement.groups
+    costs = stage_costs.costs
+    work = stage_costs.work
+    groups = placement.groups
     bounds, seconds = placement.cut.bounds, costs.seconds(work.samples)
     sent_bytes = costs.sent_bytes(work)
     rooms = [stage_costs.in_flight(groups, stage) for stage in range(len(groups))]

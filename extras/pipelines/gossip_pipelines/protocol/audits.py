@@ -170,7 +170,9 @@ class Auditor:
         patience_s: Callable[[], float],
         on_vote: Callable[[AuditVote], None],
     ) -> None:
-        self.barrier, self.timers, self.members = barrier, timers, barrier.members
+        self.barrier = barrier
+        self.timers = timers
+        self.members = barrier.members
         self._patience_s, self._on_vote = patience_s, on_vote
         self._lots = b""
         self.busy: Audit | None = None
@@ -205,7 +207,9 @@ class Auditor:
         micro-batches."""
         effects = [e for audit in self._audits.values() for e in self.timers.cancel(audit.overdue)]
         self.round_id, self._roster = round_id, roster
-        self._audits, self._followed, self._given = {}, {}, {}
+        self._audits = {}
+        self._followed = {}
+        self._given = {}
         self._seen.clear()
         return [*effects]
 
@@ -245,7 +249,8 @@ class Auditor:
     def _ask(self, audit: Audit, now: float) -> list[Effect]:
         """Send the requests of this step to all peers that have not replied."""
         audit.tries += 1
-        settings, stage_of = self.barrier.settings, self.barrier.pipeline.stage_of
+        settings = self.barrier.settings
+        stage_of = self.barrier.pipeline.stage_of
         sends: list[Effect] = []
         for side in audit.sides if audit.step == "asking" else ():
             at = stage_of(side.peer)
@@ -277,7 +282,8 @@ class Auditor:
     def answer(self, sender: PeerId, request: AuditRequest, work: Work | None) -> list[Effect]:
         """Reply with the tensors that this peer has exchanged with the audited member. If this peer
         waits for the gradient of its output, it replies when the gradient arrives."""
-        stage, other = self.barrier.stage, self.barrier.pipeline.stage_of(sender)
+        stage = self.barrier.stage
+        other = self.barrier.pipeline.stage_of(sender)
         asked = sender, request.micro_batch
         if other is None or abs(other - stage) != 1 or self._given.get(asked, 0) >= TRIES_MAX:
             return []

@@ -93,9 +93,13 @@ class MicroBatchFlow:
         auditor: Auditor,
     ) -> None:
         self.auditor, self._is_over = auditor, is_over
-        self.local, self.stage, pipeline = barrier.local, barrier.stage, barrier.pipeline
+        self.local = barrier.local
+        self.stage = barrier.stage
+        pipeline = barrier.pipeline
         self.pipeline, self.barrier = pipeline, barrier
-        self.members, self.timers, self._patience_s = barrier.members, timers, patience_s
+        self.members = barrier.members
+        self.timers = timers
+        self._patience_s = patience_s
         self.first, self.last = self.stage == 0, self.stage == len(pipeline.stages) - 1
         self.activation_bytes = 0, 0
         self.round_id = -1
@@ -190,8 +194,12 @@ class MicroBatchFlow:
         """Begin a round; the trainer has its initial parameters. ``weights``: members of this stage
         that get micro-batches, and the weight of each."""
         effects, roster = self._end(), tuple(weights)
-        self.round_id, self.weights, self._passes = start.round_id, weights, PassTimes()
-        self.works, self._attempts, self._collected = {}, {}, None
+        self.round_id = start.round_id
+        self.weights = weights
+        self._passes = PassTimes()
+        self.works = {}
+        self._attempts = {}
+        self._collected = None
         self._counts.clear()
         effects += self.auditor.begin(start.round_id, roster)
         self._stale = self._task is not None
@@ -375,7 +383,9 @@ class MicroBatchFlow:
         if work.step in DONE:
             return self._send_input_gradient(work, [sender])
         if work.step == "queued" and work.gradient is None:
-            work.source, work.life, work.input = sender, event.incarnation, payload
+            work.source = sender
+            work.life = event.incarnation
+            work.input = payload
         return []
 
     def _refuse(self, sender: PeerId, message: Activation, known: int) -> Send:
@@ -397,7 +407,8 @@ class MicroBatchFlow:
             return []
         # The other requesters must send their inputs again, because the withdrawn input is no
         # longer used.
-        where, known = self._in_stage(self.stage - 1), self._attempts[work.micro_batch]
+        where = self._in_stage(self.stage - 1)
+        known = self._attempts[work.micro_batch]
         asked = [
             Send(peer, ActivationRefused(*where, work.micro_batch, attempt, known))
             for peer, attempt in work.requesters.items()
@@ -504,7 +515,9 @@ class MicroBatchFlow:
             return self._go_on()
         if event.payload is None and not self.first:
             return self._drop(work) + self._go_on()
-        work.step, work.was_counted, work.input_gradient = "counted", True, event.payload
+        work.step = "counted"
+        work.was_counted = True
+        work.input_gradient = event.payload
         effects = self._send_input_gradient(work, work.requesters)
         return effects + self._send_counted() + self._go_on()
 
@@ -603,7 +616,8 @@ class MicroBatchFlow:
         if target != work.target:
             work.has_it_since = now
         is_within_reach = not self.members.skip_reason(target)
-        work.target, work.sent_at = target, now if is_within_reach else float("-inf")
+        work.target = target
+        work.sent_at = now if is_within_reach else float("-inf")
         where = self._in_stage(self.stage + 1)
         message = Activation(*where, work.micro_batch, work.out_attempt, payload.digest)
         timeout_s = self._gradient_times.timeout_s(self._patience_s(), work.asked)

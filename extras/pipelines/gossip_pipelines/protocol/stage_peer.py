@@ -87,7 +87,9 @@ class StagePeer(Peer):
             raise ConfigError("a pipeline needs rounds with a server", "topology = rolling")
         self._run = settings
         super().__init__(local, incarnation, settings.of_stage(local), topology, **addresses)
-        rounds, table, timers = self.rounds, self.membership.view, self.timers
+        rounds = self.rounds
+        table = self.membership.view
+        timers = self.timers
         patience_s = rounds.deadline.round_timeout_s
         note_audit = rounds.participant.result_validator.note_audit
         auditor = Auditor(self.barrier, timers, patience_s, note_audit)
@@ -224,7 +226,8 @@ class StagePeer(Peer):
 
     def _on_state_of_stage(self, event: Received, now: float) -> list[Effect]:
         """Process a message of another stage about the reconstruction of a state."""
-        request, stage = event.message, self.barrier.pipeline.stage_of(event.sender)
+        request = event.message
+        stage = self.barrier.pipeline.stage_of(event.sender)
         if not isinstance(request, StateRequest):
             return self.rebuild.on_message(event, now) if self.phase == "gathering" else []
         # A neighbouring stage that has lost its state may request the state of this stage.
@@ -332,7 +335,8 @@ class StagePeer(Peer):
         return reports + [each for start in starts for each in self.flow.begin(start, weights, now)]
 
     def _on_restored(self, event: Restored, now: float) -> list[Effect]:
-        recovers, effects = self.phase == "recovering", super()._on_restored(event, now)
+        recovers = self.phase == "recovering"
+        effects = super()._on_restored(event, now)
         resumes = recovers and self.phase == "running"
         return effects + (self._greet_stages() if resumes else [])
 
@@ -365,6 +369,7 @@ class StagePeer(Peer):
         return super()._contribute(replace(event, pass_us=self.flow.pass_us), now)
 
     def _on_stop(self, event: Stop, now: float) -> list[Effect]:
-        draining, effects = self.phase == "draining", super()._on_stop(event, now)
+        draining = self.phase == "draining"
+        effects = super()._on_stop(event, now)
         drains = not draining and self.phase == "draining"
         return effects + (self._greet_stages() if drains else [])

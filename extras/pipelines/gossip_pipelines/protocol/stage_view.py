@@ -16,7 +16,9 @@ class StageView:
     """
 
     def __init__(self, table: MemberTable, stage: Collection[PeerId]) -> None:
-        self._table, self._stage, self.local = table, frozenset(stage), table.local
+        self._table = table
+        self._stage = frozenset(stage)
+        self.local = table.local
         self.skip_reason, self.is_gone = table.skip_reason, table.is_gone
         self.has_ended, self.speaks_on = table.has_ended, table.speaks_on
         self.note_state, self.note_load = table.note_state, table.note_load

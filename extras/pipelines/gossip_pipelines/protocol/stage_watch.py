@@ -13,12 +13,12 @@ class StageWatch:
     ``check_lost_stages`` periodically."""
 
     def __init__(self, settings: CoreSettings, barrier: StageBarrier, members: MemberTable) -> None:
-        self.pipeline, self.barrier, self.members = barrier.pipeline, barrier, members
+        self.pipeline = barrier.pipeline
+        self.barrier = barrier
+        self.members = members
         rounds = settings.rounds
-        self._quorum_timeout_s, self._start_timeout_s = (
-            rounds.quorum_timeout_s,
-            rounds.start_timeout_s,
-        )
+        self._quorum_timeout_s = rounds.quorum_timeout_s
+        self._start_timeout_s = rounds.start_timeout_s
         self._seen: set[int] = set()  # Stages that have had a reachable peer.
         self._lost_at: dict[int, float] = {}
         self._completed: set[PeerId] = set()
@@ -88,7 +88,8 @@ class StageWatch:
         """Return the halt that a lost stage causes; None if one of its peers may still restart.
         ``after``: whether the stage has left because of the loss of another stage."""
         peers, members = self.pipeline.stages[stage], self.members
-        waited_s, named = now - self._lost_at[stage], ", ".join(map(str, peers))
+        waited_s = now - self._lost_at[stage]
+        named = ", ".join(map(str, peers))
         if stage not in self._seen:
             if waited_s < self._start_timeout_s:
                 return None

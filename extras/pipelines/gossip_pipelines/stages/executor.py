@@ -56,7 +56,10 @@ class StageExecutor:
         """
         for at, layer in enumerate(layers, first):
             check_no_statistics(layer, at)
-        self._layers, self._first, self._seed, self._loss_of = list(layers), first, seed, loss
+        self._layers = list(layers)
+        self._first = first
+        self._seed = seed
+        self._loss_of = loss
         self._kept: dict[int, _Waiting] = {}
         self._done: set[int] = set()
         self.samples = 0

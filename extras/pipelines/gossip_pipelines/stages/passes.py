@@ -101,7 +101,9 @@ class StageWork:
     ) -> tuple[control.PassReply, int | None]:
         """Compute a pass. Return the reply, and a file descriptor of its tensor. The gradients of a
         pass with ``audit`` are not added to the sum."""
-        executor, before, began = self.executor, self.executor.samples, time.monotonic()
+        executor = self.executor
+        before = self.executor.samples
+        began = time.monotonic()
         boundary, loss = self.handed_on, None
         result: Tensor | None
         if command.backward:

@@ -197,7 +197,8 @@ class StageRebuilder:
         tensors: dict[str, Tensor] = {**own["model"], **base["model"], **state["model"]}
         extra = dict(rest["extra"])
         extra.pop(ANSWERS, None)
-        norms, names = extra.pop(NORMS, {}), self.stage.names_in_order(self.stage.numbers(stage))
+        norms = extra.pop(NORMS, {})
+        names = self.stage.names_in_order(self.stage.numbers(stage))
         moments = {names[at]: entries for at, entries in state["optimizer"].items()}
         found = {}
         for number in self.stage.numbers(stage):

@@ -121,7 +121,9 @@ def halve(
         run_rung: Runs the trials of a rung. Returns the claims of each peer that has replied.
     Raises: ConfigError: No trial has a finite loss.
     """
-    left, here, outcomes = list(range(len(starts))), sorted(peers), list[RungOutcome]()
+    left = list(range(len(starts)))
+    here = sorted(peers)
+    outcomes = list[RungOutcome]()
     extensions, tried = 0, dict[int, frozenset[int]]()
     while len(left) > 1 or not outcomes:
         least = 2 * f + 1 if outcomes else 1

@@ -37,8 +37,10 @@ live peers. For late peers, at most ``ANSWERS_KEPT`` results are stored."""
 LISTEN_S, LISTEN_EVERY_S = 600.0, 0.2
 """Time that a late peer waits for the result in gossip rounds, and the interval between its
 requests."""
-HERE, OUTCOME, DRAWN = "here", "outcome", "drawn"
-"""Names of the parts of a search that are not rungs."""
+# Names of the parts of a search that are not rungs.
+HERE = "here"
+OUTCOME = "outcome"
+DRAWN = "drawn"
 ORDERS_MAX = 2**16  # Largest number of orders of batches in one rung.
 
 

@@ -138,10 +138,8 @@ class LateRejoin:
 
     def __init__(self, swarm: Swarm[Peer], peer: PeerId, last: int, rng: Random) -> None:
         self.peer, self._then = peer, swarm.outgoing or send_unchanged
-        away_s, copy_s = (
-            rng.uniform(*LATE_S),
-            rng.choice(COPY_SHARES) * swarm.hosts[peer].core.settings.rounds.round_timeout_s,
-        )
+        away_s = rng.uniform(*LATE_S)
+        copy_s = rng.choice(COPY_SHARES) * swarm.hosts[peer].core.settings.rounds.round_timeout_s
         self._lost = {
             (other, asks): rng.randint(0, LOST_MOST)
             for other in swarm.hosts
@@ -173,7 +171,8 @@ def play_end(swarm: Swarm[Peer], checker: IdenticalFinalStates) -> int:
 
     Returns: Number of peers to which a false result was sent.
     """
-    cores, attackers = running_cores(swarm, RollingRounds), checker.conditions.attackers
+    cores = running_cores(swarm, RollingRounds)
+    attackers = checker.conditions.attackers
     settings = next((core.settings for core in cores.values()), None)
     if settings is None or not settings.f:
         return 0
@@ -207,11 +206,10 @@ def _latecomer(
 ) -> LateRejoin | None:
     """Return a late rejoin in some of the runs in which the other peers are enough to complete the
     remaining rounds, and to attest their state to the late peer."""
-    lot, honest = rng.random(), [peer for peer in sorted(cores) if peer not in attackers]
-    settings, roster = (
-        next(iter(cores.values())).settings,
-        max(len(core.rounds.roster) for core in cores.values()),
-    )
+    lot = rng.random()
+    honest = [peer for peer in sorted(cores) if peer not in attackers]
+    settings = next(iter(cores.values())).settings
+    roster = max(len(core.rounds.roster) for core in cores.values())
     enough = max(2 * settings.f, roster // 2, settings.updates_min - 1) < len(cores) - 1
     return (
         LateRejoin(swarm, rng.choice(honest), last, rng)

@@ -205,7 +205,9 @@ def many_peers(
     meter = TrafficMeter()
     swarm.outgoing = meter
     _advance(swarm, partial(_is_in, swarm, 1), "a first round", tell)
-    begun, before, most = _round(swarm), Counter(meter.by_peer), 0
+    begun = _round(swarm)
+    before = Counter(meter.by_peer)
+    most = 0
     by_peer = before
     for number in range(begun + 1, world.rounds + 1):
         _advance(swarm, partial(_is_in, swarm, number), f"round {number}", tell)
@@ -241,10 +243,13 @@ def measure_speed(world: ManyPeers) -> SwarmSpeed:
     resident_kib = getrusage(RUSAGE_SELF).ru_maxrss
     swarm = _swarm(world, Acquaintance(dict.fromkeys(range(world.n), 0)))
     _advance(swarm, partial(_is_in, swarm, 2), "two rounds", lambda text: None)
-    begun, events_before, before_s = _round(swarm), swarm.deliveries, process_time()
+    begun = _round(swarm)
+    events_before = swarm.deliveries
+    before_s = process_time()
     last = begun + world.rounds
     _advance(swarm, partial(_is_in, swarm, last), f"round {last}", lambda text: None)
-    took_s, peer_rounds = process_time() - before_s, world.n * (_round(swarm) - begun)
+    took_s = process_time() - before_s
+    peer_rounds = world.n * (_round(swarm) - begun)
     return SwarmSpeed(
         world.n,
         world.topology,

@@ -17,7 +17,11 @@ from .chart import Chart, ChartLine
 from .play import SimulationResult
 
 ROWS = 90
-ROW_PX, COLUMN_PX, LEFT_PX, RIGHT_PX, TOP_PX = 18, 170, 110, 190, 30
+ROW_PX = 18
+COLUMN_PX = 170
+LEFT_PX = 110
+RIGHT_PX = 190
+TOP_PX = 30
 CHARACTER_PX = 7
 BOLD = ' font-weight="bold"'
 STUB = 0.3  # relative length of the arrow of a message that never arrived
@@ -183,13 +187,16 @@ def _draw_arrow(arrow: _Arrow, x: dict[PeerId, int], top: int, rows: int) -> lis
         else COLOURS[line.group]
     )
     if arrow.sent is None:  # sent before the picture begins, or forged
-        y, towards = _y(top, arrow.arrived[0]), 1 if x[line.other] > x[line.peer] else -1
+        y = _y(top, arrow.arrived[0])
+        towards = 1 if x[line.other] > x[line.peer] else -1
         start = x[line.peer] + towards * 40
         return [
             _path((start, y), (x[line.peer], y), colour, "2 3"),
             _label(start, y, line.text, towards, colour),
         ]
-    x1, x2, y1 = x[line.peer], x[line.other], _y(top, arrow.sent)
+    x1 = x[line.peer]
+    x2 = x[line.other]
+    y1 = _y(top, arrow.sent)
     towards = 1 if x2 > x1 else -1
     shapes = [
         _label(x1, y1, f"lied: {line.text}" if line.what == "lied" else line.text, towards, colour)
@@ -208,7 +215,8 @@ def _draw_arrow(arrow: _Arrow, x: dict[PeerId, int], top: int, rows: int) -> lis
 
 def _draw_band(line: ChartLine, width: int, top: int, row: int) -> list[str]:
     """Draw a band across the whole picture for a fault of the network."""
-    y, stroke = _y(top, row), f'stroke="{RED}" stroke-opacity="0.35" stroke-width="{ROW_PX - 4}"'
+    y = _y(top, row)
+    stroke = f'stroke="{RED}" stroke-opacity="0.35" stroke-width="{ROW_PX - 4}"'
     return [
         f'<path d="M{LEFT_PX},{y} L{width - 8},{y}" {stroke} fill="none"/>',
         _label(LEFT_PX, y + 6, line.text[:110], 1, RED),

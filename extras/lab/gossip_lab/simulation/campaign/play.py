@@ -200,7 +200,8 @@ class _SeedingPeer(Peer):
 
     def __init__(self, folder: Folder, *arguments: Any, **addresses: Any) -> None:
         super().__init__(*arguments, **addresses)
-        self._folder, self._addresses = folder, (addresses["control"], addresses["bulk"])
+        self._folder = folder
+        self._addresses = (addresses["control"], addresses["bulk"])
 
     def handle(self, event: Event, now: float) -> list[Effect]:
         effects = super().handle(event, now)
@@ -323,7 +324,8 @@ def judge_pace(schedule: Schedule, swarm: Swarm[Peer], since_s: float, begun: in
     if not running or not all(rule_has_enough(core, running) for core in running.values()):
         return
     round_s = schedule.compute_s[1] + schedule.rule_s + schedule.travel_s + AT_ONCE_S
-    least, done = int((swarm.now - since_s) / round_s) - 1, _reached(schedule, swarm) - begun
+    least = int((swarm.now - since_s) / round_s) - 1
+    done = _reached(schedule, swarm) - begun
     if done < least:
         text = (
             f"half of the peers have done {done} rounds since {since_s:.2f} s, when all had "
@@ -380,7 +382,8 @@ def conditions(schedule: Schedule) -> RunConditions:
     """Return the conditions of a schedule's run, which excuse some violations. Flipped bits excuse
     no false claim, because a checksum detects all of them."""
     plan = FaultPlan(schedule.faults)
-    attacks, answering = plan.of_kind(NodeAttack), plan.of_kind(ActivationFault)
+    attacks = plan.of_kind(NodeAttack)
+    answering = plan.of_kind(ActivationFault)
     equivocating = [peer for fault in attacks for peer in fault.peers]
     rewriting = [peer for fault in plan.of_kind(Rewritten) for peer in fault.peers]
     return RunConditions.of(

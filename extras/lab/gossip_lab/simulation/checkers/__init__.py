@@ -71,7 +71,8 @@ def every_checker(
 ) -> list[EventObserver]:
     """Return the observers and then all checkers, because checkers read the observers. Used by
     tests, and by runs that select some checkers."""
-    c, known = conditions or RunConditions(), recorders or Recorders.create(conditions)
+    c = conditions or RunConditions()
+    known = recorders or Recorders.create(conditions)
     return [*known, *[kind(c, known) for kind in Checker.kinds]]
 
 

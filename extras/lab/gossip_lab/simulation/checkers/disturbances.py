@@ -63,7 +63,8 @@ class Disturbances(EventObserver):
 
     def end_pause(self) -> None:
         if (pause_s := paused_s(self.swarm, self.peer)) > PAUSE_S:
-            self.paused_until[self.peer], self.pause_s[self.peer] = self.now, pause_s
+            self.paused_until[self.peer] = self.now
+            self.pause_s[self.peer] = pause_s
 
     @on_event
     def record(self, event: TimerFired | Applied | ClockJumped) -> None:

@@ -170,7 +170,10 @@ class EventObserver(Observer):
         )
 
     def _bind(self, handler: _Handler, moment: str) -> Watcher:
-        name, needs, reports, carried = handler.name, self.needs, handler.reports, handler.carried
+        name = handler.name
+        needs = self.needs
+        reports = handler.reports
+        carried = handler.carried
         method: Callable[..., Any] = getattr(self, name)
         if handler.moment == "around_event":
             method = self._begin(name, method) if moment == "on_event" else self._resume(name)

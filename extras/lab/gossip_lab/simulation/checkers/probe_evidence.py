@@ -124,7 +124,9 @@ class ProbeEvidence(EventObserver):
         if contact.nonce != probe.nonce:
             # the previous probe was not acknowledged
             contact.failed = contact.failed or contact.nonce >= 0
-            contact.nonce, contact.nacks, contact.probed_s = probe.nonce, {}, self.now
+            contact.nonce = probe.nonce
+            contact.nacks = {}
+            contact.probed_s = self.now
         contact.ends = probe.ends
 
     def _probe(self, nonce: int) -> Probe | None:

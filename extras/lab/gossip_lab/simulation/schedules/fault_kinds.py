@@ -85,12 +85,10 @@ def _restart(lots: FaultSampler) -> list[Fault]:
 def _restart_loop(lots: FaultSampler) -> list[Fault]:
     """Restart one peer several times in short intervals, so that no other peer detects its death in
     between."""
-    victim, began, every_s, after_s = (
-        lots.peer(),
-        lots.ms(1.0, 6.0),
-        lots.long(0.2, 1.5),
-        lots.long(0.01, 0.2),
-    )
+    victim = lots.peer()
+    began = lots.ms(1.0, 6.0)
+    every_s = lots.long(0.2, 1.5)
+    after_s = lots.long(0.01, 0.2)
     return [Restart(victim, None, after_s, round(began + i * every_s, 3)) for i in range(4)]
 
 
@@ -146,11 +144,9 @@ def _partition(lots: FaultSampler) -> list[Fault]:
     made: list[Fault] = []
     count, order = lots.few(2), lots.peers()
     for number in range(2):
-        shape, cut, one_way = (
-            lots.random.randrange(5),
-            lots.random.random(),
-            lots.random.random() < 0.25,
-        )
+        shape = lots.random.randrange(5)
+        cut = lots.random.random()
+        one_way = lots.random.random() < 0.25
         at_s, for_s = lots.when(), lots.long(0.1, 6.0)
         n, middle = len(order), len(order) // 2
         turned = order[number:] + order[:number]
@@ -182,7 +178,9 @@ def _flap(lots: FaultSampler) -> list[Fault]:
 def _near(lots: FaultSampler) -> tuple[int, ...]:
     """Choose the peers that a fault affects. In two of three cases return (), which means all
     peers."""
-    order, everybody, count = lots.peers(), lots.random.random() < 2 / 3, lots.few(2)
+    order = lots.peers()
+    everybody = lots.random.random() < 2 / 3
+    count = lots.few(2)
     return () if everybody else tuple(sorted(order[:count]))
 
 
@@ -210,8 +208,12 @@ def _drift(lots: FaultSampler) -> list[Fault]:
 def _kill_trainer(lots: FaultSampler) -> list[Fault]:
     """Kill a trainer once, or several times soon after each start. In the second case the
     peer announces the end of its trainer while other peers still spread the news of the start."""
-    victim, at_s, after_s = lots.peer(), lots.when(), lots.long(0.02, 3.0)
-    looping, every_s, soon_s = lots.random.random() < 0.5, lots.long(0.1, 1.0), lots.long(0.01, 0.2)
+    victim = lots.peer()
+    at_s = lots.when()
+    after_s = lots.long(0.02, 3.0)
+    looping = lots.random.random() < 0.5
+    every_s = lots.long(0.1, 1.0)
+    soon_s = lots.long(0.01, 0.2)
     if not looping:
         return [KillTrainer(victim, at_s, after_s)]
     return [KillTrainer(victim, round(at_s + i * every_s, 3), soon_s) for i in range(4)]

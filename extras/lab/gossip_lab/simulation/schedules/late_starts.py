@@ -57,21 +57,18 @@ def begun_late(drawn: Schedule, need: int) -> Schedule:
     Args:
         need: Number of updates that the rule needs against the attackers of the schedule.
     """
-    n, made, lots = (
-        drawn.peers,
-        drawn,
-        FaultSampler(Random(f"schedule/{drawn.seed}/late start"), drawn.peers, drawn.active_s),
-    )
-    lot, two, apart, order = (
-        lots.random.random(),
-        lots.random.random(),
-        lots.random.random(),
-        lots.peers(),
-    )
+    n = drawn.peers
+    made = drawn
+    lots = FaultSampler(Random(f"schedule/{drawn.seed}/late start"), drawn.peers, drawn.active_s)
+    lot = lots.random.random()
+    two = lots.random.random()
+    apart = lots.random.random()
+    order = lots.peers()
     if lot >= SHARE:
         return drawn
     ways = [lots.random.choice(WAYS) for _ in range(2)]
-    times, patience_s = [lots.ms(*LATE_S) for _ in range(2)], lots.long(*PATIENCE_S)
+    times = [lots.ms(*LATE_S) for _ in range(2)]
+    patience_s = lots.long(*PATIENCE_S)
     if lots.random.random() < ROBUST and drawn.aggregator == "mean" and n > MEDIAN_OF + 1:
         made, need = replace(drawn, aggregator="median"), MEDIAN_OF
     count = 2 if two < TWO else 1
@@ -111,8 +108,12 @@ def disturbed(drawn: Schedule, need: int) -> Schedule:
         need: Number of updates that the rule needs against the attackers of the schedule.
     """
     lots = FaultSampler(Random(f"schedule/{drawn.seed}/first moments"), drawn.peers, drawn.active_s)
-    lot, lowest, order = lots.random.random(), lots.random.random() < LOWEST, lots.peers()
-    at_s, for_s, way = lots.ms(*FIRST_S), lots.long(*AWAY_S), lots.random.choice(FIRST)
+    lot = lots.random.random()
+    lowest = lots.random.random() < LOWEST
+    order = lots.peers()
+    at_s = lots.ms(*FIRST_S)
+    for_s = lots.long(*AWAY_S)
+    way = lots.random.choice(FIRST)
     if lot >= FIRST_SHARE or any(map(is_counted, drawn.faults)):
         return drawn
     peer = 0 if lowest else order[0]

@@ -69,15 +69,11 @@ def standing(drawn: Schedule) -> Schedule:
 def _harmless(lots: FaultSampler, peers: Sequence[int] = ()) -> list[Fault]:
     """Generate faults that lose no message and kill no peer, for ``peers`` or, by default, for all
     peers."""
-    order, at_s, for_s = (
-        peers or lots.peers(),
-        [lots.when(0.2) for _ in range(3)],
-        [lots.long(0.5, 6.0) for _ in range(3)],
-    )
-    share, rate = (
-        round(lots.random.uniform(0.05, 0.3), 3),
-        round(1.0 + lots.random.uniform(-0.05, 0.05), 4),
-    )
+    order = peers or lots.peers()
+    at_s = [lots.when(0.2) for _ in range(3)]
+    for_s = [lots.long(0.5, 6.0) for _ in range(3)]
+    share = round(lots.random.uniform(0.05, 0.3), 3)
+    rate = round(1.0 + lots.random.uniform(-0.05, 0.05), 4)
     return [
         Duplicate(share, at_s[0], for_s[0]),
         Drift(order[0], rate, at_s[1], for_s[1]),
@@ -96,12 +92,16 @@ def _exodus(lots: FaultSampler, drawn: Schedule) -> Schedule:
     """Let most peers leave at once, some of them within a round that expects their updates. The
     server of this round may die after it has sent its result only to the leaving peers. The network
     may lose messages."""
-    more, order, at_s = lots.few(2), lots.peers(), lots.ms(3.0, lots.active_s - 4.0)
+    more = lots.few(2)
+    order = lots.peers()
+    at_s = lots.ms(3.0, lots.active_s - 4.0)
     count = min(drawn.peers // 2 + more, drawn.peers - STAY_LEAST)
-    apart_s, rule_s = lots.random.choice((0.0, 0.01, 0.3)), lots.random.choice((0.0001, 0.1, 0.3))
+    apart_s = lots.random.choice((0.0, 0.01, 0.3))
+    rule_s = lots.random.choice((0.0001, 0.1, 0.3))
     after_s = [round(at_s + lots.ms(0.0, apart_s), 3) for _ in range(drawn.peers)]
     dies, back_s = lots.random.random() < 0.6, lots.long(0.05, 4.0)
-    lossy, share = lots.random.random() < 0.6, round(lots.random.uniform(0.2, 0.45), 3)
+    lossy = lots.random.random() < 0.6
+    share = round(lots.random.uniform(0.2, 0.45), 3)
     # Results are sent in the order of the ids, so the peers with the lowest ids leave, because they
     # receive them first. The rule takes so long that the peers leave within a round.
     leavers, rule_s = (sorted(order)[:count], 0.3) if dies else (order[:count], rule_s)
@@ -137,11 +137,9 @@ def _byzantine_server(lots: FaultSampler, drawn: Schedule) -> Schedule:
     rule = lots.random.choice(RULES_UNDER_ATTACK)
     at_s, away_s = lots.ms(2.0, lots.active_s - 7.0), lots.long(1.0, 6.0)
     # The killed peer loses its results. It usually returns while the other peer is still cut off.
-    died_s, back_s, often = (
-        lots.ms(0.0, 1.0),
-        round(away_s * lots.random.uniform(0.1, 0.8), 3),
-        lots.random.random() < 0.7,
-    )
+    died_s = lots.ms(0.0, 1.0)
+    back_s = round(away_s * lots.random.uniform(0.1, 0.8), 3)
+    often = lots.random.random() < 0.7
     deaf = Partition(((others[0],), tuple(sorted((attacker, *others[1:])))), at_s, away_s)
     killed = Restart(others[1], None, back_s, round(at_s + died_s, 3))
     slept = Hang(others[2], None, lots.long(0.3, 3.0), lots.when())
@@ -163,7 +161,9 @@ def _byzantine_server(lots: FaultSampler, drawn: Schedule) -> Schedule:
 def _slow_link(lots: FaultSampler, drawn: Schedule) -> Schedule:
     """Delay the large messages to one peer by seconds, and no other messages. So the peer receives
     claims that others are ahead before it receives their commits, and sends requests."""
-    order, at_s, for_s = lots.peers(), lots.ms(2.0, lots.active_s - 9.0), lots.long(3.0, 8.0)
+    order = lots.peers()
+    at_s = lots.ms(2.0, lots.active_s - 9.0)
+    for_s = lots.long(3.0, 8.0)
     bytes_per_s, late_s = lots.long(20.0, 200.0), lots.long(1.0, 4.0)
     slow = Narrow(bytes_per_s, round(bytes_per_s * late_s, 1), at_s, for_s, (order[0],))
     quick = replace(
@@ -216,15 +216,16 @@ def _standstill(lots: FaultSampler, drawn: Schedule) -> Schedule:
     have hanging trainers that the remaining honest peers are not a majority. Rounds are short:
     otherwise the dead peers would be out of the roster before the attacker serves again."""
     attacker, *others = lots.peers()
-    n, lots.active_s, at_s = drawn.peers, BRIEF_S[0], lots.ms(1.0, 4.0)
-    rule, lie = lots.random.choice(RULES_UNDER_ATTACK), lots.random.choice(REFUSED)
+    n = drawn.peers
+    lots.active_s = BRIEF_S[0]
+    at_s = lots.ms(1.0, 4.0)
+    rule = lots.random.choice(RULES_UNDER_ATTACK)
+    lie = lots.random.choice(REFUSED)
     away: list[Fault] = []
     for peer in others[: n - n // 2 - 1]:  # the rest is a majority only with the attacker
-        how, when, for_s = (
-            lots.random.random(),
-            round(at_s + lots.ms(0.0, 1.0), 3),
-            lots.long(2.0, 9.0),
-        )
+        how = lots.random.random()
+        when = round(at_s + lots.ms(0.0, 1.0), 3)
+        for_s = lots.long(2.0, 9.0)
         if how < 0.5:
             away.append(Crash(peer, at_s=when))
         else:

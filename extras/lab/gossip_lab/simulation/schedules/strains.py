@@ -35,9 +35,9 @@ share of schedules with lent memory among the remaining schedules."""
 STARVED_SHARE, FIRST_S = 0.04, 0.06
 """Share of starved peers among all schedules, and time within which all processes have started, in
 seconds."""
-FAR_SHARE, FAR_S, JITTERS = 0.04, (0.01, 0.2), (0.0, 0.3)
-"""Share of far hosts among all schedules, bounds of the one-way delay in seconds, and possible
-relative variations of it."""
+FAR_SHARE = 0.04  # share of far hosts among all schedules
+FAR_S = (0.01, 0.2)  # bounds of the one-way delay, in seconds
+JITTERS = (0.0, 0.3)  # possible relative variations of the delay
 FAR_PEERS = 3
 """Minimum number of far hosts. Two peers have no majority: each would continue alone before it
 receives the commit of the other."""
@@ -98,13 +98,13 @@ def far(drawn: Schedule) -> Schedule:
 def _alone(lots: FaultSampler, drawn: Schedule) -> Schedule:
     """Let one peer run alone, from the start or after the other peer has crashed. It is paused, has
     a hanging trainer, and is slow. A newcomer may join."""
-    begins_alone, for_s, at_s, joins = (
-        lots.random.random() < 0.6,
-        lots.long(0.3, 4.0),
-        lots.ms(3.0, 8.0),
-        lots.random.random(),
-    )
-    trainer_s, slow_s, late_s = lots.long(0.3, 4.0), lots.long(0.002, 0.03), lots.ms(9.0, 12.0)
+    begins_alone = lots.random.random() < 0.6
+    for_s = lots.long(0.3, 4.0)
+    at_s = lots.ms(3.0, 8.0)
+    joins = lots.random.random()
+    trainer_s = lots.long(0.3, 4.0)
+    slow_s = lots.long(0.002, 0.03)
+    late_s = lots.ms(9.0, 12.0)
     faults: list[Fault] = [
         Hang(0, None, for_s, at_s),
         HangTrainer(0, late_s, trainer_s),
@@ -126,11 +126,9 @@ def _alone(lots: FaultSampler, drawn: Schedule) -> Schedule:
 def _all_stop(lots: FaultSampler, drawn: Schedule) -> Schedule:
     """Pause all peers at nearly the same moment, as happens when a laptop is closed or a host of
     virtual machines is suspended."""
-    at_s, for_s, apart_s = (
-        lots.ms(2.0, 8.0),
-        lots.long(0.3, 8.0),
-        lots.random.choice((0.0, 0.02, 0.2)),
-    )
+    at_s = lots.ms(2.0, 8.0)
+    for_s = lots.long(0.3, 8.0)
+    apart_s = lots.random.choice((0.0, 0.02, 0.2))
     hangs = [
         Hang(peer, None, for_s, round(at_s + apart_s * number, 3))
         for number, peer in enumerate(lots.peers())
@@ -163,7 +161,9 @@ def _large(lots: FaultSampler, drawn: Schedule) -> Schedule:
 def _slow_newcomers(lots: FaultSampler, drawn: Schedule) -> Schedule:
     """Start one or two newcomers with a link that may be too slow for the state and the rounds,
     until the phase with faults ends."""
-    count, at_s, apart_s = lots.few(2), lots.ms(2.0, 6.0), lots.long(0.05, 2.0)
+    count = lots.few(2)
+    at_s = lots.ms(2.0, 6.0)
+    apart_s = lots.long(0.05, 2.0)
     rate = lots.long(20.0, 2000.0)
     joins_s = tuple(round(at_s + apart_s * number, 3) for number in range(count))
     newcomers = tuple(range(drawn.peers, drawn.peers + count))
@@ -180,12 +180,10 @@ def _slow_newcomers(lots: FaultSampler, drawn: Schedule) -> Schedule:
 def _trickle(lots: FaultSampler, drawn: Schedule) -> Schedule:
     """Let the payloads of one peer trickle for some time. All its other messages arrive
     normally."""
-    peer, rate, at_s, for_s = (
-        lots.peer(),
-        lots.long(1.0, 40.0),
-        lots.ms(3.0, 6.0),
-        lots.long(4.0, 10.0),
-    )
+    peer = lots.peer()
+    rate = lots.long(1.0, 40.0)
+    at_s = lots.ms(3.0, 6.0)
+    for_s = lots.long(4.0, 10.0)
     return replace(drawn, compute_s=COMPUTE_S, faults=(Trickle((peer,), rate, at_s, for_s),))
 
 
@@ -216,7 +214,9 @@ def _lent(lots: FaultSampler, drawn: Schedule) -> Schedule:
     overwrite their updates in it. Another peer may crash and return."""
     first, second, *_ = lots.peers()
     at_s, for_s = lots.ms(3.0, 6.0), lots.long(4.0, 10.0)
-    back_s, rewrites, crashes = lots.long(0.5, 2.0), lots.random.random(), lots.random.random()
+    back_s = lots.long(0.5, 2.0)
+    rewrites = lots.random.random()
+    crashes = lots.random.random()
     faults: tuple[Fault, ...] = (Unreadable((first,), at_s, for_s),)
     if rewrites < 0.6:
         writers = (first,) if rewrites < 0.4 or drawn.peers < 4 else (first, second)

@@ -439,7 +439,9 @@ class Swarm(Timeline, Generic[C]):
     def _handle_one(self, host: SimProcess[C], event: Event, said: bytes | None = None) -> None:
         if host.state != "up":
             return
-        self.handling, self.handler, peer = event, host.peer, host.peer
+        self.handling = event
+        self.handler = host.peer
+        peer = host.peer
         self.deliveries += 1
         if self.deliveries > self.deliveries_max:
             raise self.too_many(self)
@@ -465,7 +467,9 @@ class Swarm(Timeline, Generic[C]):
     def _carry_out_all(self, host: SimProcess[C], effects: Sequence[Effect]) -> bool:
         """Carry out the effects. Return False if an observer killed the process before the last
         effect."""
-        peer, seeing, carry_out = host.peer, self.hooks.effect, self._carry_out
+        peer = host.peer
+        seeing = self.hooks.effect
+        carry_out = self._carry_out
         for effect in effects:
             asked: type = type(effect)
             kind = asked

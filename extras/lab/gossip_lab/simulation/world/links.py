@@ -51,7 +51,9 @@ class Links:
         receives ``LinkDown`` and connects again."""
         if not lane.up:
             return
-        lane.up, lane.breaks, lane.attempt = False, lane.breaks + 1, lane.attempt + 1
+        lane.up = False
+        lane.breaks = lane.breaks + 1
+        lane.attempt = lane.attempt + 1
         self._later(0.0, self._on_reset, host, to, lane)
 
     def _later(
@@ -105,7 +107,9 @@ class Links:
         # end.
         hangs = self.blocked(host.peer, to) or "paused" in (host.state, other and other.state)
         if other is not None and not hangs:
-            lane.up, lane.tries, lane.to_incarnation = True, 0, other.incarnation
+            lane.up = True
+            lane.tries = 0
+            lane.to_incarnation = other.incarnation
             lane.arrives_ns = [0, 0]
             self.swarm.deliver(host, events.LinkUp(to))
             return

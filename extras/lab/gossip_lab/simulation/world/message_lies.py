@@ -76,7 +76,8 @@ def wrong_size(attacker: ByzantinePeer, letter: Letter) -> Instead:
     """Send payloads that are one element too long."""
     if letter.payload is None or not isinstance(letter.message, Update | Push | Commit):
         return None
-    longer, message = np.append(letter.payload.data, np.float32(1.0)), letter.message
+    longer = np.append(letter.payload.data, np.float32(1.0))
+    message = letter.message
     result_of = message if isinstance(message, Commit) else None
     return [Letter(letter.to, letter.envelope, attacker.forge(longer, result_of))]
 
@@ -240,8 +241,11 @@ def strangers(attacker: ByzantinePeer, letter: Letter) -> Instead:
     """Announce peers that do not exist, as alive, suspect, dead or left, or as accusers of existing
     peers."""
     rng = attacker.rng
-    stranger, often = STRANGERS + rng.randrange(STRANGERS), rng.random() < OFTEN
-    victim, accuses, status = _victim(attacker), rng.random() < 0.3, rng.choice(STATUSES)
+    stranger = STRANGERS + rng.randrange(STRANGERS)
+    often = rng.random() < OFTEN
+    victim = _victim(attacker)
+    accuses = rng.random() < 0.3
+    status = rng.choice(STATUSES)
     if not often:
         return None
     if accuses:

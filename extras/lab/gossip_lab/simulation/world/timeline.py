@@ -56,7 +56,9 @@ class Timeline:
 
     def run_for(self, duration_s: float) -> None:
         end_ns = self.now_ns + to_ns(duration_s)
-        heap, pop, network = self._heap, heappop, self.network
+        heap = self._heap
+        pop = heappop
+        network = self.network
         self._tend_if_changed()
         while heap and heap[0][0] <= end_ns:
             self.now_ns, _, act, arguments = pop(heap)

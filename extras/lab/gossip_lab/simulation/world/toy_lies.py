@@ -45,7 +45,9 @@ class ToyAttack:
     number of forged updates."""
 
     def __init__(self, attacker: ByzantineFault, peer: PeerId, schedule: Schedule) -> None:
-        self.attacker, self.peer, self.seed = attacker, peer, schedule.seed
+        self.attacker = attacker
+        self.peer = peer
+        self.seed = schedule.seed
         self.kind = attacker.built_in or kind_of(attacker.attack)
         self.told = 0
         self._old: list[Vector] = []

@@ -54,7 +54,10 @@ class Wire:
 
     def send(self, host: SimProcess[Any], effect: Send) -> None:
         """Send the message of a core, or the messages with which an attacker replaces it."""
-        to, message, payload, said = effect.peer, effect.message, effect.payload, self._said
+        to = effect.peer
+        message = effect.message
+        payload = effect.payload
+        said = self._said
         if (
             said is None
             or said.message is not message
@@ -136,7 +139,10 @@ class Wire:
     def _leaves_ns(self, sending: _Sending) -> int | None:
         """Return the time at which the last byte of the message has left the sender. Return None if
         the queue is full."""
-        swarm, model, lane, payload = self.swarm, sending.model, sending.lane, sending.payload
+        swarm = self.swarm
+        model = sending.model
+        lane = sending.lane
+        payload = sending.payload
         leaves_ns, network = swarm.now_ns, swarm.network
         assert payload is not None
         assert model.bytes_per_s is not None
@@ -172,8 +178,12 @@ class Wire:
         return delay_s
 
     def _put_on_the_way(self, sending: _Sending, leaves_ns: int) -> None:
-        payload, lane, bulk = sending.payload, sending.lane, sending.bulk
-        model, fate, lot = sending.model, sending.fate, sending.lot
+        payload = sending.payload
+        lane = sending.lane
+        bulk = sending.bulk
+        model = sending.model
+        fate = sending.fate
+        lot = sending.lot
         swarm, fifo = self.swarm, self.swarm.network.fifo
         arrives_ns = leaves_ns + round(self._delay_s(sending) * NS)
         if fate.spoiled and payload is not None:
@@ -209,15 +219,21 @@ class Wire:
         """Restore the speed of the link, and deliver all messages in transit at once."""
         lane = self.swarm.hosts[sender].lanes.get(to) if sender in self.swarm.hosts else None
         if lane is not None and lane.slowed:
-            waiting, lane.slowed, lane.free_at_ns = lane.slowed, [], self.swarm.now_ns
-            lane.let_go, lane.arrives_ns[True] = lane.let_go + 1, self.swarm.now_ns
+            waiting = lane.slowed
+            lane.slowed = []
+            lane.free_at_ns = self.swarm.now_ns
+            lane.let_go = lane.let_go + 1
+            lane.arrives_ns[True] = self.swarm.now_ns
             for sending in waiting:
                 self.swarm.at_ns(self.swarm.now_ns, self._arrive, sending)
 
     def _deliver_progress(self, under_way: _InFlight) -> None:
         """At intervals, report to the receiver which part of a payload has arrived."""
         sending, said, begins_ns, ends_ns, let_go = under_way
-        swarm, lane, to, payload = self.swarm, sending.lane, sending.to, sending.payload
+        swarm = self.swarm
+        lane = sending.lane
+        to = sending.to
+        payload = sending.payload
         host, now_ns = swarm.hosts[to], swarm.now_ns
         assert payload is not None
         if now_ns >= ends_ns or (host.incarnation, lane.breaks) != sending.life:
@@ -247,7 +263,9 @@ class Wire:
             see(swarm, sender, to, what, said.message if type(said) is Envelope else None)
 
     def _arrive(self, sending: _Sending) -> None:
-        swarm, to, payload = self.swarm, sending.to, sending.payload
+        swarm = self.swarm
+        to = sending.to
+        payload = sending.payload
         host, (incarnation, breaks) = swarm.hosts[to], sending.life
         if host.incarnation != incarnation or host.state not in _RUNNING:
             self._note_on("gone", sending)
@@ -260,7 +278,8 @@ class Wire:
         envelope: Envelope | None
         if type(parcel) is bytes:
             # Equal bytes are decoded only once.
-            said, envelope = parcel, self._known.get(parcel) or self._read(parcel)
+            said = parcel
+            envelope = self._known.get(parcel) or self._read(parcel)
         else:
             envelope = parcel  # type: ignore[assignment]
         if envelope is None:

@@ -29,7 +29,9 @@ class LargerBranchWins(Checker):
 
     @after_event
     def judge(self, event: Received, message: Update | NotServing) -> None:
-        core, rounds, seen = self.core, self.rolling, self.rolling.branches
+        core = self.core
+        rounds = self.rolling
+        seen = self.rolling.branches
         if core.phase != "running" or rounds.mode != "active" or rounds.may_differ:
             return
         back_at = last_report_at(self.host, "kept_own_state", "restored")

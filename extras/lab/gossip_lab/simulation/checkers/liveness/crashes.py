@@ -76,7 +76,9 @@ class BoundedCrashCost(Checker):
         swarm.at(self.now + within_s, partial(self._judge, crash))
 
     def _judge(self, crash: _Crash) -> None:
-        victim, since_s, disturbances = crash.victim, crash.at_s - BEFORE_S, self.disturbances
+        victim = crash.victim
+        since_s = crash.at_s - BEFORE_S
+        disturbances = self.disturbances
         started_at = max(host.started_at for host in self.swarm.hosts.values())
         if started_at > since_s or not disturbances.all_undisturbed_since(
             self.swarm, since_s, but=victim

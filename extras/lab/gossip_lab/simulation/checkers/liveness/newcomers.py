@@ -87,7 +87,9 @@ class WaitForNewcomers(Checker):
 
     @on_effect
     def judge(self, halt: Halt) -> None:
-        core, rounds, hosts = self.core, self.rolling, self.swarm.hosts
+        core = self.core
+        rounds = self.rolling
+        hosts = self.swarm.hosts
         if halt.exit_code != QUORUM_LOST:
             return
         left = [p for p in rounds.roster if not core.membership.has_ended(p)]

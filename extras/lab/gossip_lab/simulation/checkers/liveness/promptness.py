@@ -77,7 +77,8 @@ class NoWaitForSkippedServers(Checker):
 
     @on_effect
     def judge_offer(self, send: Send, update: Update) -> None:
-        asked, shards = self._asked.get((send.peer, update.shard)), self.rolling.shards
+        asked = self._asked.get((send.peer, update.shard))
+        shards = self.rolling.shards
         # A requested update is sent even if the requesting peer is skipped.
         if asked == (update.round_id, update.attempt):
             return
@@ -300,7 +301,8 @@ def _has_full_view(core: Inspection, cores: dict[PeerId, Inspection]) -> bool:
 def _carried_s(swarm: AnySwarm, core: Inspection) -> float:
     """Return the time that slow links need to transfer the updates and results of two attempts, in
     seconds."""
-    rate, payload_bytes = swarm.network.default.bytes_per_s, max(core.rounds.shard_bytes, default=0)
+    rate = swarm.network.default.bytes_per_s
+    payload_bytes = max(core.rounds.shard_bytes, default=0)
     return 4.0 * payload_bytes / rate if rate else 0.0
 
 

@@ -52,7 +52,9 @@ class PushesFollowPlan(Checker):
 
     @after_event
     def judge(self, event: Contributed) -> None:
-        targets, self._targets, core = self._targets, None, self.core
+        targets = self._targets
+        self._targets = None
+        core = self.core
         if targets is None or core.phase != "running":
             return  # the update was not for the present round, or the peer has ended its training
         settings = core.settings.gossip
@@ -83,7 +85,8 @@ class DisjointSamples(Checker):
     def judge(self, start: StartRound) -> None:
         if start.samples is None:
             return
-        epoch, is_first = start.samples.epoch, self.peer in self.core.settings.peers
+        epoch = start.samples.epoch
+        is_first = self.peer in self.core.settings.peers
         readers = self._readers.setdefault((epoch, -1 if is_first else self.peer), {})
         keep_latest(self._readers, EPOCHS_KEPT)
         reader = self.peer, start.round_id

@@ -108,7 +108,8 @@ class CommitAcceptance(Checker):
         if not _is_acceptable(rounds, commit, event.payload):
             return
         shard = rounds.shards[commit.shard]
-        attempt, serves = shard.attempt, shard.server_of(shard.attempt) == self.peer
+        attempt = shard.attempt
+        serves = shard.server_of(shard.attempt) == self.peer
         refusable: str | None = ""
         if is_doubtful(core, rounds, commit, event.similarity):
             # This records the sender even if the commit is too late.
@@ -116,7 +117,8 @@ class CommitAcceptance(Checker):
         if refusable is None or (commit.attempt < attempt and not serves):
             return
         yield
-        rounds, where = self.rolling, f"round {commit.round_id}, shard {commit.shard}"
+        rounds = self.rolling
+        where = f"round {commit.round_id}, shard {commit.shard}"
         if not rounds.shards:
             return
         if refusable:

@@ -135,7 +135,8 @@ class SampleConservation(Checker):
         """Judge a round when its first peer applies it, and return the state of the history after
         it."""
         commits = [committed.commit for committed in done]
-        settings, before = self.core.settings, self._branches.get(commits[0].parent)
+        settings = self.core.settings
+        before = self._branches.get(commits[0].parent)
         roster = before.roster if before is not None else settings.peers
         for commit in commits:
             self._judge_header(commit, roster)
@@ -218,7 +219,8 @@ class SampleConservation(Checker):
         epoch."""
         assert done.slices is not None
         given = [pair for ranges in done.slices.values() for pair in ranges]
-        where, merged = f"round {done.commit.round_id}", _disjoint([*used, *given])
+        where = f"round {done.commit.round_id}"
+        merged = _disjoint([*used, *given])
         self.judged += 1
         if merged is None:
             raise self.violated(f"{where} assigns used samples again: {given}")
@@ -315,7 +317,8 @@ class RestoredStatesMatchDonors(Checker):
 
     @on_effect
     def judge_state(self, restore: Restore) -> None:
-        content, stated = _state_digest(restore.payload), parts_of(restore.payload)[0]
+        content = _state_digest(restore.payload)
+        stated = parts_of(restore.payload)[0]
         if _state_identifier(restore.payload) != stated:
             raise self.violated(f"restores bytes with the digest {content.hex()} as {stated.hex()}")
         if self.peer not in self.tainted:

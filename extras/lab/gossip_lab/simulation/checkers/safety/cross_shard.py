@@ -112,7 +112,8 @@ class CrossShardDecision(Checker):
         if not rounds.cross_shard.active or not rounds.shards:
             return
         first = rounds.shards[0]
-        progress, fresh = first.served.cross_shard_progress, first.served.attempt == first.attempt
+        progress = first.served.cross_shard_progress
+        fresh = first.served.attempt == first.attempt
         committed = [shard.index for shard in rounds.shards if shard.commit is not None]
         if first.commit is None and committed and progress is not None and fresh:
             self.demand(

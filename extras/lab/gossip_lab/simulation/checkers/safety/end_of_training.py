@@ -31,7 +31,9 @@ class IdenticalFinalStates(Checker):
 
     @on_effect
     def judge(self, confirmed: StateConfirmed) -> None:
-        since, f, trainer = self.waiting.pop(self.peer, None), self.core.settings.f, self.trainer
+        since = self.waiting.pop(self.peer, None)
+        f = self.core.settings.f
+        trainer = self.trainer
         if since is None or not f:
             return
         others = sum(host.running for host in self.swarm.hosts.values()) - 1

@@ -34,7 +34,9 @@ class NoUnfoundedDeath(TableChecker):
     fields = ("status",)
 
     def judge(self, transition: TableTransition) -> None:
-        subject, standing, peer = transition.subject, transition.standing, self.peer
+        subject = transition.subject
+        standing = transition.standing
+        peer = self.peer
         if (transition.before, transition.status) != ("suspect", "dead") or subject == peer:
             return  # claims about a peer that was never met are accepted
         if self.is_invented(subject) or _has_own_claim(self.cause, subject):
@@ -63,12 +65,15 @@ class NoUnfoundedAccusation(TableChecker):
     fields = ("status",)
 
     def judge(self, transition: TableTransition) -> None:
-        subject, peer, settings = transition.subject, self.peer, self.membership.settings
+        subject = transition.subject
+        peer = self.peer
+        settings = self.membership.settings
         accused = transition.status == "suspect" and subject != peer
         if not accused or not _ends_a_probe(self.cause):
             return
         member = self.membership.members[subject]
-        known_s, grace_s = self.clock_s - member.known_since, settings.connect_grace_s
+        known_s = self.clock_s - member.known_since
+        grace_s = settings.connect_grace_s
         self.demand(
             known_s >= grace_s or (member.was_linked and member.spoken),
             f"accuses peer {subject}.{transition.incarnation}, known for only {known_s:.3f} s, "

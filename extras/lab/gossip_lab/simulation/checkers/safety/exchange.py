@@ -166,7 +166,8 @@ class AggregatesMatchPushes(Checker):
     @on_event
     def record_contribution(self, event: Contributed) -> None:
         contributed = self._contributed[self.peer]
-        gradient, parameters = event.payloads[0] if event.payloads else None, event.parameters
+        gradient = event.payloads[0] if event.payloads else None
+        parameters = event.parameters
         contributed.setdefault(event.round_id, []).append(
             (_content(gradient), _content(parameters))
         )
@@ -181,7 +182,9 @@ class AggregatesMatchPushes(Checker):
 
     @on_event
     def record_push(self, event: Received, push: Push) -> None:
-        core, sender, desk = self.core, event.sender, self._push_records
+        core = self.core
+        sender = event.sender
+        desk = self._push_records
         if core.phase in ("unprepared", "halted") or push.lineage != core.settings.lineage:
             return
         if sender == self.peer or not self._is_accepted(event):
@@ -214,7 +217,8 @@ class AggregatesMatchPushes(Checker):
     def _judge_content(self, sender: PeerId, push: Push, payload: Payload) -> None:
         contributed = self._contributed[sender].get(push.round_id)
         if contributed is not None:
-            content, which = _content(payload), 0 if push.what == "gradient" else 1
+            content = _content(payload)
+            which = 0 if push.what == "gradient" else 1
             self.demand(
                 any(content == each[which] for each in contributed),
                 f"receives from peer {sender} a {push.what} of round {push.round_id} that its "
@@ -223,7 +227,9 @@ class AggregatesMatchPushes(Checker):
 
     @on_effect
     def judge_start(self, start: StartRound) -> None:
-        desk, rounds, round_id = self._push_records, self.gossip, start.round_id
+        desk = self._push_records
+        rounds = self.gossip
+        round_id = start.round_id
         if desk.round is None or desk.round.round_id != round_id:
             named = sources_of(self.core, round_id)
             self.demand(
@@ -278,7 +284,9 @@ class AggregatesMatchPushes(Checker):
         return doing
 
     def _close(self, doing: _ExchangeRound) -> dict[Kind, dict[PeerId, _Arrived]]:
-        core, rounds, desk = self.core, self.gossip, self._push_records
+        core = self.core
+        rounds = self.gossip
+        desk = self._push_records
         settings = core.settings.gossip
         mixes = doing.round_id % settings.mix_every == settings.mix_every - 1
         kinds: tuple[Kind, ...] = ("gradient", "parameters") if mixes else ("gradient",)

@@ -120,7 +120,9 @@ class OneAddressPerIncarnation(TableChecker):
         return self.conditions.invented_incarnations and own
 
     def judge(self, transition: TableTransition) -> None:
-        subject, life, control = transition.subject, transition.incarnation, transition.control
+        subject = transition.subject
+        life = transition.incarnation
+        control = transition.control
         if self.is_invented(subject):
             self._held.pop(subject, None)
             return

@@ -130,7 +130,8 @@ class MicroBatchesCountedOnce(StageChecker):
         self.demand(len(parts) == self.micro_batches, text)
         found = [value for payload in apply.payloads for value in payload.data.tolist()]
         if apply.round_id in self.computed.mixed:
-            apart, what = self._mixed_distance(apply.round_id, found), "any updates offered"
+            apart = self._mixed_distance(apply.round_id, found)
+            what = "any updates offered"
         else:
             mean = [sum(values) / len(parts) for values in zip(*parts.values(), strict=True)]
             apart, what = _distance(mean, found), "all micro-batches"

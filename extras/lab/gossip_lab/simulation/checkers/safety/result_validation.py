@@ -43,7 +43,8 @@ def rejection_reason(
         return ""
     if _compare_rates(rounds, commit) == "far" and len(rounds.roster) >= 2 * core.settings.f + 2:
         return f"it uses the rates {commit.rates}, far from the peer's own"
-    left_out, put_in = _omitted_peers(core, rounds, commit), _unknown_peers(core, rounds, commit)
+    left_out = _omitted_peers(core, rounds, commit)
+    put_in = _unknown_peers(core, rounds, commit)
     if len(left_out) + len(put_in) > core.settings.f and not rounds.is_passed(commit.round_id):
         return (
             f"the next roster leaves out {left_out}, which are present, and adds {put_in}, which "

@@ -61,10 +61,8 @@ class CommitsMatchRuleResults(Checker):
         for row in ask.rows:
             if row.peer in self.conditions.equivocating and row.peer != self.peer:
                 continue
-            contributed, content = (
-                self._contributed[row.peer].get(ask.round_id, ()),
-                row.payload.data.tobytes(),
-            )
+            contributed = self._contributed[row.peer].get(ask.round_id, ())
+            content = row.payload.data.tobytes()
             self.demand(
                 any(each[ask.shard : ask.shard + 1] == (content,) for each in contributed),
                 f"round {ask.round_id}, shard {ask.shard}: peer {row.peer}'s row is not what its "

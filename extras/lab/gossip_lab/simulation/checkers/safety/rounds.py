@@ -151,7 +151,8 @@ class RoundsAppliedOnce(Checker):
                     f"commits {_label(commit)}; next is round {round_id}, shard {shard} upon "
                     f"{head.hex()}"
                 )
-        chain, commits = done[0].chain, tuple(committed.commit for committed in done)
+        chain = done[0].chain
+        commits = tuple(committed.commit for committed in done)
         known = self._chains.get(chain)
         if known is None:
             self.demand(
@@ -326,7 +327,8 @@ class SingleCommitPerRound(Checker):
 
     @on_effect
     def judge_offer(self, send: Send, update: Update) -> None:
-        key, offered = (update.round_id, update.shard, update.parent), self._offered
+        key = (update.round_id, update.shard, update.parent)
+        offered = self._offered
         before, offered[key] = offered.get(key, 0), update.attempt
         keep_latest(offered, OFFERS_KEPT)
         if update.attempt < before:

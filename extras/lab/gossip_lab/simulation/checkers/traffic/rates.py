@@ -175,7 +175,9 @@ class BoundedMessageRates(Checker):
 
     def _has_cause(self, send: Send) -> bool:
         """Whether the message has a cause other than the clock, which determines its rate."""
-        kind, message, cause = type(send.message), send.message, self.swarm.handling
+        kind = type(send.message)
+        message = send.message
+        cause = self.swarm.handling
         if isinstance(message, PushPull):
             return message.reply
         if isinstance(message, StateRequest):

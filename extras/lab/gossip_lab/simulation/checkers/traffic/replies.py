@@ -132,7 +132,9 @@ class OneCommitPerReason(Checker):
 
     @on_effect
     def judge(self, send: Send, commit: Commit) -> None:
-        to, round_id, shard = send.peer, commit.round_id, commit.shard
+        to = send.peer
+        round_id = commit.round_id
+        shard = commit.shard
         self._sent[to, round_id, shard] += 1
         reasons = (
             self._own_reasons[round_id, shard]
@@ -178,7 +180,8 @@ class BoundedUpdateRepetitions(Checker):
 
     @on_effect
     def judge(self, send: Send, message: Update | UpdateRequest) -> None:
-        key, times = _update(send.peer, type(message), message), self._times_sent
+        key = _update(send.peer, type(message), message)
+        times = self._times_sent
         times[key] += 1
         self.demand(
             times[key] <= REPEATS_MAX,

@@ -58,7 +58,8 @@ class QuorumOfAttestations(Checker):
             return
         settings = self.core.settings
         waited_s = self.now - last_report_at(self.host, "recovering")
-        f, able = settings.f, [other for other in self.swarm.hosts if self._is_able_donor(other)]
+        f = settings.f
+        able = [other for other in self.swarm.hosts if self._is_able_donor(other)]
         hurried = len(able) > f and waited_s < 0.9 * settings.rounds.round_timeout_s
         self.demand(
             len(able) <= 2 * f and not hurried,

@@ -63,7 +63,9 @@ class NoRedundantPieceRequests(Checker):
 
     @on_effect
     def judge(self, send: Send, ask: StateRequest) -> None:
-        recovery, pieces, piece = self.core.recovery, self.core.recovery.pieces, ask.piece
+        recovery = self.core.recovery
+        pieces = self.core.recovery.pieces
+        piece = ask.piece
         here, false = self._present_pieces, self._false_donors
         if ask.what == "state" and not piece and recovery.attestation is None:
             false.discard(send.peer)  # without an attestation every donor may be used again

@@ -51,7 +51,9 @@ class HistoryChecker(Checker):
 
     @on_effect
     def judge_history(self, apply: Apply) -> None:
-        done, decisions, self._decisions = self.commits, self._decisions, []
+        done = self.commits
+        decisions = self._decisions
+        self._decisions = []
         if not done or not self.core.settings.f or done[0].chain in self.records:
             return
         commits = [committed.commit for committed in done]

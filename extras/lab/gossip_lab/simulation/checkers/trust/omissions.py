@@ -182,7 +182,9 @@ class OmissionSkipsFollowCommits(HistoryChecker):
 
     @on_report("attempt")
     def record_wait(self, report: Report) -> None:
-        silent, rounds, waited = server_without_commit(report), self.rolling, self._missing_results
+        silent = server_without_commit(report)
+        rounds = self.rolling
+        waited = self._missing_results
         if silent is None or report.fields["round"] != rounds.round_id:
             return
         # Up to f of the expected peers may withhold their updates. If the remaining peers are not a

@@ -63,7 +63,8 @@ class QuarantineFollowsCommits(HistoryChecker):
     def _judge_commit(self, before: Ledger, commit: Commit) -> None:
         if commit.server in self.conditions.equivocating:
             return
-        where, roster = f"round {commit.round_id}, shard {commit.shard}", self.rolling.roster
+        where = f"round {commit.round_id}, shard {commit.shard}"
+        roster = self.rolling.roster
         contributors = [c.peer for c in commit.contributors]
         if used := _used_without_need(contributors, before, roster):
             raise self.violated(f"{where} uses updates of peers {used}, which are in quarantine")
@@ -98,7 +99,8 @@ class QuarantineFollowsCommits(HistoryChecker):
         """Check which updates are only measured. Only updates of unproven peers in quarantine may
         be. In every ``measured_every``-th round (every second round by default), all usable updates
         of these peers have to be."""
-        where, served = f"round {ask.round_id}, shard {ask.shard}", self._served(ask)
+        where = f"round {ask.round_id}, shard {ask.shard}"
+        served = self._served(ask)
         suspects = set(ledger.quarantined()) - set(ledger.proven())
         measured = {row.peer for row in ask.outside}
         if free := sorted(measured - suspects):
