@@ -20,7 +20,7 @@ from gossip.launch.optional import optional
 from gossip.launch.report import counted
 from gossip_lab.pages import markdown_table, replace_between, split_at
 
-from .exchange import ended_by_signals
+from .exchange import Json, ended_by_signals
 from .turns import as_json, draw, environment
 
 if TYPE_CHECKING:
@@ -63,9 +63,7 @@ def encodings(
         Path, typer.Option(help="Folder for finished runs; the same command continues.")
     ] = Path("runs/encodings"),
     page: Annotated[Path | None, typer.Option(help="Page to update with the results.")] = None,
-    as_json_only: Annotated[
-        bool, typer.Option("--json", help="Print the result as JSON, and nothing else, to stdout.")
-    ] = False,
+    as_json_only: Json = False,
 ) -> None:
     """Compare encodings of updates: bytes, milliseconds, and accuracy under each rule.
 

@@ -32,6 +32,9 @@ NUMBER_S = 3e-9
 STEPS_MAX = 50
 PEERS, NUMBERS = [2, 4], [100_000, 1_000_000]
 
+Sides = list[tuple[str, str]]
+"""Rows of a table: a name, and its figures."""
+
 PeerCounts = Annotated[
     list[int], typer.Option("-n", "--peers", min=2, max=64, help="Number of peers. Repeatable.")
 ]
@@ -95,7 +98,7 @@ def exchange(
             steps = max(1, min(STEPS_MAX, int(TURN_S / (NUMBER_S * count * n))))
             task = BenchTask("vector", device, count, 0, steps, repetitions, n)
             tasks.append((task, f"{n} peers, {count:,} numbers, {contest.aggregator}"))
-    rows = _compare(tasks, contest, _show_exchange, as_json_only)
+    rows = _compare(tasks, contest, _exchanges, as_json_only)
     if as_json_only:
         print(as_json("exchange", {"contest": asdict(contest), "rows": rows}))
 
@@ -131,7 +134,7 @@ def step(
         (BenchTask(model, device, count, batch, steps, repetitions, n), f"{n} peers, {about}")
         for n in peers
     ]
-    rows = _compare(tasks, contest, _show_steps, as_json_only)
+    rows = _compare(tasks, contest, _steps, as_json_only)
     if as_json_only:
         found = {"contest": asdict(contest), "model": model, "batch": batch, "rows": rows}
         print(as_json("step", found))
@@ -150,7 +153,7 @@ def _check_device(device: str) -> None:
 def _compare(
     tasks: Sequence[tuple[BenchTask, str]],
     contest: Contest,
-    show: Callable[[dict[str, Any], str, bool], None],
+    sides_of: Callable[[dict[str, Any]], tuple[str, Sides]],
     quiet: bool,
 ) -> list[dict[str, Any]]:
     """Run both sides on each task, show the row of each task under its title, and return all
@@ -165,7 +168,7 @@ def _compare(
         for task, title in tasks:
             best = limits_of(4 * task.numbers)
             rows.append({**_row(task, measure(task, contest)), "limits": asdict(best)})
-            show(rows[-1], title, quiet)
+            _show(rows[-1], title, *sides_of(rows[-1]), quiet)
     return rows
 
 
@@ -277,20 +280,21 @@ def _plain(figure: float) -> str:
     return f"{figure:.2f}"
 
 
-def _show_exchange(row: dict[str, Any], title: str, quiet: bool) -> None:
+def _exchanges(row: dict[str, Any]) -> tuple[str, Sides]:
+    """Return the unit, and the figures of both sides: the time of an exchange."""
     seconds = row["seconds"]
-    sides = [
+    return "ms", [
         ("gloo", _spread(seconds[GLOO], _ms)),
         ("gossip", _spread(seconds[GOSSIP], _ms)),
         ("gossip over gloo, within a turn", _spread(row["ratio"], _plain)),
     ]
-    _show(row, title, "ms", sides, quiet)
 
 
-def _show_steps(row: dict[str, Any], title: str, quiet: bool) -> None:
+def _steps(row: dict[str, Any]) -> tuple[str, Sides]:
+    """Return the unit, and the figures of both sides: the steps in a second."""
     turns = row["turns"]
     per_s = {name: Spread.of([1 / each for each in turns[name]]) for name in (GLOO, GOSSIP)}
-    sides = [
+    return "steps/s", [
         ("DDP over gloo", _spread(asdict(per_s[GLOO]), lambda each: f"{each:,.1f}")),
         ("gossip", _spread(asdict(per_s[GOSSIP]), lambda each: f"{each:,.1f}")),
         (
@@ -298,12 +302,9 @@ def _show_steps(row: dict[str, Any], title: str, quiet: bool) -> None:
             _spread(asdict(ratios(turns[GLOO], turns[GOSSIP])), _plain),
         ),
     ]
-    _show(row, title, "steps/s", sides, quiet)
 
 
-def _show(
-    row: dict[str, Any], title: str, unit: str, sides: list[tuple[str, str]], quiet: bool
-) -> None:
+def _show(row: dict[str, Any], title: str, unit: str, sides: Sides, quiet: bool) -> None:
     """Print the times of both sides, their processor time, and the limits of the machine. Other
     load on the machine affects processor time less than the time of a step."""
     spent, best = row["processor_s"], row["limits"]

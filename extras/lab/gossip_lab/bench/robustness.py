@@ -17,6 +17,8 @@ from gossip.errors import ConfigError
 from gossip.launch.optional import optional
 from gossip.launch.report import counted
 
+from .exchange import Json
+
 if TYPE_CHECKING:
     from .tables import Found, RobustnessTable
 
@@ -175,9 +177,7 @@ def robustness(
     show: Annotated[
         bool, typer.Option("--show", help="Run nothing; print tables of the finished runs.")
     ] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print the result as JSON, and nothing else, to stdout.")
-    ] = False,
+    as_json: Json = False,
 ) -> None:
     """Train with every rule under every attack, and print the accuracies with error bars. After
     Ctrl-C the same command continues."""

@@ -19,6 +19,7 @@ from gossip.errors import ConfigError, GossipError
 from gossip.launch.optional import optional
 from gossip.launch.report import counted
 
+from .exchange import Json
 from .turns import draw, environment, progress
 
 if TYPE_CHECKING:
@@ -68,9 +69,7 @@ def aggregators(
         bool,
         typer.Option("--explain", help="Also time the calls that return weights and outlyingness."),
     ] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print the result as JSON, and nothing else, to stdout.")
-    ] = False,
+    as_json: Json = False,
 ) -> None:
     """Time rules: milliseconds, passes over the updates, and speed relative to byzfl.
 

@@ -42,6 +42,9 @@ DelayMs = Annotated[
     float, typer.Option("--delay-ms", help="With --mbit: additional time of each message.", min=0.0)
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print only JSON to stdout.")]
+Repeats = Annotated[
+    int, typer.Option(min=1, max=1000, help="Number of repetitions. The median is used.")
+]
 Replace = Annotated[bool, typer.Option("--replace", help="Overwrite an existing plan.")]
 
 
@@ -182,9 +185,7 @@ def profile(
     batches: Annotated[
         str, typer.Option(help="Two batch sizes to measure, below and above the micro-batches.")
     ] = "2,16",
-    repeats: Annotated[
-        int, typer.Option(min=1, max=1000, help="Number of repetitions. The median is used.")
-    ] = 11,
+    repeats: Repeats = 11,
     memory: Annotated[
         str,
         optional(
@@ -223,9 +224,7 @@ def link(
             help="Prefix that runs a command at the other end: 'ssh lab2', 'ip netns exec b'."
         ),
     ] = "",
-    repeats: Annotated[
-        int, typer.Option(min=1, max=1000, help="Number of repetitions. The median is used.")
-    ] = 7,
+    repeats: Repeats = 7,
 ) -> None:
     """Measure the link to another peer with gossip's transport: seconds per message and seconds per
     byte."""

@@ -102,6 +102,12 @@ class Costs:
         backward."""
         return self.fixed_s + self.each_s * samples
 
+    def link_s(self, rows: Group, columns: Group, nbytes: float) -> Numbers:
+        """Return the time of a message from each peer of ``rows`` to each peer of ``columns``,
+        ``(rows, columns)``."""
+        places = np.ix_(rows, columns)
+        return self.link_fixed_s[places] + self.link_each_s[places] * nbytes
+
     def sent_bytes(self, work: TrainingStep) -> Numbers:
         """Return for each layer the bytes per micro-batch that a stage sends to the next stage if
         it ends with this layer, ``(L,)``. The gradient has the same size. For bf16,
@@ -210,7 +216,7 @@ class StageCosts:
         self.costs, self.work = costs, work
         self.seconds = costs.seconds(work.samples).sum(axis=0)  # (P, L)
         self._speed = 1.0 / np.maximum(self.seconds.sum(axis=1), 1e-12)
-        self._known: dict[Group, GroupRuns] = {}
+        self._known: dict[Group, Tables] = {}
         self._fits: dict[tuple[Group, int], NDArray[np.bool_]] = {}
         self._ways: dict[tuple[Group, Group], tuple[Numbers, Numbers]] = {}
         self._of_layers = _sums(self.seconds)  # (P, L + 1, L + 1)
@@ -241,12 +247,13 @@ class StageCosts:
             exchange.append(runs.exchange)
         return Tables(np.stack(fill), np.stack(hold), np.stack(exchange))
 
-    def runs(self, group: Group) -> GroupRuns:
-        """Return the costs of one group without its links and its memory limit."""
+    def runs(self, group: Group) -> Tables:
+        """Return the costs of one group without its links and its memory limit. The fields have one
+        stage: ``(L + 1, L + 1)``."""
         if (runs := self._known.get(group)) is None:
             parts, times = self.shares(group), self._of_layers[list(group)]
             waiting = np.maximum(0.0, self.work.micro_batches * parts - 1.0)
-            runs = self._known[group] = GroupRuns(
+            runs = self._known[group] = Tables(
                 np.tensordot(parts, times, 1),
                 (waiting[:, None, None] * times).max(axis=0),
                 self._exchange(group),
@@ -296,10 +303,9 @@ class StageCosts:
         if (found := self._ways.get((group, following))) is None:
             parts = np.outer(self.shares(group), self.shares(following))
             sent = np.concatenate([[0.0], self.costs.sent_bytes(self.work)])
-            pairs = np.ix_(group, following)
+            link_s = self.costs.link_s
             ways = [
-                (self.costs.link_fixed_s[pairs] + self.costs.link_each_s[pairs] * nbytes)
-                + (self.costs.link_fixed_s.T[pairs] + self.costs.link_each_s.T[pairs] * nbytes)
+                link_s(group, following, nbytes) + link_s(following, group, nbytes).T
                 for nbytes in sent
             ]
             taken = np.stack(ways)  # (L + 1, members, members)
@@ -309,16 +315,6 @@ class StageCosts:
         return found
 
 
-@dataclass(frozen=True, slots=True)
-class GroupRuns:
-    """Costs of one group without its links. All fields are as in ``Tables``, for one stage:
-    ``(L + 1, L + 1)`` seconds, ``[end, start]``."""
-
-    fill: Numbers
-    hold: Numbers
-    exchange: Numbers
-
-
 def _sums(of_layers: Numbers) -> Numbers:
     """Return sums over ranges of layers, ``(..., L + 1, L + 1)``. ``[end, start]`` is the sum from
     ``start`` to ``end - 1``."""
@@ -326,7 +322,7 @@ def _sums(of_layers: Numbers) -> Numbers:
     return np.asarray(np.maximum(0.0, ends[..., :, None] - ends[..., None, :]))
 
 
-def rolling_s(costs: Costs, group: Sequence[int], nbytes: float) -> float:
+def rolling_s(costs: Costs, group: Group, nbytes: float) -> float:
     """Return the seconds of a rolling round with updates of ``nbytes``. Each server receives the
     updates of its shard one after the other, and sends the result to all members.
 
@@ -336,9 +332,8 @@ def rolling_s(costs: Costs, group: Sequence[int], nbytes: float) -> float:
     if len(group) == 1 or nbytes == 0:
         return 0.0
     largest = max(shard_sizes(max(1, math.ceil(nbytes / WIRE_BYTES)), len(group), False))
-    places = np.ix_(group, group)
     away = 1.0 - np.eye(len(group))
-    one_way = (costs.link_fixed_s[places] + costs.link_each_s[places] * WIRE_BYTES * largest) * away
+    one_way = costs.link_s(group, group, WIRE_BYTES * largest) * away
     both = one_way.sum(axis=0) + one_way.sum(axis=1)
     shards = math.ceil(nbytes / WIRE_BYTES / largest)
     return float(both.mean() if shards == 1 else both.max())

@@ -265,9 +265,8 @@ class Auditor:
         """Return the state of the requests to a stage. The neighbour is the first reachable member
         in the order of the micro-batch."""
         order = self.barrier.ranking(self.round_id, micro_batch, stage)
-        skipped = self._skipped(order)
-        reachable = [peer for peer in order if peer not in skipped] or order
-        return AuditSide(reachable[0], reachable[1:])
+        first, *others = [p for p in order if not self.members.skip_reason(p)] or order
+        return AuditSide(first, others)
 
     def _set_overdue(self, audit: Audit, now: float) -> list[Effect]:
         timer = self.timers.set(
@@ -373,13 +372,12 @@ class Auditor:
         report = Report("audit_differs", {**fields, "contradicts": contradicts})
         if not audit.own:
             return [report, *self._end(audit)]
-        others = [p for p in self._roster if p not in (audit.peer, self.barrier.local)]
-        reachable = [p for p in others if not self.members.skip_reason(p)]
-        audit.waits_for = set(reachable) - audit.asked_by
+        settled = {audit.peer, self.barrier.local, *audit.asked_by, *self._skipped(self._roster)}
+        audit.waits_for = {*self._roster} - settled
         audit.step, audit.tries = "telling", 0
         return [report, *(self._ask(audit, now) if audit.waits_for else self._end(audit))]
 
-    def _finding(self, to: PeerId, audit: Audit, checked: bool) -> Send:
+    def _finding(self, to: PeerId, audit: Audit | AuditFinding, checked: bool) -> Send:
         where = self.barrier.settings.lineage, self.round_id, self.barrier.stage
         return Send(to, AuditFinding(*where, audit.micro_batch, audit.peer, checked))
 
@@ -420,9 +418,7 @@ class Auditor:
             return []
         followed = self._followed.get(sender, 0)
         if trace is None or followed >= FOLLOWED_MAX or finding.peer not in self._roster:
-            where = self.barrier.settings.lineage, self.round_id, self.barrier.stage
-            known = AuditFinding(*where, finding.micro_batch, finding.peer, checked=True)
-            return [Send(sender, known)]
+            return [self._finding(sender, finding, checked=True)]
         self._followed[sender] = followed + 1
         audit = Audit(finding.peer, finding.micro_batch, trace, own=False)
         audit.asked_by.add(sender)
@@ -454,6 +450,3 @@ class Auditor:
 
     def _skipped(self, peers: Iterable[PeerId]) -> list[PeerId]:
         return [peer for peer in peers if self.members.skip_reason(peer)]
-
-
-__all__ = ["Audit", "AuditTimer", "Auditor", "trace_of"]

@@ -201,10 +201,9 @@ class StageBarrier:
         return enough and all(peer in holding or self.members.skip_reason(peer) for peer in roster)
 
     def _holds(self, peer: PeerId, round_id: int) -> bool:
-        life, report = self._reports.get(peer, (-1, None))
-        if report is None or life < self.members.incarnation_of(peer):
+        if peer not in self._reports or not self._is_current(peer):
             return False  # A new incarnation must report again.
-        return report.committed > round_id
+        return self._reports[peer][1].committed > round_id
 
     def on_round_committed(
         self, round_id: int, roster: tuple[PeerId, ...], pass_us: tuple[int, ...], now: float

@@ -153,19 +153,15 @@ class MicroBatchFlow:
     ) -> int:
         """Return the size that the payload of a message must have, in bytes; -1 if the message is
         not allowed."""
-        if isinstance(message, AuditReply):
-            return self._audited_bytes(sender, message)
-        forward = type(message) is Activation
-        near = self.stage - 1 if forward else self.stage + 1
-        if self.pipeline.stage_of(sender) != near or not self._is_ours(message):
-            return -1
-        return self.activation_bytes[0 if forward else 1]
-
-    def _audited_bytes(self, sender: PeerId, message: AuditReply) -> int:
-        if not self.auditor.expects(sender, message):
-            return -1
         before = self.pipeline.stage_of(sender) == self.stage - 1
-        return self.activation_bytes[0 if before else 1] if message.digest else 0
+        nbytes = self.activation_bytes[0 if before else 1]
+        if isinstance(message, AuditReply):
+            if not self.auditor.expects(sender, message):
+                return -1
+            return nbytes if message.digest else 0
+        near = self.stage - 1 if type(message) is Activation else self.stage + 1
+        is_near = self.pipeline.stage_of(sender) == near
+        return nbytes if is_near and self._is_ours(message) else -1
 
     def _is_ours(self, message: Neighbour | Counted | Audited) -> bool:
         """Whether a message is valid and belongs to this stage of this run."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Literal
 
-from gossip.core import Effect, Event, Message, PeerId, events, messages
+from gossip.core import Effect, Event, MembershipMessage, Message, PeerId, events, messages
 from gossip_lab.simulation.world import NS, AnySwarm, Observer
 
 What = (
@@ -17,23 +17,9 @@ What = (
     | Literal["started", "died", "halted", "committed", "aggregates", "reported", "link", "fault"]
 )
 Group = Literal["membership", "rounds", "joining"]
-_GROUPS: dict[type, Group] = {
-    **dict.fromkeys(
-        (
-            messages.Ping,
-            messages.PingRequest,
-            messages.Ack,
-            messages.Nack,
-            messages.PushPull,
-            messages.Gossip,
-        ),
-        "membership",
-    ),
-    **dict.fromkeys(
-        (messages.Hello, messages.StateRequest, messages.StateAttestation, messages.StateOffer),
-        "joining",
-    ),
-}
+JoiningMessage = (
+    messages.Hello | messages.StateRequest | messages.StateAttestation | messages.StateOffer
+)
 RUMORS_SHOWN = 2
 _PLACE = ("round_id", "shard", "stage", "micro_batch", "micro_batches", "attempt", "peer")
 
@@ -67,22 +53,17 @@ class ChartLine:
     @property
     def group(self) -> Group:
         """Topic of the line."""
-        if self.message is not None:
-            return _GROUPS.get(type(self.message), "rounds")
-        return "membership" if self.what == "link" else "rounds"
+        if isinstance(self.message, JoiningMessage):
+            return "joining"
+        is_membership = isinstance(self.message, MembershipMessage) or self.what == "link"
+        return "membership" if is_membership else "rounds"
 
     def __str__(self) -> str:
-        there = f"-> {self.other}"
-        arrow = {
-            "sent": there,
-            "arrived": f"<- {self.other}",
-            "lied": there,
-            "lost": f"-x {self.other}",
-            "altered": there,
-        }
+        sign = {"arrived": "<-", "lost": "-x"}.get(self.what, "->")
+        arrow = f"{sign} {self.other}" if self.other >= 0 else ""
         word = "" if self.what in ("sent", "arrived", "lost", "altered") else f"{self.what} "
         where = f"peer {self.peer}" if self.peer >= 0 else "network"
-        return f"{self.t:11.6f}  {where} {arrow.get(self.what, ''):5} {word}{self.text}"
+        return f"{self.t:11.6f}  {where} {arrow:5} {word}{self.text}"
 
 
 class Chart(Observer):

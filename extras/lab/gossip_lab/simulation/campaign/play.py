@@ -302,8 +302,7 @@ def suite_of(schedule: Schedule) -> CheckerSuite | PipelineSuite:
 
 def _state(schedule: Schedule, swarm: Swarm[Peer]) -> tuple[int, float, float, dict[str, int]]:
     """Return ``rounds``, ``simulated_s``, ``left`` and ``reports`` of the result."""
-    lives = (*swarm.past, *swarm.hosts.values())
-    reports = Counter(report.event for life in lives for _, report in life.reports)
+    reports = Counter(report.event for life in swarm.lives for _, report in life.reports)
     return _reached(schedule, swarm), swarm.now, _left(swarm), dict(reports)
 
 
@@ -514,10 +513,9 @@ def make_swarm(schedule: Schedule, nemesis: Nemesis) -> Swarm[Peer]:
 def had_round(swarm: Swarm[Peer]) -> int:
     """Return the furthest round that a peer has reported. In a real run, peers record it in the
     run's folder."""
-    lives = (*swarm.past, *swarm.hosts.values())
     rounds = [
         report.fields["round"]
-        for life in lives
+        for life in swarm.lives
         for _, report in life.reports
         if report.event == "round"
     ]

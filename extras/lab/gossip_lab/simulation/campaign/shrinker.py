@@ -45,11 +45,9 @@ def shrink(failed: SimulationResult, play: RunFunction = run, runs_max: int = RU
     """
     assert failed.violation is not None, "there is nothing to shrink in a run without a violation"
     best = Shrunk(failed)
-    progress = True
-    while progress:
-        progress = False
-        for step in (_fewer_faults, _fewer_peers, _shorter, _simpler):
-            progress = _exhaust(best, step, play, runs_max) or progress
+    steps = (_fewer_faults, _fewer_peers, _shorter, _simpler)
+    while sum(_exhaust(best, step, play, runs_max) for step in steps):
+        pass  # a smaller schedule may allow a step that failed before
     return best
 
 

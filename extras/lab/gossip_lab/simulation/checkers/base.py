@@ -8,11 +8,18 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 from gossip.core import Committed, CoreSettings, PeerId, Report, Restore
-from gossip.faults import CLAIM_ATTACKS, STATE_ATTACKS
+from gossip.faults import RESULT_ATTACKS, STATE_ATTACKS
 from gossip_lab.simulation.world import AnySwarm, SimProcess
 
 from .disturbances import Disturbances
-from .event_observer import EventObserver, on_effect
+from .event_observer import (
+    EventObserver,
+    after_event as after_event,
+    around_event as around_event,
+    on_effect as on_effect,
+    on_event as on_event,
+    on_report as on_report,
+)
 from .probe_evidence import ProbeEvidence
 from .reachability import Reachability
 
@@ -53,19 +60,7 @@ different results to different peers, only the hashes of the next round reveal i
 peer can forge the leave messages of other peers. They shrink the roster until half of the peers are
 a majority."""
 
-SPLITTING_ATTACKS = frozenset(
-    (
-        *(
-            "wrong_results",
-            "scaled_results",
-            "slightly_wrong_results",
-            "broken_results",
-            "nan_results",
-        ),
-        *("kept_results", "strange_roster", "wrong_decisions"),
-        *CLAIM_ATTACKS,
-    )
-)
+SPLITTING_ATTACKS = frozenset({*RESULT_ATTACKS, "wrong_decisions"}) - {"two_results"}
 """Attacks after which the Byzantine peer stores a result that all other peers have rejected.
 Restarted peers have lost the true result: of five peers, two restarted peers and the Byzantine peer
 form a majority. If the attacker sends its false result unchanged, a peer that returns to this round
@@ -83,16 +78,8 @@ joined."""
 
 QUIET_ATTACKS = frozenset(
     (
-        *("sign_flip", "nan", "huge", "two_updates"),
-        *(
-            "wrong_results",
-            "scaled_results",
-            "slightly_wrong_results",
-            "broken_results",
-            "nan_results",
-        ),
-        *("kept_results", "two_results", "strange_roster", "usurper"),
-        *CLAIM_ATTACKS,
+        *("sign_flip", "nan", "huge", "two_updates", "usurper"),
+        *RESULT_ATTACKS,
         *STATE_ATTACKS,
         *("wrong_measures", "broken_measures", "kept_measures", "wrong_decisions"),
         "strangers",

@@ -84,7 +84,6 @@ class Disturbances(EventObserver):
     def undisturbed_s(self, swarm: AnySwarm, peer: PeerId) -> float:
         """Return the seconds since the running ``peer`` was last disturbed: paused, affected by a
         cut, overloaded, or in a network that is too bad."""
-        self._record_cuts(swarm)
         self._record_conditions(swarm)
         if peer in self._cut or (
             swarm.hosts[peer].state == "paused" and paused_s(swarm, peer) > PAUSE_S
@@ -112,7 +111,6 @@ class Disturbances(EventObserver):
     def calm_since(self, swarm: AnySwarm) -> float:
         """Return the time since when no peer was paused or overloaded, the network had no faults
         other than cuts, and the cuts did not change."""
-        self._record_cuts(swarm)
         self._record_conditions(swarm)
         return max(
             self.network_fault_until,
@@ -132,18 +130,18 @@ class Disturbances(EventObserver):
         self._cut = tuple(dict.fromkeys(peer for link in swarm.network.cuts for peer in link))
 
     def _record_conditions(self, swarm: AnySwarm) -> None:
+        self._record_cuts(swarm)
         network = swarm.network
+        models = (network.default, *network.models.values())
         for peer, host in swarm.hosts.items():
             late_s = len(host.waiting) * host.machine.handling_ns / NS
             if late_s > LATE_S or host.machine.slowness > 1.0:
                 self.overloaded_until[peer] = swarm.now
         if network.models or network.default != self._default:
             self.network_fault_until = swarm.now
-        if network.cuts or any(
-            _loses(model) for model in (network.default, *network.models.values())
-        ):
+        if network.cuts or any(map(_loses, models)):
             self.uneven_until = swarm.now
-        for model in (network.default, *network.models.values()):
+        for model in models:
             # A corrupted message is dropped like a lost message. A delayed message also delays all
             # later messages.
             spike_s = model.spike_s if model.spike else 0.0

@@ -17,6 +17,7 @@ from gossip.faults import (
     CLAIM_ATTACKS,
     NODE_ATTACKS,
     PIECE_ATTACKS,
+    RESULT_ATTACKS,
     SHARD_ATTACKS,
     ByzantineFault,
     Crash,
@@ -95,19 +96,7 @@ CLAIM_ATTACK_SHARE = 0.5
 # the mean.
 ROBUST = 0.45
 GUARDED = 0.15  # share of ``guarded_mean`` among the schedules with the mean
-SERVER_ATTACKS = (
-    *(
-        "wrong_results",
-        "scaled_results",
-        "slightly_wrong_results",
-        "broken_results",
-        "nan_results",
-        "two_results",
-    ),
-    "kept_results",
-    *("strange_roster", "usurper"),
-    *CLAIM_ATTACKS,
-)
+SERVER_ATTACKS = (*RESULT_ATTACKS, "usurper")
 """Attacks on results. They are possible only in rolling rounds."""
 
 # Share of the schedules with states in pieces, and sizes of a piece in bytes: from a small part of

@@ -196,6 +196,11 @@ class Swarm(Timeline, Generic[C]):
         return {peer: host.core for peer, host in self.hosts.items()}
 
     @property
+    def lives(self) -> tuple[SimProcess[C], ...]:
+        """All incarnations of all peers so far."""
+        return (*self.past, *self.hosts.values())
+
+    @property
     def up(self) -> tuple[PeerId, ...]:
         """Peers with a running or paused process."""
         return tuple(peer for peer, host in self.hosts.items() if host.running)

@@ -260,7 +260,7 @@ class Nemesis(Observer):
             found[fault.kind] += swarm.machines[fault.peer].waited > before
         for lie in self.lies.values():
             found[lie.attacker.kind] += lie.told > 0
-        for host in (*swarm.past, *swarm.hosts.values()):
+        for host in swarm.lives:
             if isinstance(host.trainer, StageTrainer):
                 found.update(host.trainer.told.keys())
         if self._attackers is not None:
@@ -268,7 +268,7 @@ class Nemesis(Observer):
                 {f"lie_{lie}": 1 for lie, times in self._attackers.count_attacks().items() if times}
             )
         for peer in {fault.peer for fault in self._slow if fault.at_s is None}:
-            lives = [host for host in (*swarm.past, *swarm.hosts.values()) if host.peer == peer]
+            lives = [host for host in swarm.lives if host.peer == peer]
             found["slow"] += any(
                 isinstance(life.trainer, ToyTrainer) and bool(life.trainer.history.computed)
                 for life in lives

@@ -123,9 +123,6 @@ class StageTrainer(ToyTrainer):
         step = at if source == "checkpoint" else 0
         return events.StateRebuilt(task.round_id, source, step, self.digest)
 
-    def _trains(self, round_id: int) -> bool:
-        return self.rounds is None or round_id < self.rounds
-
     def _run(self, task: PipelineTask) -> list[tuple[float, Said]]:
         match task:
             case events.RunForward():

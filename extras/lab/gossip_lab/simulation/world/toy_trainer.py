@@ -286,8 +286,11 @@ class ToyTrainer(ToyModel):
         go = self._go
         assert go is not None
         following = replace(go, round_id=go.round_id + 1)
-        at_end = self.rounds is not None and following.round_id >= self.rounds
-        if at_end or following.round_id % DRAINS == 0 or self._calls(following.round_id):
+        if (
+            not self._trains(following.round_id)
+            or following.round_id % DRAINS == 0
+            or self._calls(following.round_id)
+        ):
             return None
         if (had := go.samples) is None:
             return following
@@ -299,12 +302,16 @@ class ToyTrainer(ToyModel):
     def _start(self, effect: events.StartRound) -> list[tuple[float, Said]]:
         if effect is self._ahead.guess:
             return self._compute_ahead()
-        if self.rounds is None or effect.round_id < self.rounds:
+        if self._trains(effect.round_id):
             return self._compute(effect)
         # The last round may be started again after a restore; its confirmation is requested only
         # once.
         again, self._asked = self._asked == effect.round_id, effect.round_id
         return [] if again else [(0.0002, events.ConfirmState(effect.round_id))]
+
+    def _trains(self, round_id: int) -> bool:
+        """Whether the script trains in this round."""
+        return self.rounds is None or round_id < self.rounds
 
     def _has_to_wait(self, effect: Effect) -> bool:
         """Whether the effect has to wait until the computation ends. A round that is started again

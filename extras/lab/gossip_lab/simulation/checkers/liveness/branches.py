@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 from gossip.core import NotServing, Received, Report, Update
-from gossip_lab.simulation.checkers.base import Checker, PerIncarnation, last_report_at
-from gossip_lab.simulation.checkers.event_observer import after_event, on_report
+from gossip_lab.simulation.checkers.base import (
+    Checker,
+    PerIncarnation,
+    after_event,
+    last_report_at,
+    on_report,
+)
 
 AT_ONCE_S = 0.1  # for effects of the same moment
 

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from gossip.core import Inspection, PeerId, Report
-from gossip_lab.simulation.checkers.base import Checker, updates_needed
-from gossip_lab.simulation.checkers.event_observer import on_report
+from gossip_lab.simulation.checkers.base import Checker, on_report, updates_needed
 
 ROUND_S = 1.0  # duration of the round itself
 LOST_BY_A_BYZANTINE_SERVER = "the statistics of the decision are lost"

@@ -5,8 +5,7 @@ long."""
 from __future__ import annotations
 
 from gossip.core import Apply, Committed, Contributed, PeerId, Report
-from gossip_lab.simulation.checkers.base import Checker
-from gossip_lab.simulation.checkers.event_observer import on_effect, on_event, on_report
+from gossip_lab.simulation.checkers.base import Checker, on_effect, on_event, on_report
 
 INCIDENTS = ("attempt", "late", "suspect", "dead", "recovering", "fork", "paused")
 """Events that a peer reports only if there are faults."""

@@ -21,9 +21,14 @@ from gossip.core import (
     longest_s,
 )
 from gossip.topologies import lots
-from gossip_lab.simulation.checkers.base import Checker, IncarnationId, updates_needed
+from gossip_lab.simulation.checkers.base import (
+    Checker,
+    IncarnationId,
+    on_effect,
+    on_event,
+    updates_needed,
+)
 from gossip_lab.simulation.checkers.disturbances import NEVER
-from gossip_lab.simulation.checkers.event_observer import on_effect, on_event
 from gossip_lab.simulation.checkers.safety import memory_s
 from gossip_lab.simulation.world import AnySwarm, ToyTrainer
 

@@ -14,9 +14,14 @@ from gossip.core import (
     Report,
     quorum_of,
 )
-from gossip_lab.simulation.checkers.base import Checker, PerIncarnation
+from gossip_lab.simulation.checkers.base import (
+    Checker,
+    PerIncarnation,
+    on_effect,
+    on_event,
+    on_report,
+)
 from gossip_lab.simulation.checkers.disturbances import NEVER
-from gossip_lab.simulation.checkers.event_observer import on_effect, on_event, on_report
 
 SLACK = 2
 """Number of rounds that may end between a newcomer's report that it is ready and the commit that

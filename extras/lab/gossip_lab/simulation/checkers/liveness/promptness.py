@@ -31,16 +31,14 @@ from gossip.core import (
 from gossip_lab.simulation.checkers.base import (
     Checker,
     PerIncarnation,
+    after_event,
     keep_latest,
     last_report_at,
-)
-from gossip_lab.simulation.checkers.disturbances import NEVER, PAUSE_S, paused_s
-from gossip_lab.simulation.checkers.event_observer import (
-    after_event,
     on_effect,
     on_event,
     on_report,
 )
+from gossip_lab.simulation.checkers.disturbances import NEVER, PAUSE_S, paused_s
 from gossip_lab.simulation.checkers.safety import rule_has_enough
 from gossip_lab.simulation.world import AnySwarm
 

@@ -6,8 +6,14 @@ from __future__ import annotations
 from itertools import chain, product
 
 from gossip.core import Contributed, PeerId, Push, Send, StartRound
-from gossip_lab.simulation.checkers.base import Checker, PerIncarnation, keep_latest
-from gossip_lab.simulation.checkers.event_observer import after_event, on_effect, on_event
+from gossip_lab.simulation.checkers.base import (
+    Checker,
+    PerIncarnation,
+    after_event,
+    keep_latest,
+    on_effect,
+    on_event,
+)
 from gossip_lab.simulation.checkers.safety import members_of, targets_of
 
 EPOCHS_KEPT = 4

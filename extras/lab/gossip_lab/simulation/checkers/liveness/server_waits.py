@@ -18,8 +18,13 @@ from gossip.core import (
     UpdateRequest,
     quorum_of,
 )
-from gossip_lab.simulation.checkers.base import Checker, PerIncarnation, place_of
-from gossip_lab.simulation.checkers.event_observer import on_event, on_report
+from gossip_lab.simulation.checkers.base import (
+    Checker,
+    PerIncarnation,
+    on_event,
+    on_report,
+    place_of,
+)
 
 RoundReport = (
     Update

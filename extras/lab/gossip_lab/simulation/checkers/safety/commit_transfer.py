@@ -21,8 +21,13 @@ from gossip.core import (
     Update,
     UpdateRequest,
 )
-from gossip_lab.simulation.checkers.base import ROUNDS_KEPT, Checker, PerIncarnation, keep_latest
-from gossip_lab.simulation.checkers.event_observer import around_event
+from gossip_lab.simulation.checkers.base import (
+    ROUNDS_KEPT,
+    Checker,
+    PerIncarnation,
+    around_event,
+    keep_latest,
+)
 
 from .result_validation import is_doubtful, rejection_reason
 

@@ -37,8 +37,9 @@ from gossip.core import (
     parts_of,
 )
 from gossip.vectors import described, payload_digest, to_bytes
-from gossip_lab.simulation.checkers.base import Checker, PerIncarnation
-from gossip_lab.simulation.checkers.event_observer import (
+from gossip_lab.simulation.checkers.base import (
+    Checker,
+    PerIncarnation,
     after_event,
     around_event,
     on_effect,

@@ -13,8 +13,14 @@ from gossip.core import (
     Send,
     digest_of,
 )
-from gossip_lab.simulation.checkers.base import Checker, PerIncarnation, keep_latest
-from gossip_lab.simulation.checkers.event_observer import after_event, on_effect, on_event
+from gossip_lab.simulation.checkers.base import (
+    Checker,
+    PerIncarnation,
+    after_event,
+    keep_latest,
+    on_effect,
+    on_event,
+)
 
 KEPT = 1024
 """Number of stored (round, shard) records. No peer is behind by so many records."""

@@ -6,8 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from gossip.core import ConfirmState, Halt, PeerId, Restore, StateConfirmed
-from gossip_lab.simulation.checkers.base import Checker, PerIncarnation
-from gossip_lab.simulation.checkers.event_observer import on_effect, on_event
+from gossip_lab.simulation.checkers.base import Checker, PerIncarnation, on_effect, on_event
 from gossip_lab.simulation.world import ToyTrainer
 
 

@@ -16,8 +16,7 @@ from gossip.core import (
     StateRequest,
     TimerFired,
 )
-from gossip_lab.simulation.checkers.base import Checker
-from gossip_lab.simulation.checkers.event_observer import after_event, on_effect
+from gossip_lab.simulation.checkers.base import Checker, after_event, on_effect
 from gossip_lab.simulation.checkers.probe_evidence import rumors_of
 from gossip_lab.simulation.checkers.transitions import TableChecker, TableTransition
 

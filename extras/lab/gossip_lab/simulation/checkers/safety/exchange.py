@@ -25,8 +25,14 @@ from gossip.core import (
     StartRound,
 )
 from gossip.topologies import Roster
-from gossip_lab.simulation.checkers.base import Checker, PerIncarnation, keep_latest
-from gossip_lab.simulation.checkers.event_observer import on_effect, on_event, on_report
+from gossip_lab.simulation.checkers.base import (
+    Checker,
+    PerIncarnation,
+    keep_latest,
+    on_effect,
+    on_event,
+    on_report,
+)
 
 Kind = Literal["gradient", "parameters"]
 

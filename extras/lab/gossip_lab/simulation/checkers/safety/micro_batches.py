@@ -35,8 +35,14 @@ from gossip.core import (
     StartRound,
     Withdraw,
 )
-from gossip_lab.simulation.checkers.base import Checker, PerIncarnation, RunConditions
-from gossip_lab.simulation.checkers.event_observer import on_effect, on_event, on_report
+from gossip_lab.simulation.checkers.base import (
+    Checker,
+    PerIncarnation,
+    RunConditions,
+    on_effect,
+    on_event,
+    on_report,
+)
 
 TOLERANCE = 1e-5  # for float32 sums in different orders
 Members = tuple[tuple[PeerId, ...], ...]

@@ -7,8 +7,13 @@ from collections import defaultdict
 from dataclasses import dataclass
 
 from gossip.core import Aggregate, Aggregated, Apply, Committed, Contributed, Payload, PeerId
-from gossip_lab.simulation.checkers.base import Checker, PerIncarnation, keep_latest
-from gossip_lab.simulation.checkers.event_observer import on_effect, on_event
+from gossip_lab.simulation.checkers.base import (
+    Checker,
+    PerIncarnation,
+    keep_latest,
+    on_effect,
+    on_event,
+)
 
 KEPT = 64  # number of requests and rounds that are stored per peer
 

@@ -26,8 +26,14 @@ from gossip.core import (
     TimerFired,
     Token,
 )
-from gossip_lab.simulation.checkers.base import Checker, PerIncarnation, Violation
-from gossip_lab.simulation.checkers.event_observer import after_event, on_effect, on_event
+from gossip_lab.simulation.checkers.base import (
+    Checker,
+    PerIncarnation,
+    Violation,
+    after_event,
+    on_effect,
+    on_event,
+)
 from gossip_lab.simulation.world import MANY, AnySwarm
 
 STASH_MAX = 9  # number of rounds: the present round and eight later rounds

@@ -28,15 +28,13 @@ from gossip_lab.simulation.checkers.base import (
     Checker,
     IncarnationId,
     PerIncarnation,
-    keep_latest,
-    updates_needed,
-)
-from gossip_lab.simulation.checkers.event_observer import (
     after_event,
     around_event,
+    keep_latest,
     on_effect,
     on_event,
     on_report,
+    updates_needed,
 )
 from gossip_lab.simulation.world import AnySwarm, ToyTrainer
 

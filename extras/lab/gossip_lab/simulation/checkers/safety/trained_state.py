@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from gossip.core import PeerId, Report
-from gossip_lab.simulation.checkers.base import Checker, PerIncarnation
-from gossip_lab.simulation.checkers.event_observer import on_report
+from gossip_lab.simulation.checkers.base import Checker, PerIncarnation, on_report
 
 
 class NoLossOfTrainedState(Checker):

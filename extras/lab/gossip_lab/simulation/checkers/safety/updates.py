@@ -4,8 +4,7 @@ model that a round exchanges."""
 from __future__ import annotations
 
 from gossip.core import Applied, Committed, Contributed, PeerId, StartRound, events, is_further
-from gossip_lab.simulation.checkers.base import Checker, PerIncarnation
-from gossip_lab.simulation.checkers.event_observer import on_effect, on_event
+from gossip_lab.simulation.checkers.base import Checker, PerIncarnation, on_effect, on_event
 from gossip_lab.simulation.world import ToyTrainer
 
 

@@ -29,8 +29,7 @@ from gossip.core import (
     StateRequest,
     retransmit_limit,
 )
-from gossip_lab.simulation.checkers.base import Checker, IncarnationId, keep_latest
-from gossip_lab.simulation.checkers.event_observer import on_effect
+from gossip_lab.simulation.checkers.base import Checker, IncarnationId, keep_latest, on_effect
 from gossip_lab.simulation.world import AnySwarm
 
 TOLERANCE_FACTOR = 2.0

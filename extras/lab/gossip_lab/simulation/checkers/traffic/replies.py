@@ -28,8 +28,13 @@ from gossip.core import (
     Update,
     UpdateRequest,
 )
-from gossip_lab.simulation.checkers.base import Checker, PerIncarnation, keep_latest
-from gossip_lab.simulation.checkers.event_observer import on_effect, on_event
+from gossip_lab.simulation.checkers.base import (
+    Checker,
+    PerIncarnation,
+    keep_latest,
+    on_effect,
+    on_event,
+)
 
 KEPT = 512  # number of updates and requests whose repetitions are counted
 REPEATS_MAX = 8

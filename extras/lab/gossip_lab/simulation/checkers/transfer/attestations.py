@@ -19,8 +19,10 @@ from gossip_lab.simulation.checkers.base import (
     PerIncarnation,
     has_unattested_state,
     last_report_at,
+    on_effect,
+    on_event,
+    on_report,
 )
-from gossip_lab.simulation.checkers.event_observer import on_effect, on_event, on_report
 
 KNOWN_S = 1.0  # time after which a peer with a state must be able to attest it
 

@@ -23,8 +23,9 @@ from gossip.core import (
     Stop,
     TimerFired,
 )
-from gossip_lab.simulation.checkers.base import Checker, PerIncarnation
-from gossip_lab.simulation.checkers.event_observer import (
+from gossip_lab.simulation.checkers.base import (
+    Checker,
+    PerIncarnation,
     after_event,
     on_effect,
     on_event,

@@ -18,8 +18,14 @@ from gossip.core import (
     StateRequest,
 )
 from gossip.vectors import payload_digest
-from gossip_lab.simulation.checkers.base import Checker, PerIncarnation, keep_latest
-from gossip_lab.simulation.checkers.event_observer import on_effect, on_event, on_report
+from gossip_lab.simulation.checkers.base import (
+    Checker,
+    PerIncarnation,
+    keep_latest,
+    on_effect,
+    on_event,
+    on_report,
+)
 
 CREDIT_MAX = 2
 REPLIES_MAX = 4

@@ -7,8 +7,13 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from gossip.core import Apply, Commit, PeerId, Report
-from gossip_lab.simulation.checkers.base import Checker, PerIncarnation, keep_latest
-from gossip_lab.simulation.checkers.event_observer import on_effect, on_report
+from gossip_lab.simulation.checkers.base import (
+    Checker,
+    PerIncarnation,
+    keep_latest,
+    on_effect,
+    on_report,
+)
 
 HISTORIES_KEPT = 512
 

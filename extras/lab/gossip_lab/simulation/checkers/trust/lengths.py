@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from gossip.core import TRUST_ROUNDS, Aggregate, Commit, Committed, Restored
-from gossip_lab.simulation.checkers.base import Checker, PerIncarnation
-from gossip_lab.simulation.checkers.event_observer import on_effect, on_event
+from gossip_lab.simulation.checkers.base import Checker, PerIncarnation, on_effect, on_event
 
 
 class UsualLengthsMatchCommits(Checker):

@@ -21,8 +21,7 @@ from gossip.core import (
     Send,
     TrustSettings,
 )
-from gossip_lab.simulation.checkers.base import PerIncarnation, keep_latest
-from gossip_lab.simulation.checkers.event_observer import on_effect, on_report
+from gossip_lab.simulation.checkers.base import PerIncarnation, keep_latest, on_effect, on_report
 
 from .histories import Decision, HistoryChecker
 

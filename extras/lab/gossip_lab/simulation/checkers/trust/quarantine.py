@@ -24,8 +24,14 @@ from gossip.core import (
     Report,
     header_bytes,
 )
-from gossip_lab.simulation.checkers.base import REFUSALS, Checker, PerIncarnation
-from gossip_lab.simulation.checkers.event_observer import on_effect, on_event, on_report
+from gossip_lab.simulation.checkers.base import (
+    REFUSALS,
+    Checker,
+    PerIncarnation,
+    on_effect,
+    on_event,
+    on_report,
+)
 from gossip_lab.simulation.checkers.safety import members_of
 
 from .histories import Decision, HistoryChecker
