@@ -99,7 +99,6 @@ OUTBID = Schedule(
     compute_s=(0.46, 0.58),
     rule_s=0.01,
     probe_interval_s=0.5,
-    round_timeout_s=3.0,
     batch_policy="fixed_global",
     faults=(NodeAttack("forged_incarnations", (3,)),),
 )
@@ -110,7 +109,6 @@ BELIEVED_GONE = Schedule(
     active_s=0.933,
     duration_s=0.933,
     compute_s=(0.46, 0.58),
-    round_timeout_s=3.0,
     probe_interval_s=1.0,
     faults=(NodeAttack("forged_departures", (2,)),),
 )

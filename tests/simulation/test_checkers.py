@@ -102,11 +102,7 @@ def caught(swarm: Swarm[Peer], invariant: str, for_s: float = 3.0) -> Violation:
 
 
 def running(
-    invariant: str,
-    *,
-    until_s: float = 1.0,
-    conditions: RunConditions | None = None,
-    **options: Any,
+    invariant: str, *, until_s: float = 1.0, conditions: RunConditions | None = None, **options: Any
 ) -> Swarm[Peer]:
     """A swarm that trains, under the checkers of one invariant."""
     swarm = checked_swarm(only(invariant, conditions), **options)
@@ -114,9 +110,13 @@ def running(
     return swarm
 
 
-def judged_by(swarm: Swarm[Peer]) -> Mapping[str, int]:
+def suite_of(swarm: Swarm[Peer]) -> CheckerSuite:
     [suite] = [hook for hook in swarm.hooks if isinstance(hook, CheckerSuite)]
-    return suite.judged_by()
+    return suite
+
+
+def judged_by(swarm: Swarm[Peer]) -> Mapping[str, int]:
+    return suite_of(swarm).judged_by()
 
 
 # --- without a plant ------------------------------------------------------------------------------
@@ -482,9 +482,7 @@ def test_s10_a_commit_that_is_kept_back_is_caught(
     question: type[UpdateRequest] | type[Update], answer: str
 ) -> None:
     swarm = running("S10")
-    [checker] = [
-        each for each in swarm.hooks._observers[0].checkers if isinstance(each, CommitForwarding)
-    ]  # type: ignore[attr-defined]
+    checker = suite_of(swarm).find(CommitForwarding)
     held = swarm.cores[1].rounds.log.get(swarm.cores[1].rounds.round_id - 1)  # type: ignore[union-attr]
     assert held is not None
     commit, rest = held[0][0], {UpdateRequest: (), Update: (4, 0.5)}[question]
@@ -516,11 +514,7 @@ def test_s10_a_commit_that_is_kept_back_is_caught(
 )
 def test_l5_commits_that_are_asked_for_in_vain_are_caught(answer: str) -> None:
     swarm = running("L5")
-    [checker] = [
-        each
-        for each in swarm.hooks._observers[0].checkers
-        if isinstance(each, CommitRequestReplies)
-    ]  # type: ignore[attr-defined]
+    checker = suite_of(swarm).find(CommitRequestReplies)
     here = swarm.cores[1].rounds.round_id
     first, lineage = here - 3, swarm.cores[1].settings.lineage
     left_out = {"not the first": [first], "not the last": [here - 1], "nothing": range(here)}.get(
@@ -864,9 +858,8 @@ def test_s17_a_timer_that_fires_twice_is_caught() -> None:
 
 
 def never_settles(swarm: Swarm[Peer], invariant: str) -> Violation:
-    [suite] = [hook for hook in swarm.hooks if isinstance(hook, CheckerSuite)]
     with pytest.raises(Violation) as found:
-        suite.settle(swarm)
+        suite_of(swarm).settle(swarm)
     assert found.value.invariant == invariant
     return found.value
 
@@ -966,11 +959,12 @@ def loses_rounds_after_a_crash(reason: str, lies: Collection[str] = ()) -> Swarm
 
 
 def test_l3_a_crash_that_costs_rounds_is_caught() -> None:
-    assert "cost" in caught(loses_rounds_after_a_crash("planted"), "L3", 6.0).text
-    assert "cost" in caught(loses_rounds_after_a_crash(LOST_BY_A_BYZANTINE_SERVER), "L3", 6.0).text
-    assert (
-        "cost" in caught(loses_rounds_after_a_crash("planted", ["wrong_measures"]), "L3", 6.0).text
-    )
+    for lost in (
+        loses_rounds_after_a_crash("planted"),
+        loses_rounds_after_a_crash(LOST_BY_A_BYZANTINE_SERVER),
+        loses_rounds_after_a_crash("planted", ["wrong_measures"]),
+    ):
+        assert "cost" in caught(lost, "L3", 6.0).text
 
 
 def test_l3_rounds_that_a_liar_loses_in_its_turns_are_not_what_a_crash_costs() -> None:

@@ -31,10 +31,7 @@ from gossip_lab.simulation.campaign.play import judge_pace, run
 from gossip_lab.simulation.campaign.runner import LARGE, OF_ONE_STAGE, CampaignTally
 from gossip_lab.simulation.checkers import CheckerSuite, RunConditions, Violation
 from gossip_lab.simulation.checkers.disturbances import Disturbances
-from gossip_lab.simulation.checkers.liveness.liveness import (
-    STARVED_AFTER,
-    NoServerStarvation,
-)
+from gossip_lab.simulation.checkers.liveness.liveness import STARVED_AFTER, NoServerStarvation
 from gossip_lab.simulation.checkers.liveness.promptness import BoundedRoundDuration
 from gossip_lab.simulation.checkers.safety.rounds import FORKS_AFTER_S, SingleCommitPerRound
 from gossip_lab.simulation.checkers.traffic.rates import BoundedRumorTransmissions

@@ -6,6 +6,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
+from math import inf
 from typing import Any
 
 import pytest
@@ -30,10 +32,7 @@ from gossip.faults.kinds import ByzantineFault
 from gossip.faults.world import Partition
 from gossip_lab.simulation.checkers import Checker, CheckerSuite, Violation
 from gossip_lab.simulation.checkers.liveness.consensus import BoundedConsensusDistance
-from gossip_lab.simulation.checkers.liveness.pushes import (
-    DisjointSamples,
-    PushesFollowPlan,
-)
+from gossip_lab.simulation.checkers.liveness.pushes import DisjointSamples, PushesFollowPlan
 from gossip_lab.simulation.checkers.safety.exchange import AggregatesMatchPushes
 from gossip_lab.simulation.checkers.safety.results import (
     CommitsMatchRuleResults,
@@ -265,25 +264,22 @@ def test_a_commit_of_something_the_rule_did_not_make_is_caught(change: Change, w
 # --- trust ----------------------------------------------------------------------------------------
 
 
-def one_stands_out(
-    rows: Sequence[Values], samples: Sequence[int], f: int, previous: Values | None, round_id: int
-) -> RuleResult:
-    """Of five the fourth; of four nobody, since it is not there."""
-    far = [50.0 if len(rows) == 5 and index == ATTACKER else 1.0 for index in range(len(rows))]
-    return RuleResult(
-        weighted_mean(rows, samples), tuple([1.0 / len(rows)] * len(rows)), tuple(far)
-    )
-
-
 STOPS = 30  # the round in which it stands out no more
 
 
-def nobody_stands_out(
-    rows: Sequence[Values], samples: Sequence[int], f: int, previous: Values | None, round_id: int
+def one_stands_out_until(
+    end: float, rows: Sequence[Values], samples: Sequence[int], f: int, _: object, round_id: int
 ) -> RuleResult:
-    return RuleResult(
-        weighted_mean(rows, samples), tuple([1.0 / len(rows)] * len(rows)), (1.0,) * len(rows)
-    )
+    """Of five the fourth, before the round ``end``; of four nobody, since it is not there."""
+    far = [1.0] * len(rows)
+    if len(rows) == 5 and round_id < end:
+        far[ATTACKER] = 50.0
+    return RuleResult(weighted_mean(rows, samples), (1.0 / len(rows),) * len(rows), tuple(far))
+
+
+one_stands_out = partial(one_stands_out_until, inf)
+one_stands_out_at_first = partial(one_stands_out_until, STOPS)
+nobody_stands_out = partial(one_stands_out_until, 0)
 
 
 TRUST = [(QuarantineFollowsCommits, "rolling"), (QuarantineFollowsLocalMeasurements, "full")]
@@ -336,13 +332,6 @@ def test_trust_that_does_not_follow_from_the_verdicts_is_caught(
     for peer in range(5):
         faulty(table_of(swarm.hosts[peer].core))
     assert re.search(words, caught(swarm, 6.0))
-
-
-def one_stands_out_at_first(
-    rows: Sequence[Values], samples: Sequence[int], f: int, previous: Values | None, round_id: int
-) -> RuleResult:
-    judge = one_stands_out if round_id < STOPS else nobody_stands_out
-    return judge(rows, samples, f, previous, round_id)
 
 
 def judging_one_who_stops(kind: type[Checker], topology: str, **options: Any) -> Swarm[Peer]:

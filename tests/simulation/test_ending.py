@@ -67,6 +67,18 @@ def everybody_finished(swarm: Swarm[Peer]) -> None:
     assert all(toy(swarm, peer).next_round == ROUNDS for peer in swarm.hosts), swarm.summary()
 
 
+def complete_without_the_late(swarm: Swarm[Peer]) -> list[PeerId]:
+    rest = [peer for peer in swarm.hosts if peer != LATE]
+    swarm.run_until(lambda: all(toy(swarm, peer).next_round == ROUNDS for peer in rest), limit_s=20)
+    return rest
+
+
+def end_without_the_late(swarm: Swarm[Peer]) -> list[PeerId]:
+    rest = [peer for peer in swarm.hosts if peer != LATE]
+    swarm.run_until(lambda: over(swarm, *rest), limit_s=60)
+    return rest
+
+
 def sleeps(swarm: Swarm[Peer]) -> None:
     swarm.pause_for(LATE, 5.0)
 
@@ -171,8 +183,7 @@ def test_nobody_waits_long_for_the_dead_and_not_at_all_for_those_who_will_not_be
     run_to(swarm, 20)
     swarm.crash(LATE)
     died_at = swarm.now
-    rest = [peer for peer in swarm.hosts if peer != LATE]
-    swarm.run_until(lambda: all(toy(swarm, peer).next_round == ROUNDS for peer in rest), limit_s=20)
+    rest = complete_without_the_late(swarm)
     swarm.run_for(0.5)
     assert not any(over(swarm, peer) for peer in rest), "somebody did not wait"
     for peer in rest[:2]:
@@ -186,8 +197,7 @@ def test_nobody_waits_for_one_that_was_lost_long_before() -> None:
     swarm = swarm_that_ends(7, linger_s=0.2)
     run_to(swarm, 10)
     swarm.crash(LATE)
-    rest = [peer for peer in swarm.hosts if peer != LATE]
-    swarm.run_until(lambda: all(toy(swarm, peer).next_round == ROUNDS for peer in rest), limit_s=20)
+    rest = complete_without_the_late(swarm)
     swarm.run_for(0.1)
     assert over(swarm, *rest)
 
@@ -196,8 +206,7 @@ def test_a_second_request_to_stop_ends_the_wait_at_once() -> None:
     swarm = swarm_that_ends(8)
     run_to(swarm, 20)
     swarm.crash(LATE)
-    rest = [peer for peer in swarm.hosts if peer != LATE]
-    swarm.run_until(lambda: all(toy(swarm, peer).next_round == ROUNDS for peer in rest), limit_s=20)
+    rest = complete_without_the_late(swarm)
     swarm.run_for(0.5)
     for peer in rest:
         swarm.stop(peer)
@@ -208,8 +217,7 @@ def test_who_wakes_when_all_are_gone_says_so_as_soon_as_that_is_known() -> None:
     swarm = swarm_that_ends(9)
     run_to(swarm, 20)
     swarm.pause(LATE)
-    rest = [peer for peer in swarm.hosts if peer != LATE]
-    swarm.run_until(lambda: over(swarm, *rest), limit_s=60)
+    rest = end_without_the_late(swarm)
     swarm.resume(LATE)
     woke_at = swarm.now
     swarm.run_for(3.0)
@@ -230,8 +238,7 @@ def test_who_hears_that_all_have_completed_and_are_gone_says_that() -> None:
     swarm = swarm_that_ends(10)
     run_to(swarm, 20)
     swarm.pause(LATE)
-    rest = [peer for peer in swarm.hosts if peer != LATE]
-    swarm.run_until(lambda: over(swarm, *rest), limit_s=60)
+    rest = end_without_the_late(swarm)
     swarm.resume(LATE)
     for peer in rest:  # what they said last was in its mailbox
         core = swarm.hosts[peer].core
@@ -249,8 +256,7 @@ def test_a_node_whose_trainer_hangs_through_the_end_needs_nobody_when_it_wakes()
     swarm = swarm_that_ends(11, drain_timeout_s=1.0, linger_s=2.0)
     run_to(swarm, ROUNDS - 5)
     swarm.stop_trainer(LATE)
-    rest = [peer for peer in swarm.hosts if peer != LATE]
-    swarm.run_until(lambda: over(swarm, *rest), limit_s=60)
+    end_without_the_late(swarm)
     swarm.run_for(QUORUM_S + 5.0)
     swarm.resume_trainer(LATE)
     swarm.run_until(lambda: over(swarm), limit_s=5)

@@ -15,7 +15,7 @@ from gossip_lab.simulation.schedules.schedule import Schedule
 from gossip_lab.simulation.world.nemesis import Nemesis
 
 ATTACKER = 3
-WORLD = Schedule(1, peers=4, shards=(8, 8), compute_s=(0.05, 0.1), round_timeout_s=3.0)
+WORLD = Schedule(1, peers=4, shards=(8, 8), compute_s=(0.05, 0.1))
 BEGINS_S = 3.0
 SECONDS = 90.0  # five times the longest that is waited for anything that moves
 

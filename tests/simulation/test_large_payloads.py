@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 import pytest
-from checked_swarm import assert_sound
+from checked_swarm import OnEffect, assert_sound
 from effort import effort, in_turn, rotated
 
 from gossip.core import Effect, PeerId, Report, Send
@@ -23,7 +23,6 @@ from gossip_lab.simulation.schedules import generate
 from gossip_lab.simulation.schedules.schedule import Schedule
 from gossip_lab.simulation.world.nemesis import Nemesis
 from gossip_lab.simulation.world.network import LinkModel, Network
-from gossip_lab.simulation.world.observer import Observer
 
 S = TypeVar("S")
 
@@ -267,12 +266,11 @@ def test_a_server_that_crashes_or_hangs_costs_the_others_no_credit(
     server of each shard until its links are there again: 48 to 89 attempts with eight peers."""
     attempts: Counter[PeerId] = Counter()
 
-    class CountAttempts(Observer):
-        def on_effect(self, swarm: Any, peer: PeerId, effect: Effect) -> None:
-            attempts[peer] += isinstance(effect, Report) and effect.event == "attempt"
+    def count(peer: PeerId, effect: Effect) -> None:
+        attempts[peer] += isinstance(effect, Report) and effect.event == "attempt"
 
     slow = replace(slow, bytes_per_s=3.0, active_s=time_s, duration_s=time_s, faults=faults)
-    assert_sound(slow, [CountAttempts()])
+    assert_sound(slow, [OnEffect(count)])
     away = {fault.peer for fault in faults}
     assert all(1 <= attempts[peer] < 15 for peer in range(slow.peers) if peer not in away)
 
@@ -283,15 +281,14 @@ def test_a_peer_waits_for_the_answer_that_comes_before_it_asks_for_commits_again
     from carrying the commits of the next round (L2)."""
     asked: list[CommitRequest] = []
 
-    class CountRequests(Observer):
-        def on_effect(self, swarm: Any, peer: PeerId, effect: Effect) -> None:
-            if isinstance(effect, Send) and isinstance(effect.message, CommitRequest):
-                asked.append(effect.message)
+    def count(peer: PeerId, effect: Effect) -> None:
+        if isinstance(effect, Send) and isinstance(effect.message, CommitRequest):
+            asked.append(effect.message)
 
     slow = replace(EIGHT, bytes_per_s=3.0, faults=(Hang(1, None, 3.0, 50.0),))
     nemesis = Nemesis(slow)
     swarm = play.make_swarm(slow, nemesis)
     nemesis.begin(swarm)
-    swarm.hooks.append(CountRequests())
+    swarm.hooks.append(OnEffect(count))
     swarm.run_for(130.0)
     assert 0 < len(asked) < 8

@@ -217,26 +217,10 @@ def test_a_commit_of_the_round_after_the_last_one_takes_more_than_a_liars_word()
         lie = payload_of(
             np.full(sum(rounds.shard_bytes) // 4, 0.01 * (1 + peer // 3), np.float32), digest=True
         )
-        head = (
-            b"lineage!",
-            ROUNDS,
-            0,
-            turn,
-            turn,
-            attacker,
-            rounds.chain,
-            lie.digest,
-            shares,
-            (),
-            roster,
-            0.1,
-            "",
-        )
-        commit = Commit(*head, rates=rounds.replicated.rates)
-        swarm.inject(
-            peer,
-            Received(attacker, 0, commit, lie, ResultSimilarity(float(np.linalg.norm(lie.data)))),
-        )
+        head = (b"lineage!", ROUNDS, 0, turn, turn, attacker, rounds.chain, lie.digest)
+        commit = Commit(*head, shares, (), roster, 0.1, "", rates=rounds.replicated.rates)
+        similarity = ResultSimilarity(float(np.linalg.norm(lie.data)))
+        swarm.inject(peer, Received(attacker, 0, commit, lie, similarity))
     swarm.run_until(lambda: all_confirmed(swarm, attacker), limit_s=LIMIT_S)
     assert {toy(swarm, peer).next_round for peer in honest} == {ROUNDS}
     assert len(replicas(swarm, attacker)) == 1

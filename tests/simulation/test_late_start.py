@@ -120,6 +120,8 @@ def test_another_death_is_borne(prepare_s: float | None) -> None:
 APART = Schedule(1, peers=4, min_peers=3, patience_s=1.0, active_s=8.0, duration_s=9.0, apart=True)
 """Each has weights of its own, and those of the lowest peer that is there are
 what all begin with."""
+FIRST = Schedule(1, active_s=8.0, duration_s=14.0, apart=True)
+"""All begin together, and something befalls them in the first moments."""
 
 
 @pytest.mark.parametrize(
@@ -146,14 +148,7 @@ def test_whose_weights_all_await_may_die_before_it_gave_them_and_come_back_with_
     peers: int, at_s: float
 ) -> None:
     """The others await what nobody has: it is not taken for what most begin with."""
-    again = Schedule(
-        1,
-        peers=peers,
-        active_s=8.0,
-        duration_s=14.0,
-        apart=True,
-        faults=(Restart(0, None, 1.0, at_s),),
-    )
+    again = replace(FIRST, peers=peers, faults=(Restart(0, None, 1.0, at_s),))
     outcome = assert_sound(again.checked())
     assert outcome.rounds > 8
 
@@ -166,18 +161,8 @@ def test_whose_weights_all_await_may_die_for_good_before_it_gave_them(
     peers: int, f: int, at_s: float
 ) -> None:
     """Nobody has them: the others begin with those of the next."""
-    rule = "median" if f else "mean"
-    gone = Schedule(
-        1,
-        peers=peers,
-        f=f,
-        aggregator=rule,
-        active_s=8.0,
-        duration_s=14.0,
-        apart=True,
-        faults=(Crash(0, at_s=at_s),),
-    )
-    outcome = assert_sound(gone.checked())
+    gone = replace(FIRST, peers=peers, f=f, aggregator="median" if f else "mean")
+    outcome = assert_sound(replace(gone, faults=(Crash(0, at_s=at_s),)).checked())
     assert outcome.rounds > 8
     assert outcome.reports["no_state_found"] >= peers - 1
 
@@ -194,16 +179,8 @@ def test_a_liar_whose_weights_all_await_and_that_gives_none_is_passed_over(
 ) -> None:
     """It says that it has begun, and goes on saying so. With all seeds but the first the lot
     between those who vouch for different weights prefers it."""
-    lying = Schedule(
-        seed,
-        peers=peers,
-        f=1,
-        aggregator="median",
-        active_s=16.0,
-        duration_s=22.0,
-        apart=True,
-        faults=(NodeAttack(lie, (0,)),),
-    )
+    longer = replace(FIRST, active_s=16.0, duration_s=22.0, seed=seed, peers=peers)
+    lying = replace(longer, f=1, aggregator="median", faults=(NodeAttack(lie, (0,)),))
     outcome = assert_sound(lying.checked())
     assert outcome.struck == {f"lie_{lie}": 1}
     assert outcome.rounds > 8
@@ -232,9 +209,7 @@ def at_the_start(seed: int) -> Schedule:
             (cut_off, Crash(next_one, at_s=then_s)),
         )
     )
-    drawn = Schedule(
-        seed, peers=peers, f=f, active_s=8.0, duration_s=14.0, apart=True, faults=faults
-    )
+    drawn = replace(FIRST, seed=seed, peers=peers, f=f, faults=faults)
     return replace(drawn, aggregator="median" if f else "mean").checked()
 
 

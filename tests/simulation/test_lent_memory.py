@@ -14,15 +14,7 @@ from gossip_lab.simulation.campaign.play import run
 from gossip_lab.simulation.schedules import generate
 from gossip_lab.simulation.schedules.schedule import Schedule
 
-SMALL = Schedule(
-    3,
-    peers=4,
-    shards=(8, 8),
-    compute_s=(0.1, 0.2),
-    round_timeout_s=3.0,
-    active_s=9.0,
-    duration_s=15.0,
-)
+SMALL = Schedule(3, peers=4, shards=(8, 8), compute_s=(0.1, 0.2), active_s=9.0, duration_s=15.0)
 
 
 @pytest.mark.parametrize(

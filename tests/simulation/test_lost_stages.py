@@ -22,9 +22,7 @@ LOST_IN = 5
 def lose(seed: int, sizes: tuple[int, ...], stage: int, back: tuple[int, ...]) -> Swarm[Peer]:
     """A swarm whose stage was lost in round ``LOST_IN``. Of it ``back`` have come back, and
     it has gone on for 6 rounds."""
-    schedule = Schedule(
-        seed, peers=sum(sizes), stages=sizes, micro_batches=4, compute_s=(0.2, 0.25)
-    ).checked()
+    schedule = Schedule(seed, peers=sum(sizes), stages=sizes, compute_s=(0.2, 0.25)).checked()
     swarm = make_swarm(schedule, Nemesis(schedule))
     suite = suite_of(schedule)
     assert isinstance(suite, PipelineSuite)
@@ -98,9 +96,7 @@ def test_where_a_lost_stage_ends_the_run_all_peers_name_it(
     monkeypatch: pytest.MonkeyPatch, seed: int, stage: int, back: tuple[int, ...]
 ) -> None:
     monkeypatch.setattr(play, "PipelineSettings", partial(PipelineSettings, rebuilds=False))
-    schedule = Schedule(
-        seed, peers=6, stages=(2, 2, 2), micro_batches=4, compute_s=(0.2, 0.25)
-    ).checked()
+    schedule = Schedule(seed, peers=6, stages=(2, 2, 2), compute_s=(0.2, 0.25)).checked()
     swarm = make_swarm(schedule, Nemesis(schedule))
     members = schedule.members[stage]
     kill_stage(swarm, schedule, stage)

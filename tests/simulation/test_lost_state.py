@@ -98,7 +98,6 @@ LAST = Schedule(
     faults=(Crash(1, at_s=5.0), Crash(2, at_s=5.0), Crash(3, at_s=5.0)),
     joins_s=(7.0, 7.5, 8.0),
     active_s=20.0,
-    duration_s=30.0,
     told=True,
 )
 """Three of four end for good at once, and three newcomers are being started."""

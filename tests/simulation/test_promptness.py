@@ -24,7 +24,6 @@ ONE_SIDED = Schedule(
     compute_s=(0.46, 0.58),
     rule_s=0.1,
     probe_interval_s=1.0,
-    round_timeout_s=3.0,
     batch_policy="fixed_global",
     faults=(Reset(0.57, 5.313, 1.058, (2,)),),
 )
@@ -45,7 +44,6 @@ BETWEEN_PAYLOADS = Schedule(
     compute_s=(0.46, 0.58),
     rule_s=0.1,
     probe_interval_s=1.0,
-    round_timeout_s=3.0,
     prepare_s=1.0,
     faults=(Narrow(63.995, 16.0, 2.3, 4.0), HangServer(6.4, 6.2)),
 )

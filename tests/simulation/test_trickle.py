@@ -13,15 +13,7 @@ from effort import effort
 from gossip.faults.world import Trickle
 from gossip_lab.simulation.schedules.schedule import Schedule
 
-SMALL = Schedule(
-    3,
-    peers=4,
-    shards=(8, 8),
-    compute_s=(0.1, 0.2),
-    round_timeout_s=3.0,
-    active_s=28.0,
-    duration_s=34.0,
-)
+SMALL = Schedule(3, peers=4, shards=(8, 8), compute_s=(0.1, 0.2), active_s=28.0, duration_s=34.0)
 """A payload has 32 bytes, and takes no time."""
 
 

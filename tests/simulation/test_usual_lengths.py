@@ -29,13 +29,7 @@ def test_a_peer_with_a_runaway_scale_is_quarantined_beside_other_faults(
 ) -> None:
     broken = ByzantineFault("scale", (3,), 1000.0)
     schedule = Schedule(
-        4,
-        peers=6,
-        f=1,
-        aggregator="guarded_mean",
-        faults=(broken, fault),
-        active_s=20.0,
-        duration_s=30.0,
+        4, peers=6, f=1, aggregator="guarded_mean", faults=(broken, fault), active_s=20.0
     ).checked()
     outcome = assert_sound(schedule)
     assert outcome.reports["quarantined"]

@@ -32,6 +32,9 @@ LONG_TRANSFER: dict[str, Any] = {
 }
 """Over a link that takes half a second it takes a minute: longer than a donor has that gives
 nothing, and its taker after that."""
+SWARMS = pytest.mark.parametrize(
+    ("topology", "f"), [("rolling", 0), *effort([], [("full", 0)]), ("full", 1)]
+)
 
 
 class WithheldOffers:
@@ -180,9 +183,7 @@ def test_who_had_none_itself_is_a_donor_like_any_other_when_it_has_one() -> None
     assert_restored(swarm, last)
 
 
-@pytest.mark.parametrize(
-    ("topology", "f"), [("rolling", 0), *effort([], [("full", 0)]), ("full", 1)]
-)
+@SWARMS
 def test_a_donor_whose_link_comes_and_goes_is_counted_on_while_its_pieces_come(
     topology: str, f: int
 ) -> None:
@@ -202,9 +203,7 @@ def test_a_donor_whose_link_comes_and_goes_is_counted_on_while_its_pieces_come(
     assert_restored(swarm, 1)
 
 
-@pytest.mark.parametrize(
-    ("topology", "f"), [("rolling", 0), *effort([], [("full", 0)]), ("full", 1)]
-)
+@SWARMS
 def test_a_donor_that_gives_newer_states_meanwhile_is_counted_on_while_pieces_come(
     topology: str, f: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
