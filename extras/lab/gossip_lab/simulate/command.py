@@ -284,37 +284,28 @@ def _result(
 
 def _table(tally: CampaignTally, result: dict[str, Any], console: _Console) -> None:
     rounds = result["rounds"]
-    console.print_line(
-        (
-            f"{counted(tally.schedules, 'schedule')}, {tally.simulated_s:.0f} simulated seconds "
-            f"in {result['wall_s']:.1f} s: {result['schedules_per_minute']:.0f} schedules/min"
-        )
-        + (
-            (
-                f"; rounds: {rounds['least']} to {rounds['most']}, median {rounds['median']}; "
-                f"{rounds['share_of_50']:.1%} reached round 50"
-            )
-            if rounds
-            else ""
-        )
+    played = (
+        f"{counted(tally.schedules, 'schedule')}, {tally.simulated_s:.0f} simulated seconds "
+        f"in {result['wall_s']:.1f} s: {result['schedules_per_minute']:.0f} schedules/min"
     )
+    if rounds:
+        played += (
+            f"; rounds: {rounds['least']} to {rounds['most']}, median {rounds['median']}; "
+            f"{rounds['share_of_50']:.1%} reached round 50"
+        )
+    console.print_line(played)
     console.print_line(f"topologies: {_counts(result['topologies'])}")
     left = result["way_left"]
-    console.print_line(
-        (
-            f"rules: {_counts(result['aggregators'])}; called "
-            f"{counted(tally.judged_by['RuleAvailability'], 'time')} with as many updates as they "
-            "need"
-        )
-        + (
-            (
-                f"; way to the optimum left at the end: {100 * left['median']:.3g} % (median), "
-                f"{100 * left['most']:.3g} % (most)"
-            )
-            if left
-            else ""
-        )
+    rules = (
+        f"rules: {_counts(result['aggregators'])}; called "
+        f"{counted(tally.judged_by['RuleAvailability'], 'time')} with as many updates as they need"
     )
+    if left:
+        rules += (
+            f"; way to the optimum left at the end: {100 * left['median']:.3g} % (median), "
+            f"{100 * left['most']:.3g} % (most)"
+        )
+    console.print_line(rules)
     kinds = {f"{kinds}:": count for kinds, count in result["kinds_of_fault"].items()}
     console.print_line(f"schedules in which each kind of fault took place: {_counts(kinds)}")
     console.print_line(f"{'fault':<20}{'schedules':>10}{'times':>9}")

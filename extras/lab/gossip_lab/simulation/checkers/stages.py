@@ -44,10 +44,6 @@ class StageView:
         return getattr(self._swarm, name)
 
     @property
-    def cores(self) -> dict[PeerId, Any]:
-        return {peer: host.core for peer, host in self.hosts.items()}
-
-    @property
     def up(self) -> tuple[PeerId, ...]:
         return tuple([peer for peer, host in self.hosts.items() if host.running])
 

@@ -235,24 +235,17 @@ class Swarm(Timeline, Generic[C]):
 
     def summary(self) -> str:
         """Return a text with the state, the core and the last reports of each peer."""
-        lines = [
-            (
-                f"seed {self.seed}, network: {dict(sorted(self.counts.items()))}, cut: "
-                f"{list(self.network.cuts)}"
-            )
-        ]
+        network = dict(sorted(self.counts.items()))
+        lines = [f"seed {self.seed}, network: {network}, cut: {list(self.network.cuts)}"]
         for peer, host in self.hosts.items():
             last = "; ".join(
                 f"{at:.3f} {report.event} {report.fields}" for at, report in host.reports[-3:]
             )
             up = [other for other, lane in host.lanes.items() if lane.up]
+            halted = f", halted: {host.halt}" if host.halt else ""
             lines.append(
-                (
-                    f"peer {peer}.{host.incarnation} {host.state}, {len(host.commits)} commits, "
-                    f"{len(host.timers)} timers, links {up}, core {host.core!r}"
-                )
-                + (f", halted: {host.halt}" if host.halt else "")
-                + f"\n    {last}"
+                f"peer {peer}.{host.incarnation} {host.state}, {len(host.commits)} commits, "
+                f"{len(host.timers)} timers, links {up}, core {host.core!r}{halted}\n    {last}"
             )
         return "\n".join(lines)
 

@@ -10,7 +10,6 @@ from gossip.core import PeerId, events
 
 from .host import Lane, SimProcess, SwarmEnvironment
 from .machine import to_ns
-from .network import between
 
 FIRST_TRY_S, HANDSHAKE_WAYS = 0.001, 4
 """Minimum duration of a handshake in seconds, and number of its one-way messages (TCP, then
@@ -83,7 +82,7 @@ class Links:
         for other in self.swarm.hosts.values():
             lane = other.lanes.get(host.peer)
             if lane is not None and lane.up and lane.to_incarnation == host.incarnation:
-                closing_s = between(other.dice, self.swarm.network.closing_s)
+                closing_s = other.dice.uniform(*self.swarm.network.closing_s)
                 self._later(closing_s, self._on_closed, other, host.peer, lane)
         for lane in host.lanes.values():
             lane.up, lane.attempt = False, lane.attempt + 1
@@ -150,5 +149,5 @@ class Links:
                     self.swarm.hosts[to].state,
                 )
                 if lane.up and silent:
-                    silence_s = between(host.dice, self.swarm.network.heartbeat_s)
+                    silence_s = host.dice.uniform(*self.swarm.network.heartbeat_s)
                     self._later(silence_s, self._on_silence, host, to, lane)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
@@ -133,7 +132,3 @@ class Network:
         """Remove all cuts."""
         self.cuts.clear()
         self.changed += 1
-
-
-def between(rng: random.Random, bounds: tuple[float, float]) -> float:
-    return rng.uniform(*bounds)

@@ -13,7 +13,6 @@ from gossip.core import (
     STASH_ROUNDS,
     Apply,
     Committed,
-    CoreSettings,
     Inspection,
     MembershipSettings,
     PeerId,
@@ -134,7 +133,8 @@ class RoundLiveness(Liveness):
     """Base of the checkers of rounds while a quorum runs."""
 
     def time_limit_s(self) -> float:
-        settings = settings_of(self.swarm)
+        cores = self.swarm.inspections.values()
+        settings = next((core.settings for core in cores), None)  # the same for all peers
         if settings is None:
             return 0.0
         return (
@@ -380,12 +380,3 @@ class StopWithinDrainTimeout(Checker):
                 raise self.violated(text, peer)
 
         self.swarm.at(asked_at + drain_s + LINGER_S, judge)
-
-
-def settings_of(swarm: AnySwarm) -> CoreSettings | None:
-    """Return the settings of the cores, which are the same for all peers. Return None if no peer
-    has a full core."""
-    return next(
-        (core.settings for host in swarm.hosts.values() if (core := host.inspection) is not None),
-        None,
-    )

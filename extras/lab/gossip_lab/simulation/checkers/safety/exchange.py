@@ -319,11 +319,23 @@ class AggregatesMatchPushes(Checker):
                 if each is not None and each.payload is not None
             }
             others = {sender: each for sender, each in usable.items() if sender not in barred}
-            own = _own_row(self.peer, doing.own, kind) is not None
+            own = self._own_row(doing, kind) is not None
             needed = core.settings.updates_needed(core.settings.f) - own
             needs_all = (others or own) and len(others) < needed <= len(usable)
             found[kind] = usable if needs_all else others
         return found
+
+    def _own_row(self, doing: _ExchangeRound, kind: Kind) -> Row | None:
+        """Return the local row of the rule, or None if the trainer has contributed none."""
+        own = doing.own
+        if own is None:
+            return None
+        if kind == "parameters":
+            parameters = own.own_parameters or own.parameters
+            return None if parameters is None else Row(self.peer, parameters, 1)
+        if not own.samples or not own.payloads:
+            return None
+        return Row(self.peer, own.own or own.payloads[0], own.samples)
 
     def _is_far_behind(self, round_id: int) -> bool:
         """Whether more than f other peers are so far ahead that this peer skips rounds."""
@@ -346,7 +358,7 @@ class AggregatesMatchPushes(Checker):
             for sender, each in doing.expected.get(kind, {}).items()
             if each.payload is not None
         ]
-        own = _own_row(self.peer, doing.own, kind)
+        own = self._own_row(doing, kind)
         if own is not None:
             expected.append(own)
         expected.sort(key=lambda row: row.peer)
@@ -361,23 +373,12 @@ class AggregatesMatchPushes(Checker):
         if (doing := self._closed(apply.round_id)) is None or doing.expected is None:
             return
         for kind, senders in doing.expected.items():
-            needs_own = kind == "parameters" and _own_row(self.peer, doing.own, kind) is None
+            needs_own = kind == "parameters" and self._own_row(doing, kind) is None
             if senders and not doing.asked.get(kind) and not needs_own:
                 raise self.violated(
                     f"applies round {doing.round_id} without the {kind} of peers {list(senders)}, "
                     "which has arrived"
                 )
-
-
-def _own_row(peer: PeerId, own: Contributed | None, kind: Kind) -> Row | None:
-    if own is None:
-        return None
-    if kind == "parameters":
-        parameters = own.own_parameters or own.parameters
-        return Row(peer, parameters, 1) if parameters is not None else None
-    return (
-        Row(peer, own.own or own.payloads[0], own.samples) if own.samples and own.payloads else None
-    )
 
 
 def _identity(row: Row) -> tuple[PeerId, int, int]:

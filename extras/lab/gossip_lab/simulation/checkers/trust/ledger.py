@@ -45,6 +45,9 @@ class Record:
 
 NOTHING = Record()
 CLEARLY = 2
+StatedResult = tuple[PeerId, PeerId, int, bytes, bytes]
+Accusations = dict[tuple[PeerId, int], frozenset[PeerId]]
+Equivocations = dict[tuple[PeerId, int, bytes], dict[bytes, frozenset[PeerId]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +66,7 @@ class RoundEvidence:
 
     judged: Iterable[tuple[PeerId, int]]
     charged: Iterable[tuple[PeerId, PeerId, int]] = ()
-    stated: Iterable[tuple[PeerId, PeerId, int, bytes, bytes]] = ()
+    stated: Iterable[StatedResult] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,10 +79,8 @@ class Ledger:
     updates_for: tuple[int, ...] = (1,)  # updates that the rule needs for 0, 1, ..., f
     records: dict[PeerId, Record] = field(default_factory=dict)
     # (peer, round) -> peers that claim to have rejected its result.
-    accusations: dict[tuple[PeerId, int], frozenset[PeerId]] = field(default_factory=dict)
-    equivocations: dict[tuple[PeerId, int, bytes], dict[bytes, frozenset[PeerId]]] = field(
-        default_factory=dict
-    )
+    accusations: Accusations = field(default_factory=dict)
+    equivocations: Equivocations = field(default_factory=dict)
     """(peer, round, attempt) -> hash of its result -> peers that claim to have received it."""
     wrong: tuple[PeerId, str] | None = None
 
@@ -167,7 +168,7 @@ class Ledger:
 
     def _count_refusals(
         self, records: dict[PeerId, Record], charged: Iterable[tuple[PeerId, PeerId, int]]
-    ) -> dict[tuple[PeerId, int], frozenset[PeerId]]:
+    ) -> Accusations:
         accusations = dict(self.accusations)
         for accuser, peer, of_round in charged:
             before = accusations.get((peer, of_round), frozenset())
@@ -177,10 +178,8 @@ class Ledger:
         return accusations
 
     def _count_equivocations(
-        self,
-        records: dict[PeerId, Record],
-        stated: Iterable[tuple[PeerId, PeerId, int, bytes, bytes]],
-    ) -> dict[tuple[PeerId, int, bytes], dict[bytes, frozenset[PeerId]]]:
+        self, records: dict[PeerId, Record], stated: Iterable[StatedResult]
+    ) -> Equivocations:
         equivocations = dict(self.equivocations)
         for witness, peer, of_round, turn, content in stated:
             contents = equivocations[peer, of_round, turn] = dict(
