@@ -97,8 +97,7 @@ def make_plan(costs: Costs, request: PlanRequest) -> PlanAnswer:
         no plan fits into the memory of these peers.
     """
     _check(costs, request)
-    largest = len(costs.peers) // request.members_least
-    largest = min(largest, len(costs.layers))
+    largest = min(len(costs.peers) // request.members_least, len(costs.layers))
     if request.stages is not None:
         numbers: range = range(request.stages, request.stages + 1)
     elif len(costs.peers) <= EVERY_ASSIGNMENT_PEERS:

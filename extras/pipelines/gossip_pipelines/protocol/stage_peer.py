@@ -110,8 +110,9 @@ class StagePeer(Peer):
         pipeline, table = self._run.pipeline, self.membership.view
         assert pipeline is not None, "the settings are of a pipeline"
         self.barrier = StageBarrier(self.local, self._run, pipeline, table, self.timers)
-        own = (self.local, self.settings, self.topology, members, self.timers)
-        return StageRounds(self.barrier, *own)
+        return StageRounds(
+            self.barrier, self.local, self.settings, self.topology, members, self.timers
+        )
 
     def _round_elsewhere(self) -> int | None:
         return self.barrier.furthest()
@@ -199,9 +200,12 @@ class StagePeer(Peer):
         if event.sender in self._refused:
             return []
         self._refused.add(event.sender)
-        fields = {"subject": event.sender, "message": type(event.message).__name__}
-        stage = self.barrier.pipeline.stage_of(event.sender)
-        return [Report("other_stage", {**fields, "stage": stage})]
+        fields = {
+            "subject": event.sender,
+            "message": type(event.message).__name__,
+            "stage": self.barrier.pipeline.stage_of(event.sender),
+        }
+        return [Report("other_stage", fields)]
 
     def _on_done(self, event: Received, done: StageDone, now: float) -> list[Effect]:
         if done.lineage != self._run.lineage:
@@ -297,9 +301,13 @@ class StagePeer(Peer):
         """Begin the round of the other stages with the state that the trainer has."""
         # The other stages may have completed rounds while the state was created.
         round_id = max(event.round_id, self.bootstrap.elsewhere() or 0)
-        lost = round_id - event.step
-        fields = {"round": round_id, "stage": self.barrier.stage, "source": event.source}
-        fields |= {"lost": lost, "fresh": event.fresh}
+        fields = {
+            "round": round_id,
+            "stage": self.barrier.stage,
+            "source": event.source,
+            "lost": round_id - event.step,
+            "fresh": event.fresh,
+        }
         self._transition("stage rebuilt")
         self.membership.view.note_state(self.local, now)
         self.hello_exchange.adopt(event.state)
