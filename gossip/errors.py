@@ -36,10 +36,16 @@ class GossipError(Exception):
     a command."""
 
     exit_code = 1
+    hint: str | None = None
 
-    @property
-    def hint(self) -> str | None:
-        return None
+    def __init__(self, message: str, hint: str | None = None) -> None:
+        super().__init__(message, hint)  # args mirror the signature: errors get pickled
+        self.message = message
+        if hint is not None:
+            self.hint = hint
+
+    def __str__(self) -> str:
+        return self.message
 
 
 class ConfigError(GossipError, ValueError):
@@ -47,17 +53,6 @@ class ConfigError(GossipError, ValueError):
     values."""
 
     exit_code = 2
-
-    def __init__(self, message: str, hint: str | None = None) -> None:
-        super().__init__(message, hint)  # args mirror the signature: errors get pickled
-        self.message, self._hint = message, hint
-
-    def __str__(self) -> str:
-        return self.message
-
-    @property
-    def hint(self) -> str | None:
-        return self._hint
 
 
 def suggest_name(given: str, known: Iterable[str], cutoff: float = 0.6) -> str:
@@ -140,11 +135,8 @@ class NodeLost(LocalError):
     """The node process died and could not be restarted."""
 
     def __init__(self, peer: int, restarts: int, last_words: str) -> None:
-        super().__init__(peer, restarts, last_words)
-        self.peer, self.restarts, self.last_words = peer, restarts, last_words
-
-    def __str__(self) -> str:
-        return f"the node of peer {self.peer} died {self.restarts + 1} times: {self.last_words}"
+        super().__init__(f"the node of peer {peer} died {restarts + 1} times: {last_words}")
+        self.args = (peer, restarts, last_words)
 
 
 class OutOfMemory(LocalError):
@@ -153,22 +145,14 @@ class OutOfMemory(LocalError):
     exit_code = 2
 
     def __init__(self, peers: int, need_bytes: int, have_bytes: int) -> None:
-        super().__init__(peers, need_bytes, have_bytes)
-        self.peers, self.need_bytes, self.have_bytes = peers, need_bytes, have_bytes
-
-    def __str__(self) -> str:
-        return (
-            f"{self.peers} {'peer needs' if self.peers == 1 else 'peers need'} "
-            f"about {self.need_bytes / 2**30:.1f} GiB of memory, "
-            f"{self.have_bytes / 2**30:.1f} GiB are available"
+        most = max(1, peers * have_bytes // max(1, need_bytes))
+        super().__init__(
+            f"{peers} {'peer needs' if peers == 1 else 'peers need'} "
+            f"about {need_bytes / 2**30:.1f} GiB of memory, "
+            f"{have_bytes / 2**30:.1f} GiB are available",
+            f"start at most {most} peers on this machine",
         )
-
-    @property
-    def hint(self) -> str:
-        return (
-            f"start at most {max(1, self.peers * self.have_bytes // max(1, self.need_bytes))} "
-            "peers on this machine"
-        )
+        self.args = (peers, need_bytes, have_bytes)
 
 
 class SpawnFailed(LocalError):
@@ -176,32 +160,23 @@ class SpawnFailed(LocalError):
     the run's folder. The output of the run has the reason."""
 
     def __init__(self, code: int, folder: str) -> None:
-        super().__init__(code, folder)
+        super().__init__(
+            f"the run ended with exit code {code}; its output has the reason: {folder}",
+            f"gossip explain {code} explains the code",
+        )
+        self.args = (code, folder)
         self.code, self.folder = code, folder
-
-    def __str__(self) -> str:
-        return f"the run ended with exit code {self.code}; its output has the reason: {self.folder}"
-
-    @property
-    def hint(self) -> str:
-        return f"gossip explain {self.code} explains the code"
 
 
 class AddressInUse(LocalError):
     """Another process listens on the port. ``holder`` describes that process, if it is known."""
 
     exit_code = 2
+    hint = "leave the port out: a free one is chosen; gossip ls shows runs that may have it"
 
     def __init__(self, address: str, holder: str | None = None) -> None:
-        super().__init__(address, holder)
-        self.address, self.holder = address, holder
-
-    def __str__(self) -> str:
-        return f"{self.address} is taken" + (f" by {self.holder}" if self.holder else "")
-
-    @property
-    def hint(self) -> str:
-        return "leave the port out: a free one is chosen; gossip ls shows runs that may have it"
+        super().__init__(f"{address} is taken" + (f" by {holder}" if holder else ""))
+        self.args = (address, holder)
 
 
 class RemoteError(GossipError):
@@ -217,17 +192,6 @@ class Refused(RemoteError):
     """The swarm rejects this peer, because its model, version or run differs."""
 
     exit_code = 6
-
-    def __init__(self, message: str, hint: str | None = None) -> None:
-        super().__init__(message, hint)
-        self.message, self._hint = message, hint
-
-    def __str__(self) -> str:
-        return self.message
-
-    @property
-    def hint(self) -> str | None:
-        return self._hint
 
 
 class ModelDiffers(Refused):
@@ -250,23 +214,16 @@ class NeverStarted(SwarmError):
     """Too few peers started before the start timeout."""
 
     exit_code = 4
+    hint = "look at the log of the first missing peer, or raise --start-timeout"
 
     def __init__(
         self, need: int, present: tuple[int, ...], missing: tuple[int, ...], waited_s: float
     ) -> None:
-        super().__init__(need, present, missing, waited_s)
-        self.need, self.present, self.missing, self.waited_s = need, present, missing, waited_s
-
-    def __str__(self) -> str:
-        missing = ", ".join(map(str, self.missing))
-        return (
-            f"{len(self.present)} of {self.need} needed peers started in {self.waited_s:.0f} s; "
-            f"missing: {missing}"
+        super().__init__(
+            f"{len(present)} of {need} needed peers started in {waited_s:.0f} s; "
+            f"missing: {', '.join(map(str, missing))}"
         )
-
-    @property
-    def hint(self) -> str:
-        return "look at the log of the first missing peer, or raise --start-timeout"
+        self.args = (need, present, missing, waited_s)
 
 
 class StateLost(SwarmError):
@@ -274,17 +231,7 @@ class StateLost(SwarmError):
     only start from the beginning."""
 
     exit_code = 7
-
-    def __init__(self, message: str) -> None:
-        super().__init__(message)
-        self.message = message
-
-    def __str__(self) -> str:
-        return self.message
-
-    @property
-    def hint(self) -> str:
-        return "resume from the newest checkpoint (--resume), if there is one"
+    hint = "resume from the newest checkpoint (--resume), if there is one"
 
 
 class ReplicasDiverged(SwarmError):
@@ -292,21 +239,11 @@ class ReplicasDiverged(SwarmError):
     since."""
 
     exit_code = 9
-
-    def __init__(self, message: str) -> None:
-        super().__init__(message)
-        self.message = message
-
-    def __str__(self) -> str:
-        return self.message
-
-    @property
-    def hint(self) -> str:
-        return (
-            "gossip explain RUN names the tensors; put changes of weights outside of "
-            "optimizer.step() into peer.each_step, and draw nothing from this peer's data there; "
-            "--on-divergence heal continues"
-        )
+    hint = (
+        "gossip explain RUN names the tensors; put changes of weights outside of "
+        "optimizer.step() into peer.each_step, and draw nothing from this peer's data there; "
+        "--on-divergence heal continues"
+    )
 
 
 class NobodyAnswers(SwarmError):
@@ -316,17 +253,10 @@ class NobodyAnswers(SwarmError):
     exit_code = 4
 
     def __init__(self, address: str, tried: tuple[str, ...], waited_s: float) -> None:
-        super().__init__(address, tried, waited_s)
-        self.address, self.tried, self.waited_s = address, tried, waited_s
-
-    def __str__(self) -> str:
-        tried = (f"\n  tried {line}" for line in self.tried)
-        return f"no join server replied at {self.address} in {self.waited_s:.0f} s{''.join(tried)}"
-
-    @property
-    def hint(self) -> str:
-        first = self.address.partition(",")[0]
-        return (
+        lines = "".join(f"\n  tried {line}" for line in tried)
+        super().__init__(
+            f"no join server replied at {address} in {waited_s:.0f} s{lines}",
             "check that a launcher of the run is up and printed this address; any "
-            f"launcher's works. Try: gossip doctor --to {first}"
+            f"launcher's works. Try: gossip doctor --to {address.partition(',')[0]}",
         )
+        self.args = (address, tried, waited_s)

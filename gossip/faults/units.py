@@ -75,7 +75,7 @@ class Unit:
 
     def show(self, fault: Any, name: str) -> str:
         """Return the value in the syntax of the command line."""
-        raise NotImplementedError
+        return str(getattr(fault, name))
 
     def read_key(self, table: Table, key: str) -> Any:
         """Return the value of a key in a plan file's table."""
@@ -163,9 +163,6 @@ class Round(Unit):
 
 @dataclass(frozen=True, slots=True)
 class Count(Unit):
-    def show(self, fault: Any, name: str) -> str:
-        return str(getattr(fault, name))
-
     def read_key(self, table: Table, key: str) -> int:
         return table.whole(table.keys[key], "a count", "0, 1, 2, ...")
 
@@ -182,9 +179,6 @@ class Truth(Unit):
 @dataclass(frozen=True, slots=True)
 class Choice(Unit):
     choices: Sequence[str] = ()
-
-    def show(self, fault: Any, name: str) -> str:
-        return str(getattr(fault, name))
 
     def read_key(self, table: Table, key: str) -> str:
         value = table.keys[key]
@@ -207,9 +201,6 @@ class Function(Unit):
     def read(self, reader: Reader, name: str) -> dict[str, Any]:
         return {name: reader.expect(self.pattern, self.named)}
 
-    def show(self, fault: Any, name: str) -> str:
-        return str(getattr(fault, name))
-
     def read_key(self, table: Table, key: str) -> str:
         value = table.keys[key]
         if not isinstance(value, str) or not re.fullmatch(self.pattern, value):
@@ -229,9 +220,6 @@ class Peer(Unit):
         if self.server and reader.skip("server"):
             return {name: ("server",)}
         return {name: reader.peers("a peer's number" + (" or 'server'" if self.server else ""))}
-
-    def show(self, fault: Any, name: str) -> str:
-        return str(getattr(fault, name))
 
     def read_key(self, table: Table, key: str) -> Any:
         value = table.keys[key]

@@ -47,11 +47,9 @@ class JoinServerUnreachable(GossipError):
     key, or requires a key."""
 
     def __init__(self, why: str, by_key: bool = False) -> None:
-        super().__init__(why, by_key)
+        super().__init__(why)
+        self.args = (why, by_key)
         self.why, self.by_key = why, by_key
-
-    def __str__(self) -> str:
-        return self.why
 
 
 def new_socket(context: zmq.asyncio.Context, kind: int) -> zmq.asyncio.Socket:

@@ -31,18 +31,12 @@ class StillRunning(LocalError):
     """Processes of the run have not ended."""
 
     def __init__(self, name: str, pids: Sequence[int], waited_s: float) -> None:
-        super().__init__(name, pids, waited_s)
-        self.name, self.pids, self.waited_s = name, tuple(pids), waited_s
-
-    def __str__(self) -> str:
-        return (
-            f"{self.name} still runs after {self.waited_s:.0f} s: pids "
-            f"{', '.join(map(str, self.pids))}"
+        super().__init__(
+            f"{name} still runs after {waited_s:.0f} s: pids {', '.join(map(str, pids))}",
+            f"gossip stop --now {name}",
         )
-
-    @property
-    def hint(self) -> str:
-        return f"gossip stop --now {self.name}"
+        self.args = (name, pids, waited_s)
+        self.pids = tuple(pids)
 
 
 def stop(run: RunState, now: bool, timeout_s: float, say: Callable[[str], None]) -> None:

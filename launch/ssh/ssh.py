@@ -30,15 +30,9 @@ class Unreachable(GossipError):
     exit_code = 4
 
     def __init__(self, host: str, why: str, hint: str) -> None:
-        super().__init__(host, why, hint)
-        self.host, self.why, self._hint = host, why, hint
-
-    def __str__(self) -> str:
-        return f"ssh {self.host}: {self.why}"
-
-    @property
-    def hint(self) -> str:
-        return self._hint
+        super().__init__(f"ssh {host}: {why}", hint)
+        self.args = (host, why, hint)
+        self.host, self.why = host, why
 
 
 def parse(given: str) -> tuple[str, ...]:
