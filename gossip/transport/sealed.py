@@ -23,6 +23,7 @@ import socket
 import time
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from gossip.core import PeerId
 from gossip.errors import Malformed
@@ -312,12 +313,17 @@ class SealedStream:
         return [*incoming.news(now)] if received is None else [received]
 
 
+@dataclass(eq=False)
 class _Connection:
     """Accepted connection. First its session and its owner are unknown, then it names a session,
     and then it proves the session."""
 
-    def __init__(self, end: socket.socket, serial: int, host: str, until: float) -> None:
-        self.end, self.serial, self.host, self.until = end, serial, host, until
+    end: socket.socket
+    serial: int
+    host: str
+    until: float
+
+    def __post_init__(self) -> None:
         self.begun = bytearray(OPEN.size)
         self.filled = 0
         self.session: bytes | None = None

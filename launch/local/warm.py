@@ -30,6 +30,7 @@ import time
 import traceback
 import types
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from importlib.abc import SourceLoader
 from io import open_code
 from typing import Any, BinaryIO
@@ -56,13 +57,15 @@ class ForkServerGone(LocalError):
     """The fork server has failed, so no peer was forked. The reason was printed."""
 
 
+@dataclass(eq=False)
 class ForkedProcess:
     """Child of the launcher that the fork server has forked. It has those methods of
     ``subprocess.Popen`` that the launcher uses."""
 
-    def __init__(self, pid: int, stdout: BinaryIO, stderr: BinaryIO) -> None:
-        self.pid, self.stdout, self.stderr = pid, stdout, stderr
-        self.returncode: int | None = None
+    pid: int
+    stdout: BinaryIO
+    stderr: BinaryIO
+    returncode: int | None = None
 
     def wait(self) -> int:
         """Wait until the process has ended, and reap it. Return its exit code."""

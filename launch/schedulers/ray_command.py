@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -95,21 +96,17 @@ def _resolved(shown: dict[str, Any], peers: int) -> Resolved:
     return Resolved(config, {**sources, "peers": "flag"})
 
 
+@dataclass(eq=False)
 class Driver:
     """Starts the actors, waits for them, and collects their results."""
 
-    def __init__(
-        self,
-        ray: Any,
-        resolved: Resolved,
-        program: Program,
-        cpus: float,
-        gpus: float,
-        restarts: int,
-    ) -> None:
-        self.ray, self.resolved, self.program = ray, resolved, program
-        self.cpus, self.gpus, self.restarts = cpus, gpus, restarts
-        self.stopped = 0
+    ray: Any
+    resolved: Resolved
+    program: Program
+    cpus: float
+    gpus: float
+    restarts: int
+    stopped: int = 0
 
     def run(self, address: str, strategy: str, place_timeout: float) -> int:
         """Run all actors until they end. Return the exit code."""

@@ -141,11 +141,13 @@ class SeedCourier(threading.Thread):
         self.carry()  # Send the end of the peer, too.
 
 
+@dataclass(eq=False)
 class PeerActor:
     """Actor that runs one peer."""
 
-    def __init__(self, plan: RayPlan, peer: int, register: Any) -> None:
-        self.plan, self.peer, self.register = plan, peer, register
+    plan: RayPlan
+    peer: int
+    register: Any
 
     def run(self) -> dict[str, Any]:
         """Run the peer to its end. Return its exit code and its files."""

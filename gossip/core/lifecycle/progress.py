@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import inf
 
 from gossip.core.messages import Hello, PeerId
@@ -11,6 +12,7 @@ from gossip.core.view import MembersView
 from .bootstrap import Bootstrap
 
 
+@dataclass(eq=False)
 class PeerProgress:
     """Rounds and branches that the other peers have announced.
 
@@ -20,20 +22,14 @@ class PeerProgress:
             no branches.
     """
 
-    def __init__(
-        self,
-        members: MembersView,
-        bootstrap: Bootstrap,
-        local_progress: LocalProgress,
-        future_buffer: FutureBuffer,
-        fork_choice: ForkChoice | None,
-    ) -> None:
-        self.local, self.members, self.bootstrap = members.local, members, bootstrap
-        self.local_progress, self.future_buffer, self.fork_choice = (
-            local_progress,
-            future_buffer,
-            fork_choice,
-        )
+    members: MembersView
+    bootstrap: Bootstrap
+    local_progress: LocalProgress
+    future_buffer: FutureBuffer
+    fork_choice: ForkChoice | None
+
+    def __post_init__(self) -> None:
+        self.local = self.members.local
         self._turn = 0
         self._incarnations: dict[PeerId, int] = {}  # Incarnation of each peer's latest hello.
         # Linked peers that have sent no hello in their present incarnation.

@@ -4,6 +4,7 @@ the missing peers do not return in time."""
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from dataclasses import dataclass
 
 from gossip.core.events import Halt, Report
 from gossip.core.messages import PeerId
@@ -14,6 +15,7 @@ from .exit_codes import QUORUM_LOST
 from .shutdown import Shutdown
 
 
+@dataclass(eq=False)
 class QuorumWatch:
     """Check of the quorum, called every ``WATCH_INTERVAL_S``.
 
@@ -23,17 +25,12 @@ class QuorumWatch:
         receivers: Function that returns the peers that are receiving the state of the local peer.
     """
 
-    def __init__(
-        self,
-        local: PeerId,
-        settings: CoreSettings,
-        reachable: Callable[[Collection[PeerId]], Collection[PeerId]],
-        shutdown: Shutdown,
-        receivers: Callable[[float], set[PeerId]],
-    ) -> None:
-        self.local, self.settings, self.reachable = local, settings, reachable
-        self.shutdown, self.receivers = shutdown, receivers
-        self._missing_since: float | None = None
+    local: PeerId
+    settings: CoreSettings
+    reachable: Callable[[Collection[PeerId]], Collection[PeerId]]
+    shutdown: Shutdown
+    receivers: Callable[[float], set[PeerId]]
+    _missing_since: float | None = None
 
     def check_quorum(
         self,

@@ -3,6 +3,7 @@ ready, until the roster of a commit contains this peer."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from gossip.core.events import Effect
@@ -20,24 +21,16 @@ class RejoinRetry:
     """Timer of the next request for commits."""
 
 
+@dataclass(eq=False)
 class Rejoin:
     """Requests for commits while this peer follows the rounds outside the roster."""
 
-    def __init__(
-        self,
-        lag_detector: LagDetector,
-        timers: Timers[Any],
-        hello_exchange: HelloExchange,
-        peer_progress: PeerProgress,
-    ) -> None:
-        self.lag_detector, self.timers, self.hello_exchange, self.peer_progress = (
-            lag_detector,
-            timers,
-            hello_exchange,
-            peer_progress,
-        )
-        self.under_way = False
-        self._turns = 0
+    lag_detector: LagDetector
+    timers: Timers[Any]
+    hello_exchange: HelloExchange
+    peer_progress: PeerProgress
+    under_way: bool = False
+    _turns: int = 0
 
     def go_on(self, follows: bool, now: float) -> list[Effect]:
         """Begin to follow the rounds, or continue when ``RejoinRetry`` fires.

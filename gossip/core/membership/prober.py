@@ -88,6 +88,7 @@ class ProbeTimedOut:
     began: float
 
 
+@dataclass(eq=False)
 class Prober:
     """All probes of one peer. ``talk`` returns the rumors to piggyback on a message to a given
     peer.
@@ -96,17 +97,14 @@ class Prober:
     shorter than the timeout in the settings.
     """
 
-    def __init__(
-        self,
-        settings: MembershipSettings,
-        timers: Timers[Any],
-        rng: random.Random,
-        view: MemberTable,
-        talk: Callable[[PeerId], tuple[Rumor, ...]],
-    ) -> None:
-        self.settings, self.timers, self.rng = settings, timers, rng
-        self.view, self.talk = view, talk
-        self.awareness = Awareness(settings.awareness_max)
+    settings: MembershipSettings
+    timers: Timers[Any]
+    rng: random.Random
+    view: MemberTable
+    talk: Callable[[PeerId], tuple[Rumor, ...]]
+
+    def __post_init__(self) -> None:
+        self.awareness = Awareness(self.settings.awareness_max)
         self.probes: dict[int, Probe] = {}
         # nonce of the probe in progress, by target
         self._nonces: dict[PeerId, int] = {}

@@ -3,7 +3,7 @@ refutes it."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from gossip.core.events import Effect, Send
 from gossip.core.messages import Gossip, PeerId, Rumor
@@ -14,6 +14,7 @@ from .table import NEVER, RANKS, REFUTATIONS, Member, MemberTable, first_standin
 from .transitions import StatusTransitions
 
 
+@dataclass(eq=False)
 class RumorHandler:
     """Handler that merges rumors into the member table. The standing of ``me``, the entry of the
     local peer, rises only by a refutation.
@@ -24,17 +25,15 @@ class RumorHandler:
     drop the messages of an honest peer.
     """
 
-    def __init__(
-        self,
-        settings: MembershipSettings,
-        allowed: frozenset[PeerId] | None,
-        view: MemberTable,
-        transitions: StatusTransitions,
-        awareness: Awareness,
-    ) -> None:
-        self.settings, self.allowed, self.me = settings, allowed, view.members[view.local]
-        self.view, self.transitions, self.awareness = view, transitions, awareness
-        self.rumors = transitions.rumors
+    settings: MembershipSettings
+    allowed: frozenset[PeerId] | None
+    view: MemberTable
+    transitions: StatusTransitions
+    awareness: Awareness
+
+    def __post_init__(self) -> None:
+        self.me = self.view.members[self.view.local]
+        self.rumors = self.transitions.rumors
         self.voices: dict[PeerId, int] = {}
         self._broadcast_at = NEVER
 

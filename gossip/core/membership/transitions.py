@@ -3,7 +3,7 @@ changes a status."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from gossip.core.events import Connect, Effect
@@ -34,19 +34,15 @@ class ForgetMember:
     at: float
 
 
+@dataclass(eq=False)
 class StatusTransitions:
     """Status transitions of all members except the local peer."""
 
-    def __init__(
-        self,
-        settings: MembershipSettings,
-        timers: Timers[Any],
-        view: MemberTable,
-        rumors: RumorQueue,
-        prober: Prober,
-    ) -> None:
-        self.settings, self.timers = settings, timers
-        self.view, self.rumors, self.prober = view, rumors, prober
+    settings: MembershipSettings
+    timers: Timers[Any]
+    view: MemberTable
+    rumors: RumorQueue
+    prober: Prober
 
     # --- joining ----------------------------------------------------------------------------------
 

@@ -18,6 +18,7 @@ from __future__ import annotations
 import struct
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from math import isfinite, isqrt
 from typing import Any, TypeAlias
 
@@ -65,6 +66,7 @@ class _Measurement:
     part: ShardStatistics
 
 
+@dataclass(eq=False)
 class CrossShardRound:
     """Cross-shard work of one peer in a round.
 
@@ -72,21 +74,13 @@ class CrossShardRound:
         advance: Function that moves a shard to its next attempt.
     """
 
-    def __init__(
-        self,
-        local: PeerId,
-        settings: CoreSettings,
-        server: Server,
-        timers: Timers[Any],
-        advance: Advance,
-    ) -> None:
-        self.local, self.settings, self.server, self.timers, self.advance = (
-            local,
-            settings,
-            server,
-            timers,
-            advance,
-        )
+    local: PeerId
+    settings: CoreSettings
+    server: Server
+    timers: Timers[Any]
+    advance: Advance
+
+    def __post_init__(self) -> None:
         self.shards: Sequence[ShardRound] = ()
         self.active = False
         self._parts: dict[int, _Measurement] = {}

@@ -12,6 +12,7 @@ received.
 from __future__ import annotations
 
 from collections import OrderedDict
+from dataclasses import dataclass
 from typing import Any
 
 from gossip.core.events import Effect, Received, Send, Token
@@ -29,6 +30,7 @@ class GatherOverdue:
     number: int
 
 
+@dataclass(eq=False)
 class DirectGather:
     """Values of the local peer and of other peers.
 
@@ -36,10 +38,12 @@ class DirectGather:
     among ``others`` that are not skipped. If all are skipped, it waits for all.
     """
 
-    def __init__(
-        self, local: PeerId, settings: CoreSettings, view: View, timers: Timers[Any]
-    ) -> None:
-        self.local, self.settings, self.view, self.timers = local, settings, view, timers
+    local: PeerId
+    settings: CoreSettings
+    view: View
+    timers: Timers[Any]
+
+    def __post_init__(self) -> None:
         self._given = 0  # number of values that this peer has sent
         self._own = b""
         self._values: dict[PeerId, OrderedDict[int, bytes]] = {}

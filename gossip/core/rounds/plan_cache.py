@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from dataclasses import dataclass
 from typing import Protocol
 
 from gossip.core.messages import PeerId
@@ -15,14 +16,17 @@ class GossipTopology(Protocol):
     def __call__(self, roster: Roster, round_id: int, seed: int) -> Plan: ...
 
 
+@dataclass(eq=False)
 class PlanCache:
     """Plans of recent rounds, and the peers for which they are made."""
 
-    def __init__(
-        self, local: PeerId, settings: CoreSettings, topology: GossipTopology, view: View
-    ) -> None:
-        self.local, self.settings, self.topology, self.view = local, settings, topology, view
-        self.first = tuple(sorted(settings.peers))
+    local: PeerId
+    settings: CoreSettings
+    topology: GossipTopology
+    view: View
+
+    def __post_init__(self) -> None:
+        self.first = tuple(sorted(self.settings.peers))
         # all peers, including those that joined later; and the subset of peers that are not gone
         self._everybody = self._here = self.first
         self._version = -1  # version of the view from which these two tuples were computed

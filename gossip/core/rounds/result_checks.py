@@ -8,6 +8,7 @@ rates of the previous round, and with its view of the members.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 from gossip.core.events import Contributed
@@ -38,19 +39,17 @@ class Objection:
 NO_OBJECTION = Objection("")
 
 
+@dataclass(eq=False)
 class ResultChecks:
     """Checks of the claims in a commit against the local state."""
 
-    def __init__(
-        self, replicated: ReplicatedState, lag_detector: LagDetector, quorum: Quorum, view: View
-    ) -> None:
-        self.replicated, self.lag_detector, self.quorum, self.view = (
-            replicated,
-            lag_detector,
-            quorum,
-            view,
-        )
-        self.f, self.settings = replicated.settings.f, replicated.settings.results
+    replicated: ReplicatedState
+    lag_detector: LagDetector
+    quorum: Quorum
+    view: View
+
+    def __post_init__(self) -> None:
+        self.f, self.settings = self.replicated.settings.f, self.replicated.settings.results
 
     def objection(self, commit: Commit, own: Contributed | None) -> Objection:
         """Return the objection to a sound commit of the present round, or ``NO_OBJECTION``. ``own``

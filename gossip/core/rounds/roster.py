@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import dataclass
 
 from gossip.core.ledger import Lineage
 from gossip.core.messages import PeerId
@@ -13,20 +14,16 @@ from .departures import Departures
 from .future_buffer import FutureBuffer
 
 
+@dataclass(eq=False)
 class Attendance:
     """Presence of peers in the present round, derived from the membership, the links and the
     reports of each peer."""
 
-    def __init__(
-        self,
-        local: PeerId,
-        view: View,
-        lineage: Lineage,
-        departures: Departures,
-        future_buffer: FutureBuffer,
-    ) -> None:
-        self.local, self.view, self.lineage = local, view, lineage
-        self.departures, self.future_buffer = departures, future_buffer
+    local: PeerId
+    view: View
+    lineage: Lineage
+    departures: Departures
+    future_buffer: FutureBuffer
 
     def skip_reason(self, peer: PeerId) -> str:
         """Return the reason not to expect a message from ``peer`` now; "" if a message is

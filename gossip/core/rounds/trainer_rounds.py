@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from gossip.core.events import Effect, StartRound
 from gossip.core.ledger import ReplicatedState
 
@@ -11,24 +13,20 @@ from .replica_check import LocalReplicaCheck
 from .shard import PresentRound
 
 
+@dataclass(eq=False)
 class TrainerRounds:
     """Start of rounds in the trainer. The trainer computes a round once it has the state before
     this round."""
 
-    def __init__(
-        self,
-        present: PresentRound,
-        replicated: ReplicatedState,
-        lag_detector: LagDetector,
-        replica_check: LocalReplicaCheck,
-        departures: Departures,
-    ) -> None:
-        self.present, self.replicated, self.lag_detector = present, replicated, lag_detector
-        self.replica_check, self.departures = replica_check, departures
-        # last round that the trainer has applied, or will apply before it receives the next
-        # StartRound
-        self._applied = -1
-        self._started = -1  # last round that was started
+    present: PresentRound
+    replicated: ReplicatedState
+    lag_detector: LagDetector
+    replica_check: LocalReplicaCheck
+    departures: Departures
+    # last round that the trainer has applied, or will apply before it receives the next
+    # StartRound
+    _applied: int = -1
+    _started: int = -1  # last round that was started
 
     def begin(self, contributed: bool) -> list[Effect]:
         """Begin the present round. A trainer that has ``contributed`` to the previous round

@@ -8,6 +8,7 @@ the same messages as a peer that joins a stage.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from gossip.core import (
@@ -46,6 +47,7 @@ class RebuildTimer:
     what: DonorTimeout | None
 
 
+@dataclass(eq=False)
 class StageRebuild:
     """The reconstruction of the state of this stage.
 
@@ -56,14 +58,12 @@ class StageRebuild:
         round_id: Round of the state that is being created; None if there is no reconstruction.
     """
 
-    def __init__(
-        self,
-        settings: CoreSettings,
-        barrier: StageBarrier,
-        members: MemberTable,
-        timers: Timers[Any],
-    ) -> None:
-        self.settings, self.barrier, self.members, self.timers = settings, barrier, members, timers
+    settings: CoreSettings
+    barrier: StageBarrier
+    members: MemberTable
+    timers: Timers[Any]
+
+    def __post_init__(self) -> None:
         self.round_id: int | None = None
         self._held = 0, b""
         self._fetching: dict[int, Recovery] = {}
