@@ -66,10 +66,15 @@ def frame(about: About, view: RunModel, now: float, began: float, size: Size) ->
         *head,
         *peer_table.table(view, _lines(view, now), now, Size(width, room + 1), PEERS_MAX),
     ]
+    return fitted(lines, width)[: max(size.height - 2, 1)]
+
+
+def fitted(lines: list[Text], width: int) -> list[Text]:
+    """Return the lines, printable and cut to the width."""
     for line in lines:
         line.plain = shown(line.plain) if not line.plain.isprintable() else line.plain
         line.truncate(width, overflow="ellipsis")
-    return lines[: max(size.height - 2, 1)]
+    return lines
 
 
 def _lines(view: RunModel, now: float) -> list[PeerLine]:

@@ -49,10 +49,7 @@ def frame(reader: RunReader, standing: RunStatus, now: float, size: Size) -> lis
     table = peer_table.table(reader.view, lines, now, Size(width, room - events))
     last, earlier = _events(reader, width, events)
     found = [*head, Text(), *table, *([_not_shown(reader, earlier, width), *last] if last else [])]
-    for line in found:
-        line.plain = shown(line.plain) if not line.plain.isprintable() else line.plain
-        line.truncate(width, overflow="ellipsis")
-    return found[: max(size.height, 1)]
+    return live_frame.fitted(found, width)[: max(size.height, 1)]
 
 
 # --- the run --------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@ sleepers and returners caught up."""
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -27,16 +28,8 @@ def test_a_liar_is_suspected_and_the_killed_server_costs_no_round(free_run_dir: 
     # It is looked at soon behind an epoch, whose last rounds are no steps on a handful of samples.
     summary = demo(
         free_run_dir,
-        "-n",
-        "4",
-        "--rounds",
-        "200",
-        "--fault",
-        "sign_flip:2*10",
-        "--fault",
-        "crash:server@100",
-        "--track",
-        "tensorboard",
+        *shlex.split("-n 4 --rounds 200 --fault sign_flip:2*10 --fault crash:server@100"),
+        "--track=tensorboard",
     )
     # Around round 200 the accuracy swings between 0.93 and 0.96; with the liar let in it is 0.1.
     assert summary["accuracy"]["worst_replica"] >= 0.88

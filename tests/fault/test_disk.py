@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -60,20 +61,8 @@ def run(
     all else that was said."""
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
-    words = [
-        sys.executable,
-        "-c",
-        RUN,
-        "run",
-        "-n",
-        "2",
-        "--rounds",
-        str(ROUNDS),
-        "--json",
-        "--run-dir",
-        str(folder),
-        str(script),
-    ]
+    options = f"run -n 2 --rounds {ROUNDS} --json --run-dir {folder} {script}"
+    words = [sys.executable, "-c", RUN, *shlex.split(options)]
     with zygote.Popen(
         [*words, str(tmp_path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as launcher:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -36,19 +37,8 @@ CLI = [sys.executable, "-m", "gossip.launch.cli"]
 def live(tmp_path: Path) -> Iterator[Path]:
     """The folder of a run of three peers that trains."""
     (tmp_path / "train.py").write_text(SCRIPT)
-    command = [
-        *CLI,
-        "run",
-        "--drills",
-        "-n",
-        "3",
-        "--aggregator",
-        "mean",
-        "--run-dir",
-        "runs/out",
-        "--quiet",
-        "train.py",
-    ]
+    options = "run --drills -n 3 --aggregator mean --run-dir runs/out --quiet train.py"
+    command = [*CLI, *shlex.split(options)]
     process = zygote.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True)
     try:
         with following(tmp_path / "runs" / "out" / "peer-1") as written:

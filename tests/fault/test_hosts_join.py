@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -91,18 +92,7 @@ def pair() -> Iterator[Hosts]:
 def test_a_machine_joins_by_an_address_and_outlives_the_first(pair: Hosts, tmp_path: Path) -> None:
     first, second = JoinHost(pair, 0, tmp_path / "first"), JoinHost(pair, 1, tmp_path / "second")
     try:
-        begin = (
-            "-n",
-            "3",
-            "--room",
-            "5",
-            "--quorum",
-            "available",
-            "--aggregator",
-            "mean",
-            "--name",
-            "t",
-        )
+        begin = shlex.split("-n 3 --room 5 --quorum available --aggregator mean --name t")
         first.gossip("run", "--advertise", "10.77.0.0/24", *begin, "train.py")
         first.wait_for_rounds({0, 1, 2})
         key = re.search(

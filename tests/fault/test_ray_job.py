@@ -7,6 +7,7 @@ import importlib.util
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -96,20 +97,9 @@ def test_an_actor_that_is_killed_comes_back_and_a_lost_node_stops_nobody(
     address = f"{pair.addresses[0]}:6399"
     start(pair, 0, 2, "--head", "--port=6399", "--include-dashboard=false", f"--temp-dir={short}")
     start(pair, 1, 1, f"--address={address}")
-    words = [
-        "ray",
-        "-n",
-        "3",
-        "--address",
-        address,
-        "--",
-        "--aggregator",
-        "mean",
-        "--run-dir",
-        "out",
-        "train.py",
-        f"{tmp_path}/until",
-    ]
+    words = shlex.split(
+        f"ray -n 3 --address {address} -- --aggregator mean --run-dir out train.py {tmp_path}/until"
+    )
     run, output = tmp_path / "out", tmp_path / "output"
     with output.open("wb") as out:
         driver = subprocess.Popen(

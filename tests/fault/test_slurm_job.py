@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -67,18 +68,8 @@ def test_a_job_that_loses_a_node_trains_on_and_ends_with_0(cluster: Slurm, tmp_p
     number, run = submit(
         cluster,
         tmp_path,
-        "-N",
-        "2",
-        "--per-node",
-        "2",
-        "--time",
-        "0:30:00",
-        "--",
-        "--aggregator",
-        "mean",
-        "--quorum",
-        "available",
-        "train.py",
+        *shlex.split("-N 2 --per-node 2 --time 0:30:00 --"),
+        *shlex.split("--aggregator mean --quorum available train.py"),
     )
     output = tmp_path / f"slurm-{number}.out"
     wait(lambda: all(now(run, peer) >= 10 for peer in range(4)), "round 10 of four peers", output)

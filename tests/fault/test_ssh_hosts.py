@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -19,6 +20,8 @@ import pytest
 from effort import effort
 from following import FollowedRows
 from sshd import SshHosts, command_of, inside, ssh_hosts, why_no_sshd
+
+CLI = (sys.executable, "-m", "gossip.launch.cli")
 
 pytestmark = [
     pytest.mark.ssh,
@@ -77,29 +80,9 @@ class SshRun:
         listed = on.host_file(folder / "hosts.txt", slots)
         rows = listed.read_text().splitlines(keepends=True)
         listed.write_text("".join(rows[:hosts]))
-        command = [
-            sys.executable,
-            "-m",
-            "gossip.launch.cli",
-            "hosts",
-            "-H",
-            str(listed),
-            "--ssh",
-            on.ssh,
-            "--name",
-            self.name,
-        ]
-        options = [
-            "--aggregator",
-            "mean",
-            "--start-timeout",
-            "150",
-            "--json",
-            *words,
-            "--",
-            "train.py",
-            str(self.end),
-        ]
+        command = [*CLI, "hosts", "-H", str(listed), "--ssh", on.ssh, "--name", self.name]
+        options = shlex.split("--aggregator mean --start-timeout 150 --json")
+        options += [*words, "--", "train.py", str(self.end)]
         self.log = folder / "log"
         with self.log.open("wb") as log, (folder / "out").open("wb") as out:
             self.launcher = subprocess.Popen(
@@ -466,18 +449,7 @@ def loss_on_one_host(folder: Path, peers: int, rounds: int, topology: str) -> fl
     end = folder / "until"
     end.write_text(str(rounds))
     (folder / "train.py").write_text(SCRIPT)
-    command = [
-        sys.executable,
-        "-m",
-        "gossip.launch.cli",
-        "run",
-        "-n",
-        str(peers),
-        "--topology",
-        topology,
-        "--aggregator",
-        "mean",
-    ]
+    command = [*CLI, "run", "-n", str(peers), "--topology", topology, "--aggregator", "mean"]
     done = subprocess.run(
         [*command, "train.py", str(end)],
         cwd=folder,

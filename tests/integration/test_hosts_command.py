@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 import time
@@ -77,22 +78,9 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_what_is_sent_arrives_and_stands_in_no_command_line(folder: Path) -> None:
-    words = (
-        "-H",
-        "../hosts.txt",
-        "--name",
-        "x",
-        "--env",
-        "A_SECRET",
-        "--env",
-        "TYPED=hunter2",
-        "--aggregator",
-        "mean",
-        "--quiet",
-        "--",
-        "train.py",
-        "--lr",
-        "a b",
+    words = shlex.split(
+        "-H ../hosts.txt --name x --env A_SECRET --env TYPED=hunter2 --aggregator mean --quiet"
+        " -- train.py --lr 'a b'"
     )
     done = gossip(folder, *words, start=subprocess.run)
     assert done.returncode == 0, done.stderr
@@ -181,16 +169,7 @@ def test_who_is_seen_to_be_slow_before_the_start_serves_less_often(folder: Path)
     (folder.parent / "mixed.txt").write_text("\n".join(rows))
     done = gossip(
         folder,
-        "-H",
-        "../mixed.txt",
-        "--name",
-        "x",
-        "--env",
-        "A_SECRET",
-        "--aggregator",
-        "mean",
-        "--",
-        "train.py",
+        *shlex.split("-H ../mixed.txt --name x --env A_SECRET --aggregator mean -- train.py"),
     )
     assert done.returncode == 0, done.stderr
     line = next(line for line in done.stdout.splitlines() if " servers " in line)

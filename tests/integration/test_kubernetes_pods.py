@@ -4,6 +4,7 @@ cluster has seen them."""
 from __future__ import annotations
 
 import json
+import shlex
 import stat
 import sys
 import time
@@ -57,17 +58,8 @@ class KubernetesJob:
     ) -> None:
         self.end, self.folder = folder / "until", folder
         (folder / "train.py").write_text(SCRIPT)
-        words = [
-            sys.executable,
-            "-m",
-            "gossip.launch.cli",
-            "kubernetes",
-            "--image",
-            "i",
-            "--name",
-            "t",
-            *options,
-        ]
+        cli = [sys.executable, "-m", "gossip.launch.cli"]
+        words = [*cli, *shlex.split("kubernetes --image i --name t"), *options]
         asked = [
             *words,
             "--",

@@ -8,13 +8,13 @@ import json
 import signal
 import sys
 from collections.abc import Iterable
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import pytest
 import zygote
 from condor import Description, Pool
+from parsed_html import Parsed
 from pyarrow import parquet
 from typer.testing import CliRunner
 
@@ -125,11 +125,11 @@ def test_a_world_leaves_its_fields_rows_and_a_report(here: Path) -> None:
     assert "written: out/rows.csv, out/world.toml, out/report.html" in done.stderr
     assert (here / "out/report.html").as_uri() in done.stderr
     page = (here / "out/report.html").read_text()
-    shown = Tags(page)
+    shown = Parsed(page)
     charts = len(CURVES) - len(QUARANTINED)  # nobody was in quarantine
-    assert shown.count("figure") == charts * 3 + 1
+    assert len(shown.of("figure")) == charts * 3 + 1
     assert [each["class"] for each in shown.of("input")] == ["by-time", "by-round", "by-bytes"]
-    assert shown.count("script") == 0
+    assert len(shown.of("script")) == 0
     assert "http" not in page.replace("http-equiv", "")
     counts = [each for each in shown.of("path") if each["class"] == "heat"]
     task = world.build().task
@@ -137,24 +137,6 @@ def test_a_world_leaves_its_fields_rows_and_a_report(here: Path) -> None:
         (int(label), peer) for peer in range(3) for label in task.data.labels[task.shares[peer]]
     }
     assert len(counts) == len(held), "a cell for each class that a peer holds"
-
-
-class Tags(HTMLParser):
-    """The tags of a page, with their attributes."""
-
-    def __init__(self, page: str) -> None:
-        super().__init__()
-        self.found: list[tuple[str, dict[str, str | None]]] = []
-        self.feed(page)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.found.append((tag, dict(attrs)))
-
-    def of(self, tag: str) -> list[dict[str, str | None]]:
-        return [attributes for name, attributes in self.found if name == tag]
-
-    def count(self, tag: str) -> int:
-        return len(self.of(tag))
 
 
 def test_json_is_all_that_is_on_stdout() -> None:
@@ -292,11 +274,10 @@ def test_a_killed_sweep_goes_on_and_plays_no_cell_twice(here: Path) -> None:
     assert len(rows) == 1 + 6 * 2 * len(METRICS)
     assert again.stdout == undisturbed.stdout
     assert "±" in again.stdout
-    page = Tags((here / "killed/report.html").read_text())
-    bands = [each for each in page.of("path") if (each["class"] or "").startswith("band")]
-    assert len(bands) == 2 * 3 * (len(CURVES) - len(QUARANTINED)), (
-        "of both settings, over each axis, for each metric"
-    )
+    page = Parsed((here / "killed/report.html").read_text())
+    bands = [each for each in page.of("path") if each.get("class", "").startswith("band")]
+    counted = len(CURVES) - len(QUARANTINED)
+    assert len(bands) == 2 * 3 * counted, "of both settings, over each axis, for each metric"
 
 
 def test_an_error_of_a_cell_is_reported_and_the_others_are_played(here: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -110,25 +111,9 @@ def tracked_rounds(run: Path) -> list[int]:
 
 
 def test_when_torchrun_is_killed_its_ranks_leave(folder: Path) -> None:
-    words = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--local-addr",
-        "127.0.0.1",
-        "--nproc-per-node",
-        "2",
-    ]
-    words += [
-        "--rdzv-backend",
-        "c10d",
-        "--rdzv-endpoint",
-        "127.0.0.1:0",
-        "--rdzv-id",
-        "killed",
-        "train.py",
-        "1000000000",
-    ]
+    options = "--local-addr 127.0.0.1 --nproc-per-node 2 --rdzv-backend c10d --rdzv-id killed"
+    words = [sys.executable, "-m", "torch.distributed.run", *shlex.split(options)]
+    words += ["--rdzv-endpoint", "127.0.0.1:0", "train.py", "1000000000"]
     with (folder / "out").open("wb") as out:
         agent = subprocess.Popen(
             words, cwd=folder, env=environment(), stdout=out, stderr=out, start_new_session=True

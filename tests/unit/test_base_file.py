@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import errno
 import os
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import torch
+from cli_calls import gossip_command
 from safetensors.torch import load_file
 from torch import Tensor, nn
 from trainer_fakes import pack_state
 
 from gossip.errors import ConfigError
-from gossip.launch.cli import commands as cli
 from gossip.run import checkpoints
 from gossip.run.checkpoints import BASE_FILE, MODEL_FILE
 from gossip.training.saving import CheckpointSaver, SavePlan
@@ -272,12 +271,10 @@ def test_an_export_has_the_whole_model(
         "adapter.bias",
     }
     out = saver.folder / "whole.safetensors"
-    words = ["gossip", "checkpoints", "export", str(saver.folder), str(out)]
-    monkeypatch.setattr(sys, "argv", words)
-    with pytest.raises(SystemExit) as ended:
-        cli.main()
-    assert not ended.value.code
-    assert "the model of step 1" in capsys.readouterr().out
+    gossip = gossip_command(monkeypatch, capsys, "checkpoints", "export")
+    done = gossip(str(saver.folder), str(out))
+    assert not done.returncode
+    assert "the model of step 1" in done.stdout
     assert is_same(load_file(out), model.values())
 
 

@@ -2,15 +2,15 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import subprocess
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import zygote
+from cli_calls import Gossip, gossip_command
 from typer.main import get_command
 
 from gossip.config import RunConfig, resolve
@@ -23,32 +23,10 @@ from gossip.launch.schedulers import task_words
 from gossip.run import fitting
 
 
-@dataclass
-class Done:
-    returncode: int
-    stdout: str
-    stderr: str
-
-
-Gossip = Callable[..., Done]
-
-
 @pytest.fixture
 def gossip(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Gossip:
     """The command, in this process."""
-
-    def call(*words: str, cwd: Path | None = None) -> Done:
-        if cwd is not None:
-            monkeypatch.chdir(cwd)
-        monkeypatch.setattr(sys, "argv", ["gossip", *words])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        said = capsys.readouterr()
-        return Done(
-            ended.value.code if isinstance(ended.value.code, int) else 0, said.out, said.err
-        )
-
-    return call
+    return gossip_command(monkeypatch, capsys)
 
 
 def test_help_imports_neither_torch_nor_anything_else_that_is_slow() -> None:
@@ -210,15 +188,7 @@ def test_show_config_names_value_and_source_only(gossip: Gossip, tmp_path: Path)
 def test_faults_of_a_plan_and_of_flags_add_up(gossip: Gossip, tmp_path: Path) -> None:
     (tmp_path / "plan.toml").write_text('[[fault]]\nkind = "crash"\npeer = 1\nround = 5\n')
     done = gossip(
-        "run",
-        "--faults",
-        "plan.toml",
-        "--fault",
-        "nan:2",
-        "--show-config",
-        "--json",
-        "t.py",
-        cwd=tmp_path,
+        *shlex.split("run --faults plan.toml --fault nan:2 --show-config --json t.py"), cwd=tmp_path
     )
     assert json.loads(done.stdout)["faults"]["value"] == ["crash:1@5", "nan:2"]
 

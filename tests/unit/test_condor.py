@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shlex
 import socket
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,11 +16,11 @@ import pytest
 # whether a rule goes with so many peers is then found out in this process
 import torch  # noqa: F401
 import zygote
+from cli_calls import gossip_command
 from condor import Description, read_dag, words
 
 from gossip.config import resolve
 from gossip.errors import ConfigError
-from gossip.launch.cli import commands as cli
 from gossip.launch.schedulers import task_words
 from gossip.launch.schedulers.condor_job import condor_task, run_of
 from gossip.run.keys import read_pair
@@ -42,13 +42,7 @@ from gossip_clusters.condor.files import quoted
 
 GOLDEN = Path(__file__).with_name("golden") / "condor"
 WORDS = [
-    "--aggregator",
-    "mean",
-    "--room",
-    "10",
-    "train.py",
-    "--lr",
-    "0.1",
+    *shlex.split("--aggregator mean --room 10 train.py --lr 0.1"),
     "a b",
     "$(HOME)",
     "$$(Memory)",
@@ -56,18 +50,7 @@ WORDS = [
     "it's",
     "",
 ]
-ASKED = [
-    "-n",
-    "3",
-    "--python",
-    "/usr/bin/python3",
-    "--name",
-    "my-run",
-    "--gpus",
-    "1",
-    "--condor",
-    "rank = Mips",
-]
+ASKED = shlex.split("-n 3 --python /usr/bin/python3 --name my-run --gpus 1 --condor 'rank = Mips'")
 
 
 @pytest.fixture
@@ -77,15 +60,7 @@ def gossip(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(task_words, "subprocess", SimpleNamespace(run=zygote.run))
     (tmp_path / "train.py").write_text("pass\n")
-
-    def call(*given: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["gossip", "condor", *given])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        said = capsys.readouterr()
-        return ended.value.code if isinstance(ended.value.code, int) else 0, said.out, said.err
-
-    return call
+    return gossip_command(monkeypatch, capsys, "condor")
 
 
 def written(folder: Path, root: Path) -> dict[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -11,15 +12,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_a_benchmark_whose_launcher_refuses_says_what_that_said(tmp_path: Path) -> None:
-    command = [
-        "benchmarks/fault_free.py",
-        "--peers",
-        "2",
-        "--numbers",
-        "10",
-        "--aggregator",
-        "meen",
-    ]
+    command = shlex.split("benchmarks/fault_free.py --peers 2 --numbers 10 --aggregator meen")
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
     tool = subprocess.run(
         [sys.executable, *command],

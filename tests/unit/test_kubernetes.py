@@ -7,7 +7,6 @@ import asyncio
 import json
 import re
 import socket
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,11 +16,11 @@ import pytest
 # whether a rule goes with so many peers is then found out in this process
 import torch  # noqa: F401
 import zygote
+from cli_calls import gossip_command
 from kube import read
 
 from gossip.config import RunConfig
 from gossip.errors import ConfigError
-from gossip.launch.cli import commands as cli
 from gossip.launch.registry.join_server import JoinServer
 from gossip.launch.registry.registry import LISTENING, PeerEntry
 from gossip.launch.schedulers import task_words
@@ -40,15 +39,7 @@ def gossip(
 ) -> Any:
     monkeypatch.chdir(tmp_path)  # the script is not on this machine
     monkeypatch.setattr(task_words, "subprocess", SimpleNamespace(run=zygote.run))
-
-    def call(*words: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["gossip", "kubernetes", *words])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        said = capsys.readouterr()
-        return ended.value.code if isinstance(ended.value.code, int) else 0, said.out, said.err
-
-    return call
+    return gossip_command(monkeypatch, capsys, "kubernetes")
 
 
 def without_what_is_drawn(text: str) -> str:

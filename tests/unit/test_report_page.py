@@ -8,13 +8,13 @@ import re
 import sys
 from collections import Counter
 from dataclasses import replace
-from html.parser import HTMLParser
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
 from made_up_run import MadeUp, write
+from parsed_html import Parsed
 from recorded_run import RecordedRun
 
 from gossip.errors import ConfigError
@@ -30,33 +30,6 @@ from gossip.launch.report.html import (
 from gossip.launch.report.html.charts import Chart, LaneChart, Line, LineChart, TextTable
 
 RUN = MadeUp(rounds=600, peers=8, pace=25.0)
-
-
-class Parsed(HTMLParser):
-    """The elements of a page, and its text."""
-
-    VOID = ("meta", "link", "i", "br", "path", "rect")
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.elements: list[tuple[str, dict[str, str]]] = []
-        self.text: list[str] = []
-        self._hidden = 0
-        self.feed(text)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self._hidden += tag in ("style", "script")
-        self.elements.append((tag, {key: value or "" for key, value in attrs}))
-
-    def handle_endtag(self, tag: str) -> None:
-        self._hidden -= tag in ("style", "script")
-
-    def handle_data(self, data: str) -> None:
-        if not self._hidden:
-            self.text.append(data)
-
-    def of(self, *tags: str) -> list[dict[str, str]]:
-        return [attributes for tag, attributes in self.elements if tag in tags]
 
 
 @pytest.fixture(scope="module")

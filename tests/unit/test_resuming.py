@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import sys
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,16 +13,14 @@ import pytest
 # whether a rule goes with so many peers is then found out in this process
 import torch  # noqa: F401
 import zygote
+from cli_calls import Gossip, gossip_command
 
 from gossip.config import RunConfig, resolve
 from gossip.errors import ConfigError
-from gossip.launch.cli import commands as cli
 from gossip.launch.local import runs as local_runs
 from gossip.launch.schedulers import task_words
 from gossip.run import Task, checkpoints, meet, settled_resume
 from gossip.run.checkpoints import DamagedCheckpoint
-
-Gossip = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture(autouse=True)
@@ -159,15 +155,7 @@ def test_deterministic_means_equal_slices() -> None:
 @pytest.fixture
 def gossip(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Gossip:
     monkeypatch.setattr(task_words, "subprocess", SimpleNamespace(run=zygote.run))
-
-    def call(*words: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["gossip", *words])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        said = capsys.readouterr()
-        return ended.value.code if isinstance(ended.value.code, int) else 0, said.out, said.err
-
-    return call
+    return gossip_command(monkeypatch, capsys)
 
 
 @pytest.mark.parametrize("where", ["mine", "ckpt", "runs/mine"])

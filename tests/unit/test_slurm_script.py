@@ -15,6 +15,7 @@ import pytest
 # whether a rule goes with so many peers is then found out in this process
 import torch  # noqa: F401
 import zygote
+from cli_calls import gossip_command
 
 from gossip.config import resolve
 from gossip.errors import ConfigError
@@ -73,14 +74,7 @@ def _here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 @pytest.fixture
 def gossip(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
-    def call(*words: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["gossip", "slurm", *words])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        said = capsys.readouterr()
-        return ended.value.code if isinstance(ended.value.code, int) else 0, said.out, said.err
-
-    return call
+    return gossip_command(monkeypatch, capsys, "slurm")
 
 
 def fake(folder: Path, name: str, text: str) -> None:
