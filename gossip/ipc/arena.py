@@ -14,10 +14,10 @@ import time
 from collections.abc import Iterable
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gossip.core import ROUNDS_KEPT_ALWAYS, RoundSettings
 from gossip.errors import LocalError
+from gossip.vectors import ByteArray, Vector
 
 from .messages import RESULT_SLOTS, UPDATE_SLOTS
 
@@ -34,7 +34,7 @@ _POPULATE_WRITE = 23  # MADV_POPULATE_WRITE, which Python does not define.
 _MAGIC = 0x676F737369700001  # "gossip" in ASCII, and version 1
 _WORD_MAGIC, _WORD_ELEMENTS, _WORD_STEP, _WORD_TIME_NS, _WORD_COMPILES, _WORD_COMPILED = range(6)
 
-Vector = NDArray[np.float32]
+Vector = Vector
 
 
 def allocate(nbytes: int) -> int:
@@ -107,7 +107,7 @@ class Arena:
         stride = _stride(elements)
         self._memory: mmap.mmap | None
         self._memory = memory = map_memory(fd, _size(elements, encoded_bytes))
-        self.memory: NDArray[np.uint8] = np.frombuffer(memory, np.uint8)
+        self.memory: ByteArray = np.frombuffer(memory, np.uint8)
         self._words = np.frombuffer(memory, np.int64, HEADER_BYTES // 8)
         if new:
             self._words[_WORD_MAGIC], self._words[_WORD_ELEMENTS] = _MAGIC, elements

@@ -7,9 +7,9 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gossip.core import PeerId, Row
+from gossip.vectors import Vector
 
 LOOKED_AT = 64
 """Number of elements in the sample of an update. Whole updates are compared only if their samples
@@ -45,6 +45,6 @@ class IdenticalUpdates:
         return ()
 
 
-def _sample(row: Row) -> NDArray[np.float32]:
-    data: NDArray[np.float32] = row.payload.data
+def _sample(row: Row) -> Vector:
+    data: Vector = row.payload.data
     return data[:: max(1, len(data) // LOOKED_AT)]

@@ -15,7 +15,6 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from gossip.aggregators import (
     BoundRule,
@@ -31,6 +30,7 @@ from gossip.errors import ConfigError
 from gossip.ipc import allocate, map_rows, messages as control
 from gossip.transport import ResultRoom
 from gossip.vectors import (
+    ByteArray,
     PayloadDigest,
     WireFormat,
     bytes_for,
@@ -108,7 +108,7 @@ class ResultMaker:
         encode: Encodes the result; None if the run has no encoding.
     """
 
-    room: NDArray[np.uint8] | None = None
+    room: ByteArray | None = None
     encode: Describe | None = None
 
     def answer(
@@ -148,7 +148,7 @@ class ResultMaker:
         return as_payload(whole) if self.encode is None else self.encode(whole)
 
 
-def _in_blocks(make: BlockMaker, room: NDArray[np.uint8]) -> Payload | None:
+def _in_blocks(make: BlockMaker, room: ByteArray) -> Payload | None:
     """Compute the result in blocks in ``room``, and hash each block while it is in the processor's
     cache. Return None if ``make`` returns False."""
     result, digest = from_bytes(room), PayloadDigest()

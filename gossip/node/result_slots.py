@@ -9,10 +9,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gossip.core import Apply
 from gossip.transport import Buffer
+from gossip.vectors import ByteArray, Vector
 
 
 @dataclass(slots=True)
@@ -20,7 +20,7 @@ class _Landing:
     """A slot in which results are received or computed."""
 
     at: int
-    whole: NDArray[np.float32]
+    whole: Vector
     shards: tuple[Buffer, ...]
     round_id: int = -1
     told: bool = False  # whether the trainer reads the slot
@@ -48,7 +48,7 @@ class ResultSlots:
 
     def __init__(
         self,
-        results: Sequence[NDArray[np.float32]],
+        results: Sequence[Vector],
         copied: int,
         bounds: Sequence[tuple[int, int]],
         in_flight: Callable[[object], bool],
@@ -73,7 +73,7 @@ class ResultSlots:
         self._told: dict[int, _Landing] = {}
         self._in_flight = in_flight
 
-    def room(self, round_id: int, shard: int, nbytes: int) -> NDArray[np.uint8] | None:
+    def room(self, round_id: int, shard: int, nbytes: int) -> ByteArray | None:
         """Return memory for the result of a shard. Return None if no slot is free, or if the slot
         of the round already has a result of this shard."""
         landing = self._of_round.get(round_id) or self._next(round_id)
@@ -128,7 +128,7 @@ class ResultSlots:
             landing.told = False
 
 
-def _lies_in(effect: Apply, whole: NDArray[np.float32]) -> bool:
+def _lies_in(effect: Apply, whole: Vector) -> bool:
     """Whether all shards of the result are at their places in the slot ``whole``, and there is no
     mix."""
     at = 0
@@ -139,6 +139,6 @@ def _lies_in(effect: Apply, whole: NDArray[np.float32]) -> bool:
     return at == whole.nbytes and effect.mix is None
 
 
-def _address(array: NDArray[np.float32]) -> int:
+def _address(array: Vector) -> int:
     address: int = array.__array_interface__["data"][0]
     return address

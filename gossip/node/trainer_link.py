@@ -17,7 +17,6 @@ from operator import attrgetter
 from typing import TypeAlias, assert_never
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gossip.core import EpochReport, Event, Payload, events
 from gossip.ipc import (
@@ -30,6 +29,7 @@ from gossip.ipc import (
 from gossip.run import Journal
 from gossip.transport import ResultRoom
 from gossip.vectors import (
+    ByteArray,
     Shape,
     WireFormat,
     bytes_for,
@@ -112,7 +112,7 @@ class TrainerLink:
         prepared: Callable[[events.Prepared], None],
         judged: Callable[[control.JudgeReply], None],
         in_flight: Callable[[object], bool],
-        share: Callable[[int, NDArray[np.uint8], ResultRoom], None],
+        share: Callable[[int, ByteArray, ResultRoom], None],
         wire_of: Callable[[int, int, tuple[Shape, ...]], WireFormat],
         mixes: bool,
         sketch_seed: int,
@@ -145,7 +145,7 @@ class TrainerLink:
     def fileno(self) -> int:
         return self._channel.fileno()
 
-    def room(self, round_id: int, shard: int, nbytes: int) -> NDArray[np.uint8] | None:
+    def room(self, round_id: int, shard: int, nbytes: int) -> ByteArray | None:
         """Return memory in a result slot for a result that the node receives or computes; None if
         no slot is free."""
         return self._results.room(round_id, shard, nbytes)

@@ -21,10 +21,9 @@ from itertools import accumulate, pairwise
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from gossip.vectors import WireFormat, is_finite
+from gossip.vectors import ByteArray, Vector, WireFormat, is_finite
 
 from .state import StateMismatch
 
@@ -46,14 +45,14 @@ class UpdateEncoder:
         # the error of its first encoding.
         self.keeps_lost = encoding.feedback or encoding.low_rank
         self._bounds = list(pairwise(accumulate(wire.sizes, initial=0)))
-        self.residual: NDArray[np.float32] | None = None
+        self.residual: Vector | None = None
         # round and fragment of the current update, and its error
-        self._pending: tuple[int, int, NDArray[np.float32]] | None = None
+        self._pending: tuple[int, int, Vector] | None = None
 
     def encode(
         self,
-        update: NDArray[np.float32],
-        encoded: NDArray[np.uint8],
+        update: Vector,
+        encoded: ByteArray,
         round_id: int,
         fragment: int = 0,
     ) -> None:
@@ -69,9 +68,7 @@ class UpdateEncoder:
         owed = self._owed(fragment) if keeps else None
         self._encode(update, encoded, (round_id, fragment), owed)
 
-    def encode_again(
-        self, update: NDArray[np.float32], encoded: NDArray[np.uint8], round_id: int
-    ) -> None:
+    def encode_again(self, update: Vector, encoded: ByteArray, round_id: int) -> None:
         """Encode an update for a later round, because its round became a collective operation.
         ``update``: vector that ``encode`` has left."""
         _, fragment, left = self._pending or (0, 0, None)
@@ -79,10 +76,10 @@ class UpdateEncoder:
 
     def _encode(
         self,
-        update: NDArray[np.float32],
-        encoded: NDArray[np.uint8],
+        update: Vector,
+        encoded: ByteArray,
         of: tuple[int, int],
-        added: NDArray[np.float32] | None,
+        added: Vector | None,
     ) -> None:
         """Encode an update. ``of``: round and fragment of the update. ``added``: vector that is
         added to a finite update before encoding."""
@@ -101,7 +98,7 @@ class UpdateEncoder:
             wanted -= numbers
             self._pending = *of, wanted
 
-    def _owed(self, fragment: int) -> NDArray[np.float32]:
+    def _owed(self, fragment: int) -> Vector:
         """Return the residual of one fragment, as a view."""
         assert self.residual is not None
         start = fragment * self._wire.trained
@@ -139,9 +136,7 @@ class UpdateEncoder:
         """Return a copy of the residual for a checkpoint."""
         return None if self.residual is None else torch.tensor(self.residual)
 
-    def _write(
-        self, update: NDArray[np.float32], encoded: NDArray[np.uint8], round_id: int
-    ) -> list[NDArray[np.uint8]]:
+    def _write(self, update: Vector, encoded: ByteArray, round_id: int) -> list[ByteArray]:
         """Encode each shard into ``encoded``, and return the bytes."""
         sizes = pairwise(accumulate(self._wire.update_bytes, initial=0))
         written = []

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gossip.core import (
     BULK_MESSAGES,
@@ -27,7 +26,7 @@ from gossip.core import (
     Update,
 )
 from gossip.errors import Malformed
-from gossip.vectors import PartsDigest, are_finite, from_bytes
+from gossip.vectors import ByteArray, PartsDigest, are_finite, from_bytes
 
 from .base import PayloadLimit, ResultRoom, Traffic
 from .chunks import (
@@ -72,7 +71,7 @@ class Loan:
 
     transfer: int
     incoming: IncomingPayload
-    source: NDArray[np.uint8]
+    source: ByteArray
 
 
 @dataclass(slots=True)
@@ -172,12 +171,12 @@ class IncomingPayload:
         self.deadline = now + self.patience_s
         self.tell_at = now + TOLD_EVERY_S  # a payload that arrives earlier needs no progress report
         self._finite = True
-        self._raw: NDArray[np.uint8] = np.empty(nbytes, np.uint8)
+        self._raw: ByteArray = np.empty(nbytes, np.uint8)
         kind = type(envelope.message)
         self._is_vector = kind not in _BYTES
         self._digest = PartsDigest(_parts_of(envelope.message)) if kind in _DIGESTED else None
 
-    def receive_in(self, memory: NDArray[np.uint8]) -> None:
+    def receive_in(self, memory: ByteArray) -> None:
         """Use ``memory``, ``(nbytes,)``, for the payload. The caller calls this before the first
         chunk arrives."""
         assert len(memory) == self.nbytes
@@ -188,12 +187,12 @@ class IncomingPayload:
         """Release the memory. The connection may still have a reference to this object."""
         self.dropped, self._raw = True, np.empty(0, np.uint8)
 
-    def stay_in(self, source: NDArray[np.uint8]) -> None:
+    def stay_in(self, source: ByteArray) -> None:
         """Use the payload in ``source``, ``(nbytes,)``, without a copy. The sender may change
         ``source``, so the checks hold only for the time at which they are computed."""
         self.receive_in(source)
 
-    def stays_in(self, source: NDArray[np.uint8]) -> bool:
+    def stays_in(self, source: ByteArray) -> bool:
         return self._raw is source
 
     def room(self) -> memoryview:
@@ -205,7 +204,7 @@ class IncomingPayload:
             else view[self.filled : self.filled + self.chunk_bytes]
         )
 
-    def copy_from(self, source: NDArray[np.uint8]) -> bool:
+    def copy_from(self, source: ByteArray) -> bool:
         """Copy the next chunk from ``source``, unless the payload stays there. Then check and hash
         the copy, because the source may change at any time. Return whether this was the last
         chunk."""

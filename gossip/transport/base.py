@@ -15,10 +15,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-import numpy as np
-from numpy.typing import NDArray
-
 from gossip.core import Arriving, LinkDown, LinkUp, Message, Payload, PeerId, Received
+from gossip.vectors import ByteArray
 
 Arrival = Received | Arriving | LinkUp | LinkDown
 
@@ -28,7 +26,7 @@ admitted. A payload of any other length is dropped before it is stored. Only the
 ``StateOffer`` may be shorter."""
 
 
-ResultRoom = Callable[[int, int, int], NDArray[np.uint8] | None]
+ResultRoom = Callable[[int, int, int], ByteArray | None]
 """Function that returns memory to receive a result in, or None. Its arguments are the round, the
 shard and the size of the result in bytes. The memory is in use until the last array over it is
 freed."""
@@ -140,7 +138,7 @@ class Transport(Protocol):
         ...
 
     def share(
-        self, fd: int, memory: NDArray[np.uint8], room: ResultRoom, *, updates_stay: bool = False
+        self, fd: int, memory: ByteArray, room: ResultRoom, *, updates_stay: bool = False
     ) -> None:
         """Share ``memory`` with the peers on this host, which may map it by ``fd``. A payload in
         this memory need not be sent, because its receiver reads it there. ``fd`` must stay open.

@@ -25,7 +25,8 @@ from itertools import count
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+
+from gossip.vectors import ByteArray
 
 CHUNK_BYTES = 2**20
 CHUNKS, CHUNK_BYTES_LEAST = 16, 2**16
@@ -63,13 +64,13 @@ def chunk_of(nbytes: int, most: int = CHUNK_BYTES) -> int:
     return min(most, max(CHUNK_BYTES_LEAST, -(-even // _ALIGNED_BYTES) * _ALIGNED_BYTES))
 
 
-def bytes_of(data: Any) -> NDArray[np.uint8]:
+def bytes_of(data: Any) -> ByteArray:
     """Return the memory of an array as bytes, without a copy. Raises: ValueError: The memory is not
     contiguous."""
     return np.frombuffer(data, dtype=np.uint8)
 
 
-def view_of(memory: NDArray[np.uint8]) -> memoryview:
+def view_of(memory: ByteArray) -> memoryview:
     """Return the same memory as a memoryview, which is writable if the array is."""
     view: memoryview = memory.data
     return view
@@ -100,7 +101,7 @@ class Outgoing:
     def __init__(
         self,
         envelope: bytes,
-        holder: NDArray[np.uint8] | None,
+        holder: ByteArray | None,
         chunk_bytes: int = CHUNK_BYTES,
     ) -> None:
         self.lent = False
@@ -117,9 +118,7 @@ class Outgoing:
         self.chunk_bytes = chunk_of(self.nbytes, chunk_bytes)
 
     @classmethod
-    def lending(
-        cls, envelope: bytes, holder: NDArray[np.uint8], region: int, offset: int
-    ) -> Outgoing:
+    def lending(cls, envelope: bytes, holder: ByteArray, region: int, offset: int) -> Outgoing:
         """Return a message without the bytes of its payload, because the receiver reads them in
         shared memory. They are at ``offset`` in the memory with the number ``region``."""
         lent = cls(envelope, None)

@@ -7,11 +7,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gossip.core import Commit, Message, Payload, PeerId, Push, Received, Update
 from gossip.errors import Malformed
-from gossip.vectors import PayloadKind, WireFormat, to_bytes
+from gossip.vectors import ByteArray, PayloadKind, Vector, WireFormat, to_bytes
 
 from .base import Arrival, ResultRoom, Transport
 
@@ -49,7 +48,7 @@ class EncodedTransport:
         return self._inner.send(peer, message, payload)
 
     def share(
-        self, fd: int, memory: NDArray[np.uint8], room: ResultRoom, *, updates_stay: bool = False
+        self, fd: int, memory: ByteArray, room: ResultRoom, *, updates_stay: bool = False
     ) -> None:
         """Share nothing, because payloads are sent as encoded bytes and ``memory`` has the
         vectors."""
@@ -85,7 +84,7 @@ class EncodedTransport:
         self._sent = [(payload, below), *self._sent[: SENT_KEPT - 1]]
         return below
 
-    def _encoded(self, message: Message, vector: NDArray[np.float32]) -> NDArray[np.uint8]:
+    def _encoded(self, message: Message, vector: Vector) -> ByteArray:
         """Return the encoded bytes of a vector that the trainer has not encoded, for example a
         false update of an injected fault."""
         kind, round_id, shard = _place_of(message) or ("update", 0, 0)

@@ -18,7 +18,8 @@ import weakref
 from collections.abc import Callable
 
 import numpy as np
-from numpy.typing import NDArray
+
+from gossip.vectors import ByteArray
 
 from .chunks import view_of
 
@@ -37,7 +38,7 @@ class Lender:
         nbytes: Size of the memory.
     """
 
-    def __init__(self, fd: int, memory: NDArray[np.uint8]) -> None:
+    def __init__(self, fd: int, memory: ByteArray) -> None:
         """Seal the memory. From then on no process can map it writable again, including this
         process.
 
@@ -49,7 +50,7 @@ class Lender:
         self.fd, self.nbytes = fd, len(memory)
         self._start = start_of(memory)
 
-    def offset_of(self, data: NDArray[np.uint8]) -> int | None:
+    def offset_of(self, data: ByteArray) -> int | None:
         """Return the offset of ``data`` in the shared memory; None if ``data`` is elsewhere."""
         offset = start_of(data) - self._start
         return offset if 0 <= offset <= self.nbytes - len(data) else None
@@ -71,7 +72,7 @@ class MappedMemory:
             raise OSError(f"memory of {nbytes} bytes, pages of {page} bytes, seals {seals:#x}")
         self._bytes = np.frombuffer(mmap.mmap(fd, nbytes, prot=mmap.PROT_READ), np.uint8)
 
-    def part(self, offset: int, nbytes: int) -> NDArray[np.uint8] | None:
+    def part(self, offset: int, nbytes: int) -> ByteArray | None:
         """Return a view of ``nbytes`` bytes from ``offset`` on; None if the range exceeds the
         memory."""
         if nbytes > len(self._bytes) or offset > len(self._bytes) - nbytes:
@@ -86,7 +87,7 @@ class BufferPool:
     def __init__(self) -> None:
         self._buffers: list[Buffer] = []
 
-    def allocate(self, nbytes: int) -> NDArray[np.uint8]:
+    def allocate(self, nbytes: int) -> ByteArray:
         """Return ``nbytes`` of uninitialized memory. The caller owns the memory until the last
         array over it is deleted."""
         free = [buffer for buffer in self._buffers if buffer.is_free]
@@ -102,15 +103,15 @@ class BufferPool:
 class Buffer:
     """Memory, with a check whether an array still refers to it."""
 
-    def __init__(self, memory: NDArray[np.uint8]) -> None:
+    def __init__(self, memory: ByteArray) -> None:
         self.nbytes, self.memory = len(memory), memory
-        self._user: weakref.ref[NDArray[np.uint8]] | None = None
+        self._user: weakref.ref[ByteArray] | None = None
 
     @property
     def is_free(self) -> bool:
         return self._user is None or self._user() is None
 
-    def lend(self, nbytes: int) -> NDArray[np.uint8]:
+    def lend(self, nbytes: int) -> ByteArray:
         """Return an array over the first ``nbytes``. Every view of this array keeps the array
         alive: the base of a view is the last array in its chain of bases. Here this is the returned
         array, because its own base is a memoryview."""
@@ -120,7 +121,7 @@ class Buffer:
         return lent
 
 
-def watched_view(memory: NDArray[np.uint8], let_go: Callable[[], None]) -> NDArray[np.uint8]:
+def watched_view(memory: ByteArray, let_go: Callable[[], None]) -> ByteArray:
     """Return an array over the same memory, which every view of the array keeps alive. ``let_go``
     is called, in any thread, after the array and its last view are freed."""
     view = np.frombuffer(view_of(memory), np.uint8)
@@ -128,7 +129,7 @@ def watched_view(memory: NDArray[np.uint8], let_go: Callable[[], None]) -> NDArr
     return view
 
 
-def start_of(memory: NDArray[np.uint8]) -> int:
+def start_of(memory: ByteArray) -> int:
     """Return the address of the first byte of an array."""
     start: int = memory.__array_interface__["data"][0]
     return start

@@ -10,11 +10,10 @@ import weakref
 from collections import deque
 from typing import Any, Protocol, cast
 
-import numpy as np
 import zmq
-from numpy.typing import NDArray
 
 from gossip.core import PeerId
+from gossip.vectors import ByteArray
 
 from .base import AGAIN_MAX_S, AGAIN_S
 from .chunks import Outgoing, bytes_of
@@ -287,9 +286,9 @@ class BuffersInFlight:
     """
 
     def __init__(self) -> None:
-        self._flights: list[tuple[int, int, weakref.ref[NDArray[np.uint8]]]] = []
+        self._flights: list[tuple[int, int, weakref.ref[ByteArray]]] = []
 
-    def add(self, holder: NDArray[np.uint8]) -> None:
+    def add(self, holder: ByteArray) -> None:
         if len(self._flights) >= 64:
             self._drop_landed()
         self._flights.append((*_span(holder), weakref.ref(holder)))
@@ -306,7 +305,7 @@ class BuffersInFlight:
         self._flights = [flight for flight in self._flights if flight[2]() is not None]
 
 
-def _span(memory: NDArray[np.uint8]) -> tuple[int, int]:
+def _span(memory: ByteArray) -> tuple[int, int]:
     start: int = memory.__array_interface__["data"][0]
     return start, start + len(memory)
 

@@ -18,11 +18,9 @@ import select
 import socket
 import struct
 
-import numpy as np
-from numpy.typing import NDArray
-
 from gossip.core import Received
 from gossip.errors import AddressInUse, ConfigError
+from gossip.vectors import ByteArray
 
 from .assembly import Loan, Reception
 from .base import Arrival
@@ -101,7 +99,7 @@ class UnixLane:
         self._lender: Lender | None = None
         self._region, self._shown = 0, False
         # Transfer -> envelope and payload of a message, until the receiver has copied the payload.
-        self._lent: dict[int, tuple[bytes, NDArray[np.uint8]]] = {}
+        self._lent: dict[int, tuple[bytes, ByteArray]] = {}
         self._declined: list[Outgoing] = []
 
     def share(self, lender: Lender) -> None:
@@ -116,7 +114,7 @@ class UnixLane:
         declined, self._declined = self._declined, []
         return declined
 
-    def lend(self, envelope: bytes, holder: NDArray[np.uint8]) -> Outgoing | None:
+    def lend(self, envelope: bytes, holder: ByteArray) -> Outgoing | None:
         """Return a message with a payload that the receiver reads in shared memory. Return None if
         the payload is not in shared memory, or is so small that sending it is faster."""
         if self._lender is None or len(holder) <= CHUNK_BYTES:

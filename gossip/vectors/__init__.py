@@ -1,6 +1,7 @@
 """Division, comparison and encoding of the vectors of updates and results. Only this package
 interprets the bytes of payloads."""
 
+from .arrays import ByteArray, Vector
 from .count_sketch import sketch
 from .digest import (
     PartsDigest,

@@ -18,10 +18,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gossip.errors import ConfigError, Malformed
 
+from .arrays import ByteArray, Vector
 from .encoding import WORD_BYTES, Encoding, Place, within
 from .memory import tensor_of
 
@@ -60,7 +60,7 @@ class Blocks(Encoding):
         blocks = self._blocks(elements)
         return self._scales_end(blocks) + blocks * self._code_bytes
 
-    def _write(self, vector: NDArray[np.float32], place: Place, raw: NDArray[np.uint8]) -> None:
+    def _write(self, vector: Vector, place: Place, raw: ByteArray) -> None:
         import torch
 
         blocks = self._blocks(len(vector))
@@ -76,7 +76,7 @@ class Blocks(Encoding):
             whole = (numbers * inverse[start:stop]).round_().clamp_(-self.largest, self.largest)
             codes[start:stop] = self._pack(whole.view(-1)).view(-1, self._code_bytes)
 
-    def _read(self, raw: NDArray[np.uint8], place: Place, vector: NDArray[np.float32]) -> None:
+    def _read(self, raw: ByteArray, place: Place, vector: Vector) -> None:
         import torch
 
         blocks = self._blocks(len(vector))
@@ -120,7 +120,7 @@ class Blocks(Encoding):
     def _scales_end(self, blocks: int) -> int:
         return -(-SCALE_BYTES * blocks // WORD_BYTES) * WORD_BYTES
 
-    def _parts(self, raw: NDArray[np.uint8], blocks: int) -> tuple[Tensor, Tensor]:
+    def _parts(self, raw: ByteArray, blocks: int) -> tuple[Tensor, Tensor]:
         """Return views of ``raw``: the scales as int16, and the codes as ``(blocks, bytes)``."""
         import torch
 
@@ -133,7 +133,7 @@ class Blocks(Encoding):
         for start in range(0, blocks, step):
             yield start, min(start + step, blocks)
 
-    def _filled(self, vector: NDArray[np.float32]) -> Iterator[tuple[tuple[int, int], Tensor]]:
+    def _filled(self, vector: Vector) -> Iterator[tuple[tuple[int, int], Tensor]]:
         """Yield ranges of blocks. Each range comes with the elements of its blocks, one row for
         each block."""
         import torch

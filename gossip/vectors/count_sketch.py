@@ -6,7 +6,8 @@ import functools
 import random
 
 import numpy as np
-from numpy.typing import NDArray
+
+from .arrays import ByteArray, Vector
 
 SKETCH_SIZE = 128
 
@@ -14,7 +15,7 @@ SKETCH_SIZE = 128
 _SKETCH_CHUNK = 2**18
 
 
-def sketch(flat: NDArray[np.float32], seed: int, size: int = SKETCH_SIZE) -> bytes:
+def sketch(flat: Vector, seed: int, size: int = SKETCH_SIZE) -> bytes:
     """Return the count sketch of a vector: each element is added, with a random sign, to a randomly
     chosen one of ``size`` sums.
 
@@ -40,7 +41,7 @@ def sketch(flat: NDArray[np.float32], seed: int, size: int = SKETCH_SIZE) -> byt
 
 
 @functools.lru_cache(maxsize=4)
-def _places(elements: int, seed: int, size: int) -> NDArray[np.uint8]:
+def _places(elements: int, seed: int, size: int) -> ByteArray:
     """Return one random byte for each element. The highest bit is the sign, and the other bits are
     the index of the sum."""
     drawn = np.frombuffer(random.Random(f"sketch/{seed}").randbytes(elements), np.uint8)

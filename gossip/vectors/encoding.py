@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from gossip.errors import ConfigError, Malformed, UnknownName
 from gossip.specs import read_value, split_options
 
+from .arrays import ByteArray, Vector
 from .finite import is_finite
 
 NUMBER_BYTES = 4
@@ -53,17 +54,17 @@ def bytes_for(elements: int) -> int:
     return NUMBER_BYTES * elements
 
 
-def to_bytes(vector: NDArray[Any]) -> NDArray[np.uint8]:
+def to_bytes(vector: NDArray[Any]) -> ByteArray:
     """Return the bytes of a contiguous vector or of a packed state, without a copy."""
     return np.frombuffer(vector, dtype=np.uint8)
 
 
-def from_bytes(raw: NDArray[np.uint8]) -> NDArray[np.float32]:
+def from_bytes(raw: ByteArray) -> Vector:
     """Return the float32 vector in these bytes, without a copy."""
     return raw.view(np.float32)
 
 
-def are_finite(raw: NDArray[np.uint8]) -> bool:
+def are_finite(raw: ByteArray) -> bool:
     """Whether these bytes are a float32 vector with finite elements only."""
     return len(raw) % NUMBER_BYTES == 0 and is_finite(from_bytes(raw))
 
@@ -99,9 +100,7 @@ class Encoding(ABC):
         """Return the length in bytes of an encoded vector, a multiple of 4. ``elements``: number of
         elements of the vector, at least 1."""
 
-    def encode(
-        self, vector: NDArray[np.float32], place: Place, into: NDArray[np.uint8] | None = None
-    ) -> NDArray[np.uint8]:
+    def encode(self, vector: Vector, place: Place, into: ByteArray | None = None) -> ByteArray:
         """Return the bytes of a vector, ``(nbytes,)``. If the vector has a non-finite element,
         decoding the bytes raises Malformed.
 
@@ -114,11 +113,11 @@ class Encoding(ABC):
 
     def decode(
         self,
-        raw: NDArray[np.uint8],
+        raw: ByteArray,
         elements: int,
         place: Place,
-        into: NDArray[np.float32] | None = None,
-    ) -> NDArray[np.float32]:
+        into: Vector | None = None,
+    ) -> Vector:
         """Return the decoded vector, ``(elements,)``. All its elements are finite. It is
         bit-identical on every machine.
 
@@ -133,11 +132,11 @@ class Encoding(ABC):
         return vector
 
     @abstractmethod
-    def _write(self, vector: NDArray[np.float32], place: Place, raw: NDArray[np.uint8]) -> None:
+    def _write(self, vector: Vector, place: Place, raw: ByteArray) -> None:
         """Fill all of ``raw`` with the encoded vector, as ``encode`` requires."""
 
     @abstractmethod
-    def _read(self, raw: NDArray[np.uint8], place: Place, vector: NDArray[np.float32]) -> None:
+    def _read(self, raw: ByteArray, place: Place, vector: Vector) -> None:
         """Fill ``vector`` with the decoded elements, as ``decode`` requires."""
 
     def for_shapes(self, shapes: tuple[Shape, ...]) -> Encoding:
@@ -157,14 +156,14 @@ class Float32(Encoding):
     def nbytes(self, elements: int) -> int:
         return bytes_for(elements)
 
-    def _write(self, vector: NDArray[np.float32], place: Place, raw: NDArray[np.uint8]) -> None:
+    def _write(self, vector: Vector, place: Place, raw: ByteArray) -> None:
         raw[:] = to_bytes(vector)
 
-    def _read(self, raw: NDArray[np.uint8], place: Place, vector: NDArray[np.float32]) -> None:
+    def _read(self, raw: ByteArray, place: Place, vector: Vector) -> None:
         vector[:] = finite(from_bytes(raw))
 
 
-def finite(vector: NDArray[np.float32]) -> NDArray[np.float32]:
+def finite(vector: Vector) -> Vector:
     """Return ``vector`` itself. Raises: Malformed: An element is not finite."""
     if not is_finite(vector):
         raise Malformed("an element is not finite")

@@ -7,9 +7,7 @@ from abc import abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-import numpy as np
-from numpy.typing import NDArray
-
+from .arrays import ByteArray, Vector
 from .encoding import WORD_BYTES, Encoding, Place, finite
 from .memory import tensor_of
 
@@ -32,7 +30,7 @@ class Halves(Encoding):
     def nbytes(self, elements: int) -> int:
         return -(-2 * elements // WORD_BYTES) * WORD_BYTES
 
-    def _write(self, vector: NDArray[np.float32], place: Place, raw: NDArray[np.uint8]) -> None:
+    def _write(self, vector: Vector, place: Place, raw: ByteArray) -> None:
         raw[2 * len(vector) :] = 0
         numbers, halves = tensor_of(vector), tensor_of(raw).view(self._kind())
         for start in range(0, len(vector), PIECE_NUMBERS):
@@ -42,7 +40,7 @@ class Halves(Encoding):
                 piece = piece.clamp(-self.largest, self.largest)
             halves[start : start + len(piece)] = piece
 
-    def _read(self, raw: NDArray[np.uint8], place: Place, vector: NDArray[np.float32]) -> None:
+    def _read(self, raw: ByteArray, place: Place, vector: Vector) -> None:
         tensor_of(vector).copy_(tensor_of(raw).view(self._kind())[: len(vector)])
         finite(vector)
 

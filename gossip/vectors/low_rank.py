@@ -27,13 +27,13 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import accumulate, pairwise
 from math import prod
-from typing import TYPE_CHECKING, ClassVar, TypeAlias
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gossip.errors import Malformed
 
+from .arrays import ByteArray, Vector
 from .blocks import Int8
 from .encoding import Encoding, Place, Shape, bytes_for, finite, from_bytes, within
 from .finite import is_finite
@@ -43,7 +43,6 @@ from .sharding import matrix_of
 if TYPE_CHECKING:
     from torch import Tensor
 
-Vector: TypeAlias = NDArray[np.float32]
 
 PIECE_NUMBERS = 2**14
 """Number of elements of a matrix to process at a time. They stay in the CPU cache."""
@@ -86,10 +85,10 @@ class PowerSGD(Encoding):
         unchanged."""
         return bytes_for(elements)
 
-    def _write(self, vector: Vector, place: Place, raw: NDArray[np.uint8]) -> None:
+    def _write(self, vector: Vector, place: Place, raw: ByteArray) -> None:
         self.for_shapes(((len(vector),),)).encode(vector, place, raw)
 
-    def _read(self, raw: NDArray[np.uint8], place: Place, vector: Vector) -> None:
+    def _read(self, raw: ByteArray, place: Place, vector: Vector) -> None:
         self.for_shapes(((len(vector),),)).decode(raw, len(vector), place, vector)
 
 
@@ -106,7 +105,7 @@ class Factored(Encoding):
         assert elements == sum(map(prod, self.shapes))
         return bytes_for(sum(self._written(shape) for shape in self.shapes))
 
-    def _write(self, vector: Vector, place: Place, raw: NDArray[np.uint8]) -> None:
+    def _write(self, vector: Vector, place: Place, raw: ByteArray) -> None:
         numbers = from_bytes(raw)
         if not is_finite(vector):
             numbers[:] = np.nan
@@ -123,7 +122,7 @@ class Factored(Encoding):
             written[self.rank * rows :] = q.view(-1).numpy()
             written[np.abs(written) < SMALLEST_FACTOR] = 0.0
 
-    def _read(self, raw: NDArray[np.uint8], place: Place, vector: Vector) -> None:
+    def _read(self, raw: ByteArray, place: Place, vector: Vector) -> None:
         numbers = finite(from_bytes(raw))
         for shape, part, written in self._parts(vector, numbers):
             if len(part) == len(written):

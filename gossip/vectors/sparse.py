@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from gossip.errors import Malformed
 
+from .arrays import ByteArray, Vector
 from .encoding import NUMBER_BYTES, Encoding, Float32, Place, finite, within
 
 INDEX_BYTES = 4
@@ -39,13 +40,13 @@ class Listed(Encoding):
     def nbytes(self, elements: int) -> int:
         return (INDEX_BYTES + NUMBER_BYTES) * self.count(elements)
 
-    def _write(self, vector: NDArray[np.float32], place: Place, raw: NDArray[np.uint8]) -> None:
+    def _write(self, vector: Vector, place: Place, raw: ByteArray) -> None:
         count = self.count(len(vector))
         where = _farthest(vector, count)
         raw[: INDEX_BYTES * count].view(np.uint32)[:] = where
         raw[INDEX_BYTES * count :].view(np.float32)[:] = vector[where]
 
-    def _read(self, raw: NDArray[np.uint8], place: Place, vector: NDArray[np.float32]) -> None:
+    def _read(self, raw: ByteArray, place: Place, vector: Vector) -> None:
         at = INDEX_BYTES * self.count(len(vector))
         where, values = raw[:at].view(np.uint32), finite(raw[at:].view(np.float32))
         if not bool((where[1:] > where[:-1]).all()) or int(where[-1]) >= len(vector):
@@ -54,7 +55,7 @@ class Listed(Encoding):
         vector[where] = values
 
 
-def _farthest(vector: NDArray[np.float32], count: int) -> NDArray[np.int64]:
+def _farthest(vector: Vector, count: int) -> NDArray[np.int64]:
     """Return the indices of the ``count`` elements of largest magnitude, ascending. NaN counts as
     the largest magnitude.
 

@@ -13,10 +13,10 @@ from itertools import accumulate
 from typing import Literal, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gossip.errors import Malformed
 
+from .arrays import ByteArray, Vector
 from .encoding import Encoding, Float32, Place, Shape, bytes_for, finite, from_bytes, to_bytes
 from .sharding import pack_shapes, shapes_within
 
@@ -72,12 +72,12 @@ class WireFormat:
 
     def encode(
         self,
-        vector: NDArray[np.float32],
+        vector: Vector,
         kind: PayloadKind,
         round_id: int,
         shard: int,
-        into: NDArray[np.uint8] | None = None,
-    ) -> NDArray[np.uint8]:
+        into: ByteArray | None = None,
+    ) -> ByteArray:
         """Return the bytes of a shard. They may be a view of ``vector``.
 
         Args:
@@ -96,12 +96,12 @@ class WireFormat:
 
     def decode(
         self,
-        raw: NDArray[np.uint8],
+        raw: ByteArray,
         kind: PayloadKind,
         round_id: int,
         shard: int,
-        into: NDArray[np.float32] | None = None,
-    ) -> NDArray[np.float32]:
+        into: Vector | None = None,
+    ) -> Vector:
         """Return the elements of a shard from its bytes. The bytes may come from a Byzantine
         sender.
 
