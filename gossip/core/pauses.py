@@ -3,6 +3,8 @@ processor."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from math import inf
 from typing import Any, Protocol
 
 from .events import Aggregated, Effect, Event, TimerFired
@@ -16,19 +18,23 @@ class PausedRounds(Protocol):
         """Handle a pause of this process that lasted ``paused_s`` seconds."""
 
 
+@dataclass(eq=False)
 class PauseDetector:
     """Detector that recognizes pauses by overdue timers, and reports each pause to the membership
     and the rounds."""
 
-    def __init__(self, membership: Membership, rounds: PausedRounds, timers: Timers[Any]) -> None:
-        settings = membership.settings
-        self.membership, self.rounds, self.timers = membership, rounds, timers
+    membership: Membership
+    rounds: PausedRounds
+    timers: Timers[Any]
+
+    def __post_init__(self) -> None:
+        settings = self.membership.settings
         self.tolerance_s = min(settings.probe_interval_s, PAUSE_TOLERANCE_S)
         self._loaded_tolerance_s = max(
             self.tolerance_s, min(LOADED_PAUSE_TOLERANCE_S, settings.link_timeout_s / 2)
         )
-        self.handled_at = float("inf")  # Time of the last event.
-        self._found_at = float("-inf")  # Pauses before this time were handled.
+        self.handled_at = inf  # Time of the last event.
+        self._found_at = -inf  # Pauses before this time were handled.
 
     def on_event(self, event: Event, running: bool, now: float) -> list[Effect]:
         """If the peer is ``running``, handle a pause that ended before ``event``.

@@ -100,12 +100,10 @@ def needs_help(bound: BoundRule) -> bool:
     return bound.needs_trainer or bound.needs_center
 
 
-def crowd(
-    n: int, d: int, f: int, generator: torch.Generator, dtype: torch.dtype = torch.float32
-) -> SyntheticUpdates:
+def crowd(n: int, d: int, f: int, generator: torch.Generator) -> SyntheticUpdates:
     gradient = torch.randn(d, generator=generator)
     noise = 0.5 * torch.randn(n, d, generator=generator)
-    return SyntheticUpdates((gradient + noise).to(dtype), f, gradient)
+    return SyntheticUpdates(gradient + noise, f, gradient)
 
 
 def attackers(case: SyntheticUpdates, generator: torch.Generator) -> Iterator[tuple[str, Tensor]]:

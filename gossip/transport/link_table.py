@@ -7,6 +7,7 @@ import select
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from math import inf
 
 import zmq
 
@@ -67,7 +68,7 @@ class LinkTable:
         # ``news_fd`` of each lane that must be reconnected -> time of the next attempt, and the
         # lane.
         self._closed_lanes: dict[int, tuple[float, ControlLane | BulkLane]] = {}
-        self.retry_at = float("inf")
+        self.retry_at = inf
         # Peer without a known key -> its addresses. The table connects to them when the key is
         # known.
         self._keyless: dict[PeerId, tuple[str, str]] = {}
@@ -144,7 +145,7 @@ class LinkTable:
     def retry(self, now: float) -> None:
         """Try to connect the lanes for which the next attempt is due."""
         if now >= self.retry_at:
-            self.retry_at = float("inf")
+            self.retry_at = inf
             for fd, (at, lane) in list(self._closed_lanes.items()):
                 if at > now:
                     self.retry_at = min(self.retry_at, at)
@@ -209,7 +210,7 @@ class LinkTable:
                 now = time.monotonic()
                 if up and link.lacks_bulk(now):
                     self._renew_bulk(link)
-                link.cut_at = float("inf") if up else min(link.cut_at, now)
+                link.cut_at = inf if up else min(link.cut_at, now)
                 if up and self._closed_lanes.pop(link.bulk.news_fd, None) is not None:
                     self._open(link.bulk, now)  # a sealed lane cannot open before the control lane
             if up:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from math import inf
 
 from gossip.core.events import Arriving, Received
 from gossip.core.messages import Commit, Message, PeerId
@@ -71,7 +72,7 @@ class Transfer:
         elapsed, came = now - since, self.received - had
         if elapsed < SPEED_WINDOW_S or (not self._growths and self.moves(now)):
             return now
-        return now + (self.nbytes - self.received) * elapsed / came if came else float("inf")
+        return now + (self.nbytes - self.received) * elapsed / came if came else inf
 
 
 class TransferTimes:
@@ -102,7 +103,7 @@ class TransferTimes:
         # be much faster.
         own = self._took.get(peer)
         if own is None:
-            return float("inf")
+            return inf
         larger = max(1.0, nbytes / max(1, self._largest[peer]))
         unknown = 1 + max(0, PEER_TIMES_MIN - len(own))
         return unknown * larger * max(BUSY_S, FAIR_FACTOR * own.median())
@@ -152,7 +153,7 @@ class TransferTracker:
         # transfer
         self._next_until: dict[PeerId, float] = {}
         self._pauses_s: dict[PeerId, float] = {}  # longest pause in the last payload, by peer
-        self._next_report_at = float("-inf")
+        self._next_report_at = -inf
         # time of the last report of each peer, and the number of received bytes that it announced
         self._reports: dict[PeerId, tuple[float, int]] = {}
         self._busy_until: dict[PeerId, float] = {}
@@ -200,7 +201,7 @@ class TransferTracker:
             return usual_s
         transfer = self._last[peer][1]
         ends_at = transfer.ends_at(now)
-        return (ends_at if ends_at < float("inf") else now) - transfer.since
+        return (ends_at if ends_at < inf else now) - transfer.since
 
     def grew(self, event: Arriving, now: float) -> None:
         self.takes_time = True
@@ -255,7 +256,7 @@ class TransferTracker:
         recently that the next payload may follow."""
         if (known := self._last.get(peer)) is not None:
             return self._is_fair(peer, known[1], now) and known[1].ends_at(now) <= until
-        return now <= self._next_until.get(peer, float("-inf"))
+        return now <= self._next_until.get(peer, -inf)
 
     def brings_result(self, round_id: int, shard: int, until: float, now: float) -> bool:
         """Whether a result of ``shard`` is in transfer and will be complete by ``until``."""
@@ -299,7 +300,7 @@ class TransferTracker:
         """Record the report that ``peer`` has received ``received`` bytes so far and may receive no
         bytes in the next ``pause_s`` seconds. ``peer`` may be the local peer. A report that shows
         only trickling is ignored."""
-        at, before = self._reports.get(peer, (float("-inf"), 0))
+        at, before = self._reports.get(peer, (-inf, 0))
         if received <= before and peer in self._reports:
             return
         gap_s = now - at
@@ -313,12 +314,12 @@ class TransferTracker:
 
     def is_busy(self, peer: PeerId, now: float) -> bool:
         """Whether ``peer`` receives payloads at present."""
-        return now <= self._busy_until.get(peer, float("-inf"))
+        return now <= self._busy_until.get(peer, -inf)
 
     def is_at_work(self, peer: PeerId, now: float) -> bool:
         """Whether ``peer`` receives payloads, or received them so recently that the update computed
         from them cannot have arrived yet."""
         computes_s = min(COMPUTE_FACTOR * self._computes_s, self._least_s / TRANSFER_FACTOR)
         lead_s = computes_s + self._credible(self._pauses_s.values())
-        pause_until = self._pause_until.get(peer, float("-inf"))
+        pause_until = self._pause_until.get(peer, -inf)
         return self.is_busy(peer, now) or now <= pause_until + lead_s

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable
+from dataclasses import dataclass
+from math import inf
 from typing import Any
 
 from gossip.core.events import Effect, Send
@@ -45,26 +47,26 @@ class CatchUpOverdue:
     peer: PeerId
 
 
+@dataclass(eq=False)
 class LagDetector:
     """Detector of two conditions: the local peer is behind the other peers, or on another branch.
     If the local peer cannot catch up, the detector requests a state (``LostTrack``)."""
 
-    def __init__(
-        self,
-        fork_choice: ForkChoice,
-        timers: Timers[Any],
-        view: View,
-        deadline: Deadline,
-        present: PresentRound,
-    ) -> None:
+    fork_choice: ForkChoice
+    timers: Timers[Any]
+    view: View
+    deadline: Deadline
+    present: PresentRound
+
+    def __post_init__(self) -> None:
+        branches = self.fork_choice
         self.settings, self.local, self.lineage = (
-            fork_choice.settings,
-            fork_choice.local,
-            fork_choice.lineage,
+            branches.settings,
+            branches.local,
+            branches.lineage,
         )
-        self.deadline, self.transfer_tracker = deadline, TransferTracker(self.settings.f)
-        self.timers, self.view, self.present = timers, view, present
-        self.requests, self.fork_choice = Requests(), fork_choice
+        self.transfer_tracker = TransferTracker(self.settings.f)
+        self.requests = Requests()
         # latest reported round of each peer that is ahead of the local peer
         self._ahead: dict[PeerId, int] = {}
         self._branches: dict[PeerId, bytes] = {}
@@ -75,10 +77,10 @@ class LagDetector:
         # Receiver of the last request for commits, and the first round that it requests.
         self._open: tuple[PeerId, int] | None = None
         # round after the last round in the expected reply to that request, and time of the request
-        self._answer_ends, self._asked_at = -1, float("-inf")
+        self._answer_ends, self._asked_at = -1, -inf
         self._came = -1  # Latest round of a received commit.
         # Present pause between two requests, and earliest time of the next request.
-        self._pause_s, self._not_before = 0.0, float("-inf")
+        self._pause_s, self._not_before = 0.0, -inf
 
     def lose_track(self, donor: PeerId, why: str) -> None:
         """Request the state of ``donor``, for the reason ``why``."""

@@ -4,6 +4,7 @@ This fraction is raised when the replicas are too far apart."""
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from dataclasses import dataclass
 
 from gossip.core.messages import PeerId
 from gossip.core.settings import CALM_SHARE, GossipSettings
@@ -11,11 +12,15 @@ from gossip.core.settings import CALM_SHARE, GossipSettings
 from .sketch import ConsensusDistance, Sketch, consensus, read_sketch
 
 
+@dataclass(eq=False)
 class MixingController:
     """Latest sketch of each peer, consensus distance, and strength of mixing."""
 
-    def __init__(self, local: PeerId, settings: GossipSettings, f: int) -> None:
-        self.local, self.settings, self.f = local, settings, f
+    local: PeerId
+    settings: GossipSettings
+    f: int
+
+    def __post_init__(self) -> None:
         self.consensus: ConsensusDistance | None = None
         """Consensus distance at the last exchange of parameters; None while unknown."""
         self.raised = False

@@ -4,6 +4,7 @@ updates that the rule needs."""
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import dataclass
 
 from gossip.core.messages import PeerId
 from gossip.core.settings import CoreSettings
@@ -30,6 +31,7 @@ def needed_by_rule(settings: CoreSettings, proven: int) -> int:
     )
 
 
+@dataclass(eq=False)
 class Quorum:
     """Condition on the replies in the present round, under which an attempt may close.
 
@@ -38,17 +40,14 @@ class Quorum:
         joining: Peers that are ready to be in the next roster. The caller updates this collection.
     """
 
-    def __init__(
-        self,
-        settings: CoreSettings,
-        present: PresentRound,
-        attendance: Attendance,
-        joining: Collection[PeerId],
-    ) -> None:
-        self.settings, self.present, self.joining = settings, present, joining
-        self.attendance = attendance
-        self.local, self.skip_reason = attendance.local, attendance.skip_reason
-        self.view, self.departures = attendance.view, attendance.departures
+    settings: CoreSettings
+    present: PresentRound
+    attendance: Attendance
+    joining: Collection[PeerId]
+
+    def __post_init__(self) -> None:
+        self.local, self.skip_reason = self.attendance.local, self.attendance.skip_reason
+        self.view, self.departures = self.attendance.view, self.attendance.departures
 
     def members(self) -> int:
         """Return the size of the roster without the peers that have left."""

@@ -116,11 +116,15 @@ class _HeldSnapshot:
     given: Counter[tuple[PeerId, int]] = field(default_factory=Counter)
 
 
+@dataclass(eq=False)
 class Donor:
     """Donor side of state transfers, which handles requests for the state and for attestations."""
 
-    def __init__(self, settings: CoreSettings, source: DonorRounds, timers: Timers[Any]) -> None:
-        self.settings, self.source, self.timers = settings, source, timers
+    settings: CoreSettings
+    source: DonorRounds
+    timers: Timers[Any]
+
+    def __post_init__(self) -> None:
         self.next_requested_round = NEVER  # Earliest later round for which a request is waiting.
         # Waiting request of each peer, with the requested round filled in.
         self.asks: dict[PeerId, StateRequest] = {}
