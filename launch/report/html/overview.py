@@ -91,7 +91,7 @@ def verdict(run: RecordedRun, incidents: list[Incident]) -> str:
 def nothing_noticed(run: RecordedRun) -> str:
     """Return the text about a run without incidents."""
     refused = sum(run.view.turns.refused.values())
-    if not len(run.commits):
+    if run.view.progress.round < 0 and not len(run.commits):
         return "No round was trained."
     nothing = "Nothing went wrong that any peer noticed"
     if not refused:

@@ -259,18 +259,9 @@ class World:
                 if moment.rounds % every == 0 or moment.rounds == rounds:
                     yield measure(moment, parts)
         finally:
-            if lost:
-                warnings.warn(
-                    f"in {lost} of {done} rounds some or all peers made no step: "
-                    f"{self.aggregator} failed, or had too few updates",
-                    stacklevel=2,
-                )
-            if lowered:
-                warnings.warn(
-                    f"in {lowered} of {done} rounds some or all peers had too few vectors for "
-                    f"f = {self.f}, and aggregated with a lower f",
-                    stacklevel=2,
-                )
+            _warn(lost, done, f"made no step: {self.aggregator} failed, or had too few updates")
+            few = f"had too few vectors for f = {self.f}, and aggregated with a lower f"
+            _warn(lowered, done, few)
 
     def check(self, rounds: int = 20, peers: int | None = None) -> Comparison:
         """Play the world in both engines, and compare all parameters after each round.
@@ -352,6 +343,12 @@ class World:
             optimizer=self.optimizer,
             reference_samples=self.reference_samples,
         )
+
+
+def _warn(count: int, rounds: int, what: str) -> None:
+    if count:
+        text = f"in {count} of {rounds} rounds some or all peers {what}"
+        warnings.warn(text, stacklevel=3)
 
 
 def engine_of(name: EngineName, parts: Parts) -> Engine:
