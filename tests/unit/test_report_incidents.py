@@ -636,7 +636,7 @@ def test_the_page_counts_who_took_part_in_all_rounds_also_in_short_ones(tmp_path
 
 def test_a_run_in_which_nothing_went_wrong_tells_of_refused_results(tmp_path: Path) -> None:
     refused = event_row("refused_result", 0, server=2, round=4, reason="x")
-    assert overview.nothing_noticed(made(tmp_path, [])) == "No round was trained."
+    assert overview.nothing_noticed(made(tmp_path, [])) == "No round has been trained."
     found = overview.nothing_noticed(made(tmp_path / "fine", [], rounds=2))
     assert found.endswith("that any peer noticed.")
     run = made(tmp_path / "refused", [refused, {**refused, "t": 1.1}], rounds=2)

@@ -92,7 +92,7 @@ def nothing_noticed(run: RecordedRun) -> str:
     """Return the text about a run without incidents."""
     refused = sum(run.view.turns.refused.values())
     if run.view.progress.round < 0 and not len(run.commits):
-        return "No round was trained."
+        return "No round has been trained."
     nothing = "Nothing went wrong that any peer noticed"
     if not refused:
         return f"{nothing}."
