@@ -27,7 +27,7 @@ from gossip.faults.world import (
     Spike,
 )
 from gossip.topologies import Plan
-from gossip_lab.simulation.campaign.play import judge_pace, run
+from gossip_lab.simulation.campaign.play import _reached, judge_pace, run
 from gossip_lab.simulation.campaign.runner import LARGE, OF_ONE_STAGE, CampaignTally
 from gossip_lab.simulation.checkers import CheckerSuite, RunConditions, Violation
 from gossip_lab.simulation.checkers.disturbances import Disturbances
@@ -56,12 +56,12 @@ def test_rounds_that_come_on_slower_than_peers_compute_are_caught() -> None:
     swarm = checked_swarm()
     swarm.run_for(1.0)
     schedule = Schedule(0, peers=4, compute_s=(0.1, 0.12))
-    begun = min(core.rounds.round_id for core in swarm.cores.values())
+    begun = _reached(schedule, swarm)
     swarm.run_for(5.0)
     judge_pace(schedule, swarm, 1.0, begun)
     for peer in range(4):
         tamper(swarm, peer, each(StartRound, lambda go: []))
-    begun = min(core.rounds.round_id for core in swarm.cores.values())
+    begun = _reached(schedule, swarm)
     swarm.run_for(5.0)
     with pytest.raises(Violation, match=r"L2 .* rounds since"):
         judge_pace(schedule, swarm, 6.0, begun)
