@@ -99,7 +99,8 @@ def _is_shown_by_top_and_explained(run: Path, rounds: int) -> None:
     assert sum(peer["served"] for peer in told["peers"]) == rounds
     assert told["broken"] == []
     text = "\n".join(explain(run, None))
-    assert f": ended: finished, {rounds} rounds" in text
+    assert f": {rounds} rounds in " in text
+    assert "; ended: finished." in text
     assert re.search(r"A round took [\d.]+ m?s in the median", text)
     assert re.search(r"The rule took [\d.]+ m?s\.", text)
     assert "served by peer" in "\n".join(explain(run, "@7"))

@@ -135,6 +135,6 @@ def test_a_run_that_fails_is_an_error_with_its_last_lines(here: Path) -> None:
     grid = Grid.from_toml("grid.toml")
     found = run_grid(grid, SweepSettings(here / "out", quiet=True), "local")
     (error,) = found.errors
-    assert error.startswith("9: ConfigError: gossip run ended with ")
+    assert error.startswith("lr = 9: ConfigError: gossip run ended with ")
     assert "too fast" in error
     assert "(see " in error, "the folder that is kept"
