@@ -90,7 +90,7 @@ def parsed(context: typer.Context, words: list[str]) -> dict[str, Any]:
     find the command ``run``."""
     # The root command is a group, which its type in typer does not show.
     run = getattr(context.find_root().command, "commands")["run"]  # noqa: B009
-    params: dict[str, Any] = run.make_context("run", list(words)).params
+    params: dict[str, Any] = run.make_context("run", list(words), help_option_names=[]).params
     return params
 
 
