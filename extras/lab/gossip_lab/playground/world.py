@@ -118,7 +118,7 @@ class World:
             raise ConfigError(f"{self.peers} peers", f"a world has 1 to {PEERS_MAX}")
         for name, highest in HIGHEST.items():
             if not 0 < getattr(self, name) <= highest:
-                hint = f"{name} is above 0, at most {highest:g}"
+                hint = f"{name} is above 0, at most {highest:.7g}"
                 raise ConfigError(f"{name} = {getattr(self, name)}", hint)
         if self.f < 0:
             raise ConfigError(f"f = {self.f}", "f is at least 0")
