@@ -66,15 +66,11 @@ def check(config: RunConfig) -> None:
         )
     check_names(config.topology, config.aggregator)
     topology = topologies.load(config.topology)
-    if config.server_weights and not topology.rolling:
-        raise ConfigError(
-            f"server_weights = {config.server_weights!r}: {config.topology} rounds have no server",
-            "leave it out, or --topology rolling",
-        )
+    if not topology.rolling:
+        _check_without_server(config)
     topologies.load(config.weighted_topology)
-    _check_alike(config, topology.rolling)
-    _check_overlap(config, topology.rolling)
-    _check_fragments(config, topology.rolling)
+    _check_alike(config)
+    _check_fragments(config)
     _check_pipeline(config, topology.rolling)
     given = {"server_weights": config.server_weights}
     if topology.name == "rolling":  # other topologies check their own weights
@@ -87,14 +83,27 @@ def check(config: RunConfig) -> None:
             )
 
 
-def _check_alike(config: RunConfig, rolling: bool) -> None:
+def _check_without_server(config: RunConfig) -> None:
+    """Check the options of a run whose rounds have no server. Raises: ConfigError: An option needs
+    rolling rounds."""
+    reasons = {
+        "server_weights": "have no server",
+        "deterministic": "do not wait for other peers, and no two runs are equal",
+        "overlap": "have no common result, and the parameters of peers, which differ anyway, would "
+        "diverge further",
+        "fragments": "mix all parameters of peers",
+        "batch_policy": "do not agree on the number of peers, and so on their batches",
+    }
+    for name, why in reasons.items():
+        if (given := getattr(config, name)) != RunConfig.model_fields[name].default:
+            raise ConfigError(
+                f"{name} = {given}: {config.topology} rounds {why}",
+                "leave it out, or --topology rolling",
+            )
+
+
+def _check_alike(config: RunConfig) -> None:
     """Check that two runs can be equal, if ``deterministic`` is set. Raises ConfigError."""
-    if config.deterministic and not rolling:
-        raise ConfigError(
-            f"deterministic: in {config.topology} rounds no peer waits for the others, and no two "
-            "runs are equal",
-            "leave it out, or --topology rolling",
-        )
     if config.deterministic and config.min_peers is not None and config.min_peers < config.peers:
         raise ConfigError(
             f"deterministic: with min_peers = {config.min_peers} of {config.peers}, it depends on "
@@ -103,19 +112,8 @@ def _check_alike(config: RunConfig, rolling: bool) -> None:
         )
 
 
-def _check_overlap(config: RunConfig, rolling: bool) -> None:
-    """Check that ``overlap`` fits the topology. Raises ConfigError."""
-    if config.overlap and not rolling:
-        raise ConfigError(
-            f"overlap = 1: in {config.topology} rounds no peer waits for a common result, and the "
-            "parameters of peers, which differ anyway, would diverge further",
-            "leave it out, or --topology rolling",
-        )
-
-
-def _check_fragments(config: RunConfig, rolling: bool) -> None:
-    """Check that ``fragments`` fits the local steps, the topology and the encoding. Raises
-    ConfigError."""
+def _check_fragments(config: RunConfig) -> None:
+    """Check that ``fragments`` fits the local steps and the encoding. Raises ConfigError."""
     fragments, steps = config.fragments, config.local_steps
     if fragments == 1:
         return
@@ -126,11 +124,6 @@ def _check_fragments(config: RunConfig, rolling: bool) -> None:
             f"{what} and local_steps = {steps}: there is a round every local_steps / fragments "
             "steps, which is not a whole number",
             f"--local-steps {above}",
-        )
-    if not rolling:
-        raise ConfigError(
-            f"{what}: in {config.topology} rounds peers mix all of their parameters",
-            "leave it out, or --topology rolling",
         )
     if load_encoding(config.encoding).shaped:
         raise ConfigError(

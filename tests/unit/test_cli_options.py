@@ -114,7 +114,11 @@ def test_version_is_printed(gossip: Gossip) -> None:
         (("run", "--resume", "full@5", "x.py"), "there is no checkpoint in"),
         (
             ("run", "--deterministic", "--topology", "random-k", "x.py"),
-            "deterministic: in random-k rounds no peer waits",
+            "deterministic = True: random-k rounds do not wait for",
+        ),
+        (
+            ("run", "--batch-policy", "fixed_global", "--topology", "ring", "x.py"),
+            "batch_policy = fixed_global: ring rounds do not agree on the number of",
         ),
         (
             ("run", "--deterministic", "--slices", "speed", "x.py"),

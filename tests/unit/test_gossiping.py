@@ -29,7 +29,6 @@ from gossip.core.rounds.gossip import GossipRounds, GossipTimer
 from gossip.core.rounds.pushes import Kind, Pushed, PushStore
 from gossip.core.settings import CoreSettings, GossipSettings, TrustSettings
 from gossip.core.timers import Timers
-from gossip.errors import ConfigError
 from gossip.topologies import load
 from gossip.topologies.base import Plan, Roster
 
@@ -713,14 +712,6 @@ def test_go_comes_again_when_the_data_are_known() -> None:
     assert go.samples.coming == ((0, ((10, 18),)), (0, ((18, 25),)))
     table.contribute()
     assert table.rounds.configure_data(100, 10) == []
-
-
-def test_fixed_global_batches_are_refused_where_nothing_is_committed() -> None:
-    table = GossipTable(peers=4)
-    table.rounds.settings = replace(table.rounds.settings, batch_policy="fixed_global")
-    table.start()
-    with pytest.raises(ConfigError, match="fixed_global"):
-        table.rounds.configure_data(100, 10)
 
 
 def test_a_topology_may_be_anybodys_function() -> None:

@@ -222,11 +222,6 @@ class GossipRounds:
             raise ConfigError(
                 f"data: {samples_total} samples in batches of {batch} cannot be divided among peers"
             )
-        if self.settings.batch_policy == "fixed_global":
-            raise ConfigError(
-                "data: fixed_global batches are possible only in rolling rounds",
-                "use the topology rolling, or fixed_local",
-            )
         if extended:
             raise ConfigError(
                 "data: the unused samples of an epoch are known only in rolling rounds",
