@@ -9,11 +9,16 @@ import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import typer
 
+from gossip.satellites import find_function
+
 from .optional import optional
+
+if TYPE_CHECKING:
+    from gossip.config import Resolved
 
 Json = Annotated[
     bool, optional("Print the summary as JSON, and nothing else, to stdout.", "--json")
@@ -71,20 +76,6 @@ Plan = Annotated[
         "Train a pipeline: a plan of gossip plan distributes the model over the peers, and sets -n."
     ),
 ]
-Audit = Annotated[
-    float | None,
-    optional(
-        "With --plan: probability that another member of the stage recomputes a micro-batch, "
-        "such as 0.05. Members with wrong results are put in quarantine."
-    ),
-]
-LostStage = Annotated[
-    str | None,
-    optional(
-        "With --plan: source of a stage's state when all its peers were lost and one returns: "
-        "checkpoint (the default), neighbours or fresh. With stop, the run ends."
-    ),
-]
 Keys = Annotated[
     bool | None,
     optional(
@@ -95,18 +86,6 @@ Keys = Annotated[
 SwarmKey = Annotated[
     Path | None,
     optional("File with the key that admits newcomers, from gossip keygen; a new key by default."),
-]
-Allowed = Annotated[
-    Path | None,
-    optional("Only peers whose public keys are in this file take part; it may change at any time."),
-]
-Insecure = Annotated[
-    bool,
-    optional(
-        "Listen on other addresses than loopback without keys: any machine that reaches them can "
-        "take part, read updates and send false updates.",
-        "--insecure",
-    ),
 ]
 TaskOption = Annotated[
     str | None,
@@ -122,12 +101,6 @@ Config = Annotated[
 ShowConfig = Annotated[
     bool,
     optional("Print every option with its source, and start nothing.", "--show-config"),
-]
-
-
-Restarts = Annotated[
-    int | None,
-    optional("Maximum restarts of each peer that fails; 0 by default.", min=0),
 ]
 
 
@@ -256,8 +229,36 @@ SETTINGS = DEMO_SETTINGS | {
     "drills": _setting(
         bool, "Let gossip drill kill, stop and cut off peers of this run.", "--drills"
     ),
+    "audit": _setting(
+        float,
+        "With --plan: probability that another member of the stage recomputes a micro-batch, "
+        "such as 0.05; 0 by default. Members with wrong results are put in quarantine.",
+    ),
+    "lost_stage": _setting(
+        str,
+        "With --plan: source of a stage's state when all its peers were lost and one returns: "
+        "checkpoint (the default), neighbours or fresh. With stop, the run ends.",
+    ),
+    "keys": Keys,
+    "insecure": _setting(
+        bool,
+        "Listen on other addresses than loopback without keys: any machine that reaches them can "
+        "take part, read updates and send false updates.",
+        "--insecure",
+    ),
 }
 """Options that ``gossip run`` and ``gossip hosts`` share."""
+RUN_SETTINGS = SETTINGS | {
+    "peers": Peers,
+    "plan": Plan,
+    "restarts": _setting(int, "Maximum restarts of each peer that fails; 0 by default.", min=0),
+    "allowed": _setting(
+        Path,
+        "Only peers whose public keys are in this file take part; it may change at any time.",
+    ),
+    "advertise": Advertise,
+}
+"""Options of ``gossip run`` that determine its settings."""
 SETTING_OF = {
     "byzantine": "f",
     "patience": "patience_s",
@@ -305,6 +306,14 @@ def flags(
     **others: Any,
 ) -> dict[str, Any]:
     """Return the options for ``gossip.config.resolve``. The value of an absent option is None."""
+    if advertise := others.pop("advertise", None):
+        from gossip.launch.local import resolve_advertised
+
+        others["host"] = resolve_advertised(advertise)
+    if (plan := others.pop("plan", None)) is not None:
+        others |= find_function("plan_options", "--plan")(plan, others["peers"])
+    if (allowed := others.get("allowed")) is not None:
+        others["allowed"] = str(allowed.resolve())
     specs: list[str] | None = None
     if fault or faults is not None:
         from gossip.faults import plan as plans
@@ -318,3 +327,20 @@ def flags(
         "faults": specs,
         "run_dir": str(run_dir) if run_dir is not None else None,
     }
+
+
+def resolve_settings(settings: Settings, key: Path | None, config: Path | None) -> Resolved:
+    """Return the settings of a run. A key file or a list of allowed peers implies ``keys``, unless
+    the user has set ``keys``.
+
+    Args:
+        settings: Result of ``flags``.
+        key: File with the swarm key.
+        config: TOML file with options.
+    """
+    from gossip.config import resolve
+
+    keys = settings["keys"]
+    if keys is None and (key is not None or settings.get("allowed") is not None):
+        keys = True
+    return resolve({**settings, "keys": keys}, config)

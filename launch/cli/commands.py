@@ -23,21 +23,14 @@ from gossip.launch.join import join
 from gossip.launch.local import swarm_keys as keygen
 from gossip.launch.options import (
     UNSET,
-    Advertise,
-    Allowed,
-    Audit,
     Config,
-    Insecure,
     Json,
     Keys,
-    LostStage,
     Module,
     Output,
     Peers,
-    Plan,
     Port,
     Quiet,
-    Restarts,
     Settings,
     ShowConfig,
     SwarmKey,
@@ -48,7 +41,7 @@ from gossip.launch.report import command as tend, counted, print_error
 from gossip.launch.schedulers import ray, slurm
 from gossip.launch.ssh import command as hosts_cli
 from gossip.launch.track import command as tracking
-from gossip.satellites import find_function, missing
+from gossip.satellites import missing
 
 from .layout import CommandList, ScriptCommand
 
@@ -125,24 +118,15 @@ def gossip(
 
 # Options end at the script: everything after it belongs to the script, even --help and -n.
 @app.command(cls=ScriptCommand, context_settings=ENDS_AT_SCRIPT)
-@options.with_settings(options.SETTINGS)
+@options.with_settings(options.RUN_SETTINGS)
 def run(
     script: Annotated[str, typer.Argument(help="Your training script.", show_default=False)],
     arguments: Annotated[
         list[str] | None, typer.Argument(metavar="ARGS", help="Arguments of the script.")
     ] = None,
     module: Module = False,
-    peers: Peers = None,
-    plan: Plan = None,
-    audit: Audit = None,
-    lost_stage: LostStage = None,
     settings: Settings = UNSET,
-    restarts: Restarts = None,
-    keys: Keys = None,
     key: SwarmKey = None,
-    allowed: Allowed = None,
-    insecure: Insecure = False,
-    advertise: Advertise = "",
     port: Port = 0,
     config: Config = None,
     output: Output = None,
@@ -153,31 +137,19 @@ def run(
     task: TaskOption = None,
 ) -> None:
     """Train SCRIPT with several peers on this machine: gossip run -n 4 train.py --lr 0.1"""
-    from gossip.config import resolve
-    from gossip.launch.local import MODULE, Program, feasible, resolve_advertised, runs
+    from gossip.launch.local import Program, feasible, runs
     from gossip.launch.registry import JoinEndpoint
     from gossip.launch.report import About, PlainScreen, screen_for
     from gossip.launch.schedulers import task_runs
     from gossip.launch.track import tracked
     from gossip.run import fitting
 
-    flags = {
-        **settings,
-        "peers": peers,
-        "restarts": restarts,
-        "audit": audit,
-        "lost_stage": lost_stage,
-        **keygen.flags(keys, key, allowed),
-        "insecure": insecure or None,
-    }
-    flags["host"] = resolve_advertised(advertise) if advertise else None
-    flags |= {} if plan is None else find_function("plan_options", "--plan")(plan, peers)
-    resolved = resolve(flags, config)
+    resolved = options.resolve_settings(settings, key, config)
     if show:
         fitting.check(resolved.config)
         runs.show_config(resolved, as_json)
         return
-    program = Program.of([*([MODULE] if module else []), script, *(arguments or ())])
+    program = Program.typed(module, script, arguments)
     program.check()
     if (mine := task_runs.find_task(task, resolved)) is not None:
         out = sys.stderr if as_json else None

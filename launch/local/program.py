@@ -42,6 +42,11 @@ class Program:
             raise ConfigError("-m has no module", "name the module: -m package.train")
         return cls(words[1], tuple(words[2:]), module=True)
 
+    @classmethod
+    def typed(cls, module: bool, script: str, arguments: Sequence[str] | None) -> Program:
+        """Return the program that the options and arguments of a command name."""
+        return cls.of([*([MODULE] if module else []), script, *(arguments or ())])
+
     @property
     def what(self) -> tuple[str, ...]:
         """The command without the arguments of the program: ``train.py``, or ``-m

@@ -4,7 +4,7 @@ key."""
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -36,14 +36,6 @@ def keygen(
     print(f"{path}: {'a key' if show else 'a new key, readable only by you'}")
     print(f"fingerprint  {fingerprint(pair.public)}")
     print(f"public       {pair.public}")
-
-
-def flags(keys: bool | None, key: Path | None, allowed: Path | None) -> dict[str, Any]:
-    """Return the settings for these options. A key file or a list of allowed peers implies
-    ``keys``, unless the user has set ``keys``."""
-    if keys is None and (key is not None or allowed is not None):
-        keys = True
-    return {"keys": keys, "allowed": str(allowed.resolve()) if allowed is not None else None}
 
 
 def own_key(path: Path | None, config: RunConfig) -> KeyPair | None:

@@ -28,9 +28,7 @@ if TYPE_CHECKING:
         check_resume_elsewhere,
         environment_of,
         left_behind,
-        parsed,
         patient,
-        program_of,
         refuse,
         resolved_for,
     )

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from gossip.errors import ConfigError, suggest_name
 
 if TYPE_CHECKING:
+    from gossip.config import Resolved
     from gossip.run import Task
 
 ONE_EACH = re.compile(r"1(\(x[0-9]+\))?")
@@ -50,10 +51,9 @@ def on_node(task: Task, names: Sequence[str], given: Mapping[str, str]) -> Task:
     return replace(task, peer=own[0])
 
 
-def refuse_plan(shown: Mapping[str, Mapping[str, object]], scheduler: str) -> None:
-    """Check that the run has no pipeline plan. ``shown``: output of ``gossip run --show-config``.
-    Raises: ConfigError: The run has a plan."""
-    if shown["pipeline"]["value"] is not None:
+def refuse_plan(resolved: Resolved, scheduler: str) -> None:
+    """Check that the run has no pipeline plan. Raises: ConfigError: The run has a plan."""
+    if resolved.config.pipeline is not None:
         raise ConfigError(
             f"--plan: {scheduler} starts a peer on any free machine, but a plan names the machines",
             "gossip hosts --plan, or on each machine gossip run --plan PLAN --task NAME",

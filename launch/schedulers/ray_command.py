@@ -68,32 +68,26 @@ def ray(
     from gossip.run import settled_resume
 
     from .planned_task import refuse_plan
-    from .task_words import check, program_of, to_stderr
+    from .task_words import check, to_stderr
 
     if strategy not in STRATEGIES:
         raise ConfigError(f"--strategy {strategy}: it must be one of {', '.join(STRATEGIES)}")
-    shown = check(context, words, peers)
-    refuse_plan(shown, "Ray")
-    resolved = settled_resume(_resolved(shown, peers), to_stderr)
-    driver = Driver(the_ray, resolved, program_of(context, words), cpus, gpus, restarts)
+    resolved, _, program = check(context, words, peers)
+    refuse_plan(resolved, "Ray")
+    resolved = settled_resume(_with_peers(resolved, peers), to_stderr)
+    driver = Driver(the_ray, resolved, program, cpus, gpus, restarts)
     raise typer.Exit(driver.run(address, strategy, place_timeout))
 
 
-def _resolved(shown: dict[str, Any], peers: int) -> Resolved:
-    """Return the settings that ``gossip run --show-config`` has printed. The number of peers is the
-    number of actors."""
-    from gossip.config import Resolved, RunConfig
-
-    sources = {key: row["source"] for key, row in shown.items()}
-    if sources["peers"] != "default" and shown["peers"]["value"] != peers:
+def _with_peers(resolved: Resolved, peers: int) -> Resolved:
+    """Return the settings with the number of actors as the number of peers. Raises: ConfigError:
+    The user has set another number of peers."""
+    given, source = resolved.config.peers, resolved.sources["peers"]
+    if source != "default" and given != peers:
         raise ConfigError(
-            f"-n {peers}, but {counted(shown['peers']['value'], 'peer')} ({sources['peers']})",
-            "leave one of them out",
+            f"-n {peers}, but {counted(given, 'peer')} ({source})", "leave one of them out"
         )
-    config = RunConfig.model_validate(
-        {**{key: row["value"] for key, row in shown.items()}, "peers": peers}
-    )
-    return Resolved(config, {**sources, "peers": "flag"})
+    return resolved.with_values("flag", peers=peers)
 
 
 @dataclass(eq=False)

@@ -14,7 +14,7 @@ from gossip.errors import ConfigError
 from gossip.interpreter import python_command
 from gossip.launch.optional import optional
 
-from .task_words import check, check_fit, check_resume, program_of
+from .task_words import check, check_fit, to_stderr
 
 SCRIPT = """\
 #!/bin/bash
@@ -74,11 +74,13 @@ def slurm(
     In any srun with several tasks, each task that runs gossip run train.py is one peer of the run,
     also without this command: docs/schedulers.md.
     """
-    shown = check(context, words, nodes * per_node)
-    check_resume(shown)
-    check_fit(shown, nodes * per_node)
+    from gossip.run import settled_resume
+
+    resolved, _, program = check(context, words, nodes * per_node)
+    settled_resume(resolved, to_stderr)  # Tasks share folders with this machine.
+    check_fit(resolved, nodes * per_node)
     options = {
-        "job-name": program_of(context, words).name,
+        "job-name": program.name,
         "nodes": str(nodes),
         "ntasks-per-node": str(per_node),
         "cpus-per-task": str(cpus),

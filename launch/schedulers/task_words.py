@@ -7,19 +7,17 @@ either sent to the tasks, or a message reports that it is not.
 
 from __future__ import annotations
 
-import json
 import os
-import shlex
-import subprocess
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
-from gossip.errors import ConfigError, GossipError
-from gossip.interpreter import python_command
+from gossip.errors import ConfigError
+from gossip.launch.options import RUN_SETTINGS, flags, resolve_settings
 
 if TYPE_CHECKING:
     from gossip.config import Resolved
@@ -34,98 +32,70 @@ START_S = 600.0
 machines become free."""
 
 
-def check(context: typer.Context, words: list[str], peers: int) -> dict[str, Any]:
-    """Check the options, in order to raise now what every task would raise later. Return the value
-    and the source of every option.
+def check(
+    context: typer.Context, words: list[str], peers: int
+) -> tuple[Resolved, dict[str, Any], Program]:
+    """Check the options and the script, in order to raise now what every task would raise later.
+    Return the settings, the parsed parameters and the program.
 
-    Args:
-        context: Context of the ``gossip`` command.
-        peers: Number of tasks.
-
+    Args: As for ``check_options``.
     Raises: ConfigError: ``gossip run`` would fail with these options.
     """
-    shown = check_options(words, peers)
-    program_of(context, words).check()
-    return shown
+    resolved, given, program = check_options(context, words, peers)
+    program.check()
+    return resolved, given, program
 
 
-def check_options(words: list[str], peers: int) -> dict[str, Any]:
-    """Check only the options, not the script, which may be on other machines only."""
-    # The user has set the variable, so it stays visible as the source of the number of peers.
-    said_so = PEERS in os.environ
-    done = subprocess.run(
-        python_command("-m", "gossip.launch.cli", "run", "--show-config", "--json", *words),
-        capture_output=True,
-        text=True,
-        check=False,
-        env={PEERS: str(peers), **os.environ},
-    )
-    if done.returncode != 0:
-        said = [line for line in done.stderr.splitlines() if line.strip()]
-        error = next(
-            (line.removeprefix("error: ") for line in said if line.startswith("error: ")),
-            said[-1] if said else "it failed",
-        )
-        hint = next(
-            (
-                line.strip().removeprefix("hint: ")
-                for line in said
-                if line.strip().startswith("hint: ")
-            ),
-            None,
-        )
-        raise (
-            GossipError(f"gossip run {shlex.join(words)}: {error}")
-            if hint is None
-            else ConfigError(error, hint)
-        )
-    shown: dict[str, Any] = json.loads(done.stdout)
-    if shown["peers"]["source"] == PEERS and not said_so:
-        shown["peers"]["source"] = "default"
-    return shown
+def check_options(
+    context: typer.Context, words: list[str], peers: int
+) -> tuple[Resolved, dict[str, Any], Program]:
+    """Check only the options, not the script, which may be on other machines only.
 
+    Args:
+        context: Context of a command, which leads to the command ``run``.
+        words: Options of ``gossip run``, the script and its arguments.
+        peers: Number of tasks.
+    """
+    from gossip.launch.local import Program
+    from gossip.run import fitting
 
-def parsed(context: typer.Context, words: list[str]) -> dict[str, Any]:
-    """Return the parameters that ``gossip run`` parses from valid options. ``context`` is needed to
-    find the command ``run``."""
     # The root command is a group, which its type in typer does not show.
-    run = getattr(context.find_root().command, "commands")["run"]  # noqa: B009
-    params: dict[str, Any] = run.make_context("run", list(words), help_option_names=[]).params
-    return params
+    root = context.find_root()
+    run = getattr(root.command, "commands")["run"]  # noqa: B009
+    given = run.make_context("run", list(words), root, help_option_names=[]).params
+    settings = flags(**{name: given[name] for name in RUN_SETTINGS})
+    counts = settings["peers"] is None and PEERS not in os.environ
+    settings["peers"] = peers if counts else settings["peers"]
+    resolved = resolve_settings(settings, given["key"], given["config"])
+    if counts:
+        resolved = replace(resolved, sources={**resolved.sources, "peers": "default"})
+    fitting.check(resolved.config)
+    return resolved, given, Program.typed(given["module"], given["script"], given["arguments"])
 
 
-def program_of(context: typer.Context, words: list[str]) -> Program:
-    """Return the program that follows the options."""
-    from gossip.launch.local import MODULE, Program
-
-    found = parsed(context, words)
-    first = [MODULE] if found["module"] else []
-    return Program.of([*first, found["script"], *(found["arguments"] or ())])
-
-
-def refuse(shown: Mapping[str, Any], elsewhere: Mapping[str, str], hint: str) -> None:
+def refuse(resolved: Resolved, elsewhere: Mapping[str, str], hint: str) -> None:
     """Check that the user has set none of the options in ``elsewhere``, which maps an option to the
     reason. Raises: ConfigError: One of them is set."""
     for option, why in elsewhere.items():
-        if (source := shown[option]["source"]) not in ("default", "drawn"):
+        if (source := resolved.sources[option]) not in ("default", "drawn"):
             raise ConfigError(f"{option} is set ({source}): {why}", hint)
 
 
-def patient(words: list[str], shown: dict[str, Any], scheduler: str) -> list[str]:
-    """Return the options. If the user has set no start timeout, add one that is long enough for a
-    queue."""
-    if shown["start_timeout_s"]["source"] != "default":
-        return words
-    shown["start_timeout_s"] = {"value": START_S, "source": scheduler}
-    return ["--start-timeout", f"{START_S:g}", *words]
+def patient(words: list[str], resolved: Resolved, scheduler: str) -> tuple[list[str], Resolved]:
+    """Return the options and the settings. If the user has set no start timeout, add one that is
+    long enough for a queue."""
+    if resolved.sources["start_timeout_s"] != "default":
+        return words, resolved
+    more = ["--start-timeout", f"{START_S:g}"]
+    return [*more, *words], resolved.with_values(scheduler, start_timeout_s=START_S)
 
 
-def resolved_for(shown: Mapping[str, Any], peers: int, name: str, scheduler: str) -> Resolved:
+def resolved_for(resolved: Resolved, peers: int, name: str, scheduler: str) -> Resolved:
     """Return all settings of the run, checked as far as the submitting machine can. Raises:
     ConfigError and its subclasses."""
     from gossip.run import settled
 
-    resolved = _settings_of(shown, peers, name)
+    resolved = resolved.with_values("flag", peers=peers, name=name)
     if not resolved.config.insecure:
         if resolved.config.keys is False:
             raise ConfigError(
@@ -141,7 +111,7 @@ def resolved_for(shown: Mapping[str, Any], peers: int, name: str, scheduler: str
     return settled(resolved, Path(name))
 
 
-def check_fit(shown: Mapping[str, Any], peers: int) -> None:
+def check_fit(resolved: Resolved, peers: int) -> None:
     """Check that this number of peers can train with these settings, before any task waits in a
     queue. Used if the tasks themselves make the run.
 
@@ -150,22 +120,14 @@ def check_fit(shown: Mapping[str, Any], peers: int) -> None:
     """
     from gossip.run import settled, tolerance
 
-    resolved = settled(_settings_of(shown, peers, "run"), Path("run"))
+    resolved = settled(resolved.with_values("flag", peers=peers), Path("run"))
     if tolerance.warns(resolved.config, resolved.rule_named):
         to_stderr(tolerance.describe(resolved.config))
 
 
-def check_resume(shown: Mapping[str, Any]) -> None:
-    """Check the checkpoint from which the tasks will resume, for tasks that share folders with this
-    machine. Raises: ConfigError: It does not exist, or is damaged."""
-    from gossip.run import settled_resume
-
-    settled_resume(_settings_of(shown, int(shown["peers"]["value"]), "run"), to_stderr)
-
-
-def check_resume_elsewhere(shown: Mapping[str, Any]) -> None:
+def check_resume_elsewhere(resolved: Resolved) -> None:
     """Check ``resume`` for tasks on other machines. Raises: ConfigError: It is a relative path."""
-    resume = shown["resume"]["value"]
+    resume = resolved.config.resume
     if resume not in ("", "auto") and not Path(resume).is_absolute():
         raise ConfigError(
             f"resume = {resume!r} is a relative path: the peers would read another path",
@@ -178,18 +140,10 @@ def to_stderr(line: str) -> None:
     print(f"! {line}", file=sys.stderr)
 
 
-def _settings_of(shown: Mapping[str, Any], peers: int, name: str) -> Resolved:
-    from gossip.config import Resolved, RunConfig
-
-    sources = {key: row["source"] for key, row in shown.items()}
-    values = {**{key: row["value"] for key, row in shown.items()}, "peers": peers, "name": name}
-    return Resolved(RunConfig.model_validate(values), {**sources, "peers": "flag", "name": "flag"})
-
-
-def environment_of(shown: Mapping[str, Any]) -> dict[str, str]:
+def environment_of(resolved: Resolved) -> dict[str, str]:
     """Return the environment variables from which settings come. The tasks do not have these
     variables."""
-    sources = [str(row["source"]) for row in shown.values()]
+    sources = resolved.sources.values()
     return {name: os.environ[name] for name in sources if name.startswith("GOSSIP_")}
 
 

@@ -18,12 +18,8 @@ from gossip.errors import ConfigError
 from gossip.launch import options
 from gossip.launch.options import (
     UNSET,
-    Audit,
     Config,
-    Insecure,
     Json,
-    Keys,
-    LostStage,
     Module,
     Plan,
     Quiet,
@@ -101,8 +97,6 @@ def hosts(
     ] = None,
     module: Module = False,
     plan: Plan = None,
-    audit: Audit = None,
-    lost_stage: LostStage = None,
     ssh: Ssh = "ssh",
     python: Python = "",
     workdir: Workdir = "",
@@ -111,9 +105,7 @@ def hosts(
     check: Check = False,
     dry_run: DryRun = False,
     settings: Settings = UNSET,
-    keys: Keys = None,
     key: SwarmKey = None,
-    insecure: Insecure = False,
     config: Config = None,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -123,8 +115,7 @@ def hosts(
     """Train SCRIPT on many machines over ssh: gossip hosts -H a,b:2 -- train.py --lr 0.1"""
     from dataclasses import replace
 
-    from gossip.config import resolve
-    from gossip.launch.local import MODULE, Program, runs, swarm_keys as keygen
+    from gossip.launch.local import Program, runs, swarm_keys as keygen
     from gossip.run import fitting
 
     from . import hostlist, planned, resuming, ssh as ssh_
@@ -136,16 +127,13 @@ def hosts(
         replace(host, python=host.python or python, workdir=host.workdir or workdir)
         for host in found
     )
-    keyed = keys if key is None else keys is not False
-    flags = {**settings, "audit": audit, "lost_stage": lost_stage, **about_peers}
-    flags |= {"keys": keyed, "insecure": insecure or None}
-    resolved = resolve(flags, config)
+    resolved = options.resolve_settings({**settings, **about_peers}, key, config)
     if show:
         fitting.check(resolved.config)
         runs.show_config(resolved, as_json)
         return
     resolved, saved = resuming.put_off(resolved)
-    what = Program.of([*([MODULE] if module else []), script, *(arguments or ())])
+    what = Program.typed(module, script, arguments)
     resolved = runs.settle(
         resolved, what.name, here=sum(host.slots for host in found if host.is_local)
     )

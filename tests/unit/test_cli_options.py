@@ -6,10 +6,8 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
-import zygote
 from cli_calls import Gossip, gossip_command
 from typer.main import get_command
 
@@ -19,7 +17,6 @@ from gossip.launch import options
 from gossip.launch.cli import commands as cli, layout
 from gossip.launch.demo import swarms as demo
 from gossip.launch.local import feasible
-from gossip.launch.schedulers import task_words
 from gossip.run import fitting
 
 
@@ -347,6 +344,8 @@ SAID_OF_A_RUN = {
     "--resume": ("auto", "resume", "auto"),
     "--deterministic": (None, "deterministic", True),
     "--drills": (None, "drills", True),
+    "--no-keys": (None, "keys", False),
+    "--insecure": (None, "insecure", True),
 }
 
 
@@ -373,8 +372,8 @@ def test_what_is_said_of_a_run_counts_wherever_it_is_started(
     shown = json.loads(done.stdout)
     found = {name: (shown[name]["value"], shown[name]["source"]) for _, name, _ in said.values()}
     assert found == {name: (value, "flag") for _, name, value in said.values()}
-    assert len(SAID_OF_A_RUN) == len(options.SETTINGS) - 1, (
-        "all but --faults, which is a file of what --fault says"
+    assert len(SAID_OF_A_RUN) == len(options.SETTINGS) - 3, (
+        "all but --faults, which is a file of what --fault says, and two options of a plan"
     )
 
 
@@ -388,9 +387,8 @@ SCHEDULERS = [
 
 @pytest.mark.parametrize("command", SCHEDULERS, ids=" ".join)
 def test_what_tasks_are_told_fits_as_many_as_there_will_be(
-    gossip: Gossip, tmp_path: Path, command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+    gossip: Gossip, tmp_path: Path, command: tuple[str, ...]
 ) -> None:
-    monkeypatch.setattr(task_words, "subprocess", SimpleNamespace(run=zygote.run))
     (tmp_path / "train.py").write_text("")
     for n, weights, code in (("8", "6:2", 0), ("2", "3:2", 2)):
         done = gossip(

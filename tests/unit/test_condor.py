@@ -15,13 +15,11 @@ import pytest
 
 # whether a rule goes with so many peers is then found out in this process
 import torch  # noqa: F401
-import zygote
 from cli_calls import gossip_command
 from condor import Description, read_dag, words
 
 from gossip.config import resolve
 from gossip.errors import ConfigError
-from gossip.launch.schedulers import task_words
 from gossip.launch.schedulers.condor_job import condor_task, run_of
 from gossip.run.keys import read_pair
 from gossip.run.rendezvous import SeedFolder
@@ -58,7 +56,6 @@ def gossip(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> Any:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(task_words, "subprocess", SimpleNamespace(run=zygote.run))
     (tmp_path / "train.py").write_text("pass\n")
     return gossip_command(monkeypatch, capsys, "condor")
 

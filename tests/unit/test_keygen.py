@@ -9,9 +9,10 @@ import pytest
 
 from gossip.config import RunConfig, resolve
 from gossip.errors import ConfigError
+from gossip.launch import options
 from gossip.launch.cli import app
 from gossip.launch.local import runs
-from gossip.launch.local.swarm_keys import check_listed, flags, keygen, own_key
+from gossip.launch.local.swarm_keys import check_listed, keygen, own_key
 from gossip.run.keys import fingerprint, make_pair, read_pair
 from gossip.transport.curve import new_pair
 
@@ -44,7 +45,8 @@ def test_a_key_is_made_and_shown_without_secret(tmp_path: Path, capsys: pytest.C
 def test_who_names_a_key_wants_keys(
     keys: bool | None, key: Path | None, allowed: Path | None, means: bool | None
 ):
-    assert flags(keys, key, allowed)["keys"] is means
+    config = options.resolve_settings(options.flags(keys=keys, allowed=allowed), key, None).config
+    assert config.keys is means
 
 
 def test_a_key_without_keys_is_refused(tmp_path: Path):

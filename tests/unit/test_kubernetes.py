@@ -15,7 +15,6 @@ import pytest
 
 # whether a rule goes with so many peers is then found out in this process
 import torch  # noqa: F401
-import zygote
 from cli_calls import gossip_command
 from kube import read
 
@@ -23,7 +22,6 @@ from gossip.config import RunConfig
 from gossip.errors import ConfigError
 from gossip.launch.registry.join_server import JoinServer
 from gossip.launch.registry.registry import LISTENING, PeerEntry
-from gossip.launch.schedulers import task_words
 from gossip.run.keys import make_pair, parse_pair, read_pair
 from gossip_clusters.kubernetes import peer as kubernetes_peer
 
@@ -38,7 +36,6 @@ def gossip(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> Any:
     monkeypatch.chdir(tmp_path)  # the script is not on this machine
-    monkeypatch.setattr(task_words, "subprocess", SimpleNamespace(run=zygote.run))
     return gossip_command(monkeypatch, capsys, "kubernetes")
 
 

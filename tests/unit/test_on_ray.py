@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from gossip.config import resolve
 from gossip.errors import ConfigError
 from gossip.launch.cli import commands as cli
 from gossip.launch.schedulers import ray_command as on_ray
@@ -38,15 +39,14 @@ def test_without_ray_it_says_what_to_install(
 
 
 def test_the_number_of_actors_is_the_number_of_peers() -> None:
-    shown = {"peers": {"value": 4, "source": "default"}, "rounds": {"value": 9, "source": "flag"}}
-    resolved = on_ray._resolved(shown, 8)
+    resolved = on_ray._with_peers(resolve({"rounds": 9}), 8)
     assert (resolved.config.peers, resolved.config.rounds, resolved.sources["rounds"]) == (
         8,
         9,
         "flag",
     )
     with pytest.raises(ConfigError, match=r"-n 8, but 4 peers \(flag\)"):
-        on_ray._resolved({"peers": {"value": 4, "source": "flag"}}, 8)
+        on_ray._with_peers(resolve({"peers": 4}), 8)
 
 
 def test_of_two_seeds_the_later_life_counts_and_its_end_more() -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
 from gossip.errors import ConfigError
@@ -43,8 +46,12 @@ def test_another_number_of_tasks_than_peers_is_refused() -> None:
     assert no.value.hint == "start a task for each of lab3, lab1.local"
 
 
-def test_a_plan_is_refused_where_any_machine_may_get_any_peer() -> None:
-    refuse_plan({"pipeline": {"value": None}}, "Ray")
+@pytest.mark.parametrize("plan", [None, NAMES])
+def test_a_plan_is_refused_where_any_machine_may_get_any_peer(plan: object) -> None:
+    resolved: Any = SimpleNamespace(config=SimpleNamespace(pipeline=plan))
+    if plan is None:
+        refuse_plan(resolved, "Ray")
+        return
     with pytest.raises(ConfigError, match="Ray starts a peer on any free machine") as no:
-        refuse_plan({"pipeline": {"value": {"names": NAMES}}}, "Ray")
+        refuse_plan(resolved, "Ray")
     assert "--task NAME" in str(no.value.hint)

@@ -6,19 +6,16 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 # whether a rule goes with so many peers is then found out in this process
 import torch  # noqa: F401
-import zygote
 from cli_calls import Gossip, gossip_command
 
 from gossip.config import RunConfig, resolve
 from gossip.errors import ConfigError
 from gossip.launch.local import runs as local_runs
-from gossip.launch.schedulers import task_words
 from gossip.run import Task, checkpoints, meet, settled_resume
 from gossip.run.checkpoints import DamagedCheckpoint
 
@@ -154,7 +151,6 @@ def test_deterministic_means_equal_slices() -> None:
 
 @pytest.fixture
 def gossip(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Gossip:
-    monkeypatch.setattr(task_words, "subprocess", SimpleNamespace(run=zygote.run))
     return gossip_command(monkeypatch, capsys)
 
 

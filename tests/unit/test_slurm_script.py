@@ -7,20 +7,18 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 # whether a rule goes with so many peers is then found out in this process
 import torch  # noqa: F401
-import zygote
 from cli_calls import gossip_command
 
 from gossip.config import resolve
 from gossip.errors import ConfigError
 from gossip.launch.cli import commands as cli
-from gossip.launch.schedulers import slurm_command as slurm, task_runs, task_words
+from gossip.launch.schedulers import slurm_command as slurm, task_runs
 from gossip.run.scheduler_env import Task, meet, slurm_task
 from gossip.run.telemetry import JsonLines
 
@@ -68,7 +66,6 @@ WORDS = ["--aggregator", "krum", "train.py", "--lr", "0.1", "a b"]
 @pytest.fixture(autouse=True)
 def _here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(task_words, "subprocess", SimpleNamespace(run=zygote.run))
     (tmp_path / "train.py").write_text("pass\n")
 
 
@@ -96,8 +93,7 @@ def test_a_task_of_srun_is_a_peer_and_a_batch_script_or_a_shell_is_none() -> Non
     assert slurm_task({**STEP, "SLURM_STEP_NUM_TASKS": "1"}) is None, "srun --pty bash"
 
 
-def test_the_script_is_this(gossip: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(task_words, "subprocess", subprocess)
+def test_the_script_is_this(gossip: Any) -> None:
     code, out, err = gossip(
         "-N", "4", "--per-node", "2", "--time", "2:00:00", "--sbatch=--mem=8G", "--", *WORDS
     )

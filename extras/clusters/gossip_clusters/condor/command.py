@@ -21,7 +21,6 @@ from gossip.launch.schedulers import (
     check_resume_elsewhere,
     environment_of,
     patient,
-    program_of,
     refuse,
     refuse_plan,
     resolved_for,
@@ -101,9 +100,9 @@ def condor(
     """
     from .files import DAG, MORE_SUB, Submission
 
-    shown = check(context, words, peers)
-    refuse_plan(shown, "HTCondor")
-    words, program = patient(words, shown, "HTCondor"), program_of(context, words)
+    resolved, _, program = check(context, words, peers)
+    refuse_plan(resolved, "HTCondor")
+    words, resolved = patient(words, resolved, "HTCondor")
     if program.module and not shared:
         raise ConfigError(
             f"-m {program.script}: without --shared, your packages are not on the machines of jobs",
@@ -125,14 +124,15 @@ def condor(
         "peers": "-n already gives it",
         "name": "it is for --name",
     }
-    refuse(shown, elsewhere, "leave it out after --")
-    check_resume_elsewhere(shown)
+    refuse(resolved, elsewhere, "leave it out after --")
+    check_resume_elsewhere(resolved)
     folder = (out or Path(f"condor-{name}")).resolve()
     for path in (folder, Path.cwd()):
         check_path(path)
     if broken := [line for line in more or () if re.search(r"[\r\n]|\\$", line)]:
         raise ConfigError(f"--condor {broken[0]!r} is not one line of a submit file", None)
-    resolved = resolved_for(shown, peers, name, "HTCondor")
+    sources = environment_of(resolved) if shared else {}
+    resolved = resolved_for(resolved, peers, name, "HTCondor")
     sent = () if shared else sent_files([Path(program.script), *(inputs or ())], resolved)
     sent_words = (Path(program.script).name, *program.arguments)
     submission = Submission(
@@ -146,7 +146,7 @@ def condor(
         room=resolved.config.room > peers,
         inputs=sent,
         keyed=resolved.config.keyed,
-        environment={"OMP_NUM_THREADS": str(cpus), **(environment_of(shown) if shared else {})},
+        environment={"OMP_NUM_THREADS": str(cpus), **sources},
         cpus=cpus,
         memory=memory,
         disk=disk,

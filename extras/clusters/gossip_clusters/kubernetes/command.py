@@ -20,9 +20,7 @@ from gossip.launch.schedulers import (
     check_resume_elsewhere,
     environment_of,
     left_behind,
-    parsed,
     patient,
-    program_of,
     refuse,
     refuse_plan,
     resolved_for,
@@ -113,9 +111,9 @@ def kubernetes(
     mount = mount or SHARED
     if not PurePosixPath(mount).is_absolute() or ".." in PurePosixPath(mount).parts:
         raise ConfigError(f"--mount {mount} is not an absolute path", "for example --mount /shared")
-    shown, given = check_options(words, peers), parsed(context, words)
-    refuse_plan(shown, "Kubernetes")
-    words = patient(words, shown, "Kubernetes")
+    resolved, given, program = check_options(context, words, peers)
+    refuse_plan(resolved, "Kubernetes")
+    words, resolved = patient(words, resolved, "Kubernetes")
     folder = f"{mount.rstrip('/')}/runs/{name}" if claim else f"{OWN}/{name}"
     elsewhere = {
         "run_dir": f"the run's folder is {folder}",
@@ -123,13 +121,13 @@ def kubernetes(
         "name": "it is for --name",
     }
     refuse(
-        shown,
+        resolved,
         elsewhere,
         "leave it out after --: -n and --name, or --mount with --claim, determine it",
     )
-    check_resume_elsewhere(shown)
+    check_resume_elsewhere(resolved)
     if claim:
-        check_fit(shown, peers)
+        check_fit(resolved, peers)
         command = [
             "gossip.launch.cli",
             "run",
@@ -141,18 +139,17 @@ def kubernetes(
         command += map(escaped, words)
         files: Mapping[str, str] = {}
     else:
-        config = resolved_for(shown, peers, name, "Kubernetes").config.model_copy(
+        config = resolved_for(resolved, peers, name, "Kubernetes").config.model_copy(
             update={"run_dir": ""}
         )
         files = {CONFIG: config.model_dump_json(), **key_file(given["key"], config)}
-        own = program_of(context, words).words
         command = [
             "gossip_clusters.kubernetes.peer",
             GIVEN,
             OWN,
             name,
             str(port),
-            *map(escaped, own),
+            *map(escaped, program.words),
         ]
     pods = Pods(
         name=name,
@@ -160,7 +157,7 @@ def kubernetes(
         peers=peers,
         module=command[0],
         words=tuple(command[1:]),
-        environment={"OMP_NUM_THREADS": str(cpus), **(environment_of(shown) if claim else {})},
+        environment={"OMP_NUM_THREADS": str(cpus), **(environment_of(resolved) if claim else {})},
         claim=claim,
         mount=mount,
         port=port,
