@@ -8,10 +8,10 @@ from gossip.lazy import lazy
 
 if TYPE_CHECKING:
     from . import command, hostlist, ssh
+    from .agent_program import AgentProgram
     from .hostcheck import HostReport
     from .hostlist import Host
     from .remote import RemoteAgent
-    from .restarts import AgentProgram
     from .swarm import HostsLauncher
 else:
     __getattr__, __dir__ = lazy(__name__)

@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from gossip.config import Resolved, RunConfig
     from gossip.transport import KeyPair
 
+    from .agent_program import AgentProgram
     from .hostlist import Host
-    from .restarts import AgentProgram
     from .survey import HostSurvey
     from .swarm import HostsLauncher
 
@@ -119,7 +119,7 @@ def hosts(
     from gossip.run import fitting
 
     from . import hostlist, planned, resuming, ssh as ssh_
-    from .restarts import AgentProgram
+    from .agent_program import AgentProgram
 
     given = hostlist.load(where)
     found, about_peers = _peers_on(given, plan)
@@ -139,13 +139,13 @@ def hosts(
     )
     program = AgentProgram(
         found,
-        what.script,
-        what.arguments,
+        what,
         os.getcwd(),
         environment(env or (), os.environ),
         ssh_.parse(ssh),
         restarts,
-        what.module,
+        resolved.config.run_dir,
+        resolved.config.run,
         saved,
     )
     check_list(resolved.config, found)
@@ -228,12 +228,8 @@ async def _hosts(
         resolved = survey.with_keys(resolved, found)
         if told.check:
             return 0
-        folder, config = (
-            runs.begin(
-                resolved, without_values(sys.argv, program.script), Path(program.workdir), pair
-            ),
-            resolved.config,
-        )
+        argv, config = without_values(sys.argv, program.program.script), resolved.config
+        folder = runs.begin(resolved, argv, Path(program.workdir), pair)
         exchange = f"{config.weighted_topology}, {config.aggregator} (f={config.f})"
         if config.pipeline is not None:
             exchange += f", {len(config.pipeline.stages)} stages"
@@ -343,9 +339,7 @@ def in_words(config: RunConfig, program: AgentProgram) -> list[str]:
     look like secrets are not shown."""
     from . import ssh
     from .hostlist import place
-    from .survey import HostRequirements
 
-    wanted = HostRequirements(program.program, program.workdir, config.run_dir, config.run)
     lines = [
         (
             f"run     {config.name}: {counted(config.peers, 'peer')}, {config.topology}, "
@@ -360,7 +354,7 @@ def in_words(config: RunConfig, program: AgentProgram) -> list[str]:
             f"host    {host.name}: peers {' '.join(describe_peer(config, peer) for peer in peers)}",
             f"        {shlex.join(ssh.command(host, program.ssh, config.name))}",
             f"        in {host.workdir or program.workdir}: {shlex.join(command)}",
-            f"        run folder {wanted.host_folder(host)}",
+            f"        run folder {program.host_folder(host)}",
         ]
     for name, value in program.environment.items():
         hidden = any(word in name.upper() for word in SECRETIVE)

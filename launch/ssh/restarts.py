@@ -9,47 +9,19 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gossip.errors import GossipError
-from gossip.launch.local import Program, RunRecords
+from gossip.launch.local import RunRecords
 from gossip.launch.report import RunModel
 
+from .agent_program import AgentProgram
 from .collecting import Collector
 from .hostlist import Host
 from .remote import AgentLost, RemoteAgent
-from .survey import HostRequirements, find_address
+from .survey import find_address
 
 BACK_OFF_S = (1.0, 2.0, 5.0, 10.0, 20.0, 40.0)
 REBOOT_S = 600.0  # time for a lost host to reboot, in seconds
 # After running for this time, in seconds, a host may again be restarted the full number of times.
 STEADY_S = 120.0
-
-
-@dataclass(frozen=True, slots=True)
-class AgentProgram:
-    """Program of the peers, and data to reach the hosts.
-
-    Attributes:
-        environment: Environment variables that are sent to every host. No others are sent.
-        ssh: Command line of ssh.
-        restarts: Maximum number of consecutive restarts of a host's agent.
-        module: Whether the script is the name of a module.
-        saved: Checkpoint from which a pipeline resumes, with ``@STEP`` if given; "" if it does not
-            resume.
-    """
-
-    hosts: tuple[Host, ...]
-    script: str
-    arguments: tuple[str, ...] = ()
-    workdir: str = ""
-    environment: Mapping[str, str] = field(default_factory=dict)
-    ssh: tuple[str, ...] = ("ssh",)
-    restarts: int = 3
-    module: bool = False
-    saved: str = ""
-
-    @property
-    def program(self) -> Program:
-        """Program that peers run."""
-        return Program(self.script, self.arguments, self.module)
 
 
 @dataclass(slots=True)
@@ -87,7 +59,6 @@ class HostRestarts:
     """Decides whether a lost host is restarted, and connects to it again if so.
 
     Args:
-        wanted: Requirements that the hosts must meet.
         hosts: All hosts, by name.
         connect: Returns a new connection to a host. It is not open yet.
     """
@@ -96,11 +67,10 @@ class HostRestarts:
         self,
         records: RunRecords,
         program: AgentProgram,
-        wanted: HostRequirements,
         hosts: Mapping[str, HostState],
         connect: Callable[[Host], RemoteAgent],
     ) -> None:
-        self._records, self._limit, self._wanted = records, program.restarts, wanted
+        self._records, self._program, self._limit = records, program, program.restarts
         self._hosts, self._connect = hosts, connect
         # An agent handles only one request of the same kind at a time.
         self._finding = asyncio.Lock()
@@ -169,7 +139,9 @@ class HostRestarts:
         remote = self._connect(found.host)
         try:
             await remote.open()
-            facts = (await remote.ask("check", "facts", **self._wanted.on(found.host)))["facts"]
+            facts = (await remote.ask("check", "facts", **self._program.check_request(found.host)))[
+                "facts"
+            ]
             if why := facts["workdir_error"] or facts["address_error"]:
                 raise AgentLost(f"{found.name} is not ready: {why}")
             if found.address not in facts["addresses"]:

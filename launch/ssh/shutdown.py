@@ -11,8 +11,8 @@ from gossip.launch import signals
 from gossip.launch.local import STOP_GRACE_S, RunRecords
 from gossip.observe import events
 
+from .agent_program import AgentProgram
 from .restarts import HostState
-from .survey import HostRequirements
 
 STOP_SLACK_S = 10.0
 SILENT_S = 5.0
@@ -23,14 +23,13 @@ class HostsShutdown:
     """Requests agents to end their peers, and disconnects from agents that do not reply.
 
     Args:
-        wanted: Requirements, from which the run folder of each host follows.
         hosts: All hosts, by name.
     """
 
     def __init__(
-        self, records: RunRecords, wanted: HostRequirements, hosts: Mapping[str, HostState]
+        self, records: RunRecords, program: AgentProgram, hosts: Mapping[str, HostState]
     ) -> None:
-        self._records, self._wanted, self._hosts = records, wanted, hosts
+        self._records, self._program, self._hosts = records, program, hosts
         self._tasks: set[asyncio.Task[None]] = set()
 
     @property
@@ -126,7 +125,7 @@ class HostsShutdown:
     def _abandon_hosts(self) -> None:
         for found in self._hosts.values():
             if self.is_running and not found.ended and not found.remote.over:
-                where = f"{found.host.target}:{self._wanted.host_folder(found.host)}"
+                where = f"{found.host.target}:{self._program.host_folder(found.host)}"
                 self._records.print_line(
                     f"! {found.name} has not replied: check whether it has ended in {where}"
                 )

@@ -7,59 +7,23 @@ import asyncio
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from gossip.config import Resolved
 from gossip.errors import ConfigError, GossipError
-from gossip.launch.local import Program
 from gossip.transport import is_loopback
 
 from . import hostcheck, ssh
+from .agent_program import AgentProgram
+from .frames import Frame
 from .hostcheck import HostReport
 from .hostfacts import digest
-from .hostlist import Host
 from .pairs import WORD_BYTES
 from .remote import AgentLost, RemoteAgent
 
 MEASURED_MAX = 8
 """Maximum number of hosts for which the rate of every pair is measured, which takes half a second
 for each pair. With more hosts, each host is measured only with the next one."""
-
-
-@dataclass(frozen=True, slots=True)
-class HostRequirements:
-    """Requirements that every host must meet.
-
-    Attributes:
-        program: The program as typed. This path, like all others, is relative to the ``workdir`` of
-            each host.
-        run_dir: Folder of the run. Each host has a folder of its own in it (``host_folder``).
-        run: Id of the run.
-        saved: Checkpoint from which a pipeline resumes, an argument of ``hostfacts.saved``; ""
-            means none.
-    """
-
-    program: Program
-    workdir: str
-    run_dir: str
-    run: str
-    saved: str = ""
-
-    def host_folder(self, host: Host) -> str:
-        return str(Path(self.run_dir) / "hosts" / host.name)
-
-    def on(self, host: Host) -> dict[str, Any]:
-        """Return the fields of the check request to the agent of a host."""
-        folders = {"workdir": host.workdir or self.workdir, "run_dir": self.host_folder(host)}
-        return {
-            **folders,
-            "program": list(self.program.what),
-            "run": self.run,
-            "address": host.address,
-            "saved": self.saved,
-            "host": host.name,
-        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,12 +39,12 @@ class HostSurvey:
     saved: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
-async def survey(remotes: Mapping[str, RemoteAgent], wanted: HostRequirements) -> HostSurvey:
+async def survey(remotes: Mapping[str, RemoteAgent], program: AgentProgram) -> HostSurvey:
     """Connect to all hosts, and check the hosts and all pairs of them."""
     report = HostReport()
     hosts = [remote.host for remote in remotes.values()]
     answers = await asyncio.gather(
-        *(_facts(remote, wanted) for remote in remotes.values()), return_exceptions=True
+        *(_facts(remote, program) for remote in remotes.values()), return_exceptions=True
     )
     facts: dict[str, dict[str, Any]] = {}
     unreachable: list[GossipError] = []
@@ -92,9 +56,9 @@ async def survey(remotes: Mapping[str, RemoteAgent], wanted: HostRequirements) -
             raise answer
         else:
             facts[host.name] = answer
-    file = wanted.program.file
+    file = program.program.file
     hostcheck.judge_hosts(
-        report, hosts, facts, wanted.program, digest(file) if file is not None else None
+        report, hosts, facts, program.program, digest(file) if file is not None else None
     )
     able = {name: remotes[name] for name, found in facts.items() if found.get("addresses")}
     addresses, measured = await _survey_pairs(report, able, facts) if able else ({}, {})
@@ -102,9 +66,9 @@ async def survey(remotes: Mapping[str, RemoteAgent], wanted: HostRequirements) -
     return HostSurvey(report, addresses, unreachable, measured, saved)
 
 
-async def _facts(remote: RemoteAgent, wanted: HostRequirements) -> dict[str, Any]:
+async def _facts(remote: RemoteAgent, program: AgentProgram) -> dict[str, Any]:
     await remote.open()
-    said = await remote.ask("check", "facts", **wanted.on(remote.host))
+    said = await remote.ask("check", "facts", **program.check_request(remote.host))
     return {**said["facts"], "clock_s": remote.clock_s}
 
 
@@ -119,48 +83,71 @@ async def _survey_pairs(
                 for name, remote in remotes.items()
             )
         )
-        listening = {name: dict(said["ports"]) for name, said in zip(names, heard, strict=True)}
-        agents = {name: said["agent"] for name, said in zip(names, heard, strict=True)}
-        targets = {
-            name: [
-                {"host": other, "address": address, "port": port, "agent": agents[other]}
-                for other in names
-                if other != name
-                for address, port in listening[other].items()
-            ]
-            for name in names
-        }
-        said = await asyncio.gather(
-            *(
-                remotes[name].ask("probe", "probed", word=word, targets=targets[name])
-                for name in names
-            )
-        )
-        probed: dict[str, dict[tuple[str, str], Mapping[str, Any]]] = {}
-        for name, answer in zip(names, said, strict=True):
-            for target, result in zip(targets[name], answer["results"], strict=True):
-                probed.setdefault(target["address"], {})[name, target["host"]] = result
+        listening = dict(zip(names, heard, strict=True))
+        probed = await _probe(remotes, listening, word)
         chosen = hostcheck.choose(
-            names, {name: list(ports) for name, ports in listening.items()}, probed
+            names, {name: list(said["ports"]) for name, said in listening.items()}, probed
         )
         measured: dict[tuple[str, str], float] = {}
         for a, b in _measured_pairs(names):
-            for source, target_name in ((a, b), (b, a)):
-                address, way = chosen[target_name], (source, target_name)
-                if "ms" in probed.get(address, {}).get(way, {}):
-                    target = {"address": address, "port": listening[target_name][address]}
+            for way in ((a, b), (b, a)):
+                source, target_name = way
+                address = chosen[target_name]
+                results = probed.get(address, {})
+                if "ms" in results.get(way, {}):
+                    port = listening[target_name]["ports"][address]
+                    target = {"address": address, "port": port}
                     result = (
                         await remotes[source].ask("measure", "measured", word=word, target=target)
                     )["result"]
                     if "mbit_s" in result:
                         measured[way] = result["mbit_s"]
                     elif "stuck" in result:
-                        probed[address][way] = {**probed[address][way], **result}
+                        results[way] = {**results[way], **result}
     except AgentLost as lost:
         report.add("fail", "all", f"the pairs could not be checked: {lost}", "run it again")
         return {}, {}
     hostcheck.judge_pairs(report, names, chosen, probed, measured)
     return chosen, measured
+
+
+async def _probe(
+    remotes: Mapping[str, RemoteAgent],
+    listening: Mapping[str, Frame],
+    word: str,
+    skip_lost: bool = False,
+) -> dict[str, dict[tuple[str, str], Mapping[str, Any]]]:
+    """Probe the listening agents from all other agents. Return the results by address.
+
+    Args:
+        listening: Reply of each listening agent.
+        skip_lost: Whether to skip agents that are lost, instead of raising AgentLost.
+    """
+    targets = {
+        name: [
+            {"host": other, "address": address, "port": port, "agent": said["agent"]}
+            for other, said in listening.items()
+            if other != name
+            for address, port in said["ports"].items()
+        ]
+        for name in remotes
+    }
+    answers = await asyncio.gather(
+        *(
+            remote.ask("probe", "probed", word=word, targets=targets[name])
+            for name, remote in remotes.items()
+        ),
+        return_exceptions=True,
+    )
+    probed: dict[str, dict[tuple[str, str], Mapping[str, Any]]] = {}
+    for name, answer in zip(remotes, answers, strict=True):
+        if skip_lost and isinstance(answer, AgentLost):
+            continue
+        if isinstance(answer, BaseException):
+            raise answer
+        for target, result in zip(targets[name], answer["results"], strict=True):
+            probed.setdefault(target["address"], {})[name, target["host"]] = result
+    return probed
 
 
 async def find_address(
@@ -172,26 +159,11 @@ async def find_address(
     """
     word, name = secrets.token_hex(WORD_BYTES), remote.name
     said = await remote.ask("listen", "listening", word=word, addresses=addresses)
-    targets = [
-        {"host": name, "address": address, "port": port, "agent": said["agent"]}
-        for address, port in said["ports"].items()
-    ]
-    if not targets:
+    if not said["ports"]:
         raise AgentLost(f"{name} has no address to listen on")
-    there = [other for other in others if not other.over]
-    answers = await asyncio.gather(
-        *(other.ask("probe", "probed", word=word, targets=targets) for other in there),
-        return_exceptions=True,
-    )
-    probed: dict[str, dict[tuple[str, str], Mapping[str, Any]]] = {}
-    for other, answer in zip(there, answers, strict=True):
-        if isinstance(answer, AgentLost):
-            continue  # Skip an agent that is also lost.
-        if isinstance(answer, BaseException):
-            raise answer
-        for target, result in zip(targets, answer["results"], strict=True):
-            probed.setdefault(target["address"], {})[other.name, name] = result
-    listening = {name: list(said["ports"]), **{other.name: [] for other in there}}
+    there = {other.name: other for other in others if not other.over}
+    probed = await _probe(there, {name: said}, word, skip_lost=True)
+    listening = {name: list(said["ports"]), **dict.fromkeys(there, ())}
     return hostcheck.choose(list(listening), listening, probed)[name]
 
 

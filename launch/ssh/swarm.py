@@ -31,19 +31,19 @@ from gossip.run import (
     SWARM_KEY,
     checkpoints,
     read_pair,
-    stage_parts,
     write_json,
 )
 from gossip.transport import KeyPair
 
 from . import collecting, ssh
+from .agent_program import AgentProgram
 from .collecting import Collector
 from .frames import Frame
 from .hostlist import Host, place
 from .remote import AgentLost, RemoteAgent
-from .restarts import AgentProgram, HostRestarts, HostState
+from .restarts import HostRestarts, HostState
 from .shutdown import SILENT_S, HostsShutdown
-from .survey import HostRequirements, HostSurvey, survey
+from .survey import HostSurvey, survey
 
 FETCH_S = 300.0
 
@@ -57,13 +57,6 @@ class HostsLauncher:
 
     def __init__(self, config: RunConfig, program: AgentProgram, screen: Screen) -> None:
         self.config, self.program = config, program
-        self._wanted = HostRequirements(
-            program.program,
-            program.workdir,
-            config.run_dir,
-            config.run,
-            stage_parts.where_and_step(program.saved)[0],
-        )
         self.records = RunRecords(config, screen, range(config.peers))
         self._guardian = Guardian(secrets.token_hex(16))
         placed = place(program.hosts)
@@ -72,10 +65,8 @@ class HostsLauncher:
             for host in program.hosts
         }
         self._of = {peer: found for found in self.places.values() for peer in found.peers}
-        self._shutdown = HostsShutdown(self.records, self._wanted, self.places)
-        self._restarts = HostRestarts(
-            self.records, program, self._wanted, self.places, self._remote
-        )
+        self._shutdown = HostsShutdown(self.records, program, self.places)
+        self._restarts = HostRestarts(self.records, program, self.places, self._remote)
         self._explained_by: str | None = None
         self._key: KeyPair | None = None
         self.resumes: Mapping[str, str] = {}
@@ -95,9 +86,8 @@ class HostsLauncher:
 
     async def survey_hosts(self) -> HostSurvey:
         """Check all hosts. This starts only the agents."""
-        found = await survey(
-            {name: place_.remote for name, place_ in self.places.items()}, self._wanted
-        )
+        remotes = {name: found.remote for name, found in self.places.items()}
+        found = await survey(remotes, self.program)
         for name, address in found.addresses.items():
             self.places[name].address = address
         return found
@@ -154,7 +144,7 @@ class HostsLauncher:
         found.remote.send(
             "start",
             config=config,
-            run_dir=self._wanted.host_folder(found.host),
+            run_dir=self.program.host_folder(found.host),
             words=self.program.program.words,
             environment=dict(self.program.environment),
             peers={str(peer): incarnation for peer, incarnation in incarnations.items()},
@@ -178,7 +168,7 @@ class HostsLauncher:
                 "peers": list(found.peers),
                 "address": found.address,
                 "workdir": found.host.workdir or self.program.workdir,
-                "run_dir": self._wanted.host_folder(found.host),
+                "run_dir": self.program.host_folder(found.host),
             }
             for found in self.places.values()
         }
@@ -335,7 +325,7 @@ class HostsLauncher:
         machine has only the events that the host has sent."""
         if not found.ended or found.remote.over or found.remote.silent_s > SILENT_S:
             self.records.print_line(
-                f"! not fetched: logs of {found.name} in {self._wanted.host_folder(found.host)}"
+                f"! not fetched: logs of {found.name} in {self.program.host_folder(found.host)}"
             )
             return
         found.collector = Collector(self._folder, found.name, found.peers)

@@ -23,13 +23,14 @@ from drawing import STRANGE, Reading, changed, replaced
 
 from gossip.config import RunConfig
 from gossip.core.transfer.chunks import PieceManifest
-from gossip.launch.local import RunRecords
+from gossip.launch.local import Program, RunRecords
 from gossip.launch.registry.join_proxy import FrameMeter, HeldBytes
 from gossip.launch.ssh import frames, remote
+from gossip.launch.ssh.agent_program import AgentProgram
 from gossip.launch.ssh.collecting import Collector
 from gossip.launch.ssh.hostlist import Host
 from gossip.launch.ssh.remote import RemoteAgent
-from gossip.launch.ssh.restarts import AgentProgram, HostState
+from gossip.launch.ssh.restarts import HostState
 from gossip.launch.ssh.swarm import HostsLauncher
 from gossip.training.collectives import means_of, pack_object, packed, plain_of
 from gossip.training.state import plan_state, split_state, unpack_state
@@ -230,7 +231,7 @@ class LauncherOfNothing(HostsLauncher):
         self.config = RunConfig(name="here", peers=5)
         self.records = RunRecords(self.config, Nobody(), range(5))
         self.records.open(folder)
-        self.program = AgentProgram((found.host,), "train.py")
+        self.program = AgentProgram((found.host,), Program("train.py"))
 
 
 class Nobody:

@@ -12,14 +12,15 @@ from typing import Any, cast
 import pytest
 
 from gossip.errors import GossipError
+from gossip.launch.local import Program
 from gossip.launch.ssh import restarts as hosts
+from gossip.launch.ssh.agent_program import AgentProgram
 from gossip.launch.ssh.hostlist import Host
 from gossip.launch.ssh.remote import RemoteAgent
 from gossip.launch.ssh.restarts import (
     BACK_OFF_S,
     REBOOT_S,
     STEADY_S,
-    AgentProgram,
     HostRestarts,
     HostState,
 )
@@ -90,13 +91,10 @@ def launch_of(agents: Agents, restarts: int) -> tuple[Launch, HostState, list[st
     records = SimpleNamespace(
         outcome=SimpleNamespace(finished=[]), stop=asyncio.Event(), print_line=said.append
     )
-    program = AgentProgram((Host("a"),), "train.py", restarts=restarts)
-    wanted = SimpleNamespace(on=lambda host: {})
+    program = AgentProgram((Host("a"),), Program("train.py"), restarts=restarts)
     remote = cast(RemoteAgent, agents)
     found = HostState(Host("a"), range(1), remote, "a1", since=agents.clock.time())
-    returning = HostRestarts(
-        cast(Any, records), program, cast(Any, wanted), {}, lambda host: remote
-    )
+    returning = HostRestarts(cast(Any, records), program, {}, lambda host: remote)
     return Launch(returning, records), found, said
 
 

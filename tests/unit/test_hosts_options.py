@@ -11,12 +11,13 @@ import pytest
 from gossip.config import resolve
 from gossip.errors import ConfigError, Malformed
 from gossip.launch.cli import app
+from gossip.launch.local import Program
 from gossip.launch.ssh import hostfacts, ssh
+from gossip.launch.ssh.agent_program import AgentProgram
 from gossip.launch.ssh.collecting import Collector, merge_events
 from gossip.launch.ssh.command import check_list, environment, in_words, without_values
 from gossip.launch.ssh.hostcheck import HostReport
 from gossip.launch.ssh.hostlist import Host, parse_list
-from gossip.launch.ssh.restarts import AgentProgram
 from gossip.launch.ssh.survey import HostSurvey, with_keys
 
 
@@ -93,9 +94,10 @@ def test_this_machine_needs_no_ssh() -> None:
 def test_what_would_be_started_is_told_without_secrets() -> None:
     config = resolve({"peers": 3, "f": 0, "name": "x", "run_dir": "runs/x"}).config
     sent = {"DATA": "/data", "API_KEY": "hunter2"}
+    program = Program("train.py", ("--lr", "a b"))
     told = "\n".join(
         in_words(
-            config, AgentProgram(parse_list("a:2,b"), "train.py", ("--lr", "a b"), "/work", sent)
+            config, AgentProgram(parse_list("a:2,b"), program, "/work", sent, run_dir="runs/x")
         )
     )
     for words in (
@@ -106,7 +108,7 @@ def test_what_would_be_started_is_told_without_secrets() -> None:
         "run folder runs/x/hosts/b",
     ):
         assert words in told
-    module = AgentProgram(parse_list("a"), "lab.train", ("-x",), "/work", module=True)
+    module = AgentProgram(parse_list("a"), Program("lab.train", ("-x",), module=True), "/work")
     assert "-u -m lab.train -x" in "\n".join(in_words(config, module))
     assert "env     DATA=/data" in told
     assert "hunter2" not in told

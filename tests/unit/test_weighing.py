@@ -11,10 +11,11 @@ from node_fakes import FakeCore, NodeRig
 
 from gossip.config import Resolved, RunConfig, resolve
 from gossip.errors import ConfigError
+from gossip.launch.local import Program
+from gossip.launch.ssh.agent_program import AgentProgram
 from gossip.launch.ssh.command import in_words
 from gossip.launch.ssh.hostcheck import HostReport
 from gossip.launch.ssh.hostlist import parse_list
-from gossip.launch.ssh.restarts import AgentProgram
 from gossip.launch.ssh.weighing import by_bandwidth, describe_weights, speeds, weights_of
 from gossip.run import fitting
 from gossip.topologies import load
@@ -195,7 +196,7 @@ def test_where_nobody_serves_the_slow_host_is_named_and_nothing_is_changed() -> 
 def test_weights_are_shown_before_anything_starts() -> None:
     given = resolve({"peers": 4, "server_weights": "0:4,1:4"})
     settled = given.with_values("x", run_dir="runs/x", f=0).config
-    told = "\n".join(in_words(settled, AgentProgram(parse_list("a:2,b:2"), "train.py")))
+    told = "\n".join(in_words(settled, AgentProgram(parse_list("a:2,b:2"), Program("train.py"))))
     assert "serve   0:4,1:4, others 1" in told
 
 
