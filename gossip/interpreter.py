@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def python_command(*words: str, python: str = sys.executable) -> list[str]:
     """Return the command of a Python process that imports nothing from the working directory.
 
-    Only the user's script may import from there (``script_command``).
+    Only the user's script may import from there (``Program.command``).
     """
     return [python, "-P", *words]
 

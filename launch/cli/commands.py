@@ -179,7 +179,7 @@ def run(
         shown.print_line(f"room for {settled.room - settled.peers} more: gossip join {folder}")
     endpoint = JoinEndpoint(port=port) if port else None
     with tracked(track or (), folder, shown.print_line):
-        outcome = runs.train(settled, program.command, shown, endpoint=endpoint)
+        outcome = runs.train(settled, program, shown, endpoint=endpoint)
     raise typer.Exit(runs.finish(folder, outcome, shown, as_json))
 
 

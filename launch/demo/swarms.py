@@ -22,7 +22,7 @@ from gossip.config import Resolved, RunConfig, resolve
 from gossip.errors import ConfigError
 from gossip.faults import ByzantineFault, FaultPlan
 from gossip.interpreter import python_command
-from gossip.launch.local import RunOutcome, runs, script_command
+from gossip.launch.local import Program, RunOutcome, runs
 from gossip.launch.report import (
     About,
     LiveScreen,
@@ -178,12 +178,12 @@ class Demo:
 
     def _train(self, resolved: Resolved, folder: Path) -> tuple[RunOutcome, dict[str, Any]]:
         config = resolved.config
-        script = Path(__file__).with_name("digits.py")
-        command = script_command(script, ["--rounds", str(config.rounds), "--batch", str(BATCH)])
+        script = str(Path(__file__).with_name("digits.py"))
+        program = Program(script, ("--rounds", str(config.rounds), "--batch", str(BATCH)))
         screen = self._screen(config, folder)
         shown = KeyEvents(screen, (*HIDDEN, *OF_NAN) if config.aggregator == "mean" else HIDDEN)
         with tracked(self.track, folder, screen.print_line):
-            outcome = runs.train(resolved.config, command, shown)
+            outcome = runs.train(resolved.config, program, shown)
         attackers = config.plan.byzantine
         honest = [str(peer) for peer in outcome.finished if peer not in attackers]
         if honest and not outcome.stopped:

@@ -20,7 +20,7 @@ from pydantic import ValidationError
 
 from gossip.config import RunConfig
 from gossip.errors import ConfigError, NobodyAnswers, Refused
-from gossip.launch.local import COMMAND, Program, code_of, feasible, own_address
+from gossip.launch.local import Program, code_of, feasible, own_address
 from gossip.launch.registry import (
     JOIN_SERVER_ID_BYTES,
     JoinEndpoint,
@@ -36,14 +36,14 @@ from gossip.run import (
     SWARM_KEY,
     code_version,
     create_claim,
-    environment,
     fingerprint,
     read_pair,
-    write_json,
     write_pair,
     write_seed,
 )
 from gossip.transport import KeyPair, is_loopback
+
+from .own_folder import furnish
 
 ASK_S = 5.0
 AGAIN_S = 0.5
@@ -77,20 +77,17 @@ class JoinTicket:
 
 @dataclass(frozen=True, slots=True)
 class JoinSetup:
-    """A run folder on this machine, and the parameters of its supervisor. ``where``: the working
-    directory of the command."""
+    """A run folder on this machine, and the parameters of its supervisor."""
 
     config: RunConfig
     newcomers: dict[int, int]
     endpoint: JoinEndpoint
-    command: tuple[str, ...]
-    where: Path
+    program: Program
 
 
 def arrive(
     ticket: JoinTicket,
     own: Program | None,
-    argv: Sequence[str],
     say: Callable[[str], None],
 ) -> JoinSetup:
     """Prepare the start of the newcomers. Check this machine before requesting ids.
@@ -101,7 +98,7 @@ def arrive(
         ConfigError: The run is over or full, the script is missing here, or the other peers could
             not reach this machine's address.
     """
-    return asyncio.run(_JoinClient(ticket, say).arrive(own, argv))
+    return asyncio.run(_JoinClient(ticket, say).arrive(own))
 
 
 class _JoinClient:
@@ -112,7 +109,7 @@ class _JoinClient:
         self._tried: dict[str, tuple[JoinServerUnreachable, int]] = {}
         self._began = time.monotonic()
 
-    async def arrive(self, own: Program | None, argv: Sequence[str]) -> JoinSetup:
+    async def arrive(self, own: Program | None) -> JoinSetup:
         join_servers = self._resolved()
         self._context = zmq.asyncio.Context()
         try:
@@ -130,18 +127,17 @@ class _JoinClient:
             assert isinstance(welcome, says.JoinAccepted)
         finally:
             self._context.destroy(0)
-        where = Path.cwd()
         config = self._settled(welcome, host, here.name)
         others = [
             join_server.address
             for join_server in welcome.join_servers
             if not join_server.ended and join_server.join_server != self._join_server
         ]
-        self._furnish(config, welcome, program.command, where, argv)
+        self._furnish(config, welcome, program)
         endpoint = JoinEndpoint(
             tuple(dict.fromkeys([at, *others])), host, self._ticket.port, self._join_server
         )
-        return JoinSetup(config, dict(welcome.ids), endpoint, tuple(program.command), where)
+        return JoinSetup(config, dict(welcome.ids), endpoint, program)
 
     # --- join servers --------------------------------------------------------------------------
 
@@ -346,20 +342,9 @@ class _JoinClient:
                 + " ".join(f"--code {shlex.quote(printable(name))}" for name in strange),
             )
 
-    def _furnish(
-        self,
-        config: RunConfig,
-        welcome: says.JoinAccepted,
-        command: Sequence[str],
-        where: Path,
-        argv: Sequence[str],
-    ) -> None:
-        """Make the folder, as ``gossip run`` does. Raises: RunExists, ConfigError."""
-        folder = Path(config.run_dir)
-        feasible.make_run_folder(folder)
-        config.dump(folder / "config.json")
-        write_json(folder / COMMAND, {"command": list(command), "folder": str(where)})
-        write_json(folder / "environment.json", {**environment(argv, where), "run": config.run})
+    def _furnish(self, config: RunConfig, welcome: says.JoinAccepted, program: Program) -> None:
+        """Make the folder, with the addresses of the peers. Raises: RunExists, ConfigError."""
+        folder = furnish(config, program)
         if self._key is not None:
             write_pair(folder / SWARM_KEY, self._key)
         (folder / "seeds").mkdir()

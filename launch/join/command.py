@@ -94,13 +94,12 @@ def join(
         tuple(code or ()),
     )
     on_the_way = PlainScreen(sys.stderr if as_json else None, quiet=quiet)
-    arrival = arriving.arrive(ticket, own, sys.argv, on_the_way.print_line)
+    arrival = arriving.arrive(ticket, own, on_the_way.print_line)
     config = arrival.config
     about = About(config.name, f"joining as {_named(arrival.newcomers)}", config.run_dir)
     screen = show(about)
-    os.chdir(arrival.where)
     outcome = runs.train(
-        arrival.config, arrival.command, screen, arrival.newcomers, arrival.endpoint
+        arrival.config, arrival.program, screen, arrival.newcomers, arrival.endpoint
     )
     raise typer.Exit(runs.finish(Path(arrival.config.run_dir), outcome, screen, as_json))
 
@@ -126,7 +125,7 @@ def _by_folder(
     if difference := joining.difference(place, program.code):
         screen.print_line(difference)
     os.chdir(program.folder)  # The other peers started there, and may use relative paths.
-    outcome = runs.train(place.config, program.program.command, screen, newcomers)
+    outcome = runs.train(place.config, program.program, screen, newcomers)
     raise typer.Exit(runs.finish(place.folder, outcome, screen, as_json))
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from gossip.config import RunConfig
 from gossip.errors import ConfigError
-from gossip.launch.local import COMMAND, Program
+from gossip.launch.local import Program, runs
 from gossip.launch.report import counted, find
 from gossip.run import (
     announce_end,
@@ -125,14 +125,14 @@ def program(place: JoinableRun, own: Program | None) -> PeerProgram:
     if own is not None:
         own.check()
         return PeerProgram(own, Path.cwd())
-    told = place.folder / COMMAND
+    told = place.folder / runs.COMMAND
     owners = {path.stat().st_uid for path in (place.folder, told) if path.exists()}
     if not owners <= {os.geteuid(), 0}:
         raise ConfigError(
             f"{place.folder} belongs to another user: the script that it names would run as you",
             f"name one that you trust: gossip join {place.folder} train.py",
         )
-    found = read_json(place.folder / COMMAND) or {}
+    found = read_json(place.folder / runs.COMMAND) or {}
     command, folder = found.get("command"), Path(str(found.get("folder")))
     if not isinstance(command, list) or len(command) < 3:
         raise ConfigError(

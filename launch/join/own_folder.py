@@ -1,20 +1,18 @@
-"""Run folder of a task that shares no folder with other tasks.
-
-The settings come with the task. The addresses of other peers come from join servers.
+"""Run folder of a launcher that shares no folder with other launchers. The addresses of other
+peers come from join servers.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
 import sys
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
 from gossip.config import RunConfig
-from gossip.launch.local import COMMAND, Program, RunOutcome, Supervisor, feasible
+from gossip.launch.local import Program, RunOutcome, Supervisor, feasible, record_command
 from gossip.run import environment, write_json
 
 CONFIG = "config.json"
@@ -33,19 +31,19 @@ def settings(given: Path, submission: str, folder: Path) -> RunConfig:
     return config.model_copy(update={"run": run, "run_dir": str(folder)})
 
 
-def furnish(config: RunConfig, words: Sequence[str]) -> list[str]:
-    """Make the run folder of this task. Return the command of its peer."""
-    program = Program.of(words)
+def furnish(config: RunConfig, program: Program) -> Path:
+    """Make the run folder of this launcher, as ``gossip run`` does. Return its path. Raises:
+    RunExists, ConfigError."""
     program.check()
     folder = Path(config.run_dir)
     feasible.make_run_folder(folder)
     config.dump(folder / CONFIG)
-    write_json(folder / COMMAND, {"command": program.command, "folder": os.getcwd()})
+    record_command(folder, program)
     write_json(
         folder / "environment.json",
         {**environment(sys.argv, program.folder), "run": config.run},
     )
-    return program.command
+    return folder
 
 
 async def supervise(supervisor: Supervisor, meanwhile: Coroutine[Any, Any, None]) -> RunOutcome:

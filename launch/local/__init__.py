@@ -28,10 +28,9 @@ if TYPE_CHECKING:
     from .invitation import code_of
     from .outcome import RunOutcome, Stop, telling
     from .peer_process import Guardian, ProcessLife
-    from .peer_setup import script_command
     from .program import MODULE, Program
     from .running import RunRecords
-    from .runs import COMMAND
+    from .runs import record_command
     from .shutdown import STOP_GRACE_S
     from .start_wait import WAITING_EVERY_S
     from .supervisor import TICK_S, Supervisor

@@ -12,7 +12,7 @@ import subprocess
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -22,6 +22,7 @@ from gossip.launch.guardian import TOKEN_VARIABLE, members, reap, signal_group, 
 from gossip.observe import Row, check_row, events
 from gossip.run import Appender, parse_json
 
+from .program import Program
 from .warm import ForkedProcess, WarmStart
 
 # Time for the node to announce the death of its trainer, send its queued messages and exit, in
@@ -71,7 +72,7 @@ class PeerCommand:
         warm: Forks the process of the peer; None to start a new process with ``environment``.
     """
 
-    command: Sequence[str]
+    program: Program
     environment: Mapping[str, str]
     token: str
     warm: WarmStart | None
@@ -113,10 +114,10 @@ class PeerProcess:
         self._process: subprocess.Popen[bytes] | ForkedProcess
         try:
             if how.warm is not None:
-                self._process = how.warm.start(how.command, own, theirs)
+                self._process = how.warm.start(how.program.words, own, theirs)
             else:
                 self._process = subprocess.Popen(
-                    list(how.command),
+                    how.program.command,
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.PIPE,
                     stderr=subprocess.PIPE,

@@ -1,19 +1,11 @@
-"""Command and environment with which the process of a peer is started."""
+"""Environment with which the process of a peer is started."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Mapping, Sequence
-from os import PathLike
+from collections.abc import Mapping
 from pathlib import Path
 
 from gossip.launch.guardian import TOKEN_VARIABLE
-
-
-def script_command(script: str | PathLike[str], arguments: Sequence[str]) -> list[str]:
-    """Return the command that runs a script. Its output is unbuffered, so that it arrives as it is
-    written."""
-    return [sys.executable, "-u", str(script), *arguments]
 
 
 def peer_environment(folder: Path, inherited: Mapping[str, str]) -> dict[str, str]:

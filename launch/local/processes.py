@@ -15,7 +15,7 @@ from gossip.run import Appender, whole
 from .pauses import StoppedProcesses
 from .peer_process import Guardian, PeerCommand, PeerListener, PeerProcess, ProcessLife
 from .running import OngoingRun
-from .warm import ForkServerGone, WarmStart, is_possible
+from .warm import ForkServerGone, WarmStart
 
 START_AGAIN_S = (0.5, 1.0, 2.0, 4.0)  # pauses after failures to start a process, in seconds
 
@@ -43,9 +43,10 @@ class PeerProcesses:
         """Prepare to start processes. ``on_exit``: called when the trainer of a peer has ended."""
         self._on_exit = on_exit
         self.guardian = Guardian(self.token)
-        warm = self._run.config.warm and is_possible(self._run.command)
         self._warm = (
-            WarmStart(self._environment, self.token, self._run.print_line) if warm else None
+            WarmStart(self._environment, self.token, self._run.print_line)
+            if self._run.config.warm
+            else None
         )
 
     def close(self) -> None:
@@ -89,7 +90,7 @@ class PeerProcesses:
         process = PeerProcess(
             peer,
             incarnation,
-            PeerCommand(run.command, self._environment, self.token, warm),
+            PeerCommand(run.program, self._environment, self.token, warm),
             Appender(folder / "out.log", run.troubles),
             PeerListener(
                 lambda text, err: run.screen.output(peer, text, err), self._on_row, self._on_exit

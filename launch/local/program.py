@@ -12,8 +12,6 @@ from pathlib import Path
 
 from gossip.errors import ConfigError
 
-from .peer_setup import script_command
-
 MODULE = "-m"
 NAMED_MAX = 8
 """Maximum number of scripts that an error message suggests."""
@@ -60,9 +58,9 @@ class Program:
 
     @property
     def command(self) -> list[str]:
-        """Command with which a peer runs the program."""
-        first, *others = self.words
-        return script_command(first, others)
+        """Command with which a peer runs the program. Its output is unbuffered, so that it arrives
+        as it is written."""
+        return [sys.executable, "-u", *self.words]
 
     @property
     def name(self) -> str:

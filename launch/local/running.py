@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from gossip.config import RunConfig
@@ -14,6 +14,7 @@ from gossip.run import JsonLines, Logbook, WriteFailures, shown
 
 from .awaiting import INSECURE, INSECURE_EVERY_S
 from .outcome import RunOutcome
+from .program import Program
 
 
 class RunRecords:
@@ -122,14 +123,14 @@ class OngoingRun(RunRecords):
     def __init__(  # noqa: PLR0913
         self,
         config: RunConfig,
-        command: Sequence[str],
+        program: Program,
         screen: Screen,
         peers: Mapping[int, int],
         joins: bool,
         relays: bool,
     ) -> None:
         super().__init__(config, screen, peers, relays)
-        self.config, self.command, self.peers = config, list(command), dict(peers)
+        self.config, self.program, self.peers = config, program, dict(peers)
         self.folder = Path(config.run_dir).resolve()
         self.joins = self.outcome.joins = joins
         self.ended = set[int]()

@@ -44,6 +44,7 @@ from gossip.transport import KeyPair, new_pair
 
 from . import feasible
 from .outcome import RunOutcome
+from .program import Program
 from .supervisor import Supervisor
 
 COMMAND = "command.json"
@@ -104,7 +105,7 @@ def print_tolerance(resolved: Resolved, say: Callable[[str], None]) -> None:
 
 def train(
     config: RunConfig,
-    command: Sequence[str],
+    program: Program,
     screen: Screen,
     newcomers: Mapping[int, int] | None = None,
     endpoint: JoinEndpoint | None = None,
@@ -112,18 +113,18 @@ def train(
     """Run the peers until all have ended, in a folder made by ``begin``. ``newcomers``,
     ``endpoint``: see ``Supervisor``.
 
-    The command is recorded, because newcomers run the same command by default.
     """
+    folder = Path(config.run_dir)
     if newcomers is None:
-        write_json(
-            Path(config.run_dir) / COMMAND, {"command": list(command), "folder": os.getcwd()}
-        )
-    with launchers.present(
-        Path(config.run_dir), range(config.peers) if newcomers is None else newcomers
-    ):
-        return asyncio.run(
-            Supervisor(config, command, screen, newcomers=newcomers, endpoint=endpoint).run()
-        )
+        record_command(folder, program)
+    supervisor = Supervisor(config, program, screen, newcomers=newcomers, endpoint=endpoint)
+    with launchers.present(folder, supervisor.ongoing.peers):
+        return asyncio.run(supervisor.run())
+
+
+def record_command(folder: Path, program: Program) -> None:
+    """Record the command of the peers, because newcomers run the same command by default."""
+    write_json(folder / COMMAND, {"command": program.command, "folder": os.getcwd()})
 
 
 def conclude(folder: Path, outcome: RunOutcome) -> dict[str, Any]:

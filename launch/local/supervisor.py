@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -32,7 +32,6 @@ from .restarts import RestartCounter, died_by_itself
 from .running import OngoingRun
 from .shutdown import PeersShutdown
 from .start_wait import StartWait
-from .warm import is_possible
 
 if TYPE_CHECKING:
     from gossip.launch.registry import JoinServer
@@ -44,11 +43,11 @@ TOO_LATE = (NeverStarted.exit_code, 5)  # exit codes of a peer that found no oth
 
 
 class Supervisor:
-    """Runs the peers of a run, each of which executes ``command``.
+    """Runs the peers of a run, each of which executes ``program``.
 
     Args:
         config: Resolved settings. The run's folder exists.
-        command: Program and arguments, the same for every peer.
+        program: The same for every peer.
         screen: Output for the user.
         environment: Environment that peers inherit; None means ``os.environ``.
         newcomers: First incarnations of peers that join a run of another launcher, by id; None if
@@ -66,7 +65,7 @@ class Supervisor:
     def __init__(  # noqa: PLR0913
         self,
         config: RunConfig,
-        command: Sequence[str],
+        program: Program,
         screen: Screen,
         environment: Mapping[str, str] | None = None,
         newcomers: Mapping[int, int] | None = None,
@@ -77,7 +76,7 @@ class Supervisor:
     ) -> None:
         joins, given = newcomers is not None, share if newcomers is None else newcomers
         peers = dict.fromkeys(range(config.peers), 0) if given is None else given
-        self.ongoing = OngoingRun(config, command, screen, peers, joins, relays)
+        self.ongoing = OngoingRun(config, program, screen, peers, joins, relays)
         self._files = files
         inherited = peer_environment(
             self.ongoing.folder, os.environ if environment is None else environment
@@ -133,7 +132,7 @@ class Supervisor:
                 if run.joins
                 else counted(len(run.peers), "peer")
             )
-            run.note(f"starting {which}: {' '.join(run.command)}")
+            run.note(f"starting {which}: {' '.join(run.program.command)}")
             watcher.add_done_callback(self._end_without_watcher)
             await asyncio.gather(*(self._live(*first) for first in run.peers.items()))
             if watcher.done():
@@ -156,7 +155,7 @@ class Supervisor:
             return
         head = "others join" if run.joins else f"room for {config.room - config.peers} more"
         invitation = Invitation(
-            config, [join_server.address], join_server.key_file, run.command[2:]
+            config, [join_server.address], join_server.key_file, run.program.words
         )
         for line in invitation.format_lines(head, "for others: gossip run --advertise ADDRESS"):
             run.screen.print_line(line)
@@ -325,16 +324,8 @@ class Supervisor:
             sum(process.running for process in self.processes.running.values()),
             len(run.outcome.finished),
             run.folder / f"peer-{life.peer}",
-            self._shadowing(),
+            run.program.shadowing({*sys.stdlib_module_names, *sys.modules}),
         )
         for line in lines[life.signal is not None : 1 if self._explained else None]:
             run.screen.print_line(line)
         self._explained = True
-
-    def _shadowing(self) -> dict[str, str]:
-        """Return files of the user that Python imports instead of standard or installed modules, by
-        module."""
-        command = self.ongoing.command
-        if not is_possible(command):
-            return {}
-        return Program.of(command[2:]).shadowing({*sys.stdlib_module_names, *sys.modules})

@@ -192,21 +192,18 @@ class WarmStart:
         )
 
     def start(
-        self, command: Sequence[str], environment: Mapping[str, str], status: socket.socket
+        self, words: Sequence[str], environment: Mapping[str, str], status: socket.socket
     ) -> ForkedProcess:
         """Fork a new peer, in a session of its own.
 
         Args:
-            command: ``[interpreter, "-u", script, *arguments]``. A module has ``"-m", module`` in
-                place of the script.
+            words: ``Program.words`` of the program.
             environment: Environment variables of this peer only.
             status: End of the status channel for the peer.
         Raises: ForkServerGone: The fork server was killed, does not reply, or cannot fork.
         ``ready`` starts another one.
         """
-        request = json.dumps(
-            {"words": list(command[2:]), "environment": dict(environment)}
-        ).encode()
+        request = json.dumps({"words": list(words), "environment": dict(environment)}).encode()
         if len(request) > REQUEST_BYTES_MAX:
             raise LocalError(
                 f"the script's arguments take {len(request)} bytes, at most {REQUEST_BYTES_MAX} "
@@ -246,16 +243,6 @@ class WarmStart:
         self._process.kill()
         self._process.wait()
         _prctl(PR_SET_CHILD_SUBREAPER, 0)
-
-
-def is_possible(command: Sequence[str]) -> bool:
-    """Whether the command has the form that the fork server can run: ``interpreter -u script``, or
-    ``-u -m module``."""
-    return (
-        len(command) > 2
-        and list(command[:2]) == [sys.executable, "-u"]
-        and (command[2] == MODULE or not command[2].startswith("-"))
-    )
 
 
 # --- the process that forks -----------------------------------------------------------------------

@@ -192,7 +192,7 @@ class PeerActor:
             screen = PlainScreen(every_s=10.0, quiet=self.plan.quiet)
             share = {self.peer: incarnation}
             outcome = asyncio.run(
-                Supervisor(config, program.command, screen, environment, share=share).run()
+                Supervisor(config, program, screen, environment, share=share).run()
             )
         finally:
             courier.close()

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from gossip.config import Resolved, RunConfig
 from gossip.errors import ConfigError
-from gossip.launch.local import COMMAND, Program, RunOutcome, Supervisor, feasible, telling
+from gossip.launch.local import Program, RunOutcome, Supervisor, feasible, record_command, telling
 from gossip.launch.report import Screen, counted, launchers, missed, summary
 from gossip.launch.track import tracked
 from gossip.run import (
@@ -23,7 +23,6 @@ from gossip.run import (
     shown,
     slurm_task,
     tolerance,
-    write_json,
 )
 
 from . import planned_task
@@ -83,7 +82,6 @@ def train(
         track: Names of trackers. Only the first task uses them.
     """
     feasible.check_memory(1)
-    command = program.command
     meeting = meet(task, resolved, sys.argv, program.folder)
     where = f" at {meeting.listen}" if meeting.listen else ""
     life = f", incarnation {meeting.incarnation}" if meeting.incarnation else ""
@@ -97,11 +95,11 @@ def train(
         if judge := tolerance.judges(meeting.config, resolved.sources):
             screen.print_line(judge)
         screen.print_line(tolerance.describe(meeting.config))
-        write_json(meeting.folder / COMMAND, {"command": list(command), "folder": os.getcwd()})
+        record_command(meeting.folder, program)
     environment = {**os.environ, **({"GOSSIP_LISTEN": meeting.listen} if meeting.listen else {})}
     share = {task.peer: meeting.incarnation}
     supervisor = Supervisor(
-        meeting.config, command, screen, environment, share=share, files=f"-{task.peer}"
+        meeting.config, program, screen, environment, share=share, files=f"-{task.peer}"
     )
     names = track if task.peer == 0 else ()
     with (

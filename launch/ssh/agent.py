@@ -316,8 +316,8 @@ class Agent:
         environment = {**os.environ, **order["environment"]}
         if not is_loopback(order["address"]):
             environment["GOSSIP_LISTEN"] = order["address"]
-        command = Program.of(order["words"]).command
-        write_json(folder / runs.COMMAND, {"command": command, "folder": os.getcwd()})
+        program = Program.of(order["words"])
+        runs.record_command(folder, program)
         share = {int(peer): int(incarnation) for peer, incarnation in order["peers"].items()}
         key = folder / SWARM_KEY if order["key"] is not None else None
         if key is not None and not key.exists():
@@ -327,7 +327,7 @@ class Agent:
         )
         supervisor = Supervisor(
             given,
-            command,
+            program,
             _Screen(self._outbox),
             environment,
             share=share,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from gossip.config import RunConfig
 from gossip.launch.local import runs
-from gossip.launch.local.peer_setup import script_command
+from gossip.launch.local.program import Program
 from gossip.launch.report.run_model import RunModel
 from gossip.launch.report.screens import PlainScreen
 
@@ -30,7 +30,7 @@ def main() -> int:
     config = RunConfig.load(folder / "config.json")
     outcome = runs.train(
         config,
-        script_command(Path(__file__).resolve().with_name("launch_fake_peer.py"), [mode]),
+        Program(str(Path(__file__).resolve().with_name("launch_fake_peer.py")), (mode,)),
         TellingScreen(),
     )
     runs.conclude(folder, outcome)

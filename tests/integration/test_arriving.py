@@ -7,7 +7,6 @@ import asyncio
 import dataclasses
 import json
 import stat
-import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -66,7 +65,7 @@ async def arrive(
     said: list[str] = []
     own = Program(str(script), ("--lr", "2")) if script is not None else None
     newcomer = _JoinClient(JoinTicket(join_servers, **{"patience_s": 1.0, **ticket}), said.append)
-    return await asyncio.wait_for(newcomer.arrive(own, ["gossip", "join"]), 60), said
+    return await asyncio.wait_for(newcomer.arrive(own), 60), said
 
 
 async def test_a_newcomer_makes_a_folder_of_its_own(tmp_path: Path, here: Path) -> None:
@@ -85,7 +84,7 @@ async def test_a_newcomer_makes_a_folder_of_its_own(tmp_path: Path, here: Path) 
             True,
         )
         assert arrival.newcomers == {1: 0}
-        assert arrival.command == (sys.executable, "-u", "train.py", "--lr", "2")
+        assert arrival.program.words == ["train.py", "--lr", "2"]
         assert arrival.endpoint.seeds == (join_server.address,)
         assert join_server.keeper.entries[1].owner == arrival.endpoint.join_server
         assert json.loads((run / "seeds" / "0.addr").read_text())["key"] == "k" * 40
@@ -125,7 +124,7 @@ async def test_a_script_of_its_own_may_have_its_own_arguments(tmp_path: Path, he
     (here / "mine.py").touch()
     async with run_in(tmp_path / "run") as join_server:
         arrival, _ = await arrive(join_server.address, script=Path("mine.py"))
-        assert arrival.command == (sys.executable, "-u", "mine.py", "--lr", "2")
+        assert arrival.program.words == ["mine.py", "--lr", "2"]
 
 
 async def test_what_runs_here_is_not_for_a_door_to_say(tmp_path: Path, here: Path) -> None:

@@ -15,7 +15,7 @@ from test_launch_supervisor import FAKE, LineScreen
 from gossip.config import RunConfig, resolve
 from gossip.errors import AddressInUse
 from gossip.launch.local import start_wait
-from gossip.launch.local.peer_setup import script_command
+from gossip.launch.local.program import Program
 from gossip.launch.local.supervisor import Supervisor
 from gossip.launch.registry.join_endpoint import JoinEndpoint
 from gossip.launch.registry.registry import LET_IN, LISTENING, PeerEntry, Progress
@@ -40,7 +40,7 @@ def often_told(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def supervise(config: RunConfig, heard: LineScreen, *words: str, **more: Any) -> Supervisor:
-    return Supervisor(config, script_command(FAKE, [*words]), heard, **more)
+    return Supervisor(config, Program(str(FAKE), words), heard, **more)
 
 
 def note_that_peer_0_waits_for_1(mine: Supervisor) -> None:

@@ -22,6 +22,7 @@ from gossip.faults.kinds import ByzantineFault, Slow
 from gossip.faults.world import Partition
 from gossip.launch.local.desks import RunUnreachable, ask, name_of, open_socket
 from gossip.launch.local.drilling import DrillServer
+from gossip.launch.local.program import Program
 from gossip.launch.local.supervisor import Supervisor
 from gossip.observe import Event, events, select
 from gossip.run.rendezvous import announce_end
@@ -307,10 +308,11 @@ def test_each_task_of_a_scheduler_has_a_desk_of_its_own(tmp_path: Path) -> None:
     )
     screen: Any = None
     tasks = [
-        Supervisor(config, ["true"], screen, share={peer: 0}, files=f"-{peer}") for peer in range(3)
+        Supervisor(config, Program("true"), screen, share={peer: 0}, files=f"-{peer}")
+        for peer in range(3)
     ]
     desks = [task._desk.path.name for task in tasks if task._desk is not None]
     assert desks == ["drill-0.sock", "drill-1.sock", "drill-2.sock"]
-    alone = Supervisor(config, ["true"], screen)._desk
+    alone = Supervisor(config, Program("true"), screen)._desk
     assert alone is not None
     assert alone.path.name == "drill.sock"

@@ -21,14 +21,13 @@ from gossip.run.telemetry import read_lines
 FAKE = Path(__file__).with_name("launch_fake_peer.py")
 LAUNCHER = """
 import asyncio, sys
-from pathlib import Path
 from gossip.config import RunConfig
 from gossip.launch.report.screens import PlainScreen
-from gossip.launch.local.peer_setup import script_command
+from gossip.launch.local.program import Program
 from gossip.launch.local.supervisor import Supervisor
 config = RunConfig.load(sys.argv[1])
-command = script_command(Path(sys.argv[2]), [sys.argv[3]])
-asyncio.run(Supervisor(config, command, PlainScreen()).run())
+program = Program(sys.argv[2], (sys.argv[3],))
+asyncio.run(Supervisor(config, program, PlainScreen()).run())
 """
 
 

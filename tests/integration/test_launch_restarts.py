@@ -16,7 +16,7 @@ from test_launch_supervisor import FAKE, LineScreen, supervisor
 from gossip.config import resolve
 from gossip.launch.local import restarts, runs
 from gossip.launch.local.outcome import RunOutcome
-from gossip.launch.local.peer_setup import script_command
+from gossip.launch.local.program import Program
 from gossip.launch.local.supervisor import Supervisor
 from gossip.run.rendezvous import claim
 from gossip.run.telemetry import read_lines
@@ -162,7 +162,7 @@ async def test_a_newcomer_is_started_again_and_keeps_its_id(
     own = claim(seeds, 1, 2)
     assert own == (1, 0)
     heard, free = LineScreen(), []
-    watched = Supervisor(config, script_command(FAKE, ["dies-once"]), heard, newcomers={1: 0})
+    watched = Supervisor(config, Program(str(FAKE), ("dies-once",)), heard, newcomers={1: 0})
     waits = lambda view: bool(view.lives.own_restarts)  # noqa: E731
     heard.when.append((waits, lambda: free.append(claim(seeds, 1, 2))))
     outcome = await run(watched, heard, folder)

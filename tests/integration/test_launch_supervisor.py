@@ -16,7 +16,7 @@ from gossip.config import resolve
 from gossip.launch.local import runs
 from gossip.launch.local.outcome import RunOutcome
 from gossip.launch.local.peer_process import PeerProcess
-from gossip.launch.local.peer_setup import script_command
+from gossip.launch.local.program import Program
 from gossip.launch.local.supervisor import Supervisor
 from gossip.launch.report.run_model import RunModel
 from gossip.run.rendezvous import SeedFolder
@@ -56,7 +56,7 @@ def supervisor(tmp_path: Path, mode: str, **options: Any) -> tuple[Supervisor, L
     config = resolved.with_values("drawn", run="00000000000000aa", f=0).config
     config.dump(folder / "config.json")
     heard = LineScreen()
-    return Supervisor(config, script_command(FAKE, [mode]), heard), heard
+    return Supervisor(config, Program(str(FAKE), (mode,)), heard), heard
 
 
 def alive(pid: int) -> bool:
@@ -311,7 +311,6 @@ async def test_nobody_is_started_after_the_run_was_stopped(
             pass
 
     monkeypatch.setattr("gossip.launch.local.processes.WarmStart", Warm)
-    monkeypatch.setattr("gossip.launch.local.processes.is_possible", lambda command: True)
     outcome = await run(watched)
     assert (outcome.exit_code, outcome.lives) == (130, [])
 
@@ -470,7 +469,7 @@ async def test_a_guardian_that_is_killed_is_replaced(tmp_path: Path) -> None:
 
 
 def test_python_runs_this_file_with_its_own_interpreter() -> None:
-    assert script_command(Path("t.py"), ["--help", "-n"]) == [
+    assert Program("t.py", ("--help", "-n")).command == [
         sys.executable,
         "-u",
         "t.py",

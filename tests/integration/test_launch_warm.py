@@ -17,7 +17,7 @@ from effort import effort
 from test_launch_supervisor import LineScreen, alive, pids_of, supervisor
 
 from gossip.launch.guardian import stat
-from gossip.launch.local import warm
+from gossip.launch.local import Program, warm
 from gossip.run.telemetry import read_lines
 
 SCRIPT = """
@@ -77,7 +77,7 @@ async def test_a_script_cannot_tell_how_it_was_started(
     for warmly_too in (True, False):
         (tmp_path / str(warmly_too)).mkdir()
         watched, screen = supervisor(tmp_path / str(warmly_too), how, peers=3, warm=warmly_too)
-        watched.ongoing.command[2:] = [*words, how]
+        watched.ongoing.program = Program.of([*words, how])
         real = (how, what) == ("runs", "script")
         if real:
             script.write_text(SCRIPT + (OPTIMIZES if warmly_too else NOTHING))

@@ -14,7 +14,7 @@ from test_launch_supervisor import LineScreen
 
 from gossip.config import resolve
 from gossip.launch.local import lost_state, runs
-from gossip.launch.local.peer_setup import script_command
+from gossip.launch.local.program import Program
 from gossip.launch.local.supervisor import Supervisor
 from gossip.run import checkpoints
 from gossip.run.completion import BEGUN, RunProgress, had_round
@@ -47,7 +47,7 @@ def launcher(
     config = resolve(given).with_values("drawn", run="00000000000000aa", f=0).config
     config.dump(folder / "config.json")
     heard = LineScreen()
-    return Supervisor(config, script_command(script, []), heard, share=share), heard
+    return Supervisor(config, Program(str(script)), heard, share=share), heard
 
 
 @pytest.fixture(autouse=True)

@@ -24,8 +24,8 @@ FOLDERS = ("gossip", "launch", "aggregators", "topologies", "extras")
 KNOWN = {
     ("gossip/interpreter.py", "sys.executable"): "the one place",
     ("gossip/interpreter.py", "get_context"): "the one place",
-    ("launch/local/peer_setup.py", "sys.executable"): "the trainer runs as plain Python runs it",
-    ("launch/local/warm.py", "sys.executable"): "recognises the trainer's command",
+    ("launch/local/program.py", "sys.executable"): "the trainer runs as plain Python runs it",
+    ("launch/local/warm.py", "sys.executable"): "names the interpreter in an error, as Python does",
     ("launch/ssh/ssh.py", "sys.executable"): "which interpreter a host has",
     ("launch/ssh/hostfacts.py", "sys.executable"): "which interpreter a host has",
     (

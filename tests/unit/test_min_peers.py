@@ -20,6 +20,7 @@ from gossip.core.settings import CoreSettings, RoundSettings
 from gossip.errors import ConfigError
 from gossip.launch.local.awaiting import ReachabilityProbe, WaitingReminder, name_log, waiting
 from gossip.launch.local.peer_process import ProcessLife
+from gossip.launch.local.program import Program
 from gossip.launch.local.running import OngoingRun
 from gossip.launch.local.start_wait import StartWait
 from gossip.launch.report.run_model import RunModel
@@ -161,7 +162,9 @@ def test_a_peer_is_stopped_if_all_that_began_without_it_failed_and_nobody_else_c
 ) -> None:
     config = RunConfig(**{"peers": 4, "run_dir": str(tmp_path), **options})
     screen: Any = SimpleNamespace(print_line=lambda line: None)
-    run = OngoingRun(config, [], screen, dict.fromkeys(range(4), 0), joins=False, relays=False)
+    run = OngoingRun(
+        config, Program(""), screen, dict.fromkeys(range(4), 0), joins=False, relays=False
+    )
     run.began = time.monotonic()
     run.view.apply(event("started", 3, incarnation=0))
     for peer in range(3):
@@ -183,7 +186,9 @@ def test_scripts_without_a_swarm_are_not_waited_for(
 ) -> None:
     config = RunConfig(peers=3, run_dir=str(tmp_path))
     screen: Any = SimpleNamespace(print_line=lambda line: None, remind=lambda line: None)
-    run = OngoingRun(config, [], screen, dict.fromkeys(range(3), 0), joins=False, relays=False)
+    run = OngoingRun(
+        config, Program(""), screen, dict.fromkeys(range(3), 0), joins=False, relays=False
+    )
     run.open(tmp_path)
     run.view.apply(event("exited", 0, code=0) if is_done else event("started", 0, incarnation=0))
     ended: list[str] = []

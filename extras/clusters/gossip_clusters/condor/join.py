@@ -44,13 +44,13 @@ def by_contact(path: str, words: Sequence[str]) -> int:
     ticket = arriving.JoinTicket(
         there, 1, own_key(), given.insecure, "", 0, folder, JOIN_REQUEST_S, code
     )
-    arrival = arriving.arrive(ticket, Program.of(words), sys.argv, screen.print_line)
+    arrival = arriving.arrive(ticket, Program.of(words), screen.print_line)
     screen.print_line(
         f"{arrival.config.name}: joining {name} as peer {', '.join(map(str, arrival.newcomers))}"
     )
     try:
         return runs.train(
-            arrival.config, arrival.command, screen, arrival.newcomers, arrival.endpoint
+            arrival.config, arrival.program, screen, arrival.newcomers, arrival.endpoint
         ).exit_code
     finally:
         bring_back(folder, results, arrival.newcomers)

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from gossip.errors import ConfigError, GossipError
 from gossip.launch.join import CONFIG, furnish, settings, supervise
-from gossip.launch.local import Supervisor, feasible, runs
+from gossip.launch.local import Program, Supervisor, feasible, runs
 from gossip.launch.registry import JoinEndpoint
 from gossip.launch.report import RUNS, PlainScreen, launchers, print_error
 from gossip.launch.schedulers import condor_task
@@ -59,8 +59,8 @@ def train(contact_path: str, words: Sequence[str]) -> int:
     key = own_key()
     listen = own_address(task, config)
     feasible.check_memory(1)
-    folder = Path(config.run_dir)
-    command = furnish(config, words)
+    program = Program.of(words)
+    folder = furnish(config, program)
     screen = PlainScreen(every_s=10.0)
     life = f", incarnation {incarnation}" if incarnation else ""
     screen.print_line(
@@ -69,7 +69,7 @@ def train(contact_path: str, words: Sequence[str]) -> int:
     )
     supervisor = Supervisor(
         config,
-        command,
+        program,
         screen,
         {**os.environ, "GOSSIP_LISTEN": listen},
         share={task.peer: incarnation},

@@ -22,7 +22,7 @@ import zmq.asyncio
 from gossip.config import RunConfig
 from gossip.errors import ConfigError, GossipError
 from gossip.launch.join import furnish, settings, supervise
-from gossip.launch.local import Supervisor, feasible, runs
+from gossip.launch.local import Program, Supervisor, feasible, runs
 from gossip.launch.registry import (
     JOIN_SERVER_ID_BYTES,
     JUMP_MAX,
@@ -69,7 +69,8 @@ def train(given: Path, own: Path, name: str, port: int, words: Sequence[str]) ->
     task = Task("Kubernetes", name, peer, config.peers, one_host=False, comes_back=True)
     listen = own_address(task, config) or config.host  # A single peer needs no address.
     feasible.check_memory(1)
-    command, folder = furnish(config, words), Path(config.run_dir)
+    program = Program.of(words)
+    folder = furnish(config, program)
     key = copy_swarm_key(given / SWARM_KEY, folder) if config.keyed else None
     screen = PlainScreen(every_s=10.0)
     join_server_id = secrets.token_bytes(JOIN_SERVER_ID_BYTES)
@@ -94,7 +95,7 @@ def train(given: Path, own: Path, name: str, port: int, words: Sequence[str]) ->
     )
     supervisor = Supervisor(
         config,
-        command,
+        program,
         screen,
         {**os.environ, "GOSSIP_LISTEN": listen},
         share={peer: incarnation},
