@@ -39,13 +39,7 @@ def kill(
     for_good: Annotated[bool, typer.Option("--for-good", help="Do not restart the peer.")] = False,
 ) -> None:
     """Send SIGKILL to all processes of a peer."""
-    order = {
-        "drill": "kill",
-        "peers": _peers(peers),
-        "for_good": for_good,
-        "restart_s": _seconds(restart),
-    }
-    _order(context, order)
+    _order(context, "kill", peers, for_good=for_good, restart_s=restart)
 
 
 @app.command()
@@ -55,17 +49,14 @@ def stop(
     for_s: For = "5s",
 ) -> None:
     """Send SIGSTOP to all processes of a peer, and SIGCONT after the time of --for."""
-    _order(
-        context,
-        {"drill": "stop", "peers": _peers(peers), "for_s": _seconds(for_s)},
-    )
+    _order(context, "stop", peers, for_s=for_s)
 
 
 @app.command()
 def leave(context: typer.Context, peers: PeerList) -> None:
     """Send SIGTERM to a peer, as a scheduler does at a preemption: it leaves after its round and
     is not restarted."""
-    _order(context, {"drill": "leave", "peers": _peers(peers)})
+    _order(context, "leave", peers)
 
 
 @app.command()
@@ -86,13 +77,7 @@ def partition(
     ] = False,
 ) -> None:
     """Block all messages between the sides. A peer on no side reaches all peers."""
-    order = {
-        "drill": "partition",
-        "sides": [_peers(side) for side in sides],
-        "for_s": _seconds(for_s),
-        "one_way": one_way,
-    }
-    _order(context, order)
+    _order(context, "partition", sides, for_s=for_s, one_way=one_way)
 
 
 @app.command()
@@ -103,10 +88,7 @@ def slow(
     for_s: For = "10s",
 ) -> None:
     """Make a peer's steps take longer."""
-    _order(
-        context,
-        {"drill": "slow", "peers": _peers(peer), "factor": factor, "for_s": _seconds(for_s)},
-    )
+    _order(context, "slow", peer, factor=factor, for_s=for_s)
 
 
 @app.command()
@@ -122,17 +104,15 @@ def poison(
     for_s: For = "10s",
 ) -> None:
     """Make peers send false updates."""
-    order = {"drill": "poison", "peers": _peers(peers), "attack": attack, "for_s": _seconds(for_s)}
-    _order(context, order if strength is None else {**order, "strength": strength})
+    stated = {} if strength is None else {"strength": strength}
+    _order(context, "poison", peers, attack=attack, for_s=for_s, **stated)
 
 
 @app.command()
 def heal(context: typer.Context) -> None:
     """End every lasting drill: restore links, wake stopped peers, end slowness and false updates.
     Print the faults that have ended."""
-    from gossip.launch.local import ask
-
-    print(shown(healed(ask(_folder(context.obj), {"drill": "heal"}))))
+    print(shown(healed(_send(context, {"drill": "heal"}))))
 
 
 def healed(answer: Mapping[str, Any]) -> str:
@@ -167,28 +147,29 @@ def _in_words(order: Mapping[str, Any]) -> str:
     return f"{order['drill']} {who}{how}{ends}"
 
 
-def _order(context: typer.Context, order: Mapping[str, Any]) -> None:
-    """Send a drill to the run, and print the number and the fault that the run has started."""
-    from gossip.launch.local import ask
+def _order(context: typer.Context, drill: str, who: str | list[str], **fields: Any) -> None:
+    """Send a drill to the run, and print the number and the fault that the run has started.
 
-    answer = ask(_folder(context.obj), order)
+    Args:
+        who: Peers, or the sides of a partition.
+        fields: Further fields of the order. The durations are texts.
+    """
+    from gossip.faults import peers_of, seconds_of
+
+    order: dict[str, Any] = {"drill": drill, **fields}
+    if isinstance(who, str):
+        order["peers"] = list(peers_of(who))
+    else:
+        order["sides"] = [list(peers_of(side)) for side in who]
+    order |= {key: seconds_of(fields[key]) for key in ("for_s", "restart_s") if key in fields}
+    answer = _send(context, order)
     print(f"drill {answer['number']}: {_in_words(order)}")
 
 
-def _folder(run: Path) -> Path:
-    """Return the folder of a run. Raises: ConfigError: There is no such run."""
+def _send(context: typer.Context, order: Mapping[str, Any]) -> dict[str, Any]:
+    """Send an order to the run. Return the reply. Raises: ConfigError: There is no such run, or it
+    cannot perform the order."""
+    from gossip.launch.local import ask
     from gossip.launch.report import find
 
-    return find(str(run))
-
-
-def _peers(text: str) -> list[int]:
-    from gossip.faults import peers_of
-
-    return list(peers_of(text))
-
-
-def _seconds(text: str) -> float:
-    from gossip.faults import seconds_of
-
-    return seconds_of(text)
+    return ask(find(str(context.obj)), order)
