@@ -123,8 +123,8 @@ def table(rows: list[CheckpointRow]) -> Table:
     staged = any(row.stage is not None for row in rows)
     if staged:
         made.add_column("stage", justify="right", no_wrap=True)
-    for name, justify in (("step", "right"), ("time", "left"), ("size", "right")):
-        made.add_column(name, justify="right" if justify == "right" else "left", no_wrap=True)
+    for name in ("step", "time", "size"):
+        made.add_column(name, justify="left" if name == "time" else "right", no_wrap=True)
     made.add_column("state", overflow="fold")
     for row in rows:
         made.add_row(
@@ -168,45 +168,29 @@ def export(
 ) -> None:
     """Copy the model out of the newest complete checkpoint, or out of the one at @STEP. The file
     also contains the frozen base of the model, and the parameters of all stages of a pipeline."""
-    from gossip.run import checkpoints, join_parts
-
-    folder, step = checkpoints.resolve(where)
-    if checkpoints.stage_folders(folder):
-        _export_stages(folder, step, out)
-        return
-    found, damaged = checkpoints.newest_good(folder, step)
-    for line in damaged:
-        print(f"! {line}", file=sys.stderr)
-    if found is None:
-        raise ConfigError(
-            f"no checkpoint in {shown(folder)} is complete",
-            "gossip checkpoints --verify lists the damage",
-        )
-    place = out / checkpoints.MODEL_FILE if out.is_dir() else out
-    try:
-        if found.model_files == [checkpoints.MODEL_FILE]:
-            found.copy(checkpoints.MODEL_FILE, place)
-        else:
-            join_parts([found], place)
-    except OSError as error:
-        raise ConfigError(f"cannot write {shown(place)}: {error.strerror}") from error
-    print(f"{shown(place)}: the model of step {found.step}")
-
-
-def _export_stages(folder: Path, step: int | None, out: Path) -> None:
-    """Write the model of a pipeline to one file; the parts are in the folders of the stages."""
     from gossip.run import checkpoints, join_parts, stage_parts
 
-    found = stage_parts.newest_whole(folder, step)
-    if not found:
-        first = next(iter(checkpoints.stage_folders(folder).values()))
-        raise ConfigError(
-            f"no step in {shown(folder)} is complete in each of its stages",
-            f"gossip checkpoints {shown(first)} --verify lists the damage",
-        )
+    folder, step = checkpoints.resolve(where)
     place = out / checkpoints.MODEL_FILE if out.is_dir() else out
+    stages, of = checkpoints.stage_folders(folder), ""
+    if stages:
+        found = [part.open() for part in stage_parts.newest_whole(folder, step)]
+        of = f", from {len(found)} stages"
+        lacking = f"no step in {shown(folder)} is complete in each of its stages"
+    else:
+        newest, damaged = checkpoints.newest_good(folder, step)
+        for line in damaged:
+            print(f"! {line}", file=sys.stderr)
+        found = [] if newest is None else [newest]
+        lacking = f"no checkpoint in {shown(folder)} is complete"
+    if not found:
+        listed = f" {shown(next(iter(stages.values())))}" if stages else ""
+        raise ConfigError(lacking, f"gossip checkpoints{listed} --verify lists the damage")
     try:
-        join_parts([part.open() for part in found], place)
+        if not stages and found[0].model_files == [checkpoints.MODEL_FILE]:
+            found[0].copy(checkpoints.MODEL_FILE, place)
+        else:
+            join_parts(found, place)
     except OSError as error:
         raise ConfigError(f"cannot write {shown(place)}: {error.strerror}") from error
-    print(f"{shown(place)}: the model of step {found[0].step}, from {len(found)} stages")
+    print(f"{shown(place)}: the model of step {found[0].step}{of}")
