@@ -18,7 +18,7 @@ from gossip.launch.registry import source_towards
 from gossip.launch.report import bytes_word, counted
 from gossip.transport import is_loopback
 
-from .findings import Finding, Level
+from .findings import Finding, level_of
 
 OURS = "gossip-train"
 SHOWN = ("torch", "pyzmq", "msgpack", "numpy")
@@ -154,7 +154,7 @@ def open_files() -> Finding:
     if soft == resource.RLIM_INFINITY:
         return Finding("ok", "open files", "no limit")
     least = min(hard, 65536) if hard != resource.RLIM_INFINITY else 65536
-    level: Level = "fail" if soft < FILES_MIN else "warn" if soft < FILES_SAFE else "ok"
+    level = level_of(soft, FILES_MIN, FILES_SAFE)
     why = "" if level == "ok" else ": a peer opens about four for each other peer"
     do = "" if level == "ok" else f"ulimit -n {least}"
     facts = {"soft": soft, "hard": hard}
@@ -169,7 +169,7 @@ def disk(folder: Path) -> Finding:
     if not os.access(place, os.W_OK | os.X_OK):
         said = f"{place} is not writable, but the run's folder is created there"
         return Finding("fail", "disk", said, "cd to a folder of your own, or set --run-dir", facts)
-    level: Level = "fail" if free < DISK_MIN else "warn" if free < DISK_SAFE else "ok"
+    level = level_of(free, DISK_MIN, DISK_SAFE)
     do = "" if level == "ok" else "free some space, or set --run-dir"
     return Finding(level, "disk", f"{bytes_word(free)} free in {place}", do, facts)
 
@@ -181,7 +181,7 @@ def memory() -> Finding:
 
     free = psutil.virtual_memory().available
     room = free // PEER_BYTES
-    level: Level = "fail" if room < 1 else "warn" if room < 2 else "ok"
+    level = level_of(room, 1, 2)
     said = f"{bytes_word(free)} available: room for about {counted(room, 'peer')} with small models"
     do = "" if level == "ok" else "end other programs"
     return Finding(level, "memory", said, do, {"available_bytes": free, "peers": room})

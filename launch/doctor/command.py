@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -42,7 +43,13 @@ def doctor(
             "gossip doctor --to HOST:PORT --key FILE",
         )
     began, found = time.monotonic(), []
-    for finding in examine_way(to, key) if to is not None else examine_machine(Path("runs")):
+    if to is None:
+        examined: Iterable[Finding] = examine_machine(Path("runs"))
+    else:
+        from . import check_reach
+
+        examined = check_reach.reach(to, key)
+    for finding in examined:
         found.append(finding)
         if not as_json:
             print_lines(shown_lines("\n".join(findings.lines(finding))).split("\n"))
@@ -63,7 +70,7 @@ def report(found: list[Finding]) -> dict[str, object]:
 
     return {
         "schema": SCHEMA,
-        "findings": [finding.to_json() for finding in found],
+        "findings": [asdict(finding) for finding in found],
         "environment": environment(sys.argv),
     }
 
@@ -81,9 +88,3 @@ def examine_machine(runs: Path) -> Iterator[Finding]:
     yield checks.memory()
     yield checks.threads()
     yield checks.torch()
-
-
-def examine_way(address: str, key: Path | None) -> Iterator[Finding]:
-    from . import check_reach
-
-    yield from check_reach.reach(address, key)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from gossip.launch.report import counted
@@ -22,8 +22,10 @@ class Finding:
     do: str = ""
     facts: Mapping[str, Any] = field(default_factory=dict)
 
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+
+def level_of(value: float, fail_below: float, warn_below: float) -> Level:
+    """Return the level of a value, of which more is better."""
+    return "fail" if value < fail_below else "warn" if value < warn_below else "ok"
 
 
 def lines(finding: Finding) -> list[str]:
