@@ -15,6 +15,7 @@ if TYPE_CHECKING:
         swarm_keys,
     )
     from .advertise import (
+        addresses_named,
         own_address,
         own_addresses,
         resolve_advertised,

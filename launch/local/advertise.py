@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import socket
+from collections.abc import Mapping
 
 from gossip.errors import ConfigError
 from gossip.transport import is_loopback
@@ -16,21 +17,34 @@ def own_address(wanted: str) -> str:
     Raises: ConfigError: ``wanted`` names no address of this machine, or several.
     """
     addresses = own_addresses()
-    everything = [number for numbers in addresses.values() for number in numbers]
+    numbers = addresses_named(wanted, addresses)
+    if numbers is None:
+        raise ConfigError(f"{wanted!r} is not an interface, address or network", _have(addresses))
+    if not numbers:
+        raise ConfigError(f"this machine has no address {wanted}", _have(addresses))
+    # An interface usually has one IPv4 and one IPv6 address. Prefer IPv4.
+    same = [number for number in numbers if (":" in number) == (":" in numbers[0])]
+    if len(same) > 1:
+        raise ConfigError(f"{wanted} has several addresses: {', '.join(same)}", "name one of them")
+    return numbers[0]
+
+
+def addresses_named(wanted: str, addresses: Mapping[str, list[str]]) -> list[str] | None:
+    """Return those of the addresses that ``wanted`` names; None if ``wanted`` is not an address,
+    an interface or a network.
+
+    Args:
+        addresses: Addresses of this machine by interface.
+    """
     if wanted in addresses:
-        return _only(wanted, addresses[wanted], addresses)
+        return addresses[wanted]
     try:
         # An address without a prefix length parses as a network of one address.
         network = ipaddress.ip_network(wanted.strip("[]"), strict=False)
     except ValueError:
-        raise ConfigError(
-            f"{wanted!r} is not an interface, address or network", _have(addresses)
-        ) from None
-    return _only(
-        wanted,
-        [number for number in everything if ipaddress.ip_address(number) in network],
-        addresses,
-    )
+        return None
+    everything = [number for numbers in addresses.values() for number in numbers]
+    return [number for number in everything if ipaddress.ip_address(number) in network]
 
 
 def resolve_advertised(wanted: str) -> str:
@@ -75,16 +89,6 @@ def own_addresses() -> dict[str, list[str]]:
         if usable := [number for number in numbers if "%" not in number]:
             found[interface] = sorted(usable, key=lambda number: ":" in number)
     return found
-
-
-def _only(wanted: str, numbers: list[str], addresses: dict[str, list[str]]) -> str:
-    if not numbers:
-        raise ConfigError(f"this machine has no address {wanted}", _have(addresses))
-    # An interface usually has one IPv4 and one IPv6 address. Prefer IPv4.
-    same = [number for number in numbers if (":" in number) == (":" in numbers[0])]
-    if len(same) > 1:
-        raise ConfigError(f"{wanted} has several addresses: {', '.join(same)}", "name one of them")
-    return numbers[0]
 
 
 def _have(addresses: dict[str, list[str]]) -> str:

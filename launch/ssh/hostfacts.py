@@ -6,7 +6,6 @@ from __future__ import annotations
 import functools
 import getpass
 import importlib.metadata
-import ipaddress
 import os
 import shutil
 import socket
@@ -14,6 +13,7 @@ import sys
 import time
 from collections.abc import Mapping
 from hashlib import blake2b
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ import psutil
 
 import gossip
 from gossip.errors import ConfigError
-from gossip.launch.local import Program
+from gossip.launch.local import Program, addresses_named, own_addresses
 from gossip.run import checkpoints, read_json, stage_parts
 from gossip.transport import is_loopback
 
@@ -149,19 +149,13 @@ def addresses(wanted: str = "") -> list[str]:
             restricted; "" means no restriction.
     Raises: ConfigError: This host has no such address.
     """
-    by_interface: dict[str, list[str]] = {}
-    for interface, entries in sorted(psutil.net_if_addrs().items()):
-        numbers = [
-            entry.address.partition("%")[0]
-            for entry in entries
-            if entry.family in (socket.AF_INET, socket.AF_INET6)
-        ]
-        by_interface[interface] = [
-            number for number in numbers if not ipaddress.ip_address(number).is_link_local
-        ]
-    every = [address for entries in by_interface.values() for address in entries]
+    by_interface = {
+        interface: [number for number in numbers if not ip_address(number).is_link_local]
+        for interface, numbers in sorted(own_addresses().items())
+    }
     if wanted:
-        return _wanted(wanted, by_interface, every)
+        return _wanted(wanted, by_interface)
+    every = [address for entries in by_interface.values() for address in entries]
     _, _, reached, *_ = [*os.environ.get("SSH_CONNECTION", "").split(), "", "", ""]
     likely = [
         address for address in [reached, *every] if address in every and not is_loopback(address)
@@ -170,18 +164,11 @@ def addresses(wanted: str = "") -> list[str]:
     return [*dict.fromkeys(likely), LOOPBACK]
 
 
-def _wanted(wanted: str, by_interface: Mapping[str, list[str]], every: list[str]) -> list[str]:
+def _wanted(wanted: str, by_interface: Mapping[str, list[str]]) -> list[str]:
     there = "; ".join(f"{name} {' '.join(found)}" for name, found in by_interface.items() if found)
-    if wanted in by_interface:
-        found = by_interface[wanted]
-    else:
-        try:
-            network = ipaddress.ip_network(wanted, strict=False)
-        except ValueError:
-            raise ConfigError(
-                f"{wanted!r} is not an address, network or interface here: {there}"
-            ) from None
-        found = [address for address in every if ipaddress.ip_address(address) in network]
+    found = addresses_named(wanted, by_interface)
+    if found is None:
+        raise ConfigError(f"{wanted!r} is not an address, network or interface here: {there}")
     if not found:
         raise ConfigError(f"no address here is in {wanted}: {there}")
     return found
