@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import signal
 from collections import Counter
-from dataclasses import dataclass
-from typing import Literal
 
 from gossip.launch.report import EXIT_ASKED
 from gossip.observe import events
@@ -27,14 +25,6 @@ FINAL = (0, 2, 4, 5, 6, 7, 9, 130, EXIT_ASKED)
 request, its command line is wrong, or the swarm cannot use the peer (``docs/exit_codes.md``)."""
 
 
-@dataclass(frozen=True, slots=True)
-class NextRestart:
-    """Next restart of a peer. ``number``: 1 for its first restart."""
-
-    number: int
-    wait_s: float
-
-
 class RestartCounter:
     """Remaining number of restarts of each peer of a launcher.
 
@@ -47,17 +37,18 @@ class RestartCounter:
         self._used = Counter[int]()
         self._in_a_row = Counter[int]()
 
-    def next_restart(self, life: ProcessLife) -> NextRestart | Literal["used up"]:
-        """Return the next restart of a peer that failed, and use it up."""
+    def next_restart(self, life: ProcessLife) -> tuple[int, float] | None:
+        """Use up the next restart of a peer that failed. Return its number, from 1, and the time
+        to wait before it, in seconds; None if no restart is left."""
         peer = life.peer
         if self._used[peer] >= self.most:
-            return "used up"
+            return None
         if life.ended_at - life.began_at >= STEADY_S:
             self._in_a_row[peer] = 0
         wait_s = min(MOST_S, FIRST_S * 2.0 ** min(self._in_a_row[peer], DOUBLINGS_MAX))
         self._used[peer] += 1
         self._in_a_row[peer] += 1
-        return NextRestart(self._used[peer], wait_s)
+        return self._used[peer], wait_s
 
 
 def died_by_itself(life: ProcessLife, halted: events.Halted | None) -> bool:

@@ -270,10 +270,10 @@ class Supervisor:
             run.print_line(f"! peer {peer} is not started again: the others are done")
             return None
         restart = self._restarts.next_restart(life)
-        if restart == "used up":
+        if restart is None:
             run.record(events.RestartsUsedUp(peer=peer, of=of, why=life.how))
             return None
-        number, wait_s = restart.number, restart.wait_s
+        number, wait_s = restart
         run.record(events.Restarting(peer=peer, number=number, of=of, wait_s=wait_s, why=life.how))
         return wait_s
 
