@@ -290,8 +290,8 @@ class Guardian:
 
     def __init__(self, token: str) -> None:
         self.token = token
-        self._groups: dict[int, int] = {}
-        self._sockets: list[Path] = []
+        self._lines: dict[int | Path, str] = {}
+        """Lines for a guardian that is started again, by process or socket."""
         self._process = self._start()
 
     def _start(self) -> subprocess.Popen[str]:
@@ -306,11 +306,7 @@ class Guardian:
             cwd="/",
         )
         assert process.stdin is not None
-        process.stdin.write(f"token {self.token}\n")
-        for pid, started in self._groups.items():
-            process.stdin.write(f"watch {pid} {started}\n")
-        for path in self._sockets:
-            process.stdin.write(f"socket {path}\n")
+        process.stdin.writelines([f"token {self.token}\n", *self._lines.values()])
         return process
 
     @property
@@ -318,17 +314,19 @@ class Guardian:
         return self._process.pid
 
     def watch(self, process: ProcessLeader) -> None:
-        self._groups[process.pid] = process.started_ticks
-        self._send_line(f"watch {process.pid} {process.started_ticks}")
+        self._add(process.pid, f"watch {process.pid} {process.started_ticks}\n")
 
     def remove_socket(self, path: Path) -> None:
         """Register a socket that the guardian removes if this launcher is killed."""
-        self._sockets.append(path)
-        self._send_line(f"socket {path}")
+        self._add(path, f"socket {path}\n")
+
+    def _add(self, key: int | Path, line: str) -> None:
+        self._lines[key] = line
+        self._send_line(line)
 
     def forget(self, process: ProcessLeader) -> None:
-        self._groups.pop(process.pid, None)
-        self._send_line(f"forget {process.pid}")
+        self._lines.pop(process.pid, None)
+        self._send_line(f"forget {process.pid}\n")
 
     def revive(self) -> bool:
         """Start the guardian again if it has ended. Return whether it had."""
@@ -341,13 +339,13 @@ class Guardian:
     def _send_line(self, line: str) -> None:
         assert self._process.stdin is not None
         try:
-            self._process.stdin.write(line + "\n")
+            self._process.stdin.write(line)
         except BrokenPipeError:
             self.revive()  # The new process receives all data, including this line.
 
     def close(self) -> None:
         """End the guardian."""
-        self._send_line("done")
+        self._send_line("done\n")
         self._close_pipe()
         self._process.send_signal(signal.SIGCONT)  # The guardian may be stopped.
         self._process.wait()
