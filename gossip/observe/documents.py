@@ -6,7 +6,7 @@ The folder may come from another user or version, so ``pick`` drops values of a 
 from __future__ import annotations
 
 from .event import Declared
-from .fields import Count, Counts, Flag, Json, Object, Peers, Real, Text, Texts, Time
+from .fields import Count, Counts, Flag, Json, Object, Peers, Real, RoundId, Text, Texts, Time
 
 
 class LauncherRecord(Declared):
@@ -124,16 +124,20 @@ class MissedFault(Declared):
 class ScriptError(Declared):
     """Error that ended a peer's script, from ``error.json`` of that peer."""
 
+    incarnation: Count = None
+    round: RoundId = None
     type: Text = None
     message: str = ""
+    hint: Text = None
     frames: Json = None
 
 
 class ScriptFrame(Declared):
     """A stack frame: a row of ``frames`` in ``error.json``."""
 
-    file: Text = None
+    file: str = ""
     line: int = 0
+    code: str = ""
 
 
 class GpuUsage(Declared):

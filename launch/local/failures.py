@@ -6,11 +6,10 @@ from __future__ import annotations
 import re
 import sysconfig
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from gossip.launch.report import counted
+from gossip.observe import documents
 from gossip.run import read_json
 
 from .peer_process import ProcessLife
@@ -32,28 +31,6 @@ FROM_DDP = (
     "(true on one peer) and peer.initial_peers: docs/from_ddp.md"
 )
 _OURS = str(Path(__file__).resolve().parents[2])
-
-
-@dataclass(frozen=True, slots=True)
-class Frame:
-    file: str
-    line: int
-    code: str
-
-    @property
-    def users(self) -> bool:
-        """Whether the frame is user code: it belongs neither to a library nor to gossip, and is not
-        frozen into the interpreter."""
-        path = str(Path(self.file).resolve())
-        libraries = [
-            path_
-            for name, path_ in sysconfig.get_paths().items()
-            if name in ("stdlib", "purelib", "platlib")
-        ]
-        ours = [f"{_OURS}/{folder}" for folder in ("gossip", "launch", "aggregators", "topologies")]
-        return not self.file.startswith("<") and not any(
-            path.startswith(f"{root}/") for root in (*libraries, *ours)
-        )
 
 
 def explain(
@@ -80,13 +57,9 @@ def explain(
         left = f"; {finished} peer{'s have' if finished > 1 else ' has'} finished"
     written = read_error(folder, life.incarnation)
     if written is not None:
-        at = (
-            f" at round {written['round']}"
-            if isinstance(written.get("round"), int) and written["round"] >= 0
-            else ""
-        )
+        at = f" at round {written.round}" if (written.round or 0) >= 0 else ""
         head = f"x peer {life.peer} failed{at} ({life.how}){left}"
-        frames = _frames(written)
+        frames = [documents.ScriptFrame.pick(frame) for frame in written.frames or ()]
         said = _lines_of(written)
     else:
         head = f"x peer {life.peer} ended: {life.how}{left}"
@@ -97,7 +70,7 @@ def explain(
     tail = [f"  log: {folder / 'out.log'}"]
     where = [
         f"  {frame.file}:{frame.line}  {frame.code}"
-        for frame in ([f for f in frames if f.users] or frames)[-FRAMES:]
+        for frame in ([f for f in frames if _is_users(f)] or frames)[-FRAMES:]
     ]
     room = LINES_MAX - 1 - len(where) - len(tail)
     return [line[:WIDTH] for line in (head, *where, *(f"  {line}" for line in said[:room]), *tail)]
@@ -120,52 +93,50 @@ def _hint(said: str, tail: Sequence[str], shadowing: Mapping[str, str]) -> str |
     return None
 
 
-def read_error(folder: Path, incarnation: int) -> dict[str, Any] | None:
+def _is_users(frame: documents.ScriptFrame) -> bool:
+    """Whether the frame is user code: it belongs neither to a library nor to gossip, and is not
+    frozen into the interpreter."""
+    path = str(Path(frame.file).resolve())
+    paths = sysconfig.get_paths()
+    libraries = [paths[name] for name in ("stdlib", "purelib", "platlib")]
+    ours = [f"{_OURS}/{folder}" for folder in ("gossip", "launch", "aggregators", "topologies")]
+    return not frame.file.startswith("<") and not any(
+        path.startswith(f"{root}/") for root in (*libraries, *ours)
+    )
+
+
+def read_error(folder: Path, incarnation: int) -> documents.ScriptError | None:
     """Return the error that the session wrote to ``error.json`` in this incarnation; None if there
     is none, or if the file is not readable."""
     try:
         written = read_json(folder / "error.json")
     except ValueError:
         return None
-    if written is None or written.get("incarnation", incarnation) != incarnation:
+    error = documents.ScriptError.pick(written)
+    if written is None or error.incarnation not in (None, incarnation):
         return None
-    return written
+    return error
 
 
-def _frames(written: Mapping[str, Any]) -> list[Frame]:
-    frames = written.get("frames")
-    if isinstance(frames, list) and frames and all(isinstance(frame, dict) for frame in frames):
-        return [
-            Frame(str(f.get("file")), int(f.get("line") or 0), str(f.get("code") or ""))
-            for f in frames
-        ]
-    text = written.get("traceback") or ""
-    return _parse((text if isinstance(text, str) else "".join(map(str, text))).splitlines())
-
-
-def _parse(lines: Sequence[str]) -> list[Frame]:
+def _parse(lines: Sequence[str]) -> list[documents.ScriptFrame]:
     """Return the frames of the last traceback in these lines."""
-    frames = list[Frame]()
+    frames = list[documents.ScriptFrame]()
     for number, line in enumerate(lines):
         if line.startswith("Traceback (most recent call last)"):
             frames.clear()
         if found := _FRAME.match(line):
             follows = lines[number + 1].strip() if number + 1 < len(lines) else ""
+            code = "" if _FRAME.match(follows) else follows
             frames.append(
-                Frame(found["file"], int(found["line"]), "" if _FRAME.match(follows) else follows)
+                documents.ScriptFrame(file=found["file"], line=int(found["line"]), code=code)
             )
     return frames
 
 
-def _lines_of(written: Mapping[str, Any]) -> list[str]:
-    message = str(written.get("message") or "").strip()
-    said = (
-        f"{written.get('type') or 'error'}: {message}"
-        if message
-        else str(written.get("type") or "error")
-    )
-    hint = written.get("hint")
-    return [*said.splitlines()[:4], *([f"hint: {hint}"] if hint else [])]
+def _lines_of(written: documents.ScriptError) -> list[str]:
+    message = written.message.strip()
+    said = f"{written.type or 'error'}{': ' if message else ''}{message}"
+    return [*said.splitlines()[:4], *([f"hint: {written.hint}"] if written.hint else [])]
 
 
 def _last_words(tail: Sequence[str]) -> list[str]:
