@@ -113,6 +113,7 @@ class Leaving:
                 run.run_dir / f"peer-{run.peer}" / "error.json",
                 error,
                 peer=run.peer,
+                incarnation=run.incarnation,
                 round=run.applied.round_id,
                 exit_code=getattr(error, "exit_code", 1),
                 frames=user_frames(error.__traceback__),

@@ -29,6 +29,7 @@ class PeerRun:
     Attributes:
         config: Settings of the run.
         peer: Number of this peer.
+        incarnation: Incarnation with which the launcher started this process.
         run_dir: Folder of the run; None if the run writes nothing.
         hooks: Hooks before and after each step of this peer.
         node: Connection to the node of this peer.
@@ -53,6 +54,7 @@ class PeerRun:
         self, place: PeerPlace, node: NodeService, termination: TerminationHandler
     ) -> None:
         self.config, self.peer, self.run_dir = place.config, place.peer, place.run_dir
+        self.incarnation = place.incarnation
         self.node, self.applied, self.model = node, node.applied, node.model
         self.exchange = Exchange(node, place.config.overlap > 0)
         self.termination = termination

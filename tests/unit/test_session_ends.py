@@ -261,12 +261,14 @@ def test_an_exception_of_the_script_is_written_down_and_told_to_the_node(start, 
     assert err.count("Traceback") == 1
     assert "ValueError: my own bug" in err
     error = json.loads((tmp_path / "peer-0" / "error.json").read_text())
-    assert (error["type"], error["message"], error["round"], error["peer"]) == (
-        "ValueError",
-        "my own bug",
-        1,
-        0,
-    )
+    said = {name: error[name] for name in ("type", "message", "round", "peer", "incarnation")}
+    assert said == {
+        "type": "ValueError",
+        "message": "my own bug",
+        "round": 1,
+        "peer": 0,
+        "incarnation": 0,
+    }
     # in front of them are those of the process that was forked
     assert [frame["function"] for frame in error["frames"]][-2:] == ["<module>", "mine"]
     assert sorted(path.name for path in (tmp_path / "peer-0").iterdir()) == [
