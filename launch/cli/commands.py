@@ -202,15 +202,14 @@ def demo(
 ) -> None:
     """Train eight peers on digits while two are Byzantine and the server is killed; then repeat it
     with plain averaging."""
-    from gossip.launch.demo import Demo
+    from gossip.launch.demo import swarms
+    from gossip.launch.local import runs
 
-    flags = {**settings, "peers": peers, "keys": keys}
-    prepared = Demo.prepare(flags, config, compare=not only, as_json=as_json)
-    prepared.track = track or ()
+    resolved = swarms.settle({**settings, "peers": peers, "keys": keys}, config)
     if show:
-        prepared.show_config()
+        runs.show_config(resolved, as_json)
         return
-    raise typer.Exit(prepared.run())
+    raise typer.Exit(swarms.Demo(resolved, not only, as_json, track or ()).run())
 
 
 for command in (hosts_cli.hosts, join, slurm, ray):

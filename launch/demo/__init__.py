@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from gossip.lazy import lazy
 
 if TYPE_CHECKING:
+    from . import swarms
     from .digits import load_digits
-    from .swarms import Demo
 else:
     __getattr__, __dir__ = lazy(__name__)

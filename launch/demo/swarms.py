@@ -59,67 +59,53 @@ CLOSE_ENOUGH = 0.02
 succeeds."""
 
 
+DEFAULTS = {"peers": PEERS, "rounds": ROUNDS, "aggregator": "suspicion", "topology": "rolling"}
+
+
+def settle(flags: Mapping[str, Any], file: Path | None = None) -> Resolved:
+    """Return the settings of the demo. Raises: ConfigError and its subclasses: An option is
+    invalid."""
+    resolved = resolve(flags, file, DEFAULTS)
+    if resolved.config.rounds is None:
+        raise ConfigError("the demo needs a number of rounds", f"--rounds {ROUNDS}")
+    if resolved.sources["faults"] == "default":
+        plan = standard_faults(resolved.config.peers, resolved.config.rounds)
+        resolved = resolved.with_values("the demo", faults=plan)
+    config = resolved.config
+    attackers, implied = len(config.plan.byzantine), dict[str, Any]()
+    is_open = config.f is None and resolved.sources["f"] == "default"
+    if is_open and attackers and config.aggregator != "mean":
+        implied["f"] = attackers
+    topology = enough_neighbours(config.topology, attackers, config.peers)
+    if topology != config.topology:
+        implied["topology"] = topology
+    return resolved.with_values("Byzantine peers of the plan", **implied)
+
+
+def is_standard(resolved: Resolved) -> bool:
+    """Whether rule, topology, faults and rounds are the defaults, for which the outcome is
+    known."""
+    own = ("aggregator", "topology", "faults", "rounds")
+    return all(resolved.sources[key] in ("default", "the demo") for key in own)
+
+
 @dataclass(slots=True)
 class Demo:
     """Demo with checked options.
 
     Attributes:
-        standard: Whether rule, topology, faults and rounds are the defaults, for which the outcome
-            is known.
         compare: Whether to train also with plain averaging, and without faults.
         track: Names of trackers for the run under faults and the run with plain averaging.
     """
 
     resolved: Resolved
-    standard: bool
     compare: bool
     as_json: bool
-    track: Sequence[str] = ()
-
-    @classmethod
-    def prepare(
-        cls,
-        flags: Mapping[str, Any],
-        file: Path | None = None,
-        compare: bool = True,
-        as_json: bool = False,
-    ) -> Demo:
-        """Check the options. Raises: ConfigError and its subclasses: An option is invalid."""
-        resolved = resolve(
-            flags,
-            file,
-            defaults={
-                "peers": PEERS,
-                "rounds": ROUNDS,
-                "aggregator": "suspicion",
-                "topology": "rolling",
-            },
-        )
-        if resolved.config.rounds is None:
-            raise ConfigError("the demo needs a number of rounds", f"--rounds {ROUNDS}")
-        if resolved.sources["faults"] == "default":
-            plan = standard_faults(resolved.config.peers, resolved.config.rounds)
-            resolved = resolved.with_values("the demo", faults=plan)
-        standard = all(
-            resolved.sources[key] in ("default", "the demo")
-            for key in ("aggregator", "topology", "faults", "rounds")
-        )
-        if resolved.config.f is None and resolved.sources["f"] == "default":
-            attackers = len(resolved.config.plan.byzantine)
-            if attackers and resolved.config.aggregator != "mean":
-                resolved = resolved.with_values("Byzantine peers of the plan", f=attackers)
-        topology = enough_neighbours(
-            resolved.config.topology, len(resolved.config.plan.byzantine), resolved.config.peers
-        )
-        if topology != resolved.config.topology:
-            resolved = resolved.with_values("Byzantine peers of the plan", topology=topology)
-        return cls(resolved, standard, compare, as_json)
-
-    def show_config(self) -> None:
-        runs.show_config(self.resolved, self.as_json)
+    track: Sequence[str]
 
     def run(self) -> int:
         """Run all phases. Return the exit code."""
+        standard = is_standard(self.resolved)
         self.resolved = runs.settle(self.resolved, "demo")
         config = self.resolved.config
         folder = runs.begin(self.resolved, sys.argv, Path(__file__).resolve().parent)
@@ -158,7 +144,7 @@ class Demo:
             self._print_line(f"--- {parts} of {parts}: one process, without faults ---")
             comparison["fault_free"] = self._alone(folder / "alone")
             rows["one process, no faults"] = comparison["fault_free"]
-        wrong = what_went_wrong(outcome, summary, comparison, self.standard)
+        wrong = what_went_wrong(outcome, summary, comparison, standard)
         write_json(
             folder / "comparison.json",
             {"schema": "gossip.comparison/1", "with_faults": summary, **comparison, "wrong": wrong},

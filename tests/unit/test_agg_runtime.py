@@ -554,9 +554,9 @@ def test_what_is_wrong_with_rule_and_f_is_the_same_error_in_this_process() -> No
             fitting.check_rule(resolve({"peers": 8, "aggregator": spec, "f": f}))
     assert fitting.check_rule(resolve({"peers": 8, "aggregator": "zeno:b=1"})).config.f == 1
     # whose plan has four liars
-    demo_of_16 = demo.Demo.prepare({"peers": 16, "aggregator": "zeno:b=1"})
+    demo_of_16 = demo.settle({"peers": 16, "aggregator": "zeno:b=1"})
     with pytest.raises(ConfigError, match="zeno leaves out b=1 updates, but f=4"):
-        runs.settle(demo_of_16.resolved, "demo")
+        runs.settle(demo_of_16, "demo")
 
 
 @pytest.mark.parametrize("name", ["midrange", "central", "central:k=2"])

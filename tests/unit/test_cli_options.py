@@ -269,10 +269,10 @@ def test_the_demo_lets_a_quarter_lie_and_kills_one(peers: int, expected: tuple[s
 
 
 def test_the_demo_tolerates_as_many_liars_as_its_plan_has() -> None:
-    made = demo.Demo.prepare({"peers": 16})
-    assert made.resolved.config.f == 4
-    assert made.standard
-    assert not demo.Demo.prepare({"aggregator": "krum"}).standard
+    made = demo.settle({"peers": 16})
+    assert made.config.f == 4
+    assert demo.is_standard(made)
+    assert not demo.is_standard(demo.settle({"aggregator": "krum"}))
 
 
 def test_in_a_gossip_topology_the_rule_must_do_with_what_one_peer_gets() -> None:
