@@ -13,7 +13,6 @@ if TYPE_CHECKING:
         CONFIG,
         furnish,
         settings,
-        supervise,
     )
 else:
     __getattr__, __dir__ = lazy(__name__)

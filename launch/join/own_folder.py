@@ -4,15 +4,12 @@ peers come from join servers.
 
 from __future__ import annotations
 
-import asyncio
 import sys
-from collections.abc import Coroutine
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any
 
 from gossip.config import RunConfig
-from gossip.launch.local import Program, RunOutcome, Supervisor, feasible, record_command
+from gossip.launch.local import Program, feasible, record_command
 from gossip.run import environment, write_json
 
 CONFIG = "config.json"
@@ -44,13 +41,3 @@ def furnish(config: RunConfig, program: Program) -> Path:
         {**environment(sys.argv, program.folder), "run": config.run},
     )
     return folder
-
-
-async def supervise(supervisor: Supervisor, meanwhile: Coroutine[Any, Any, None]) -> RunOutcome:
-    """Run the peers of a supervisor until they end. Run ``meanwhile`` in parallel."""
-    keeping = asyncio.create_task(meanwhile)
-    try:
-        return await supervisor.run()
-    finally:
-        keeping.cancel()
-        await asyncio.gather(keeping, return_exceptions=True)

@@ -8,7 +8,7 @@ import json
 import os
 import secrets
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -117,9 +117,25 @@ def train(
     folder = Path(config.run_dir)
     if newcomers is None:
         record_command(folder, program)
-    supervisor = Supervisor(config, program, screen, newcomers=newcomers, endpoint=endpoint)
-    with launchers.present(folder, supervisor.ongoing.peers):
-        return asyncio.run(supervisor.run())
+    return supervise(Supervisor(config, program, screen, newcomers=newcomers, endpoint=endpoint))
+
+
+def supervise(
+    supervisor: Supervisor, meanwhile: Coroutine[Any, Any, None] | None = None
+) -> RunOutcome:
+    """Run the peers of a supervisor until they end. Run ``meanwhile`` in parallel."""
+
+    async def run() -> RunOutcome:
+        beside = [] if meanwhile is None else [asyncio.create_task(meanwhile)]
+        try:
+            return await supervisor.run()
+        finally:
+            for task in beside:
+                task.cancel()
+            await asyncio.gather(*beside, return_exceptions=True)
+
+    with launchers.present(supervisor.ongoing.folder, supervisor.ongoing.peers):
+        return asyncio.run(run())
 
 
 def record_command(folder: Path, program: Program) -> None:

@@ -43,7 +43,6 @@ class RayPlan:
     command: Sequence[str]
     folder: str
     one_host: bool
-    quiet: bool = False
 
 
 class RayRegistry:
@@ -189,7 +188,7 @@ class PeerActor:
         courier.carry()
         courier.start()
         try:
-            screen = PlainScreen(every_s=10.0, quiet=self.plan.quiet)
+            screen = PlainScreen(every_s=10.0)
             share = {self.peer: incarnation}
             outcome = asyncio.run(
                 Supervisor(config, program, screen, environment, share=share).run()

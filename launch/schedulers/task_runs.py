@@ -3,7 +3,6 @@ other peers. This module also determines the outcome of the whole run."""
 
 from __future__ import annotations
 
-import asyncio
 import os
 import re
 import sys
@@ -12,8 +11,8 @@ from pathlib import Path
 
 from gossip.config import Resolved, RunConfig
 from gossip.errors import ConfigError
-from gossip.launch.local import Program, RunOutcome, Supervisor, feasible, record_command, telling
-from gossip.launch.report import Screen, counted, launchers, missed, summary
+from gossip.launch.local import Program, RunOutcome, Supervisor, feasible, runs, telling
+from gossip.launch.report import Screen, counted, missed, summary
 from gossip.launch.track import tracked
 from gossip.run import (
     Task,
@@ -95,18 +94,15 @@ def train(
         if judge := tolerance.judges(meeting.config, resolved.sources):
             screen.print_line(judge)
         screen.print_line(tolerance.describe(meeting.config))
-        record_command(meeting.folder, program)
+        runs.record_command(meeting.folder, program)
     environment = {**os.environ, **({"GOSSIP_LISTEN": meeting.listen} if meeting.listen else {})}
     share = {task.peer: meeting.incarnation}
     supervisor = Supervisor(
         meeting.config, program, screen, environment, share=share, files=f"-{task.peer}"
     )
     names = track if task.peer == 0 else ()
-    with (
-        launchers.present(meeting.folder, share),
-        tracked(names, meeting.folder, screen.print_line),
-    ):
-        return meeting.folder, asyncio.run(supervisor.run())
+    with tracked(names, meeting.folder, screen.print_line):
+        return meeting.folder, runs.supervise(supervisor)
 
 
 def _place(config: RunConfig, peer: int) -> str:

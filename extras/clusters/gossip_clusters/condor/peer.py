@@ -17,10 +17,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from gossip.errors import ConfigError, GossipError
-from gossip.launch.join import CONFIG, furnish, settings, supervise
+from gossip.launch.join import CONFIG, furnish, settings
 from gossip.launch.local import Program, Supervisor, feasible, runs
 from gossip.launch.registry import JoinEndpoint
-from gossip.launch.report import RUNS, PlainScreen, launchers, print_error
+from gossip.launch.report import RUNS, PlainScreen, print_error
 from gossip.launch.schedulers import condor_task
 from gossip.run import SWARM_KEY, Seed, Task, answers, own_address, read_seed
 
@@ -77,9 +77,8 @@ def train(contact_path: str, words: Sequence[str]) -> int:
         files=f"-{task.peer}",
     )
     try:
-        with launchers.present(folder, supervisor.ongoing.peers):
-            keeping = keep_in_contact(supervisor, contact, task.peer, incarnation)
-            code = asyncio.run(supervise(supervisor, keeping)).exit_code
+        keeping = keep_in_contact(supervisor, contact, task.peer, incarnation)
+        code = runs.supervise(supervisor, keeping).exit_code
     finally:
         bring_back(folder, results, {task.peer: incarnation})
     if code == 0:

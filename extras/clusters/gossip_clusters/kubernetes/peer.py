@@ -21,7 +21,7 @@ import zmq.asyncio
 
 from gossip.config import RunConfig
 from gossip.errors import ConfigError, GossipError
-from gossip.launch.join import furnish, settings, supervise
+from gossip.launch.join import furnish, settings
 from gossip.launch.local import Program, Supervisor, feasible, runs
 from gossip.launch.registry import (
     JOIN_SERVER_ID_BYTES,
@@ -33,7 +33,7 @@ from gossip.launch.registry import (
     join,
     join_messages as says,
 )
-from gossip.launch.report import PlainScreen, counted, launchers, print_error
+from gossip.launch.report import PlainScreen, counted, print_error
 from gossip.run import SWARM_KEY, Task, number, own_address, parse_pair, write_pair
 from gossip.transport import KeyPair
 
@@ -103,8 +103,7 @@ def train(given: Path, own: Path, name: str, port: int, words: Sequence[str]) ->
             found, host=listen, port=port, join_server=join_server_id, invites=False
         ),
     )
-    with launchers.present(folder, supervisor.ongoing.peers):
-        outcome = asyncio.run(supervise(supervisor, keep_meeting(supervisor, names, port)))
+    outcome = runs.supervise(supervisor, keep_meeting(supervisor, names, port))
     return runs.finish(folder, outcome, screen, as_json=False)
 
 
