@@ -61,11 +61,7 @@ class PeerProcesses:
         OSError: No process can be started, even after several attempts."""
         pauses, stop = iter(START_AGAIN_S), self._run.stop
         while not stop.is_set():
-            warm = (
-                self._warm
-                if self._warm is not None and await self._warm.ready_unless(stop)
-                else None
-            )
+            warm = self._warm if self._warm is not None and await self._warm.ready(stop) else None
             if stop.is_set():
                 break
             try:

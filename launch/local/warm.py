@@ -105,22 +105,10 @@ class WarmStart:
                 start_new_session=True,
             )
 
-    async def ready_unless(self, stop: asyncio.Event) -> bool:
-        """Return the result of ``ready``, or False as soon as ``stop`` is set. The wait for
-        ``ready`` can be long, because the import of torch cannot be interrupted."""
-        waits = [asyncio.ensure_future(self.ready()), asyncio.ensure_future(stop.wait())]
-        try:
-            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for wait in waits:
-                wait.cancel()
-        await asyncio.gather(*waits, return_exceptions=True)
-        # Read this last, because a fork for another caller may have failed in the meantime.
-        return self._ready and not stop.is_set()
-
-    async def ready(self) -> bool:
-        """Wait until the fork server is ready or has failed. Return whether peers can be forked. If
-        the fork server was killed, start another one, but not for some time after a failure, and
+    async def ready(self, stop: asyncio.Event) -> bool:
+        """Wait until the fork server is ready or has failed, or ``stop`` is set: the wait can be
+        long, because the import of torch cannot be interrupted. Return whether peers can be forked.
+        If the fork server was killed, start another one, but not for some time after a failure, and
         never after ``FAILURES_MAX`` failures."""
         async with self._one_asks:
             if self._failures >= FAILURES_MAX or time.monotonic() < self._not_before:
@@ -131,20 +119,23 @@ class WarmStart:
                 self._open()
             if not self._ready:
                 left_s = self._count_down(READY_S)
-                said = asyncio.ensure_future(
-                    asyncio.get_running_loop().sock_recv(self._socket, REQUEST_BYTES_MAX)
-                )
+                loop = asyncio.get_running_loop()
+                said = asyncio.ensure_future(loop.sock_recv(self._socket, REQUEST_BYTES_MAX))
+                waits = [said, stopping := asyncio.ensure_future(stop.wait())]
                 try:
-                    while not said.done() and (timeout := left_s()) > 0:
-                        await asyncio.wait([said], timeout=min(timeout, LOOK_S))
+                    while not said.done() and not stop.is_set() and (timeout := left_s()) > 0:
+                        await asyncio.wait(
+                            waits, timeout=min(timeout, LOOK_S), return_when="FIRST_COMPLETED"
+                        )
                     self._ready = said.done() and said.result() == READY
                 except OSError:
                     self._ready = False
                 finally:
                     said.cancel()
-                if not self._ready:
+                    stopping.cancel()
+                if not self._ready and not stop.is_set():
                     self._fail("before it was ready")
-            return self._ready
+            return self._ready and not stop.is_set()
 
     def _count_down(self, seconds: float) -> Callable[[], float]:
         """Return a function that returns the remaining part of ``seconds`` since the last progress

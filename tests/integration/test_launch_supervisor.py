@@ -300,7 +300,7 @@ async def test_nobody_is_started_after_the_run_was_stopped(
         def __init__(self, *_: Any) -> None:
             pass
 
-        async def ready_unless(self, stop: asyncio.Event) -> bool:
+        async def ready(self, stop: asyncio.Event) -> bool:
             watched.shutdown.on_signal(signal.SIGINT)
             return stop.is_set()
 

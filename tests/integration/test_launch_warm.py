@@ -180,7 +180,7 @@ async def test_the_process_that_forks_is_given_up_after_some_failures(
     said: list[str] = []
     start = warm.WarmStart({**os.environ, "PYTHONPATH": str(tmp_path)}, "a word", said.append)
     try:
-        assert [await start.ready() for _ in range(7)] == [False] * 7
+        assert [await start.ready(asyncio.Event()) for _ in range(7)] == [False] * 7
     finally:
         start.close()
     assert len(said) == warm.FAILURES_MAX
@@ -205,7 +205,7 @@ async def test_a_process_that_forks_is_not_given_up_while_it_works(
     said: list[str] = []
     start = warm.WarmStart({**os.environ, "PYTHONPATH": str(tmp_path)}, "a word", said.append)
     try:
-        assert await start.ready() is works
+        assert await start.ready(asyncio.Event()) is works
     finally:
         start.close()
     assert len(said) == (not works)
@@ -216,7 +216,7 @@ async def test_nobody_waits_for_an_unready_process_once_all_is_to_end(tmp_path: 
     (tmp_path / "sitecustomize.py").write_text("import time\ntime.sleep(3600)\n")
     start = warm.WarmStart({**os.environ, "PYTHONPATH": str(tmp_path)}, "a word", pytest.fail)
     stop = asyncio.Event()
-    waiting = asyncio.create_task(start.ready_unless(stop))
+    waiting = asyncio.create_task(start.ready(stop))
     try:
         done, _ = await asyncio.wait([waiting], timeout=0.05)
         assert not done
