@@ -117,15 +117,15 @@ def _by_folder(
     from . import joining
 
     place = joining.find_joinable(run)
-    program = joining.program(place, own)
+    program, folder = joining.program(place, own)
     feasible.check_memory(count)
     newcomers = joining.claim_ids(place, count)
     what = f"joining as {_named(newcomers)}"
     screen = show(About(place.config.name, what, str(place.folder)))
-    if difference := joining.difference(place, program.code):
+    os.chdir(folder)  # The other peers started there, and may use relative paths.
+    if difference := joining.difference(place, program.folder):
         screen.print_line(difference)
-    os.chdir(program.folder)  # The other peers started there, and may use relative paths.
-    outcome = runs.train(place.config, program.program, screen, newcomers)
+    outcome = runs.train(place.config, program, screen, newcomers)
     raise typer.Exit(runs.finish(place.folder, outcome, screen, as_json))
 
 

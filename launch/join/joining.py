@@ -103,28 +103,16 @@ def _no_room(place: JoinableRun, wanted: int, free: int) -> ConfigError:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class PeerProgram:
-    """Program of a peer, and its working directory."""
-
-    program: Program
-    folder: Path
-
-    @property
-    def code(self) -> Path:
-        """Folder of the code. Its git commit is compared with the commit of the run."""
-        return self.folder if self.program.module else self.program.folder
-
-
-def program(place: JoinableRun, own: Program | None) -> PeerProgram:
-    """Return the program of newcomers: ``own`` if given, else the program of the other peers.
+def program(place: JoinableRun, own: Program | None) -> tuple[Program, Path]:
+    """Return the program of newcomers, and its working directory: ``own`` if given, else those of
+    the other peers.
 
     Raises: ConfigError: There is no such script, the program of the others is not recorded, or
         another user has recorded it.
     """
     if own is not None:
         own.check()
-        return PeerProgram(own, Path.cwd())
+        return own, Path.cwd()
     told = place.folder / runs.COMMAND
     owners = {path.stat().st_uid for path in (place.folder, told) if path.exists()}
     if not owners <= {os.geteuid(), 0}:
@@ -143,7 +131,7 @@ def program(place: JoinableRun, own: Program | None) -> PeerProgram:
     if not others.module:
         others = replace(others, script=str(folder / others.script))
         others.check()
-    return PeerProgram(others, folder)
+    return others, folder
 
 
 def difference(place: JoinableRun, code: Path) -> str:

@@ -66,12 +66,12 @@ def test_the_script_of_a_strangers_run_is_not_run(tmp_path: Path, monkeypatch: p
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "command.json").write_text(json.dumps(told))
     place = joining.JoinableRun(tmp_path / "run", RunConfig(peers=2))
-    assert joining.program(place, None).program.script == str(script)
+    assert joining.program(place, None)[0].script == str(script)
     give_to_another_user(tmp_path / "run", monkeypatch)
     with pytest.raises(ConfigError, match="would run as you"):
         joining.program(place, None)
     own = Program.of([str(script)])
-    assert joining.program(place, own).program == own
+    assert joining.program(place, own)[0] == own
 
 
 def test_a_key_is_never_overwritten(tmp_path: Path):
