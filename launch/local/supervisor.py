@@ -49,7 +49,7 @@ class Supervisor:
         config: Resolved settings. The run's folder exists.
         program: The same for every peer.
         screen: Output for the user.
-        environment: Environment that peers inherit; None means ``os.environ``.
+        environment: Variables of the peers, in addition to those of this process.
         newcomers: First incarnations of peers that join a run of another launcher, by id; None if
             this launcher begins the run.
         share: First incarnations of the initial peers that run here, by id. Other launchers start
@@ -78,9 +78,7 @@ class Supervisor:
         peers = dict.fromkeys(range(config.peers), 0) if given is None else given
         self.ongoing = OngoingRun(config, program, screen, peers, joins, relays)
         self._files = files
-        inherited = peer_environment(
-            self.ongoing.folder, os.environ if environment is None else environment
-        )
+        inherited = peer_environment(self.ongoing.folder, {**os.environ, **(environment or {})})
         self.processes = PeerProcesses(self.ongoing, inherited)
         self.shutdown = PeersShutdown(self.ongoing, self.processes)
         self._restarts = RestartCounter(config.restarts)

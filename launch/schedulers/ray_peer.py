@@ -174,7 +174,7 @@ class PeerActor:
                     f"{ray.util.get_node_ip_address()}"
                 )
             listen = "" if self.plan.one_host else ray.util.get_node_ip_address()
-            environment = {**os.environ, **({"GOSSIP_LISTEN": listen} if listen else {})}
+            environment = {"GOSSIP_LISTEN": listen} if listen else {}
             life = f", incarnation {incarnation}" if incarnation else ""
             print(
                 f"+ peer {self.peer}{life} at {listen or 'loopback'}, pid {os.getpid()}, in "

@@ -95,7 +95,7 @@ def train(
             screen.print_line(judge)
         screen.print_line(tolerance.describe(meeting.config))
         runs.record_command(meeting.folder, program)
-    environment = {**os.environ, **({"GOSSIP_LISTEN": meeting.listen} if meeting.listen else {})}
+    environment = {"GOSSIP_LISTEN": meeting.listen} if meeting.listen else {}
     share = {task.peer: meeting.incarnation}
     supervisor = Supervisor(
         meeting.config, program, screen, environment, share=share, files=f"-{task.peer}"

@@ -313,7 +313,7 @@ class Agent:
         else:
             feasible.make_run_folder(folder)
         given.dump(folder / "config.json")
-        environment = {**os.environ, **order["environment"]}
+        environment = dict(order["environment"])
         if not is_loopback(order["address"]):
             environment["GOSSIP_LISTEN"] = order["address"]
         program = Program.of(order["words"])

@@ -71,7 +71,7 @@ def train(contact_path: str, words: Sequence[str]) -> int:
         config,
         program,
         screen,
-        {**os.environ, "GOSSIP_LISTEN": listen},
+        {"GOSSIP_LISTEN": listen},
         share={task.peer: incarnation},
         endpoint=JoinEndpoint(join_servers(lines), host=listen, key=key, invites=False),
         files=f"-{task.peer}",

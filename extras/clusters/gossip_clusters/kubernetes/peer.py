@@ -97,7 +97,7 @@ def train(given: Path, own: Path, name: str, port: int, words: Sequence[str]) ->
         config,
         program,
         screen,
-        {**os.environ, "GOSSIP_LISTEN": listen},
+        {"GOSSIP_LISTEN": listen},
         share={peer: incarnation},
         endpoint=JoinEndpoint(
             found, host=listen, port=port, join_server=join_server_id, invites=False
