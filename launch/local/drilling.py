@@ -155,14 +155,15 @@ class DrillServer:
             return lambda _: self._heal()
         if kind == "partition":
             sides, for_s = self._sides(order.get("sides")), _seconds(order, "for_s")
-            return self._lasts(Partition(sides, 0.0, for_s, bool(order.get("one_way"))), for_s)
+            fault = Partition(sides, 0.0, for_s, bool(order.get("one_way")))
+            return partial(self._last, fault, for_s)
         peers = self._peers(order)
         act: Callable[[int, str], None]
         match kind:
             case "slow":
-                return self._lasts(self._slow(peers, order), _seconds(order, "for_s"))
+                return partial(self._last, self._slow(peers, order), _seconds(order, "for_s"))
             case "poison":
-                return self._lasts(self._lie(peers, order), _seconds(order, "for_s"))
+                return partial(self._last, self._lie(peers, order), _seconds(order, "for_s"))
             case "stop":
                 act = partial(self._processes.stop_peer, _seconds(order, "for_s"))
             case "kill":
@@ -274,10 +275,7 @@ class DrillServer:
 
     # --- faults with a duration -------------------------------------------------------------------
 
-    def _lasts(self, fault: Fault, for_s: float) -> _DrillAct:
-        return lambda number: self._last(number, fault, for_s)
-
-    def _last(self, number: int, fault: Fault, for_s: float) -> None:
+    def _last(self, fault: Fault, for_s: float, number: int) -> None:
         """Start a lasting fault, and schedule its end."""
         now = time.monotonic()
         self._lasting[number] = Drill(number, fault, now, now + for_s)
