@@ -64,6 +64,9 @@ Port = Annotated[
         min=0, max=65535, help="Port of this launcher's join server; 0 means any free port."
     ),
 ]
+Arguments = Annotated[
+    list[str] | None, typer.Argument(metavar="ARGS", help="Arguments of the script.")
+]
 Module = Annotated[
     bool, optional("SCRIPT is the name of a module, as for python -m.", "-m", "--module")
 ]

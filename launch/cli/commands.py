@@ -23,6 +23,7 @@ from gossip.launch.join import join
 from gossip.launch.local import swarm_keys as keygen
 from gossip.launch.options import (
     UNSET,
+    Arguments,
     Config,
     Json,
     Keys,
@@ -121,9 +122,7 @@ def gossip(
 @options.with_settings(options.RUN_SETTINGS)
 def run(
     script: Annotated[str, typer.Argument(help="Your training script.", show_default=False)],
-    arguments: Annotated[
-        list[str] | None, typer.Argument(metavar="ARGS", help="Arguments of the script.")
-    ] = None,
+    arguments: Arguments = None,
     module: Module = False,
     settings: Settings = UNSET,
     key: SwarmKey = None,

@@ -14,7 +14,7 @@ import typer
 
 from gossip.errors import ConfigError
 from gossip.launch.optional import optional
-from gossip.launch.options import Advertise, Json, Output, Port, Quiet
+from gossip.launch.options import Advertise, Arguments, Json, Output, Port, Quiet
 
 if TYPE_CHECKING:
     from gossip.launch.local import Program
@@ -34,9 +34,7 @@ def join(
             help="Your script; if RUN is a folder, by default its script.", show_default=False
         ),
     ] = None,
-    arguments: Annotated[
-        list[str] | None, typer.Argument(metavar="ARGS", help="Arguments of the script.")
-    ] = None,
+    arguments: Arguments = None,
     count: Annotated[int, typer.Option("-n", "--peers", min=1, help="How many peers to add.")] = 1,
     seed: Annotated[
         list[str] | None,

@@ -16,8 +16,10 @@ import typer
 
 from gossip.errors import ConfigError
 from gossip.launch import options
+from gossip.launch.optional import optional
 from gossip.launch.options import (
     UNSET,
+    Arguments,
     Config,
     Json,
     Module,
@@ -43,35 +45,21 @@ if TYPE_CHECKING:
 
 Hosts = Annotated[
     str,
-    typer.Option(
+    optional(
+        "Hosts with their numbers of peers: a,user@b:2. With a plan: NAME=a,NAME=user@b. Or a "
+        "host file.",
         "-H",
         "--hosts",
-        help="Hosts with their numbers of peers: a,user@b:2. With a plan: NAME=a,NAME=user@b. Or a "
-        "host file.",
-        show_default=False,
     ),
 ]
 Ssh = Annotated[
     str, typer.Option(help="Command that connects to a host, such as --ssh 'ssh -F my_config'.")
 ]
-Python = Annotated[
-    str,
-    typer.Option(
-        help="Interpreter on the hosts; by default the same path as here.", show_default=False
-    ),
-]
-Workdir = Annotated[
-    str,
-    typer.Option(
-        help="Working directory on the hosts; by default the same as here.", show_default=False
-    ),
-]
+Python = Annotated[str, optional("Interpreter on the hosts; by default the same path as here.")]
+Workdir = Annotated[str, optional("Working directory on the hosts; by default the same as here.")]
 Env = Annotated[
     list[str] | None,
-    typer.Option(
-        help="Variable to send to the hosts: NAME, or NAME=VALUE. Repeatable; no other is sent.",
-        show_default=False,
-    ),
+    optional("Variable to send to the hosts: NAME, or NAME=VALUE. Repeatable; no other is sent."),
 ]
 Restarts = Annotated[int, typer.Option(min=0, help="Maximum consecutive restarts of a lost host.")]
 Check = Annotated[
@@ -92,9 +80,7 @@ def hosts(
         typer.Argument(help="Your training script, which every host has.", show_default=False),
     ],
     where: Hosts,
-    arguments: Annotated[
-        list[str] | None, typer.Argument(metavar="ARGS", help="Arguments of the script.")
-    ] = None,
+    arguments: Arguments = None,
     module: Module = False,
     plan: Plan = None,
     ssh: Ssh = "ssh",
