@@ -29,7 +29,9 @@ if TYPE_CHECKING:
     from .machine import (
         NodeLife,
         NodeRecord,
+        ProcessRecord,
         node_in,
+        started_at,
         this_machine,
     )
     from .model_parts import join_parts

@@ -76,27 +76,41 @@ class NodeLife:
 
 
 @dataclass(frozen=True, slots=True)
-class NodeRecord:
-    """Content of a node's ``peer.json``. ``exit_code`` is None if the node has not recorded its
-    end."""
+class ProcessRecord:
+    """Record of a process of a run.
+
+    Attributes:
+        started: Start time in clock ticks since boot. Together with the pid it identifies one
+            process.
+        machine: Id of the machine to which the pid belongs.
+        since: Start of the process, in seconds since 1970.
+        ended: End of its work, in seconds since 1970; 0.0 if the process has not recorded it.
+    """
 
     pid: int
     started: int
     machine: str
     host: str
     since: float
-    ended: float | None
-    exit_code: int | None
+    ended: float
 
     @property
     def here(self) -> bool:
-        """Whether the node was started on this machine, since its last boot."""
+        """Whether the process was started on this machine, since its last boot."""
         return self.machine == this_machine()
 
     @property
     def alive(self) -> bool:
-        """Whether the node's process runs on this machine."""
-        return self.ended is None and self.here and started_at(self.pid) == self.started
+        """Whether the process runs on this machine, and has not recorded its end."""
+        return not self.ended and self.here and started_at(self.pid) == self.started
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRecord(ProcessRecord):
+    """Content of a node's ``peer.json``. ``exit_code`` is None if the node has not recorded its
+    end."""
+
+    exit_code: int | None
 
 
 def node_in(folder: Path) -> NodeRecord | None:
@@ -109,5 +123,5 @@ def node_in(folder: Path) -> NodeRecord | None:
     since, machine = real(fields.get("since")), fields.get("machine")
     if not pid or started is None or since is None or not isinstance(machine, str):
         return None
-    host, ended = text_of(fields.get("host")) or "", real(fields.get("ended"))
+    host, ended = text_of(fields.get("host")) or "", real(fields.get("ended")) or 0.0
     return NodeRecord(pid, started, machine, host, since, ended, whole(fields.get("exit_code")))

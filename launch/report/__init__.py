@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from .participation import low_influence
     from .run_model import RunModel
     from .run_reader import RunReader
-    from .run_state import RUNS, find, standing_of, word_for
+    from .run_state import RUNS, RunState, find, word_for
     from .screens import (
         LiveScreen,
         PlainScreen,

@@ -36,7 +36,7 @@ def ls(
     from . import run_state
     from .removing import size_of
 
-    found = [run_state.read_state(folder) for folder in run_state.folders(runs)]
+    found = [run_state.RunState(folder) for folder in run_state.folders(runs)]
     sizes = [size_of(run.folder) for run in found]
     if as_json:
         rows = zip(found, sizes, strict=True)
@@ -57,23 +57,23 @@ def table(runs: list[RunState], now: float, sizes: list[int]) -> list[str]:
         at = (
             "-"
             if run.round is None
-            else f"{run.round}/{run.rounds}"
-            if run.rounds
+            else f"{run.round}/{run.settings.rounds}"
+            if run.settings.rounds
             else str(run.round)
         )
-        code = f"{run.exit_code} {run.status}" if run.exit_code is not None else "-"
-        state = run.state if run.state != "elsewhere" else f"on {', '.join(run.hosts)}"
+        code = run.outcome.exit_code
+        state = run.state if run.state != "elsewhere" else run.in_words
         rows.append(
             (
                 run.name,
                 state,
                 alive,
                 at,
-                _ago(run.began, now),
+                _ago(run.environment.started, now),
                 short_bytes(size),
                 figure(run.accuracy),
                 figure(run.loss),
-                code,
+                "-" if code is None else f"{code} {run.status}",
             )
         )
     widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
@@ -160,7 +160,7 @@ def logs(
                 folder,
                 tails,
                 wanted=lambda peer: wanted is None or peer in wanted,
-                goes_on=lambda: run_state.read_state(folder).state in ("running", "elsewhere"),
+                goes_on=lambda: run_state.RunState(folder).state in ("running", "elsewhere"),
                 write=write,
             )
     except KeyboardInterrupt:
@@ -213,7 +213,7 @@ def stop(
     from . import run_state, stopping
 
     stopping.stop(
-        run_state.read_state(run_state.find(run, runs)),
+        run_state.RunState(run_state.find(run, runs)),
         now,
         timeout,
         lambda line: print(shown(line), flush=True),
@@ -275,7 +275,7 @@ def rm(
 
     from . import removing, run_state
 
-    state = run_state.read_state(run_state.find(run, runs))
+    state = run_state.RunState(run_state.find(run, runs))
     removal = removing.plan(state, with_checkpoints)
     if removal.checkpoints and (others := removing.shared_with(state)):
         raise ConfigError(

@@ -16,7 +16,6 @@ from gossip.run import text_of
 from . import run_state
 from .growing import RunFiles
 from .html import RecordedRun, lines_of, reasons_of_turns, slowness
-from .run_state import standing_of
 from .top import PLAIN_WIDTH
 from .words import bytes_word, clock, counted, lasted, named, numbers
 
@@ -59,11 +58,11 @@ def explain(folder: Path, what: str | None, width: int = PLAIN_WIDTH) -> list[st
 
 def of_run(run: RecordedRun, width: int) -> list[str]:
     """Return lines about the whole run. ``width``: width of the lines, in characters."""
-    view, standing = run.view, standing_of(run.folder)
+    view = run.view
     # The rounds before the checkpoint from which the run resumed belong to another run.
     rounds = view.progress.round + 1 - ((view.progress.first or 0) if run.settings.resume else 0)
     took = clock(run.duration_s)
-    lines = [f"Run {run.name}: {counted(rounds, 'round')} in {took}; {standing.state}."]
+    lines = [f"Run {run.state.name}: {counted(rounds, 'round')} in {took}; {run.state.in_words}."]
     lines += _stages(run)
     lines += _times(run)
     if handed := len(run.handed_on):

@@ -13,14 +13,15 @@ from pathlib import Path
 
 from gossip.errors import ConfigError
 from gossip.launch import hold
-from gossip.launch.guardian import stat
 from gossip.observe import documents
 from gossip.run import (
     RECORD_BYTES_MAX,
+    ProcessRecord,
     object_in,
     open_in,
     read_at_most,
     shown,
+    started_at,
     this_machine,
     write_json,
 )
@@ -33,44 +34,21 @@ RECORDS_MAX = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class Launcher:
-    """A process that has started peers of a run.
+class Launcher(ProcessRecord):
+    """A process that has started peers of a run. It records its end when its last peer has ended.
 
     Attributes:
-        started: Start time in clock ticks since boot. Together with the pid it identifies one
-            process.
-        machine: Id of the machine to which the pid belongs.
         user: User id of the process.
-        since: Start of the launcher, in seconds since 1970.
         peers: Peers that it has started.
-        ended: Time at which its last peer ended, in seconds since 1970; 0.0 if peers still run, or
-            the launcher was killed.
         owner: User id of the owner of the record and of its folders. If these have several owners,
-            it is the id of an owner other than this user. -1 if the record was not read from a
-            file.
+            it is the id of an owner other than this user.
         folder: Folder of the run in which the record was found.
     """
 
-    pid: int
-    started: int
-    machine: str
-    host: str
     user: int
-    since: float
     peers: tuple[int, ...]
-    ended: float = 0.0
-    owner: int = -1
-    folder: Path = Path()
-
-    @property
-    def here(self) -> bool:
-        """Whether the launcher was started on this machine since the last boot."""
-        return self.machine == this_machine()
-
-    @property
-    def alive(self) -> bool:
-        """Whether the process exists and has not recorded its end."""
-        return not self.ended and self.here and is_alive(self.pid, self.started)
+    owner: int
+    folder: Path
 
     @property
     def running(self) -> bool:
@@ -88,15 +66,19 @@ class Launcher:
 def present(folder: Path, peers: Iterable[int]) -> Iterator[None]:
     """Record in a run's folder that this process is a launcher of that run, while the body of the
     context runs. Then record its end."""
-    own = stat(os.getpid())
-    assert own is not None, "this process exists"
-    host, began = socket.gethostname(), time.time()
-    path = folder / FOLDER / f"{os.getpid()}-{own.started}-{this_machine()[:8]}.json"
+    pid, machine = os.getpid(), this_machine()
+    said = {
+        "pid": pid,
+        "started": started_at(pid),
+        "user": os.getuid(),
+        "machine": machine,
+        "host": socket.gethostname(),
+        "since": time.time(),
+        "peers": tuple(peers),
+        "ended": 0.0,
+    }
+    path = folder / FOLDER / f"{pid}-{said['started']}-{machine[:8]}.json"
     path.parent.mkdir(exist_ok=True)
-    launcher = Launcher(
-        os.getpid(), own.started, this_machine(), host, os.getuid(), began, tuple(peers)
-    )
-    said = {field: getattr(launcher, field) for field in documents.LauncherRecord.fields}
     held = hold.mark_leader(folder)  # held from before the record appears until its end is recorded
     write_json(path, said)
     try:
@@ -207,11 +189,6 @@ def starts_peers(command: Sequence[str]) -> bool:
     return False
 
 
-def is_alive(pid: int, started: int) -> bool:
-    found = stat(pid)
-    return found is not None and found.started == started and found.state not in "ZX"
-
-
 def processes_of(folder: Path) -> list[int]:
     """Return the pids of the running processes of this machine that have the run in ``folder`` in
     their environment."""
@@ -224,8 +201,6 @@ def processes_of(folder: Path) -> list[int]:
         with contextlib.suppress(OSError), open(f"/proc/{name}/environ", "rb") as file:
             if os.fstat(file.fileno()).st_uid != os.geteuid():
                 continue  # Root can read the environments of other users, but they may be forged.
-            if word in file.read().split(b"\0"):
-                alive = stat(int(name))
-                if alive is not None and alive.state not in "ZX":
-                    found.append(int(name))
+            if word in file.read().split(b"\0") and started_at(int(name)) is not None:
+                found.append(int(name))
     return sorted(found)

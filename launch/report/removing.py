@@ -17,7 +17,7 @@ from gossip.errors import ConfigError
 from gossip.run import checkpoints, shown
 
 from . import launchers
-from .run_state import RunState, folders, read_state
+from .run_state import RunState, folders
 
 OURS = (
     *("config.json", "config.toml", "environment.json", "command.json", "checkpoints.json"),
@@ -118,7 +118,7 @@ def carry_out(removal: Removal) -> None:
     removed after all other files, so that an interrupted removal can be repeated. Then the folder
     is removed if it is empty. Raises: ConfigError: A file cannot be removed.
     """
-    _refuse_living(read_state(removal.run.folder))  # The run may have been resumed since.
+    _refuse_living(RunState(removal.run.folder))  # The run may have been resumed since.
     last = removal.run.folder / "config.json"
     try:
         for path in (*removal.checkpoints, *(each for each in removal.paths if each != last)):

@@ -6,16 +6,14 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from gossip.errors import GossipError
 from gossip.faults import FaultPlan, parse
 from gossip.observe import PEERS_MAX, CommitRow, Event, documents
-from gossip.run import shown, text_of
 
 from .growing import RunFiles
 from .run_model import RunModel
-from .run_state import read_known
+from .run_state import RunState
 from .stages import stages_in
 
 HAPPENINGS_KEPT = 500
@@ -34,8 +32,7 @@ class RunReader:
     keeps data for reports. Events and commits are not read before ``update`` is called.
 
     Attributes:
-        settings: Settings of the run. ``environment``: facts about the host and the process that
-            started the run.
+        state: State of the run.
         plan: Planned faults; empty if another version of gossip wrote the plan.
         view: Model of the run. Its times are seconds since 1970.
         happenings: Last lines of the model. ``happened``: number of all lines so far.
@@ -45,9 +42,8 @@ class RunReader:
     def __init__(self, folder: Path, details: bool = False) -> None:
         self.folder = folder
         self.files = RunFiles(folder)
-        self.unreadable: list[str] = []
-        self.settings = documents.RunSettings.pick(self.object("config.json"))
-        self.environment = documents.RunEnvironment.pick(self.object("environment.json"))
+        self.state = RunState(folder)
+        self.settings, self.environment = self.state.settings, self.state.environment
         self.plan = _read_plan(self.settings)
         self.view = RunModel(
             min(self.settings.peers, PEERS_MAX),
@@ -62,17 +58,8 @@ class RunReader:
         self.happened = 0
 
     @property
-    def name(self) -> str:
-        return text_of(self.settings.name) or shown(self.folder.name)
-
-    @property
     def broken(self) -> list[str]:
-        return [*self.unreadable, *self.files.broken]
-
-    def object(self, name: str) -> dict[str, Any]:
-        """Return the JSON object in a file of the folder; {} if the file does not exist, or cannot
-        be read."""
-        return read_known(self.folder, name, self.unreadable) or {}
+        return list(dict.fromkeys((*self.state.broken, *self.files.broken)))
 
     def update(
         self,

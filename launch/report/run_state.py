@@ -6,8 +6,8 @@ from __future__ import annotations
 import os
 import shlex
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from functools import cached_property
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, Literal
@@ -31,6 +31,7 @@ from gossip.run import (
 from .exit_codes import status_of
 from .growing import event_files
 from .launchers import Launcher, of as launchers_of
+from .progress import RoundProgress
 from .run_model import RunModel
 from .stages import stages_in
 from .words import near
@@ -48,71 +49,139 @@ end. ``copy``: a recorded launcher is alive, but leads another folder. ``killed`
 ended without recording its end, and there is no summary."""
 
 
-@dataclass(frozen=True, slots=True)
 class RunState:
-    """State of a run. ``peers``: number of peers, including those that joined. ``alive``: number of
-    live peers in the last round; None if there was no round, or the run is over. ``broken``: lines
-    about files that cannot be read."""
+    """State of a run, from the files in its folder. The progress is read from the events when it is
+    first needed, because this takes most of the time.
 
-    name: str
-    folder: Path
-    state: State
-    peers: int
-    alive: int | None
-    round: int | None
-    rounds: int | None
-    began: float | None
-    ended: float | None
-    accuracy: float | None
-    loss: float | None
-    exit_code: int | None
-    status: str | None
-    launchers: tuple[Launcher, ...]
-    hosts: tuple[str, ...] = ()
-    broken: tuple[str, ...] = ()
+    Attributes:
+        settings: Settings of the run. ``environment``: facts about the host and the process that
+            started the run.
+        broken: Lines about files that cannot be read.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.broken: list[str] = []
+        self.settings = documents.RunSettings.pick(self.object("config.json"))
+        self._summary = self.object("summary.json")
+        self.environment = documents.RunEnvironment.pick(self.object("environment.json"))
+        self.launchers = launchers_of(folder, self.broken)
+        # Only a run without a launcher of gossip, for example under torchrun, is judged by its
+        # nodes.
+        self._nodes = () if self.launchers else tuple(nodes_in(folder))
+        self.state: State = (
+            _state_of_nodes(self._nodes)
+            if self._nodes
+            else _state(self.launchers, self._summary is not None)
+        )
+        self.hosts = sorted({one.host for one in self.launchers or self._nodes})
+
+    def object(self, name: str) -> dict[str, Any] | None:
+        """Return the JSON object in a file of the folder; None if the file does not exist, or
+        cannot be read."""
+        try:
+            return read_object(self.folder, name)
+        except ConfigError as error:
+            if str(error) not in self.broken:
+                self.broken.append(str(error))
+            return None
+
+    @property
+    def name(self) -> str:
+        return text_of(self.settings.name) or shown(self.folder.name)
 
     @property
     def over(self) -> bool:
-        return self.state in ("ended", "killed")
+        """Whether the run is over. A run that no launcher has started counts as over after
+        ``BEGIN_S``."""
+        if self.state != "not begun":
+            return self.state not in ("running", "elsewhere")
+        return time.time() - (written_at(self.folder) or 0.0) > BEGIN_S
+
+    @property
+    def in_words(self) -> str:
+        """State in a few words, with the status or the hosts of the run."""
+        if self.state == "elsewhere":
+            return f"on {', '.join(self.hosts)}"
+        return f"ended: {self.status}" if self.status else self.state
+
+    @cached_property
+    def outcome(self) -> documents.Outcome:
+        """Outcome in the summary; empty if the run has not ended: the summary may then be from one
+        of several launchers, or from an earlier end. A run without a launcher has no summary; its
+        exit code is the lowest exit code of its peers."""
+        if self.state != "ended":
+            return documents.Outcome()
+        codes = [node.exit_code for node in self._nodes if node.exit_code is not None]
+        if self._summary is not None or not codes:
+            return documents.Outcome.pick(self._summary)
+        return documents.Outcome(exit_code=min(codes), status=status_of(min(codes)))
+
+    @property
+    def status(self) -> str | None:
+        return text_of(self.outcome.status)
+
+    @cached_property
+    def _progress(self) -> RoundProgress:
+        view = RunModel(
+            min(self.settings.peers, PEERS_MAX), stages=stages_in(self.settings.pipeline)
+        )
+        if self.outcome.rounds is None:
+            _read_progress(view, self.folder, self.broken)
+        return view.progress
+
+    @property
+    def peers(self) -> int:
+        """Number of peers, including those that joined."""
+        joined = {peer for one in self.launchers for peer in one.peers}
+        return max(self.settings.peers, len(joined))
+
+    @property
+    def alive(self) -> int | None:
+        """Number of live peers in the last round; None if there was no round, or the run is
+        over."""
+        runs = self.state in ("running", "elsewhere") and self._progress.round >= 0
+        return self._progress.alive if runs else None
+
+    @property
+    def round(self) -> int | None:
+        last = self._progress.round if self._progress.round >= 0 else None
+        return last if self.outcome.rounds is None else self.outcome.rounds
+
+    @property
+    def ended(self) -> float | None:
+        ends = [one.ended for one in (*self.launchers, *self._nodes)]
+        return (max(ends, default=0.0) or None) if self.state == "ended" else None
+
+    @property
+    def accuracy(self) -> float | None:
+        known = documents.Accuracy.pick(self.outcome.accuracy)
+        return _first(known.mean_model, known.worst_replica, self._progress.accuracy)
+
+    @property
+    def loss(self) -> float | None:
+        return _first(self.outcome.loss, self._progress.loss)
 
     def to_json(self) -> dict[str, Any]:
-        fields = (
-            "name",
-            "state",
-            "peers",
-            "alive",
-            "round",
-            "rounds",
-            "began",
-            "ended",
-            "accuracy",
-            "loss",
-            "exit_code",
-            "status",
-        )
         launchers = [
             {"pid": one.pid, "host": one.host, "running": one.running} for one in self.launchers
         ]
         return {
-            **{field: getattr(self, field) for field in fields},
+            "name": self.name,
+            "state": self.state,
+            "peers": self.peers,
+            "alive": self.alive,
+            "round": self.round,
+            "rounds": self.settings.rounds,
+            "began": self.environment.started,
+            "ended": self.ended,
+            "accuracy": self.accuracy,
+            "loss": self.loss,
+            "exit_code": self.outcome.exit_code,
+            "status": self.status,
             "folder": str(self.folder),
             "launchers": launchers,
         }
-
-
-@dataclass(frozen=True)
-class RunStatus:
-    """State of the run as a whole.
-
-    Attributes:
-        state: State in a few words, as in ``gossip ls``.
-        over: Whether the run is over.
-        where: Hosts of its launchers.
-    """
-
-    state: str
-    over: bool
-    where: str = ""
 
 
 def find(run: str, runs: Path = Path(RUNS)) -> Path:
@@ -169,66 +238,6 @@ def written_at(folder: Path) -> float | None:
         return None
 
 
-def read_state(folder: Path) -> RunState:
-    """Return the state of a run, from its files. Its ``broken`` has lines about files that cannot
-    be read."""
-    broken: list[str] = []
-    settings = documents.RunSettings.pick(read_known(folder, "config.json", broken))
-    summary = read_known(folder, "summary.json", broken)
-    environment = documents.RunEnvironment.pick(read_known(folder, "environment.json", broken))
-    launchers, nodes, state = _state_of(folder, broken, summary is not None)
-    ends = [one.ended or 0.0 for one in launchers] + [node.ended or 0.0 for node in nodes]
-    ended = max(ends, default=0.0) if state == "ended" else 0.0
-    outcome = _outcome(summary if state == "ended" else None, nodes, state)
-    view = RunModel(min(settings.peers, PEERS_MAX), stages=stages_in(settings.pipeline))
-    if outcome.rounds is None:
-        _read_progress(view, folder, broken)
-    progress = view.progress
-    seen = progress.round >= 0
-    accuracy = documents.Accuracy.pick(outcome.accuracy)
-    return RunState(
-        name=text_of(settings.name) or shown(folder.name),
-        folder=folder,
-        state=state,
-        peers=max(settings.peers, len({peer for one in launchers for peer in one.peers})),
-        alive=progress.alive if seen and state in ("running", "elsewhere") else None,
-        round=(progress.round if seen else None) if outcome.rounds is None else outcome.rounds,
-        rounds=settings.rounds,
-        began=environment.started,
-        ended=ended or None,
-        accuracy=_first(accuracy.mean_model, accuracy.worst_replica, progress.accuracy),
-        loss=_first(outcome.loss, progress.loss),
-        exit_code=outcome.exit_code,
-        status=text_of(outcome.status),
-        launchers=tuple(launchers),
-        hosts=tuple(sorted({one.host for one in launchers or nodes})),
-        broken=tuple(broken),
-    )
-
-
-def standing_of(folder: Path) -> RunStatus:
-    """Return the state of the run in a folder. This is cheaper than ``read_state``."""
-    broken: list[str] = []
-    summary = read_known(folder, "summary.json", broken)
-    launchers, nodes, state = _state_of(folder, broken, summary is not None)
-    hosts = ", ".join(sorted({one.host for one in launchers or nodes}))
-    has_waited = time.time() - (written_at(folder) or 0.0) > BEGIN_S
-    over = state in ("ended", "killed", "copy") or (state == "not begun" and has_waited)
-    if state == "elsewhere":
-        return RunStatus(f"on {hosts}", over)
-    status = text_of(_outcome(summary, nodes, state).status) if state == "ended" else None
-    return RunStatus(f"ended: {status}" if status else state, over, hosts)
-
-
-def _state_of(
-    folder: Path, broken: list[str], summarised: bool
-) -> tuple[Sequence[Launcher], Sequence[NodeRecord], State]:
-    """Return the launchers of a run, its nodes (only if it has no launcher), and its state."""
-    launchers = launchers_of(folder, broken)
-    nodes = () if launchers else tuple(nodes_in(folder))
-    return launchers, nodes, _state_of_nodes(nodes) if nodes else _state(launchers, summarised)
-
-
 def nodes_in(folder: Path) -> Iterator[NodeRecord]:
     """Yield the records that the nodes of a run have written about themselves."""
     for path in sorted(folder.glob("peer-*"))[:NODES_MAX]:
@@ -240,32 +249,9 @@ def _state_of_nodes(nodes: Sequence[NodeRecord]) -> State:
     """Return the state of a run that has no launcher of gossip, for example under torchrun."""
     if any(node.alive for node in nodes):
         return "running"
-    if any(node.ended is None and not node.here for node in nodes):
+    if any(not node.ended and not node.here for node in nodes):
         return "elsewhere"
-    return "ended" if any(node.ended is not None for node in nodes) else "killed"
-
-
-def _outcome(
-    summary: Mapping[str, Any] | None, nodes: Sequence[NodeRecord], state: State
-) -> documents.Outcome:
-    """Return the outcome in the summary. A run without a launcher has no summary; its exit code is
-    the lowest exit code of its peers."""
-    codes = [node.exit_code for node in nodes if node.exit_code is not None]
-    if summary is not None or state != "ended" or not codes:
-        return documents.Outcome.pick(summary)
-    code = min(codes)
-    return documents.Outcome(exit_code=code, status=status_of(code))
-
-
-def read_known(folder: Path, name: str, broken: list[str]) -> dict[str, Any] | None:
-    """Return the JSON object in a file. Return None if the file does not exist or cannot be read.
-    If it cannot be read, add a line to ``broken``."""
-    try:
-        return read_object(folder, name)
-    except ConfigError as error:
-        if str(error) not in broken:
-            broken.append(str(error))
-        return None
+    return "ended" if any(node.ended for node in nodes) else "killed"
 
 
 def _state(launchers: Sequence[Launcher], summarised: bool) -> State:

@@ -17,7 +17,7 @@ from gossip.run import TEXT_MAX, shown
 
 from . import launchers
 from .launchers import Launcher
-from .run_state import RunState, read_state, still_here
+from .run_state import RunState, still_here
 
 PROGRESS_EVERY_S = 2.0
 # Time within which a launcher must end after the request to kill its peers, in seconds. Then the
@@ -84,9 +84,10 @@ def stop(run: RunState, now: bool, timeout_s: float, say: Callable[[str], None])
     left = _wait_for_processes(run.folder)
     if left:
         raise StillRunning(run.name, left, time.monotonic() - began)
-    after = read_state(run.folder)
+    after = RunState(run.folder)
     at = f" at round {after.round}" if after.round is not None else ""
-    how = f", exit code {after.exit_code}" if after.exit_code is not None else ""
+    code = after.outcome.exit_code
+    how = f", exit code {code}" if code is not None else ""
     say(
         f"{run.name} has ended after {time.monotonic() - began:.1f} s{at}{how}: none of its "
         "processes is left here"
@@ -192,7 +193,7 @@ def _end_leftovers(
     if left:
         raise StillRunning(run.name, left, 0.0)
     how = (
-        f": {run.status}, exit code {run.exit_code}"
+        f": {run.status}, exit code {run.outcome.exit_code}"
         if run.status
         else ""
         if run.state != "killed"

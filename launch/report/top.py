@@ -23,7 +23,7 @@ from . import run_state
 from .peer_table import PeerLine, Size, peer_lines
 from .run_model import RunModel
 from .run_reader import RunReader
-from .run_state import RunStatus, standing_of
+from .run_state import RunState
 from .screens import is_terminal
 from .top_frame import frame
 
@@ -40,12 +40,11 @@ class TopView:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._reader = RunReader(folder)
-        self._standing = standing_of(folder)
         self._looked_at = time.monotonic()
 
     @property
     def over(self) -> bool:
-        return self._standing.over
+        return self._reader.state.over
 
     @property
     def broken(self) -> list[str]:
@@ -54,19 +53,18 @@ class TopView:
 
     def render_lines(self, size: Size) -> list[Text]:
         """Return the lines that show the present state of the run."""
-        reader, standing, now = self._now()
-        return frame(reader, standing, now, size)
+        return frame(*self._now(), size)
 
     def to_json(self) -> dict[str, Any]:
         """Return the present state of the run as JSON data, for scripts."""
-        reader, standing, now = self._now()
+        reader, now = self._now()
         view, at = reader.view, reader.view.progress
-        lines = peer_lines(view, now, standing.over)
+        lines = peer_lines(view, now, self.over)
         return {
-            "name": reader.name,
+            "name": reader.state.name,
             "folder": str(self.folder),
-            "state": standing.state,
-            "over": standing.over,
+            "state": reader.state.in_words,
+            "over": self.over,
             **_pick(at, "round", "step", "loss", "server"),
             "steps": at.steps or reader.settings.rounds,
             "local_steps": view.local_steps,
@@ -78,16 +76,16 @@ class TopView:
             "broken": self.broken,
         }
 
-    def _now(self) -> tuple[RunReader, RunStatus, float]:
+    def _now(self) -> tuple[RunReader, float]:
         if not self.over and time.monotonic() - self._looked_at >= STATE_EVERY_S:
             # Check this before reading, so that all rows from before the end are read below.
-            self._standing = standing_of(self.folder)
+            self._reader.state = RunState(self.folder)
             self._looked_at = time.monotonic()
         if self._reader.files.replaced:  # At the end, a launcher replaces files by merged ones.
             self._reader = RunReader(self.folder)
         self._reader.update()
         now = self._reader.view.last_at if self.over else time.time()
-        return self._reader, self._standing, now
+        return self._reader, now
 
 
 OF_PEER = ("peer", "step", "round", "incarnation", "trust", "suspected", "quarantined", "loss")
@@ -129,7 +127,7 @@ def choose(run: str | None, runs: Path) -> Path:
             f"there are no runs in {runs}/",
             "gossip run -n 4 train.py starts one; gossip top FOLDER shows a run in another place",
         )
-    running = [each for each in found if not standing_of(each).over]
+    running = [each for each in found if not RunState(each).over]
     return (running or found)[0].resolve()
 
 

@@ -17,7 +17,6 @@ from .folding import folded
 from .live_frame import NO_LOSS
 from .peer_table import PeerLine, Size, peer_lines
 from .run_reader import RunReader
-from .run_state import RunStatus
 from .screens import MARKS, lacks_loss
 from .words import clock, counted, named, near
 
@@ -27,20 +26,21 @@ EVENT_BEGIN = 13  # width of the time and the number of occurrences, in columns
 SERVED_ROUNDS = 100
 
 
-def frame(reader: RunReader, standing: RunStatus, now: float, size: Size) -> list[Text]:
+def frame(reader: RunReader, now: float, size: Size) -> list[Text]:
     """Return the lines, none wider than the terminal, and at most as many as its height. ``now`` is
     in seconds since 1970; for a run that is over, it is the time of the end."""
     width = max(size.width - 1, peer_table.WIDTH_MIN)
-    lines = peer_lines(reader.view, now, standing.over)
+    over = reader.state.over
+    lines = peer_lines(reader.view, now, over)
     saves_to = reader.view.progress.saves_to
     saved = near(saves_to) if saves_to else "not saved through gossip"
     head = [
-        Text(_title(reader, standing, now), style="bold"),
-        _progress(reader, now, standing.over, width),
-        _health(reader, standing, lines),
-        *([Text(f"model: {saved}", style="dim")] if standing.over else []),
+        Text(_title(reader, now), style="bold"),
+        _progress(reader, now, over, width),
+        _health(reader, over, lines),
+        *([Text(f"model: {saved}", style="dim")] if over else []),
         Text(_serving(reader), style="dim"),
-        *_machines(reader, standing, width),
+        *_machines(reader, over, width),
         *([Text(NO_LOSS, style="dim")] if lacks_loss(reader.view) else []),
     ]
     room = max(size.height - len(head) - 3, live_frame.ROWS_MIN)
@@ -55,7 +55,7 @@ def frame(reader: RunReader, standing: RunStatus, now: float, size: Size) -> lis
 # --- the run --------------------------------------------------------------------------------------
 
 
-def _title(reader: RunReader, standing: RunStatus, now: float) -> str:
+def _title(reader: RunReader, now: float) -> str:
     run = reader.settings
     peers = counted(max(run.peers, len(reader.view.rows)), "peer")
     topology = run.topology
@@ -70,8 +70,9 @@ def _title(reader: RunReader, standing: RunStatus, now: float) -> str:
         what += f" in {run.fragments} fragments"
     what += ", overlap" if run.overlap else ""
     since = clock(now - reader.view.began) if reader.view.began is not None else ""
-    where = f"on {standing.where}" if standing.where else ""
-    return "  ".join(filter(None, (reader.name, standing.state, since, what, where)))
+    state = reader.state
+    where = f"on {', '.join(state.hosts)}" if state.hosts and state.state != "elsewhere" else ""
+    return "  ".join(filter(None, (state.name, state.in_words, since, what, where)))
 
 
 def _progress(reader: RunReader, now: float, over: bool, width: int) -> Text:
@@ -84,8 +85,8 @@ def _progress(reader: RunReader, now: float, over: bool, width: int) -> Text:
     return live_frame.progress_line(reader.view, None if over else now, total, width)
 
 
-def _health(reader: RunReader, standing: RunStatus, lines: Sequence[PeerLine]) -> Text:
-    if standing.over:
+def _health(reader: RunReader, over: bool, lines: Sequence[PeerLine]) -> Text:
+    if over:
         ended = sum(line.state == "done" for line in lines)
         of = counted(len(lines), "peer")
         lost = [line.row.peer for line in lines if line.state == "lost"]
@@ -97,9 +98,9 @@ def _health(reader: RunReader, standing: RunStatus, lines: Sequence[PeerLine]) -
     return line
 
 
-def _machines(reader: RunReader, standing: RunStatus, width: int) -> list[Text]:
+def _machines(reader: RunReader, over: bool, width: int) -> list[Text]:
     """Return the lines about the machines; no lines if no machine was reported."""
-    line, is_ill = reader.view.machines.line(standing.over)
+    line, is_ill = reader.view.machines.line(over)
     style = "yellow" if is_ill else "dim"
     return [Text(part, style) for part in textwrap.wrap(shown(line), width)[:MACHINE_LINES]]
 

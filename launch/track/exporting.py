@@ -10,7 +10,7 @@ import sys
 import time
 from pathlib import Path
 
-from gossip.launch.report import standing_of
+from gossip.launch.report import RunState
 from gossip.run import check_trackers
 
 from .base import Tracker
@@ -36,7 +36,7 @@ def export(name: str, folder: Path, launched: bool, others_s: float = 0.0) -> in
     try:
         while True:
             # Check this before reading, so that all rows from before the end are read below.
-            over = _is_closed(READ_EVERY_S) if launched else standing_of(folder).over
+            over = _is_closed(READ_EVERY_S) if launched else RunState(folder).over
             if over and launched:
                 _wait_for_others(folder, others_s)
             points.read_on()
@@ -60,7 +60,7 @@ def open_tracker(name: str, folder: Path) -> Tracker:
 
 def _wait_for_others(folder: Path, most_s: float) -> None:
     until = time.monotonic() + most_s
-    while time.monotonic() < until and not standing_of(folder).over:
+    while time.monotonic() < until and not RunState(folder).over:
         time.sleep(OTHERS_EVERY_S)
 
 

@@ -45,11 +45,11 @@ class RunPoints:
 
     def about(self) -> RunDescription:
         """Return the settings and the origin of the run."""
-        config = self.reader.object("config.json")
+        config = self.reader.state.object("config.json") or {}
         settings, environment = self.reader.settings, self.reader.environment
         return RunDescription(
             run=settings.run,
-            name=self.reader.name,
+            name=self.reader.state.name,
             settings={key: _in_words(value) for key, value in config.items()},
             tags=_tags(settings, environment, self.reader.folder),
             began=environment.started or 0.0,

@@ -131,7 +131,7 @@ def test_following_a_log_ends_cleanly_with_ctrl_c(folder: Path, start: Start) ->
     followed.send_signal(signal.SIGINT)
     _, err = followed.communicate(timeout=20)
     assert (followed.returncode, err) == (130, "")
-    stopping.stop(run_state.read_state(folder), now=True, timeout_s=10, say=lambda line: None)
+    stopping.stop(run_state.RunState(folder), now=True, timeout_s=10, say=lambda line: None)
 
 
 def test_with_now_the_launcher_kills_its_peers_at_once(
@@ -140,7 +140,7 @@ def test_with_now_the_launcher_kills_its_peers_at_once(
     launcher = start("stubborn")
     said: list[str] = []
     monkeypatch.setattr(stopping, "NOW_S", 60.0)  # however slow the machine
-    stopping.stop(run_state.read_state(folder), now=True, timeout_s=10, say=said.append)
+    stopping.stop(run_state.RunState(folder), now=True, timeout_s=10, say=said.append)
     assert launcher.wait(20) == 143
     assert not any("does not respond" in line for line in said)
     assert float(said[-1].split("after ")[1].split(" s")[0]) < STOP_GRACE_S, said
@@ -153,11 +153,11 @@ def test_peers_that_do_not_leave_are_told_and_killed_with_now(
     said: list[str] = []
     monkeypatch.setattr(stopping, "PROGRESS_EVERY_S", 0.1)
     with pytest.raises(stopping.StillRunning) as caught:
-        stopping.stop(run_state.read_state(folder), now=False, timeout_s=0.5, say=said.append)
+        stopping.stop(run_state.RunState(folder), now=False, timeout_s=0.5, say=said.append)
     assert caught.value.pids == (launcher.pid,)
     assert str(caught.value.hint) == "gossip stop --now one"
     assert any("(at most 0 s)" in line or "(at most 1 s)" in line for line in said[1:]), said
-    stopping.stop(run_state.read_state(folder), now=True, timeout_s=0.5, say=said.append)
+    stopping.stop(run_state.RunState(folder), now=True, timeout_s=0.5, say=said.append)
     assert launcher.wait(20) == 143
     assert launchers.processes_of(folder) == []
 
@@ -168,7 +168,7 @@ def test_a_launcher_that_does_not_answer_is_killed_and_its_peers_go_too(
     launcher = start("stubborn")
     said: list[str] = []
     monkeypatch.setattr(stopping, "NOW_S", 0.0)  # no launcher is as quick as that
-    stopping.stop(run_state.read_state(folder), now=True, timeout_s=10, say=said.append)
+    stopping.stop(run_state.RunState(folder), now=True, timeout_s=10, say=said.append)
     assert any("does not respond" in line for line in said)
     assert launcher.wait(20) in (-signal.SIGKILL, 143)
     assert launchers.processes_of(folder) == []
@@ -177,7 +177,7 @@ def test_a_launcher_that_does_not_answer_is_killed_and_its_peers_go_too(
 def test_a_stopped_launcher_is_woken_to_be_asked(folder: Path, start: Start) -> None:
     launcher = start("polite")
     launcher.send_signal(signal.SIGSTOP)
-    stopping.stop(run_state.read_state(folder), now=False, timeout_s=20, say=lambda line: None)
+    stopping.stop(run_state.RunState(folder), now=False, timeout_s=20, say=lambda line: None)
     assert launcher.wait(20) == 143
 
 
@@ -186,9 +186,9 @@ def test_a_run_whose_launcher_was_killed_says_so(folder: Path, start: Start) -> 
     launcher.kill()
     launcher.wait()
     said: list[str] = []
-    assert run_state.read_state(folder).state == "killed"
+    assert run_state.RunState(folder).state == "killed"
     assert stopping._wait_for_processes(folder) == []
-    stopping.stop(run_state.read_state(folder), now=False, timeout_s=10, say=said.append)
+    stopping.stop(run_state.RunState(folder), now=False, timeout_s=10, say=said.append)
     assert said == ["one is over already: its launcher was killed"]
 
 
@@ -204,9 +204,7 @@ def test_a_run_of_another_machine_is_not_touched(folder: Path) -> None:
             ConfigError,
             match=rf"one was started on nodeb \(pid {os.getpid()}\): this machine cannot",
         ) as caught:
-            stopping.stop(
-                run_state.read_state(folder), now=True, timeout_s=1, say=lambda line: None
-            )
+            stopping.stop(run_state.RunState(folder), now=True, timeout_s=1, say=lambda line: None)
         assert caught.value.hint == f"there: gossip stop {folder}"
 
 
@@ -220,9 +218,9 @@ def is_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_pid_that_was_given_out_again_is_not_signalled(folder: Path) -> None:
     """The launcher's number is this process's by now: a signal would end the test."""
     with launchers.present(folder, [0, 1]):
-        stale = run_state.read_state(folder)
+        stale = run_state.RunState(folder)
         _change_word(folder, started=1)
-        assert run_state.read_state(folder).state == "killed"
+        assert run_state.RunState(folder).state == "killed"
         (one,) = launchers.of(folder)
         with stopping._handle(one) as handle:
             assert handle == -1
@@ -240,7 +238,7 @@ def test_a_run_of_another_user_names_whose(folder: Path, monkeypatch: pytest.Mon
         launchers.present(folder, [0, 1]),
         pytest.raises(ConfigError, match=f"one is user .*'s: .*pid {os.getpid()}"),
     ):
-        stopping.stop(run_state.read_state(folder), now=True, timeout_s=1, say=lambda line: None)
+        stopping.stop(run_state.RunState(folder), now=True, timeout_s=1, say=lambda line: None)
 
 
 @pytest.fixture
@@ -255,7 +253,7 @@ def signals(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def _stop(folder: Path) -> None:
-    stopping.stop(run_state.read_state(folder), now=True, timeout_s=0.1, say=lambda line: None)
+    stopping.stop(run_state.RunState(folder), now=True, timeout_s=0.1, say=lambda line: None)
 
 
 @pytest.mark.parametrize(
@@ -275,7 +273,7 @@ def test_a_record_that_fits_a_process_makes_no_launcher_of_it(
         while not launchers.command_of(process.pid):  # it has just been started
             assert time.monotonic() < until
         _change_word(folder, pid=process.pid, started=there.started)
-        assert run_state.read_state(folder).state == "copy", "whatever the record says"
+        assert run_state.RunState(folder).state == "copy", "whatever the record says"
         with pytest.raises(
             ConfigError,
             match=rf"pid {process.pid} .* does not lead this folder.* command: .*{command[-1]}",
@@ -331,7 +329,7 @@ def test_a_run_is_stopped_by_any_name_its_folder_has_by_now(folder: Path, start:
     launcher, moved = start("polite"), folder.with_name("moved")
     folder.rename(moved)
     (folder.parents[1] / "link").symlink_to(moved)
-    assert run_state.read_state(folder.parents[1] / "link").state == "running"
+    assert run_state.RunState(folder.parents[1] / "link").state == "running"
     _stop(moved)
     assert launcher.wait(20) == 143
 
@@ -353,7 +351,7 @@ def test_a_run_in_a_copy_is_stopped_and_that_in_the_first_folder_goes_on(
         )
         monkeypatch.setattr(stopping, "_wait", lambda *words: True)
         monkeypatch.setattr(stopping, "GUARDIAN_S", 0.0)
-        stopping.stop(run_state.read_state(other), now=True, timeout_s=0.1, say=said.append)
+        stopping.stop(run_state.RunState(other), now=True, timeout_s=0.1, say=said.append)
     assert signalled == [os.getpid()]
     assert said[0].endswith(
         f"pid {launcher.pid} as a launcher of one, but it leads {folder}: this folder is a copy; "
@@ -379,7 +377,7 @@ def test_a_launcher_that_cannot_say_that_it_is_over_leads_its_folder_to_its_end(
 
     with launchers.present(folder, [0, 1]):
         monkeypatch.setattr(launchers, "write_json", full)
-    assert run_state.read_state(folder).state == "running", "nobody knows better"
+    assert run_state.RunState(folder).state == "running", "nobody knows better"
 
 
 @pytest.mark.parametrize(

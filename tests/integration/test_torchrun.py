@@ -80,7 +80,7 @@ def test_processes_with_variables_of_torch_distributed_are_peers_of_one_run(fold
         "peer-0",
         "peer-1",
     }
-    state = run_state.read_state(run)
+    state = run_state.RunState(run)
     assert (state.state, state.exit_code, state.alive) == ("ended", 0, None)
     assert state.round in range(20), "the last one that was told of: not every round is"
     assert TopView(run).to_json()["step"] == 20
@@ -127,7 +127,7 @@ def test_when_torchrun_is_killed_its_ranks_leave(folder: Path) -> None:
             assert agent.poll() is None, (folder / "out").read_text()[-3000:]
             assert time.monotonic() < until, (folder / "out").read_text()[-3000:]
             time.sleep(0.1)  # between two looks, not instead of one
-        assert run_state.read_state(folder / "runs" / "torchrun-killed").state == "running"
+        assert run_state.RunState(folder / "runs" / "torchrun-killed").state == "running"
         ranks = psutil.Process(agent.pid).children(recursive=True)
         assert len(ranks) >= 4, "two trainers and their nodes"
     finally:
@@ -135,4 +135,4 @@ def test_when_torchrun_is_killed_its_ranks_leave(folder: Path) -> None:
         agent.wait()
     _, left = psutil.wait_procs(ranks, timeout=60)
     assert left == []
-    assert run_state.read_state(folder / "runs" / "torchrun-killed").over
+    assert run_state.RunState(folder / "runs" / "torchrun-killed").over

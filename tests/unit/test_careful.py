@@ -224,8 +224,8 @@ def test_what_is_no_record_is_told_and_the_run_is_still_known(tmp_path: Path) ->
     (run / "launchers" / "a.json").write_text('{"pid": 3}')
     (run / "launchers" / "b.json").write_text("[" * 100_000)
     (run / "events.jsonl").mkdir()
-    seen = run_state.read_state(run)
-    assert (seen.name, seen.peers, seen.state) == ("one", 2, "not begun")
+    seen = run_state.RunState(run)
+    assert (seen.name, seen.peers, seen.state, seen.round) == ("one", 2, "not begun", None)
     assert [line.removeprefix(f"{run}/").split(":")[0] for line in seen.broken] == [
         "summary.json is not JSON",
         "launchers/a.json is not a launcher's record",
@@ -242,7 +242,7 @@ def test_settings_that_are_no_file_are_told_and_not_waited_for(tmp_path: Path, w
         "/dev/zero"
     )
     assert run_state.folders(tmp_path) == [run]
-    assert f"config.json is a {what}" in run_state.read_state(run).broken[0]
+    assert f"config.json is a {what}" in run_state.RunState(run).broken[0]
     with pytest.raises(ConfigError, match=rf"config.json is a {what}"):
         run_state.find("one", tmp_path)
 
@@ -351,9 +351,14 @@ def test_wrong_types_in_a_summary_are_nothing(tmp_path: Path) -> None:
     (folder / "summary.json").write_text(
         '{"rounds": "no", "accuracy": [1], "loss": true, "exit_code": {}, "status": ["x"]}'
     )
-    seen = run_state.read_state(folder)
-    assert (seen.name, seen.peers, seen.rounds, seen.began) == ("run", 0, None, None)
-    assert (seen.round, seen.accuracy, seen.loss, seen.exit_code, seen.status) == (
+    seen = run_state.RunState(folder)
+    assert (seen.name, seen.peers, seen.settings.rounds, seen.environment.started) == (
+        "run",
+        0,
+        None,
+        None,
+    )
+    assert (seen.round, seen.accuracy, seen.loss, seen.outcome.exit_code, seen.status) == (
         None,
         None,
         None,

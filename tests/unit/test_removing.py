@@ -104,7 +104,7 @@ def test_a_run_of_another_machine_that_has_not_ended_stays(run: Path, gossip: Go
 
 
 def test_a_run_that_is_resumed_while_somebody_thinks_it_over_stays(run: Path) -> None:
-    removal = removing.plan(run_state.read_state(run), with_checkpoints=False)
+    removal = removing.plan(run_state.RunState(run), with_checkpoints=False)
     held = hold.mark_leader(run)
     try:
         with launchers.present(run, [0]), pytest.raises(ConfigError, match="trains"):

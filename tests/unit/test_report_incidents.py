@@ -28,6 +28,7 @@ from gossip.launch.report.html import (
 from gossip.launch.report.html.charts import Line, LineChart, TextTable
 from gossip.launch.report.html.incidents import Incident
 from gossip.launch.report.html.recorded import RecordedRun
+from gossip.observe import documents
 from gossip.run import checkpoints
 from gossip.run.telemetry import JsonLines, write_json
 
@@ -463,7 +464,7 @@ def test_a_killed_launcher_is_the_last_incident_and_says_what_is_lost(
     launcher(tmp_path, ended=0.0)
     run = made(tmp_path, [event_row("round", 0, 9.0, round=469, step=470)])
     assert run.state.state in ("killed", "elsewhere")
-    run.state = dataclasses.replace(run.state, state="killed")
+    run.state.state = "killed"
     checkpoints.note_folder(tmp_path, tmp_path / "ckpt")
     for step, at in ((440, 7.0), (450, 8.0), (460, 8.5), (480, 99.0)):
         monkeypatch.setattr(time, "time", lambda at=at: BEGAN + at)
@@ -565,7 +566,7 @@ def test_who_is_dead_for_one_of_many_trains_for_the_report(tmp_path: Path) -> No
 def killed(folder: Path, events: list[dict[str, Any]], **options: Any) -> RecordedRun:
     """A run like that of ``made`` whose launcher was killed."""
     run = made(folder, events, **options)
-    run.state = dataclasses.replace(run.state, state="killed")
+    run.state.state = "killed"
     return run
 
 
@@ -679,13 +680,13 @@ def test_a_headline_has_the_result_and_the_gravest_incidents(tmp_path: Path) -> 
         ],
         faults=["sign_flip:1,3*10"],
     )
-    run.state = dataclasses.replace(run.state, state="ended", exit_code=0, accuracy=None)
+    run.state.state = "ended"
     found = incidents.of(run)
     assert overview.headline(run, found) == (
         "Loss 0.5 after 120 steps, in spite of a killed server and 2 Byzantine peers"
     )
     kinds = [dataclasses.replace(SOME, kind=f"{name} fault") for name in "abcde"]
-    run.state = dataclasses.replace(run.state, exit_code=5, status="quorum_lost")
+    run.state.outcome = documents.Outcome(exit_code=5, status="quorum_lost")
     assert overview.headline(run, [*kinds, SOME]) == (
         "The run ended with exit code 5 (quorum_lost), after 120 steps, with an a fault, a b "
         "fault, a c fault, a d fault and 1 other incident"
@@ -694,7 +695,7 @@ def test_a_headline_has_the_result_and_the_gravest_incidents(tmp_path: Path) -> 
         overview.headline(run, [])
         == "The run ended with exit code 5 (quorum_lost), after 120 steps"
     )
-    run.state = dataclasses.replace(run.state, state="killed", exit_code=None)
+    run.state.state, run.state.outcome = "killed", documents.Outcome()
     assert overview.headline(run, []) == "The run was killed, after 120 steps"
     end = dataclasses.replace(SOME, what="the launcher was killed")
     assert "Nothing went wrong" not in overview.verdict(run, [end])

@@ -101,7 +101,7 @@ def test_all_stages_count_for_how_many_are_alive(folder: Path, tmp_path: Path) -
     here = {"pid": os.getpid(), "started": started_at(os.getpid()), "machine": this_machine()}
     about = {"incarnation": 0, "host": "here", "since": BEGAN, "ended": None, "exit_code": None}
     write(running, "peer-0/peer.json", {"schema": "gossip.peer/1", **here, **about})
-    assert run_state.read_state(running).alive == 3
+    assert run_state.RunState(running).alive == 3
 
 
 def test_top_and_the_launcher_show_the_stage_of_each_peer(folder: Path) -> None:

@@ -73,14 +73,14 @@ def test_a_run_is_running_while_its_launcher_is(run: Path) -> None:
     with launchers.present(run, [0, 1, 2]):
         (own,) = launchers.of(run)
         assert (own.pid, own.peers, own.running) == (os.getpid(), (0, 1, 2), True)
-        assert run_state.read_state(run).state == "running"
+        assert run_state.RunState(run).state == "running"
     assert launchers.of(run)[0].ended
     assert not launchers.of(run)[0].running
 
 
 def test_a_pid_that_somebody_else_has_by_now_is_not_the_launcher(run: Path) -> None:
     leave_word(run, started=1)
-    assert run_state.read_state(run).state == "killed"
+    assert run_state.RunState(run).state == "killed"
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def test_the_state_follows_from_launchers_and_summary(
         leave_word(run, **changes)
     if summary:
         summarise(run)
-    assert run_state.read_state(run).state == state
+    assert run_state.RunState(run).state == state
 
 
 def test_what_is_no_word_of_a_launcher_is_left_alone(run: Path) -> None:
@@ -129,8 +129,8 @@ def test_progress_is_read_from_the_last_rows(run: Path, monkeypatch: pytest.Monk
     with (run / "events.jsonl").open("a") as file:
         file.write('{"t": 0.0, "peer": 1, "event": "round", "rou')  # just being written
     monkeypatch.setattr(run_state, "TAIL_BYTES", 10_000)
-    seen = run_state.read_state(run)
-    assert (seen.round, seen.loss, seen.alive, seen.accuracy, seen.exit_code) == (
+    seen = run_state.RunState(run)
+    assert (seen.round, seen.loss, seen.alive, seen.accuracy, seen.outcome.exit_code) == (
         1999,
         0.5,
         2,
@@ -146,13 +146,13 @@ def test_a_rotation_does_not_hide_the_progress(run: Path) -> None:
     rotated.close()
     (run / "rotated").rename(run / "events.jsonl.000001")
     JsonLines(run / "events.jsonl", "events").close()
-    assert run_state.read_state(run).round == 19
+    assert run_state.RunState(run).round == 19
 
 
 def test_who_has_joined_is_one_of_the_peers(run: Path) -> None:
     leave_word(run, peers=[0, 1, 2])
     leave_word(run, peers=[3, 4])
-    assert run_state.read_state(run).peers == 5
+    assert run_state.RunState(run).peers == 5
 
 
 def test_the_progress_of_tasks_is_read_from_the_file_of_each(
@@ -166,7 +166,7 @@ def test_the_progress_of_tasks_is_read_from_the_file_of_each(
                 event_row("round", peer, 0.0, round=number, loss=number / 1000, alive=[0, 1, 2])
             )
         events.write(event_row("metrics", peer, 0.0, accuracy=0.25 * peer))
-    seen = run_state.read_state(run)
+    seen = run_state.RunState(run)
     assert (seen.state, seen.round, seen.loss, seen.alive, seen.accuracy) == (
         "running",
         401,
@@ -181,15 +181,15 @@ def test_the_progress_of_tasks_is_read_from_the_file_of_each(
         "_last_events",
         lambda path, most, broken: read.append(most) or last_events(path, most, broken),
     )
-    run_state.read_state(run)
+    assert run_state.RunState(run).round == 401
     assert sum(read) <= run_state.TAIL_BYTES, "no more of many than of one"
 
 
 def test_the_end_is_read_from_the_summary(run: Path) -> None:
     leave_word(run, ended=2000.0)
     summarise(run)
-    seen = run_state.read_state(run)
-    assert (seen.round, seen.accuracy, seen.loss, seen.exit_code, seen.ended) == (
+    seen = run_state.RunState(run)
+    assert (seen.round, seen.accuracy, seen.loss, seen.outcome.exit_code, seen.ended) == (
         400,
         0.93,
         0.07,
@@ -213,7 +213,7 @@ def test_the_list_has_a_line_for_each_run_the_latest_first(run: Path) -> None:
     later = begun(run.parent / "later-77")
     os.utime(run / "config.json", (1, 1))
     with launchers.present(later, [0, 1, 2]):
-        states = [run_state.read_state(folder) for folder in run_state.folders(run.parent)]
+        states = [run_state.RunState(folder) for folder in run_state.folders(run.parent)]
     head, first, second = tend.table(states, now=1000.0 + 3 * 3600, sizes=[999, 31 << 20])
     assert " ".join(head.split()) == "name state peers round began size acc loss exit"
     assert first.split() == ["later-77", "running", "3", "-", "3", "h", "ago", "999", "-", "-", "-"]
@@ -257,5 +257,5 @@ def test_looking_at_runs_takes_a_moment_only(run: Path) -> None:
     leave_word(run)
     (run / "events.jsonl").write_bytes(b'{"event": "round", "round": 1}\n' * 500_000)
     began = time.process_time()
-    run_state.read_state(run)
+    run_state.RunState(run).to_json()
     assert time.process_time() - began < 0.5

@@ -4,6 +4,8 @@ import json
 import os
 import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from recorded_run import BEGAN, ROUNDS, RecordedRun, now_running
@@ -13,11 +15,12 @@ from gossip.launch.report import top
 from gossip.launch.report.folding import folded
 from gossip.launch.report.peer_table import SILENT_S, Size, peer_lines
 from gossip.launch.report.run_reader import Happening, RunReader
-from gossip.launch.report.top_frame import RunStatus, frame
+from gossip.launch.report.top_frame import frame
 from gossip.launch.report.words import short_bytes
 
-RUNNING = RunStatus("running", over=False, where="vm")
-OVER = RunStatus("ended: finished", over=True, where="vm")
+ON_VM = {"name": "digits-0a1b", "hosts": ["vm"]}
+RUNNING = SimpleNamespace(state="running", in_words="running", over=False, **ON_VM)
+OVER = SimpleNamespace(state="ended", in_words="ended: finished", over=True, **ON_VM)
 
 
 @pytest.fixture
@@ -25,10 +28,11 @@ def run(tmp_path: Path) -> RecordedRun:
     return RecordedRun(tmp_path / "run")
 
 
-def drawn(run: RecordedRun, standing: RunStatus, at: float, width: int = 80) -> list[str]:
+def drawn(run: RecordedRun, state: Any, at: float, width: int = 80) -> list[str]:
     reader = RunReader(run.folder)
+    reader.state = state
     reader.update()
-    return [line.plain for line in frame(reader, standing, BEGAN + at, Size(width, 40))]
+    return [line.plain for line in frame(reader, BEGAN + at, Size(width, 40))]
 
 
 def row(lines: list[str], peer: int) -> str:
@@ -75,8 +79,9 @@ def test_of_more_peers_than_rows_those_in_trouble_are_on_top(run: RecordedRun) -
         run.event(0.2, peer, "ready", present=[0])
     run.rounds(0, 28)
     reader = RunReader(run.folder)
+    reader.state = RUNNING
     reader.update()
-    lines = [line.plain for line in frame(reader, RUNNING, BEGAN + 4.0, Size(80, 24))]
+    lines = [line.plain for line in frame(reader, BEGAN + 4.0, Size(80, 24))]
     assert len(lines) <= 24
     table = lines[lines.index(next(line for line in lines if line.startswith("peer"))) + 1 :]
     order = [int(line.split()[0]) for line in table if line[:5].strip().isdecimal()]
@@ -163,7 +168,7 @@ def test_without_a_name_the_latest_run_that_runs_is_meant(
     os.utime(tmp_path / "older" / "config.json", (time.time() - 60,) * 2)
     assert top.choose(None, tmp_path) == tmp_path / "newer"  # neither runs
     alive = {"older": RUNNING}
-    monkeypatch.setattr(top, "standing_of", lambda folder: alive.get(folder.name, OVER))
+    monkeypatch.setattr(top, "RunState", lambda folder: alive.get(folder.name, OVER))
     assert top.choose(None, tmp_path) == tmp_path / "older"
     with pytest.raises(ConfigError, match="no runs"):
         top.choose(None, tmp_path / "nowhere")

@@ -622,7 +622,7 @@ def _last_saved(run: RecordedRun) -> int | None:
         folder = checkpoints.folder_of(run.folder)
         found = checkpoints.listed(folder) if folder is not None else []
     except ConfigError as error:
-        run.unreadable.append(str(error))
+        run.state.broken.append(str(error))
         return None
     for step, path in reversed(found):
         with suppress(ConfigError):  # Skip a damaged checkpoint.
@@ -633,10 +633,8 @@ def _last_saved(run: RecordedRun) -> int | None:
 
 
 def _never(run: RecordedRun) -> Iterator[Incident]:
-    """Yield the faults of the plan that did not take place, if the run is over."""
-    if not run.state.over:
-        return
-    for row in run.outcome.faults_missed or ():
+    """Yield the faults of the plan that did not take place, if the run has ended."""
+    for row in run.state.outcome.faults_missed or ():
         fault = documents.MissedFault.pick(row)
         if not fault.fault:
             continue

@@ -31,7 +31,7 @@ def section(run: RecordedRun, marks: tuple[Mark, ...]) -> Section:
         lost = run.series.logged.lost.get(name, 0)
         about = f"{counted(lost, 'value')} left out: not finite." if lost else ""
         found.parts.append(_by_time(run, name, metric.by_time, about, marks))
-        if chart := by_round({run.name: run}, name):
+        if chart := by_round({run.state.name: run}, name):
             found.parts.append(chart)
     if not run.series.metrics:
         found.text.append(

@@ -46,12 +46,13 @@ def headline(run: RecordedRun, incidents: list[Incident]) -> str:
     steps, planned = _steps(run)
     after = f"{steps:,.0f} steps"
     accuracy, loss = run.state.accuracy, _last(run, "loss")
-    finished = run.state.state == "ended" and not run.state.exit_code
+    code = run.state.outcome.exit_code
+    finished = run.state.state == "ended" and not code
     if not finished:
         of = f" of {planned:,}" if planned else ""
         how = STATE_WORDS[run.state.state]
-        if run.state.exit_code:
-            how = f"ended with exit code {run.state.exit_code} ({run.state.status})"
+        if code:
+            how = f"ended with exit code {code} ({run.state.status})"
         found = f"The run {how}, after {steps:,.0f}{of} steps"
     elif accuracy is not None:
         found = f"Accuracy {number(accuracy)} after {after}"
@@ -126,14 +127,14 @@ def facts(run: RecordedRun) -> list[Fact]:
         if took_part.least is not None:
             about += f"; at least {took_part.least:.0%} in any {WINDOW} rounds"
         found.append(Fact("Took part in a round", f"{took_part.mean:.0%}", about))
-    lost = run.outcome.rounds_lost
+    outcome, lost = run.state.outcome, run.state.outcome.rounds_lost
     lost = len(run.view.progress.lost) if lost is None else lost
     handed = f"{len(run.handed_on):,} went to another server" if run.handed_on else ""
     found.append(Fact("Rounds lost", f"{lost:,}", handed))
-    known = run.outcome.bytes_sent or sent_in_all(run)
+    known = outcome.bytes_sent or sent_in_all(run)
     if known:
         found.append(Fact("Sent", bytes_word(known)))
-    same = run.outcome.replicas_identical
+    same = outcome.replicas_identical
     if same is not None:
         found.append(Fact("Replicas", "identical" if same else "different"))
     return found

@@ -66,7 +66,7 @@ def make(folder: Path) -> RunReport:
 
 def render(report: RunReport) -> str:
     """Return the page. Raises: ConfigError: jinja2 is not installed."""
-    return render_page(report.run.name, report.facts, report.sections, FOOTER, report=report)
+    return render_page(report.run.state.name, report.facts, report.sections, FOOTER, report=report)
 
 
 def write(folders: Sequence[Path], out: Path | None) -> None:
@@ -82,7 +82,7 @@ def write(folders: Sequence[Path], out: Path | None) -> None:
         path, count = out or folders[0] / "comparison.html", counted(len(runs), "run")
     else:
         report = make(folders[0])
-        runs, text = {report.run.name: report.run}, render(report)
+        runs, text = {report.run.state.name: report.run}, render(report)
         path, count = out or folders[0] / "report.html", counted(len(report.incidents), "incident")
     scratch = path.with_name(f".{path.name}.{os.getpid()}.new")
     try:

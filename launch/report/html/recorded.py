@@ -7,11 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from gossip.errors import ConfigError
-from gossip.launch.report import run_state
 from gossip.launch.report.machines import LOAD_HIGH
 from gossip.launch.report.run_reader import RunReader
 from gossip.launch.report.words import clock, counted
-from gossip.observe import Event, documents, events
+from gossip.observe import Event, events
 from gossip.run import open_in, read_object, shown
 
 from .charts import Span
@@ -30,7 +29,6 @@ class RecordedRun(RunReader):
 
     Attributes:
         sources: (key, value, source) of each setting.
-        outcome: Outcome of the run; empty if the run has not ended.
         presence: States of the peers over time.
         lines: Lines that the model returned, each with its event.
         handed_on: Reason why a round went to another server than its first, by round.
@@ -41,12 +39,7 @@ class RecordedRun(RunReader):
         # Raise an error for an unreadable file, which the reader only records.
         read_object(folder, "config.json")
         super().__init__(folder, details=True)
-        self.state = run_state.read_state(folder)
         self.sources = tuple(_sources(folder))
-        # If the run has not ended, its summary may be from one of several launchers, or from an
-        # earlier end.
-        summary = self.object("summary.json") if self.state.state == "ended" else None
-        self.outcome = documents.Outcome.pick(summary)
         self.presence = Presence(self.view)
         self.lines: list[tuple[Event, str]] = []
         self.commits, self.series = CommitColumns(), Series()
@@ -75,14 +68,6 @@ class RecordedRun(RunReader):
             times += [float(self.commits.t.min()), float(self.commits.t.max())]
         self.began = min(times, default=time.time())
         self.ended = max(times, default=self.began)
-
-    @property
-    def name(self) -> str:
-        return self.state.name
-
-    @property
-    def broken(self) -> list[str]:
-        return list(dict.fromkeys((*super().broken, *self.state.broken)))
 
     @property
     def origin(self) -> str:
