@@ -97,12 +97,12 @@ def _stages(run: RecordedRun) -> list[str]:
 def _times(run: RecordedRun) -> list[str]:
     """Return the lines about the durations of rounds and their parts. In a pipeline the time of an
     update includes all stages, so only the duration of a round is known."""
-    took = run.commits.lasted_s()
+    took, usual = run.commits.lasted_s, run.commits.usual_s
     known = np.isfinite(took)
-    if not known.any():
+    if usual is None:
         return ["There are no commits, so the time of its rounds cannot be explained."]
-    usual, longest = float(np.median(took[known])), float(took[known].max())
-    lines = [f"A round took {lasted(usual)} in the median, {lasted(longest)} at most."]
+    longest = lasted(float(took[known].max()))
+    lines = [f"A round took {lasted(usual)} in the median, {longest} at most."]
     who, slowest = run.commits.slowest()
     if run.view.stages or not (who >= 0).any():
         return lines

@@ -136,8 +136,8 @@ def test_a_commit_counts_once_and_a_branch_that_was_given_up_does_not() -> None:
     assert columns.round.tolist() == [0, 1, 2, 3, 4, 5]
     assert set(columns.who.tolist()) == {0, 1, 2}
     assert [branch.first for branch in columns.given_up] == [3]
-    assert np.isnan(columns.lasted_s()[0])
-    assert columns.lasted_s()[1:].tolist() == [1.0] * 5
+    assert np.isnan(columns.lasted_s[0])
+    assert columns.lasted_s[1:].tolist() == [1.0] * 5
 
 
 def test_an_uneven_number_of_contributors_keeps_its_rows_with_their_commits() -> None:

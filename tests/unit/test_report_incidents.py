@@ -229,7 +229,7 @@ def test_only_rounds_that_another_server_has_made_went_to_one(tmp_path: Path) ->
     assert run.handed_on == {5: "1 is skipped: suspect"}
     (told,) = rounds.section(run, ()).text
     assert told.endswith("Reasons: the server is skipped: suspect (1).")
-    effect = impact.Impact(run).effect(run.began, None)
+    effect = impact.effect(run, run.began, None)
     assert effect.endswith(f"until {run.clock(run.ended)}, 1 went to another server")
 
 
@@ -595,7 +595,7 @@ def test_each_side_of_a_partition_is_not_silent_for_the_round_it_held_up(tmp_pat
     skips = [(0, 3), (3, 0), (3, 1), (3, 2)]
     rows = [event_row("skip", by, 5.88, subject=of, reason="x") for by, of in skips]
     run = made(tmp_path, [begun, *rows], rounds=60)
-    duration = run.commits.lasted_s()
+    duration = run.commits.lasted_s
     who, longest = run.commits.slowest()
     told = rounds.why(run, 59, float(duration[59]), who, longest)
     assert told == f"network fault: {fault}"

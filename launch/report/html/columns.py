@@ -166,7 +166,8 @@ class CommitColumns:
     Each commit is one row of ``t``, ``round`` and so on. Each contributor of a commit is one row of
     ``who``, ``took_s`` and so on, which belongs to commit ``of``. In a pipeline the rows are the
     commits of the last stage, and the contributors of all stages to the same round. ``makers``:
-    server of each commit, of all stages.
+    server of each commit, of all stages. ``lasted_s``: time from the previous commit to each
+    commit; NaN for the first commit. ``usual_s``: median of these times.
     """
 
     def __init__(self) -> None:
@@ -205,6 +206,9 @@ class CommitColumns:
         kept = [commit for past in pasts for commit in past.true if not commit.shard]
         last = [commit for commit in kept if commit.stage == stages[-1]]
         self.t = np.array([commit.t for commit in last], np.float64)
+        self.lasted_s: Floats = np.concatenate([[np.nan], np.diff(self.t)])[: len(last)]
+        known = self.lasted_s[np.isfinite(self.lasted_s)]
+        self.usual_s = float(np.median(known)) if len(known) else None
         self.rule_s = np.array([commit.rule_s for commit in last], np.float64)
         self.round = np.array([commit.round for commit in last], np.int64)
         self.attempt = np.array([commit.made_at for commit in last], np.int64)
@@ -225,11 +229,6 @@ class CommitColumns:
 
     def __len__(self) -> int:
         return len(self.t)
-
-    def lasted_s(self) -> Floats:
-        """Return the time from the previous commit to each commit, ``(rounds,)``, in seconds; NaN
-        for the first commit."""
-        return np.concatenate([[np.nan], np.diff(self.t)])[: len(self.t)]
 
     def handed_on(self) -> Iterator[tuple[int, int]]:
         """Return (round, attempt) of each round that a server other than the round's first server

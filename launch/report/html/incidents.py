@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -29,10 +29,9 @@ from gossip.launch.report.words import counted, lasted, ranges_of
 from gossip.observe import documents
 from gossip.run import checkpoints, real
 
-from . import membership
+from . import impact, membership
 from .charts import Span
 from .figures import NONE, number, peers, share
-from .impact import Impact
 from .recorded import RecordedRun
 
 FAULT_MAX = 48
@@ -88,8 +87,7 @@ class Incident:
 
 def of(run: RecordedRun) -> list[Incident]:
     """Return all incidents of a run, ordered by time and numbered from 1."""
-    impact = Impact(run)
-    makers: tuple[Callable[[RecordedRun, Impact], Iterator[Incident]], ...] = (
+    makers = (
         _liars,
         _other_suspects,
         _blows,
@@ -103,17 +101,17 @@ def of(run: RecordedRun) -> list[Incident]:
         _divergences,
         _warnings,
         _end,
+        _never,
     )
-    found = [incident for make in makers for incident in make(run, impact)]
+    found = [incident for make in makers for incident in make(run)]
     found.sort(key=lambda one: (one.t is None, one.t or 0.0))
-    found += list(_never(run))
     return [replace(one, number=number) for number, one in enumerate(found, 1)]
 
 
 # --- Byzantine peers ------------------------------------------------------------------------------
 
 
-def _liars(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
+def _liars(run: RecordedRun) -> Iterator[Incident]:
     for fault in run.plan:
         if not isinstance(fault, ByzantineFault | NodeAttack | ActivationFault):
             continue
@@ -205,7 +203,7 @@ def _weight(run: RecordedRun, who: tuple[int, ...]) -> str:
     return "; ".join(told)
 
 
-def _other_suspects(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
+def _other_suspects(run: RecordedRun) -> Iterator[Incident]:
     for peer, why in sorted(run.view.trust.suspicions.items()):
         if peer in run.plan.byzantine:
             continue
@@ -224,7 +222,7 @@ def _other_suspects(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
         )
 
 
-def _divergences(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
+def _divergences(run: RecordedRun) -> Iterator[Incident]:
     for event in run.view.failures.divergences:
         yield Incident(
             what=divergence.describe(event),
@@ -234,7 +232,7 @@ def _divergences(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
             round=event.round,
             noticed="by the digests in updates",
             back="copied the state of the majority" if event.replaced else NONE,
-            effect=impact.effect(event.t, None),
+            effect=impact.effect(run, event.t, None),
             grave=4,
         )
 
@@ -242,7 +240,7 @@ def _divergences(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
 # --- peers that die, hang, join and leave ---------------------------------------------------------
 
 
-def _blows(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
+def _blows(run: RecordedRun) -> Iterator[Incident]:
     for blow in run.view.failures.blows:
         what, told = KINDS[blow.kind], []
         was_server = blow.fault.startswith("crash:server")
@@ -271,12 +269,12 @@ def _blows(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
             round=max(0, at_round),
             noticed="; ".join(told) or "no peer reported it",
             back=back,
-            effect=impact.effect(t, back_at if blow.kind == "hang" else None),
+            effect=impact.effect(run, t, back_at if blow.kind == "hang" else None),
             grave=4,
         )
 
 
-def _lost_stages(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
+def _lost_stages(run: RecordedRun) -> Iterator[Incident]:
     """Yield the stages of a pipeline that lost all their peers, if their state was rebuilt or the
     loss lasted until the end."""
     for loss in run.view.failures.lost_stages:
@@ -295,7 +293,7 @@ def _lost_stages(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
             round=loss.round,
             noticed=NONE if until == loss.at else "by the other stages, which waited",
             back=back,
-            effect=impact.effect(loss.at, until),
+            effect=impact.effect(run, loss.at, until),
             grave=4,
         )
 
@@ -335,7 +333,7 @@ def _back(run: RecordedRun, blow: Blow) -> tuple[float | None, str]:
     return None, "never"
 
 
-def _absences(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
+def _absences(run: RecordedRun) -> Iterator[Incident]:
     """Yield the peers that were declared dead although no fault or death of their process, network
     fault or leave explains it."""
     for silence in run.view.failures.silences:
@@ -363,7 +361,7 @@ def _absences(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
             round=first.round,
             noticed=f"{noticed}declared dead by {peers([dead.by or 0])}{after}: {why}",
             back="never" if back_at is None else f"alive again after {lasted(back_at - begin)}",
-            effect=impact.effect(begin, back_at),
+            effect=impact.effect(run, begin, back_at),
             grave=2,
         )
 
@@ -396,7 +394,7 @@ def _cut(run: RecordedRun, t: float) -> bool:
     return any(outage.affects(t) for outage in run.view.failures.outages)
 
 
-def _arrivals(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
+def _arrivals(run: RecordedRun) -> Iterator[Incident]:
     for join in run.view.lives.joins:
         yield Incident(
             what="joined the run",
@@ -406,7 +404,7 @@ def _arrivals(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
             back=NONE
             if join.after_s is None
             else f"in round {join.round}, {lasted(join.after_s)} after its start",
-            effect=impact.effect(join.since, None) if join.since is not None else "",
+            effect=impact.effect(run, join.since, None) if join.since is not None else "",
         )
     for fault in run.view.failures.injected:
         if fault.kind == "leave":
@@ -419,24 +417,24 @@ def _arrivals(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
                 round=fault.round,
                 noticed=f"gone after {lasted(gone_at - fault.at)}" if gone_at and is_gone else NONE,
                 back="never: it left",
-                effect=impact.effect(fault.at, None),
+                effect=impact.effect(run, fault.at, None),
             )
 
 
-def _injected(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
+def _injected(run: RecordedRun) -> Iterator[Incident]:
     """Yield faults that no other row reports: slow peers, and faults of a drill."""
     told = {str(fault) for fault in run.plan if not isinstance(fault, Slow)}
     for fault in run.plan:
         if isinstance(fault, Slow) and fault.at_s is None:
             told.add(str(fault))
-            yield _injection(run, impact, str(fault), None)
+            yield _injection(run, str(fault), None)
     for each in run.view.failures.injected:
         if each.fault not in told and each.kind not in TOLD and each.kind not in LINK_KINDS:
             told.add(each.fault)
-            yield _injection(run, impact, each.fault, each)
+            yield _injection(run, each.fault, each)
 
 
-def _injection(run: RecordedRun, impact: Impact, fault: str, began: Injection | None) -> Incident:
+def _injection(run: RecordedRun, fault: str, began: Injection | None) -> Incident:
     """Return the incident of a fault. ``began``: report of its start; None if the fault lasts for
     the whole run."""
     is_slow = isinstance(fault_of(fault), Slow)
@@ -444,7 +442,7 @@ def _injection(run: RecordedRun, impact: Impact, fault: str, began: Injection | 
     over_at = None if began is None else began.over_at
     effect = slowness(run, who)
     if began is not None and not is_slow:
-        effect = impact.effect(began.at, over_at)
+        effect = impact.effect(run, began.at, over_at)
     back = "lasts for the whole run" if began is None else "not over before the end"
     return Incident(
         what="each of its steps takes longer" if is_slow else "a fault was injected by hand",
@@ -480,7 +478,7 @@ def _victims(fault: str) -> tuple[int, ...]:
 # --- the network, and rounds ----------------------------------------------------------------------
 
 
-def _outages(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
+def _outages(run: RecordedRun) -> Iterator[Incident]:
     for outage in run.view.failures.outages:
         over = outage.over_at
         first = min(outage.skipped.values(), default=None)
@@ -489,7 +487,7 @@ def _outages(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
             effects.append(f"{peers(outage.paused)} waited for a quorum")
         if outage.alone:
             effects.append(f"{peers(outage.alone)} continued alone")
-        effects.append(impact.effect(outage.at, over))
+        effects.append(impact.effect(run, outage.at, over))
         apart = tuple(sorted(peer for side in outage.sides for peer in side))
         between = " and ".join(map(peers, outage.sides))
         what = f"partition between {between}" if apart else "the network was disturbed"
@@ -529,7 +527,7 @@ def _mended(outage: PartitionRecord) -> str:
     return told if back is None else f"{told}; the last peer was back {lasted(back - over)} later"
 
 
-def _lost_rounds(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
+def _lost_rounds(run: RecordedRun) -> Iterator[Incident]:
     """Yield lost rounds that no outage explains. Consecutive rounds are one incident."""
     lost = run.view.progress.lost
     unexplained = [at for at, event in lost.items() if not _cut(run, event.t)]
@@ -549,7 +547,7 @@ def _lost_rounds(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
         )
 
 
-def _forks(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
+def _forks(run: RecordedRun) -> Iterator[Incident]:
     for branch in run.commits.given_up:
         if run.view.failures.outage_at(branch.t) is not None:
             continue
@@ -564,7 +562,7 @@ def _forks(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
         )
 
 
-def _warnings(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
+def _warnings(run: RecordedRun) -> Iterator[Incident]:
     """Yield the warnings that the run or its scripts printed."""
     for event, line in run.lines:
         if isinstance(event, WARNINGS):
@@ -578,7 +576,7 @@ def _warnings(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
 # --- the end, and faults that did not take place --------------------------------------------------
 
 
-def _end(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
+def _end(run: RecordedRun) -> Iterator[Incident]:
     """Yield an incident if the last checkpoint is missing, and one if the launcher was killed with
     all its peers."""
     at_round = _round_at(run, run.ended, run.view.progress.round)

@@ -154,11 +154,11 @@ def _when(wall: float) -> str:
 
 
 def _pace(run: RecordedRun) -> list[Fact]:
-    duration = run.commits.lasted_s()
+    duration = run.commits.lasted_s
     known = duration[np.isfinite(duration)]
-    if not len(known) or known.sum() <= 0:
+    if known.sum() <= 0:
         return []
-    median = f"median round {lasted(float(np.median(known)))}"
+    median = f"median round {lasted(run.commits.usual_s)}"
     return [Fact("Rounds per second", number(len(known) / float(known.sum())), median)]
 
 

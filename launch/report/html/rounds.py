@@ -22,7 +22,7 @@ SLOWER = 1.3
 def section(run: RecordedRun, marks: tuple[Mark, ...]) -> Section:
     found = Section("rounds", "Rounds")
     commits = run.commits
-    duration = commits.lasted_s()
+    duration = commits.lasted_s
     known = np.isfinite(duration)
     if known.sum() < 2:
         found.text.append("This run has no commits, so the durations of rounds are not known.")
