@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 from gossip.errors import GossipError
@@ -29,7 +30,7 @@ class Happening:
 
 class RunReader:
     """Reader of a run's folder, which keeps a model of the run. ``details``: whether the model
-    keeps data for reports. Events and commits are not read before ``update`` is called.
+    keeps data for reports. No row is read before it is requested.
 
     Attributes:
         state: State of the run.
@@ -61,31 +62,22 @@ class RunReader:
     def broken(self) -> list[str]:
         return list(dict.fromkeys((*self.state.broken, *self.files.broken)))
 
-    def update(
-        self,
-        event_taken: Callable[[Event, list[str]], None] | None = None,
-        commit_taken: Callable[[CommitRow], None] | None = None,
-    ) -> None:
-        """Read new rows and apply them to the model.
-
-        Args:
-            event_taken: Called with each applied event, and the lines that the model returned for
-                it.
-            commit_taken: Called with the first commit of each round.
-        """
-        self.read_events(event_taken)
-        for commit in self.files.commits():
-            if self.view.apply_commit(commit) and commit_taken is not None:
-                commit_taken(commit)
-
-    def read_events(self, event_taken: Callable[[Event, list[str]], None] | None = None) -> None:
-        """Read new events, as ``update`` does, but no commits."""
+    def read_events(self) -> Iterator[tuple[Event, list[str]]]:
+        """Apply the new events to the model. Yield each event with the lines that the model
+        returned for it."""
         for event in self.files.events():
             lines = self.view.apply_recorded(event)
             self.happenings.extend(Happening(event.t, line) for line in lines)
             self.happened += len(lines)
-            if event_taken is not None:
-                event_taken(event, lines)
+            yield event, lines
+
+    def read_commits(self) -> Iterator[CommitRow]:
+        """Apply the new commits to the model. Yield the first commit of each round."""
+        yield from filter(self.view.apply_commit, self.files.commits())
+
+    def update(self) -> None:
+        """Apply all new rows to the model."""
+        deque(chain(self.read_events(), self.read_commits()), 0)
 
 
 def _read_plan(settings: documents.RunSettings) -> FaultPlan:

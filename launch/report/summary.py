@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -106,7 +106,7 @@ def build(
     """
     config = RunConfig.load(folder / "config.json") if seen is None else seen[0]
     reader = RunReader(folder)
-    reader.read_events()
+    deque(reader.read_events(), 0)
     recorded = reader.view
     view, came = recorded if seen is None else seen[1], recorded.lives.spawned
     past = history.read(reader.files.commits())

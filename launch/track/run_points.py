@@ -57,7 +57,10 @@ class RunPoints:
 
     def read_on(self) -> None:
         """Export the new rows."""
-        self.reader.update(self._export_event, self._commit)
+        for event, lines in self.reader.read_events():
+            self._export_event(event, lines)
+        for commit in self.reader.read_commits():
+            self._commit(commit)
         for row in self.reader.files.metrics():
             self._logged(row)
         self._checkpoints()

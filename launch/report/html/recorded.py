@@ -43,7 +43,12 @@ class RecordedRun(RunReader):
         self.presence = Presence(self.view)
         self.lines: list[tuple[Event, str]] = []
         self.commits, self.series = CommitColumns(), Series()
-        self.read_events(self._record)
+        # Lines about epochs are dropped: they would outnumber all other lines.
+        for event, lines in self.read_events():
+            self.presence.record(event)
+            self.series.record(event, self.view.local_steps)
+            if not isinstance(event, events.Epoch):
+                self.lines += [(event, shown(line)) for line in lines]
         for commit in self.files.commits():
             self.commits.add(commit)
         self.commits.settle()
@@ -51,14 +56,6 @@ class RecordedRun(RunReader):
         for row in self.files.metrics():
             self.series.logged.add(row)
         self._set_times()
-
-    def _record(self, event: Event, lines: list[str]) -> None:
-        """Record an event that was applied to the model. Lines about epochs are dropped: they would
-        outnumber all other lines."""
-        self.presence.record(event)
-        self.series.record(event, self.view.local_steps)
-        if not isinstance(event, events.Epoch):
-            self.lines += [(event, shown(line)) for line in lines]
 
     def _set_times(self) -> None:
         """Set start and end of the run. It starts with its launcher, or with the first row if that
