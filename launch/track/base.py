@@ -23,15 +23,6 @@ class Point:
     at: float
 
 
-@dataclass(frozen=True, slots=True)
-class Told:
-    """An event of the run, as text."""
-
-    step: int
-    at: float
-    text: str
-
-
 @dataclass(frozen=True)
 class RunDescription:
     """Settings and origin of a run.
@@ -61,8 +52,8 @@ class Tracker(Protocol):
     def points(self, points: Sequence[Point]) -> None:
         """Record a batch of values. The values of each curve arrive in order of time."""
 
-    def log_event(self, told: Told) -> None:
-        """Record an event."""
+    def log_event(self, step: int, at: float, text: str) -> None:
+        """Record an event of the run, as text. ``step``, ``at``: as in ``Point``."""
 
     def close(self) -> None:
         """End the record. All values are stored when this returns."""

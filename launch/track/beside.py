@@ -6,9 +6,8 @@ from __future__ import annotations
 import os
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 from gossip.launch.report import word_for
@@ -19,51 +18,42 @@ END_S = 10.0
 LOG_BYTES = 2000
 
 
-@dataclass(frozen=True, slots=True)
-class _Exporter:
-    name: str
-    process: subprocess.Popen[bytes]
-    log: Path
-
-
 @contextmanager
 def tracked(names: Sequence[str], folder: Path, say: Callable[[str], None]) -> Iterator[None]:
     """Export the records of the run to trackers while the body of the context runs. A failure of a
     tracker raises nothing, but passes a line to ``say``."""
-    exporters = [started for name in names if (started := _start(name, folder, say)) is not None]
+    processes = {}
+    for name in dict.fromkeys(names):
+        try:
+            processes[name] = start_tracker(name, folder)
+        except OSError as error:
+            say(f"! {name}: the tracker cannot be started ({error.strerror}); training continues")
     try:
         yield
     finally:
-        _end(exporters, folder, say)
+        _end(processes, folder, say)
 
 
-def _start(name: str, folder: Path, say: Callable[[str], None]) -> _Exporter | None:
-    try:
-        process = start_tracker(name, folder)
-    except OSError as error:
-        say(f"! {name}: the tracker cannot be started ({error.strerror}); training continues")
-        return None
-    return _Exporter(name, process, tracker_log(name, folder))
-
-
-def _end(exporters: Sequence[_Exporter], folder: Path, say: Callable[[str], None]) -> None:
+def _end(
+    processes: Mapping[str, subprocess.Popen[bytes]], folder: Path, say: Callable[[str], None]
+) -> None:
     until = time.monotonic() + END_S
-    for each in exporters:
-        assert each.process.stdin is not None
-        each.process.stdin.close()
-    for each in exporters:
-        again = f"gossip track {word_for(folder)} --to {each.name}"
+    for process in processes.values():
+        assert process.stdin is not None
+        process.stdin.close()
+    for name, process in processes.items():
+        again, log = f"gossip track {word_for(folder)} --to {name}", tracker_log(name, folder)
         try:
-            code = each.process.wait(max(0.0, until - time.monotonic()))
+            code = process.wait(max(0.0, until - time.monotonic()))
         except subprocess.TimeoutExpired:
-            each.process.kill()
-            each.process.wait()
-            say(f"! {each.name} had not stored all values {END_S:g} s after the end: {again}")
+            process.kill()
+            process.wait()
+            say(f"! {name} had not stored all values {END_S:g} s after the end: {again}")
             continue
         if code:
-            say(f"! {each.name} has failed: {_last_line(each.log)} ({each.log}); then: {again}")
+            say(f"! {name} has failed: {_last_line(log)} ({log}); then: {again}")
         else:
-            say(f"{each.name}: {_last_line(each.log)}")
+            say(f"{name}: {_last_line(log)}")
 
 
 def _last_line(log: Path) -> str:

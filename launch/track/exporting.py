@@ -31,7 +31,7 @@ def export(name: str, folder: Path, launched: bool, others_s: float = 0.0) -> in
             end, in seconds.
     """
     tracker = open_tracker(name, folder)
-    points = RunPoints(folder, tracker.points, tracker.log_event)
+    points = RunPoints(folder, tracker)
     tracker.begin(points.about())
     try:
         while True:

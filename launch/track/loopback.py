@@ -1,4 +1,4 @@
-"""HTTP server for one page, on loopback only."""
+"""HTTP server for the metrics of a run, on loopback only."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 HOST = "127.0.0.1"
+PATH = "/metrics"
+KIND = "text/plain; version=0.0.4"
 
 
 class LoopbackServer(ThreadingHTTPServer):
@@ -14,23 +16,21 @@ class LoopbackServer(ThreadingHTTPServer):
     this machine.
 
     Args:
-        path: Path of the page, such as ``/metrics``.
-        kind: Content type.
-        make: Function that returns the page. It is called in the thread of the request.
+        make: Function that returns the metrics. It is called in the thread of the request.
         port: Port to listen on; 0 means any free port.
     Raises: OSError: The port is taken.
     """
 
     daemon_threads = True
 
-    def __init__(self, path: str, kind: str, make: Callable[[], bytes], port: int) -> None:
+    def __init__(self, make: Callable[[], bytes], port: int) -> None:
         super().__init__((HOST, port), _Handler)
-        self.path, self.kind, self.make = path, kind, make
+        self.make = make
         self.hosts = {f"{name}:{self.server_address[1]}" for name in (HOST, "localhost")}
 
     @property
     def url(self) -> str:
-        return f"http://{HOST}:{self.server_address[1]}{self.path}"
+        return f"http://{HOST}:{self.server_address[1]}{PATH}"
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -41,10 +41,10 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         if self.headers.get("Host") not in self.server.hosts:
             self._answer(403, b"this address is not the server's own\n", "text/plain")
-        elif self.path.partition("?")[0] != self.server.path:
-            self._answer(404, f"there is only {self.server.path}\n".encode(), "text/plain")
+        elif self.path.partition("?")[0] != PATH:
+            self._answer(404, f"there is only {PATH}\n".encode(), "text/plain")
         else:
-            self._answer(200, self.server.make(), self.server.kind)
+            self._answer(200, self.server.make(), KIND)
 
     def _answer(self, status: int, body: bytes, kind: str) -> None:
         self.send_response(status)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,32 +11,24 @@ from gossip.launch.report import RunModel, RunReader, counted, words
 from gossip.observe import CommitRow, Event, documents
 from gossip.run import checkpoints, real, whole
 
-from .base import Point, RunDescription, Told
+from .base import Point, RunDescription, Tracker
 
 SWARM_EVERY_S = 1.0
 """Minimum time between two values of a curve about the swarm or a peer's state, in seconds."""
 BATCH = 1000
+"""Maximum number of values that a tracker gets at a time. It is the limit of a request to
+MLflow."""
 NOT_VALUES = frozenset(("t", "wall", "peer", "round", "step"))
 SETTING_CHARACTERS = 500
 """Maximum number of characters of a parameter in MLflow."""
 
 
 class RunPoints:
-    """Incremental reader of a run's folder. It passes new values and events to callbacks.
+    """Incremental reader of a run's folder. It passes new values and events to a tracker, up to
+    ``BATCH`` values at a time."""
 
-    Args:
-        points: Called with up to ``BATCH`` values at a time.
-        log_event: Called with each event.
-    """
-
-    def __init__(
-        self,
-        folder: Path,
-        points: Callable[[Sequence[Point]], None],
-        log_event: Callable[[Told], None],
-    ) -> None:
-        self.reader = RunReader(folder)
-        self._points, self._log_event = points, log_event
+    def __init__(self, folder: Path, tracker: Tracker) -> None:
+        self.reader, self._tracker = RunReader(folder), tracker
         self._waiting: list[Point] = []
         self._swarm_at = self._shares_at = 0.0
         self._last: dict[str, float] = {}
@@ -71,7 +63,7 @@ class RunPoints:
         at, step = self.reader.view.last_at, max(self.reader.view.progress.round, 0)
         self._add_swarm_points(step, at)
         self._flush()
-        self._log_event(Told(step, at, _end_in_words(self.reader.view)))
+        self._tracker.log_event(step, at, _end_in_words(self.reader.view))
 
     def _logged(self, row: Mapping[str, Any]) -> None:
         peer, step = whole(row.get("peer")), whole(row.get("round"))
@@ -106,7 +98,7 @@ class RunPoints:
         view, at = self.reader.view, event.t
         step = max(view.progress.round, 0)
         for line in lines:
-            self._log_event(Told(step, at, line.strip()))
+            self._tracker.log_event(step, at, line.strip())
         if at >= self._swarm_at + SWARM_EVERY_S and view.progress.round >= 0:
             self._swarm_at = at
             self._add_swarm_points(step, at)
@@ -148,7 +140,7 @@ class RunPoints:
                 continue
             self._saved.add(step)
             at = path.stat().st_mtime
-            self._log_event(Told(step, at, f"checkpoint of step {step}: {path}"))
+            self._tracker.log_event(step, at, f"checkpoint of step {step}: {path}")
             self._add_point("swarm/checkpoint", step, step, at)
 
     def _add_if_changed(self, name: str, step: int, value: float, at: float) -> None:
@@ -164,7 +156,7 @@ class RunPoints:
     def _flush(self) -> None:
         waiting, self._waiting = self._waiting, []
         if waiting:
-            self._points(waiting)
+            self._tracker.points(waiting)
             self.given += len(waiting)
 
 

@@ -10,10 +10,9 @@ from pathlib import Path
 from mlflow import MlflowClient
 from mlflow.entities import Metric, Param, RunTag
 
-from .base import Point, RunDescription, Told
+from .base import Point, RunDescription
 
 EXPERIMENT = "gossip"
-BATCH = 1000  # maximum number of values in one request
 PARAMS = 100
 TOLD_MAX = 300
 """Maximum number of events that are exported as tags, because MLflow limits the tags of a run."""
@@ -42,14 +41,13 @@ class MLflow:
 
     def points(self, points: Sequence[Point]) -> None:
         metrics = [Metric(each.name, each.value, int(1000 * each.at), each.step) for each in points]
-        for at in range(0, len(metrics), BATCH):
-            self._client.log_batch(self._run, metrics=metrics[at : at + BATCH])
+        self._client.log_batch(self._run, metrics=metrics)
 
-    def log_event(self, told: Told) -> None:
+    def log_event(self, step: int, at: float, text: str) -> None:
         self._told += 1
         if self._told <= TOLD_MAX:
-            text = f"round {told.step}: {told.text}"
-            self._client.log_batch(self._run, tags=[RunTag(f"event.{self._told:04d}", text)])
+            tag = RunTag(f"event.{self._told:04d}", f"round {step}: {text}")
+            self._client.log_batch(self._run, tags=[tag])
 
     def close(self) -> None:
         if self._told > TOLD_MAX:

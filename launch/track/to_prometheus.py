@@ -13,7 +13,7 @@ from pathlib import Path
 from gossip.errors import ConfigError
 from gossip.run import shown
 
-from .base import Point, RunDescription, Told
+from .base import Point, RunDescription
 from .loopback import LoopbackServer
 
 PORT = 9464
@@ -22,7 +22,6 @@ PORT_VARIABLE = "GOSSIP_PROMETHEUS_PORT"
 ADDRESS = "prometheus.url"
 """File in the run's folder that contains the address of the server."""
 CURVES_MAX = 20_000
-KIND = "text/plain; version=0.0.4"
 _PEER = re.compile(r"peer-(\d+)")
 Labels = tuple[tuple[str, str], ...]
 
@@ -60,7 +59,7 @@ class Prometheus:
                     self._newest[key] = point.value
                 self._step = max(self._step, point.step)
 
-    def log_event(self, told: Told) -> None:
+    def log_event(self, step: int, at: float, text: str) -> None:
         with self._lock:
             self._events += 1
 
@@ -106,7 +105,7 @@ def _server(make: Callable[[], bytes], port: int | None) -> LoopbackServer:
     is taken."""
     for chosen in (PORT, 0) if port is None else (port,):
         try:
-            return LoopbackServer("/metrics", KIND, make, chosen)
+            return LoopbackServer(make, chosen)
         except OSError as error:
             why = error.strerror
     raise ConfigError(

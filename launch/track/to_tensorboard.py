@@ -11,7 +11,7 @@ from tensorboard.plugins.text.metadata import create_summary_metadata
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 from tensorboard.util.tensor_util import make_tensor_proto
 
-from .base import Point, RunDescription, Told
+from .base import Point, RunDescription
 
 QUEUE = 1000
 
@@ -36,8 +36,8 @@ class TensorBoard:
             self._add(point.step, point.at, value)
         self._writer.flush()
 
-    def log_event(self, told: Told) -> None:
-        self._text("events", told.step, told.at, told.text)
+    def log_event(self, step: int, at: float, text: str) -> None:
+        self._text("events", step, at, text)
 
     def close(self) -> None:
         self._writer.close()

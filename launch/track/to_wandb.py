@@ -10,7 +10,7 @@ from typing import Any
 
 import wandb
 
-from .base import Point, RunDescription, Told
+from .base import Point, RunDescription
 
 
 class WandB:
@@ -41,10 +41,10 @@ class WandB:
         for step, values in rows.items():
             self._run.log({"round": step, **values})
 
-    def log_event(self, told: Told) -> None:
+    def log_event(self, step: int, at: float, text: str) -> None:
         self._told += 1
-        self._run.log({"round": told.step, "events": self._told})
-        self._run.write_logs(f"round {told.step}: {told.text}\n")
+        self._run.log({"round": step, "events": self._told})
+        self._run.write_logs(f"round {step}: {text}\n")
 
     def close(self) -> None:
         self._run.finish()

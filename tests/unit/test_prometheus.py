@@ -38,7 +38,7 @@ def value(text: str, metric: str) -> float:
 def test_the_newest_values_of_a_run_are_served(tmp_path: Path, tracker: Prometheus) -> None:
     run = RecordedRun(tmp_path / "run").whole()
     run.log_losses(0, 0, ROUNDS)
-    points = RunPoints(run.folder, tracker.points, tracker.log_event)
+    points = RunPoints(run.folder, tracker)
     tracker.begin(points.about())
     points.read_on()
     status, kind, text = scraped(tracker)

@@ -14,7 +14,7 @@ from tensorboard.plugin_util import markdown_to_safe_html
 from gossip.errors import ConfigError
 from gossip.launch.report import RunReader
 from gossip.launch.track import beside
-from gossip.launch.track.base import Point, Told
+from gossip.launch.track.base import Point, RunDescription
 from gossip.launch.track.exporting import export
 from gossip.launch.track.run_points import BATCH, RunPoints
 from gossip.run import TRACKERS, check_trackers, tracker_log, trackers_asked_for
@@ -30,8 +30,17 @@ class Kept:
 
     def __init__(self) -> None:
         self.curves: dict[str, list[tuple[int, float]]] = {}
-        self.events: list[Told] = []
+        self.events: list[tuple[int, str]] = []
         self.batches: list[int] = []
+
+    def begin(self, about: RunDescription) -> None:
+        pass
+
+    def log_event(self, step: int, at: float, text: str) -> None:
+        self.events.append((step, text))
+
+    def close(self) -> None:
+        pass
 
     def points(self, points: Sequence[Point]) -> None:
         self.batches.append(len(points))
@@ -41,13 +50,13 @@ class Kept:
 
 def read_all(run: RecordedRun) -> Kept:
     kept = Kept()
-    RunPoints(run.folder, kept.points, kept.events.append).read_on()
+    RunPoints(run.folder, kept).read_on()
     return kept
 
 
 def test_curves_have_every_value_that_was_logged_once(run: RecordedRun) -> None:
     kept = Kept()
-    points = RunPoints(run.folder, kept.points, kept.events.append)
+    points = RunPoints(run.folder, kept)
     for first in range(0, ROUNDS, 9):
         last = min(first + 9, ROUNDS)
         run.rounds(first, last)
@@ -66,7 +75,7 @@ def test_curves_have_every_value_that_was_logged_once(run: RecordedRun) -> None:
 
 def test_faults_trust_and_participation_are_there(run: RecordedRun) -> None:
     kept = read_all(run.whole())
-    texts = {told.text: told.step for told in kept.events}
+    texts = {text: step for step, text in kept.events}
     assert any(text.startswith("- peer 3 quarantined at round 15") for text in texts)
     assert any(text.startswith("x peer 1 killed by 9") for text in texts)
     assert kept.curves["swarm/deaths"][-1][1] == 1
@@ -105,7 +114,7 @@ def test_a_stopped_peer_is_no_death(run: RecordedRun) -> None:
     run.event(1.6, 0, "fault", kind="hang", round=5, seconds=2.0, fault="hang:0@5+2s")
     run.rounds(5, 20)
     kept = read_all(run)
-    assert any(told.text.startswith("* injected: SIGSTOP peer 0") for told in kept.events)
+    assert any(text.startswith("* injected: SIGSTOP peer 0") for _, text in kept.events)
     assert kept.curves["swarm/deaths"][-1][1] == 0
 
 
@@ -113,10 +122,10 @@ def test_how_a_run_was_left_is_told_last(run: RecordedRun) -> None:
     kept = Kept()
     run.rounds(0, 25)  # peer 1 is killed in round 20; then everybody falls silent
     run.event(run.at(24) + 0.1, 2, "skip", subject=0, round=24, reason="suspect")
-    points = RunPoints(run.folder, kept.points, kept.events.append)
+    points = RunPoints(run.folder, kept)
     points.read_on()
     points.end()
-    assert kept.events[-1].text == "x over: 0 of 4 peers finished; not: 0-3"
+    assert kept.events[-1][1] == "x over: 0 of 4 peers finished; not: 0-3"
     assert kept.curves["skipped_by/peer-0"][-1] == (24, 1.0)
 
 
@@ -129,7 +138,7 @@ def test_values_come_in_batches_of_a_bounded_size(run: RecordedRun) -> None:
 def test_what_a_run_was_started_with_is_told(run: RecordedRun) -> None:
     code = {"commit": "abc", "changed_files": 2}
     (run.folder / "environment.json").write_text(json.dumps({"started": 5.0, "code": code}))
-    about = RunPoints(run.folder, Kept().points, lambda told: None).about()
+    about = RunPoints(run.folder, Kept()).about()
     assert (about.name, about.began) == ("digits-0a1b", 5.0)
     assert about.settings["faults"] == "sign_flip:3"
     assert about.tags["code.commit"] == "abc"
