@@ -269,13 +269,13 @@ class JoinServer:
             )
             if proposal is None:
                 return None
-            question = says.ProposeIds(self._config.run_id, proposal.entries)
+            question = says.ProposeIds(self._config.run_id, proposal)
             asked = (self.socket.ask(address, question) for address in self.remote_servers.there)
             answers = await asyncio.gather(*asked, return_exceptions=True)
             granted = [answer.peers for answer in answers if isinstance(answer, says.GrantedIds)]
-            if keeper.agreed(proposal, granted) and self._folder.claim(proposal.entries):
+            if keeper.agreed(proposal, granted) and self._folder.claim(proposal):
                 self.remote_servers.spread(keeper.assign_ids(proposal, time.monotonic()))
-                return {entry.peer: entry.incarnation for entry in proposal.entries}
+                return {entry.peer: entry.incarnation for entry in proposal}
             await asyncio.sleep(CLAIM_PAUSE_S * (1 + self._draw(8)))
         return None
 

@@ -14,7 +14,7 @@ others about these peers count only while that join server does not reply.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import Literal, TypeAlias
 
@@ -41,8 +41,6 @@ LISTENING: Literal[1] = 1
 LET_IN: Literal[2] = 2
 Progress: TypeAlias = Literal[0, 1, 2]
 
-Order: TypeAlias = tuple[int, int, bytes, bool, str, str, str]
-
 
 @dataclass(frozen=True, slots=True)
 class PeerEntry:
@@ -67,7 +65,7 @@ class PeerEntry:
     key: str = ""
 
     @property
-    def order(self) -> Order:
+    def order(self) -> tuple[int, int, bytes, bool, str, str, str]:
         """Sort key of entries for the same id: the greatest entry is kept. A later incarnation is
         greater. Join servers that cannot reach each other may assign the same incarnation twice.
         Then the entry with more progress is greater, and otherwise the entry of the join server
@@ -126,12 +124,8 @@ class RegistryDelta:
         return bool(self.entries or self.join_servers)
 
 
-@dataclass(slots=True)
-class IdProposal:
-    """Ids that this join server assigns if the other join servers agree."""
-
-    entries: tuple[PeerEntry, ...]
-    yielded: set[int] = field(default_factory=set)
+IdProposal: TypeAlias = tuple[PeerEntry, ...]
+"""Ids that a join server assigns if the other join servers agree."""
 
 
 class Registry:
@@ -148,11 +142,12 @@ class Registry:
         self.entries: dict[int, PeerEntry] = {}
         self.join_servers: dict[bytes, ServerEntry] = {local.join_server: local}
         self.own: set[int] = set(own)
-        self._proposals: list[IdProposal] = []
+        self._proposals: list[IdProposal] = []  # own ones that have not yielded
         self._granted: dict[int, tuple[PeerEntry, float]] = {}
-        self._leases: dict[int, tuple[PeerEntry, float]] = {}
-        # claimed ids of newcomers without an address, with the time when the claim expires
-        self._claims: dict[int, tuple[PeerEntry, float]] = {}
+        # Times at which entries expire: those of launchers that have no join server yet, and
+        # claimed ids without an address.
+        self._leases: dict[PeerEntry, float] = {}
+        self._claims: dict[PeerEntry, float] = {}
         # ids with an entry that was confirmed by its owner, a join server
         self._vouched: set[int] = set()
         self._met: set[bytes] = set()  # join servers that have replied
@@ -415,7 +410,7 @@ class Registry:
 
     def free(self, now: float) -> list[int]:
         """Return the ids that a newcomer may get: first unused ids, then those of ended peers."""
-        taken = {entry.peer for proposal in self._proposals for entry in proposal.entries}
+        taken = {entry.peer for proposal in self._proposals for entry in proposal}
         taken |= {peer for peer, (_, until) in self._granted.items() if now < until}
         fresh = [
             peer
@@ -442,10 +437,8 @@ class Registry:
             return None
         skip = draw(len(free) - count + 1) if draw is not None else 0
         chosen = free[skip : skip + count]
-        proposal = IdProposal(
-            tuple(
-                [PeerEntry(peer, self._next_incarnation(peer), CLAIMED, owner) for peer in chosen]
-            )
+        proposal = tuple(
+            [PeerEntry(peer, self._next_incarnation(peer), CLAIMED, owner) for peer in chosen]
         )
         self._proposals.append(proposal)
         return proposal
@@ -459,7 +452,8 @@ class Registry:
         such an id to no other join server for ``GRANT_S``.
 
         If two join servers propose the same id at the same time, the proposal with the smaller
-        entry yields. So two join servers that reach each other never assign the same id.
+        entry yields: it is withdrawn. So two join servers that reach each other never assign the
+        same id.
         """
         return [entry.peer for entry in entries if self._grants(entry, now)]
 
@@ -478,12 +472,12 @@ class Registry:
             return False
         if granted is not None and granted != entry and now < until:
             return False
-        for proposal in self._proposals:
-            for ours in proposal.entries:
-                if ours.peer == entry.peer and ours.peer not in proposal.yielded:
+        for proposal in tuple(self._proposals):
+            for ours in proposal:
+                if ours.peer == entry.peer:
                     if ours.order > entry.order:
                         return False
-                    proposal.yielded.add(ours.peer)
+                    self._proposals.remove(proposal)
         self._granted[entry.peer] = (entry, now + GRANT_S)
         return True
 
@@ -495,19 +489,21 @@ class Registry:
             granted: Granted ids, for each join server that has replied. Unreachable join servers
                 have no vote: if one of them assigns the same id, ``merge`` resolves the conflict.
         """
+        if proposal not in self._proposals:
+            return False  # It has yielded.
         self._proposals.remove(proposal)
-        wanted = {entry.peer for entry in proposal.entries}
-        free = not proposal.yielded and all(map(self._is_next, proposal.entries))
+        wanted = {entry.peer for entry in proposal}
+        free = all(map(self._is_next, proposal))
         return free and all(wanted <= set(peers) for peers in granted)
 
     def assign_ids(self, proposal: IdProposal, now: float) -> RegistryDelta:
         """Assign the ids of an accepted proposal."""
-        for entry in proposal.entries:
+        for entry in proposal:
             if entry.owner == self.local.join_server:
                 self.own.add(entry.peer)
             else:
-                self._leases[entry.peer] = (entry, now + LEASE_S)
-        return self.merge(proposal.entries)
+                self._leases[entry] = now + LEASE_S
+        return self.merge(proposal)
 
     def _is_next(self, entry: PeerEntry) -> bool:
         known = self.entries.get(entry.peer)
@@ -517,33 +513,20 @@ class Registry:
         """Free the ids of launchers that never opened a join server, and claims that have
         expired."""
         self._granted = {peer: grant for peer, grant in self._granted.items() if now < grant[1]}
-        over = [entry for entry, until in self._leases.values() if now >= until]
-        for entry in over:
-            del self._leases[entry.peer]
-        missing = [
-            entry
-            for entry in over
-            if entry.owner not in self.join_servers and self.entries.get(entry.peer) == entry
-        ]
-        missing += self._old_claims(now)
-        return self.merge([replace(entry, ended=True) for entry in missing])
-
-    def _old_claims(self, now: float) -> list[PeerEntry]:
-        """Return the entries of claimed ids that got no address within ``CLAIM_S``."""
-        claims = [
-            entry
-            for entry in self.entries.values()
+        known = self.entries.values()
+        self._leases = {
+            entry: until
+            for entry, until in self._leases.items()
+            if entry in known and entry.owner not in self.join_servers
+        }
+        self._claims = {
+            entry: self._claims.get(entry, now + CLAIM_S)
+            for entry in known
             if entry.progress == CLAIMED
             and not entry.ended
             and entry.peer not in self.own
             and entry.peer >= self.first
-        ]
-        since = {
-            peer: until
-            for peer, (entry, until) in self._claims.items()
-            if self.entries.get(peer) == entry
         }
-        self._claims = {
-            entry.peer: (entry, since.get(entry.peer, now + CLAIM_S)) for entry in claims
-        }
-        return [entry for entry, until in self._claims.values() if now >= until]
+        waiting = (*self._leases.items(), *self._claims.items())
+        over = dict.fromkeys(entry for entry, until in waiting if now >= until)
+        return self.merge([replace(entry, ended=True) for entry in over])

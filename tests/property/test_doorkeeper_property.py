@@ -112,7 +112,7 @@ def test_doors_that_reach_each_other_give_no_life_of_an_id_away_twice(data: st.D
             left, proposal = one["left"], one["proposal"]
             if what == "ask" and left:
                 place = left.pop(data.draw(st.integers(0, len(left) - 1)))
-                one["answers"].append(join_servers[place].consider(proposal.entries, 0.0))
+                one["answers"].append(join_servers[place].consider(proposal, 0.0))
             elif what == "finish" and not left:
                 running.remove(one)
                 if join_servers[one["at"]].agreed(proposal, one["answers"]):

@@ -51,7 +51,7 @@ def give(
     proposal = at.propose(owner, count, now)
     assert proposal is not None
     assert at.agreed(
-        proposal, [other.consider(proposal.entries, now) for other in keepers if other is not at]
+        proposal, [other.consider(proposal, now) for other in keepers if other is not at]
     )
     news = at.assign_ids(proposal, now)
     return [entry.peer for entry in news.entries]
@@ -94,7 +94,7 @@ def test_ids_that_nobody_has_had_are_given_first_and_then_those_of_the_ended() -
     join_server.publish(Seed(1, "", "", 3, ended=True))
     given = join_server.propose(JOINER, 1, 0.0)
     assert given is not None
-    assert (given.entries[0].peer, given.entries[0].incarnation) == (1, 4)
+    assert (given[0].peer, given[0].incarnation) == (1, 4)
 
 
 def test_what_is_about_to_be_given_away_is_not_offered_again() -> None:
@@ -102,21 +102,21 @@ def test_what_is_about_to_be_given_away_is_not_offered_again() -> None:
     first, second = join_server.propose(JOINER, 1, 0.0), join_server.propose(b"another-", 1, 0.0)
     assert first is not None
     assert second is not None
-    assert first.entries[0].peer != second.entries[0].peer
+    assert first[0].peer != second[0].peer
 
 
 def proposals(one: Registry, other: Registry) -> tuple[IdProposal, IdProposal]:
     first, second = one.propose(b"joiner-1", 1, 0.0), other.propose(b"joiner-2", 1, 0.0)
     assert first is not None
     assert second is not None
-    assert first.entries[0].peer == second.entries[0].peer
+    assert first[0].peer == second[0].peer
     return first, second
 
 
 def test_of_two_doors_that_want_the_same_id_at_once_one_yields() -> None:
     for a, b in ((keeper(A), keeper(B)), (keeper(B), keeper(A))):
         first, second = proposals(a, b)
-        to_first, to_second = b.consider(first.entries, 0.0), a.consider(second.entries, 0.0)
+        to_first, to_second = b.consider(first, 0.0), a.consider(second, 0.0)
         assert sorted([a.agreed(first, [to_first]), b.agreed(second, [to_second])]) == [False, True]
 
 
@@ -124,12 +124,12 @@ def test_a_door_between_two_that_do_not_know_each_other_grants_an_id_once() -> N
     a, b, between = keeper(A), keeper(B), keeper(C)
     first, second = proposals(a, b)
     to_first, to_second = (
-        between.consider(first.entries, 0.0),
-        between.consider(second.entries, 0.0),
+        between.consider(first, 0.0),
+        between.consider(second, 0.0),
     )
     assert a.agreed(first, [to_first])
     assert not b.agreed(second, [to_second])
-    assert between.consider(second.entries, GRANT_S) == [2], (
+    assert between.consider(second, GRANT_S) == [2], (
         "who was granted it and has not taken it by then does not"
     )
 
@@ -138,7 +138,7 @@ def test_the_same_question_again_gets_the_same_answer() -> None:
     a, b = keeper(A), keeper(B)
     proposal = a.propose(JOINER, 1, 0.0)
     assert proposal is not None
-    assert b.consider(proposal.entries, 0.0) == b.consider(proposal.entries, 1.0) == [2]
+    assert b.consider(proposal, 0.0) == b.consider(proposal, 1.0) == [2]
 
 
 def test_an_id_that_somebody_has_is_not_granted_and_nor_is_one_of_the_first_peers() -> None:
@@ -271,7 +271,7 @@ def test_a_door_that_has_all_answers_still_yields_to_one_that_it_did_not_ask() -
     first, second = a.propose(b"joiner-1", 1, 0.0), stranger.propose(b"joiner-2", 1, 0.0)
     assert first is not None
     assert second is not None
-    assert a.consider(second.entries, 0.0) == [2]
+    assert a.consider(second, 0.0) == [2]
     assert not a.agreed(first, []), "it has granted it to the other"
 
 
