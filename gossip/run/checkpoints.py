@@ -533,10 +533,12 @@ def verify(checkpoint: Checkpoint) -> list[str]:
     return problems
 
 
-def listed(folder: Path) -> list[tuple[int, Path]]:
+def listed(folder: Path | None) -> list[tuple[int, Path]]:
     """Return the steps and folders of all checkpoints in ``folder``, including damaged ones, in
     ascending order. Return [] if there is no such folder. Raises: ConfigError: The folder cannot be
     listed."""
+    if folder is None:
+        return []
     try:
         return _listed(folder.absolute())
     except (FileNotFoundError, NotADirectoryError):

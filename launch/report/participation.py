@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from gossip.observe import ROUNDS_END
@@ -19,17 +18,6 @@ BOUND = 0.8
 GAPS_MAX = 32
 """Maximum number of gaps between reported rounds that are kept. Late reports about rounds in older
 gaps are ignored."""
-
-
-@dataclass(frozen=True, slots=True)
-class LowWindow:
-    """Window with a mean participation below ``BOUND``. ``first``, ``last``: its first and last
-    round. ``without_anybody``: number of its rounds without a contributor."""
-
-    first: int
-    last: int
-    mean: float
-    without_anybody: int
 
 
 class Participation:
@@ -62,18 +50,19 @@ class Participation:
         full = len(self._window) == WINDOW
         return sum([share for _, share in self._window]) / WINDOW if full else None
 
-    def observe(self, rounds: range, contributors: int, alive: int) -> list[LowWindow]:
-        """Record rounds with ``contributors`` of ``alive`` peers each. Return the windows in which
-        the participation fell below ``BOUND``. Rounds that were reported before are ignored."""
-        share, found = contributors / max(1, alive, contributors), list[LowWindow]()
+    def observe(self, rounds: range, contributors: int, alive: int) -> list[str]:
+        """Record rounds with ``contributors`` of ``alive`` peers each. Return a warning about each
+        window in which the participation fell below ``BOUND``. Rounds that were reported before are
+        ignored."""
+        share, warnings = contributors / max(1, alive, contributors), list[str]()
         for new in self._pop_unreported(rounds):
             if new[-1] > self._newest:
                 self._newest, self.last = new[-1], (contributors, max(alive, contributors))
             self._sum, self._rounds = self._sum + share * len(new), self._rounds + len(new)
             # Further rounds between these do not change the mean of a window.
             for number in (*new[:WINDOW], *new[WINDOW:][-WINDOW:]):
-                found += self._slide(number, share)
-        return found
+                warnings += self._slide(number, share)
+        return warnings
 
     def _pop_unreported(self, rounds: range) -> list[range]:
         """Remove and return the rounds that were not reported before."""
@@ -88,9 +77,9 @@ class Participation:
         self._unreported = left[-GAPS_MAX:]
         return new
 
-    def _slide(self, number: int, share: float) -> list[LowWindow]:
+    def _slide(self, number: int, share: float) -> list[str]:
         """Add a round to the window, and drop the oldest round, which may be the added one if its
-        report is late."""
+        report is late. Return the warning about the window, if it is due."""
         insort(self._window, (number, share))
         del self._window[:-WINDOW]
         mean, was_low = self.of_window, self.is_low
@@ -101,23 +90,18 @@ class Participation:
         if was_low or not self.is_low:
             return []
         empty = sum([not each for _, each in self._window])
-        return [LowWindow(self._window[0][0], self._window[-1][0], mean, empty)]
-
-
-def low_participation(window: LowWindow) -> str:
-    """Return the warning about a window."""
-    nobody = window.without_anybody
-    why = (
-        f"in {counted(nobody, 'round')} no peer had an update that can be used: gradients were "
-        "not finite (NaN), or scripts skipped the step"
-        if nobody
-        else "the others were late: see gossip top; raise --round-timeout if steps or links are "
-        "slow"
-    )
-    return (
-        f"! only {window.mean:.0%} of the peers that are alive took part in the rounds "
-        f"{window.first} to {window.last}, on average (less than {BOUND:.0%}): {why}"
-    )
+        why = (
+            f"in {counted(empty, 'round')} no peer had an update that can be used: gradients were "
+            "not finite (NaN), or scripts skipped the step"
+            if empty
+            else "the others were late: see gossip top; raise --round-timeout if steps or links "
+            "are slow"
+        )
+        return [
+            f"! only {mean:.0%} of the peers that are alive took part in the rounds "
+            f"{self._window[0][0]} to {self._window[-1][0]}, on average (less than {BOUND:.0%}): "
+            f"{why}"
+        ]
 
 
 def low_influence(shares: Mapping[Any, float]) -> list[str]:

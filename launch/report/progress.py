@@ -14,7 +14,7 @@ from gossip.run import shown
 
 from .model_state import ModelState
 from .pace import StepPace
-from .participation import Participation, low_participation
+from .participation import Participation
 from .peer_row import PeerRow
 
 ENDLESS_STEPS = 2**40  # A training loop without an end reports at least this number as its plan.
@@ -218,8 +218,7 @@ class RoundProgress:
             row.quarantined and row.state != "gone" and row.peer not in who
             for row in self._state.rows.values()
         )
-        found = self.participation.observe(event.rounds, len(who), alive - kept_out)
-        return [low_participation(window) for window in found]
+        return self.participation.observe(event.rounds, len(who), alive - kept_out)
 
     def _may_be_operation(self, round_id: int, step: int | None) -> bool:
         """Whether a round without contributors may be a collective operation. This is so if, since

@@ -93,8 +93,6 @@ def _checkpoints(run: RunState) -> tuple[tuple[Path, ...], Path | None]:
     """Return the checkpoints of the run, and their folder. A copy of a run has none: the
     checkpoints belong to the original run."""
     folder = checkpoints.folder_of(run.folder) if run.state != "copy" else None
-    if folder is None:
-        return (), None
     return tuple(path for _, path in checkpoints.listed(folder)), folder
 
 

@@ -130,8 +130,7 @@ class RunPoints:
 
     def _checkpoints(self) -> None:
         try:
-            folder = checkpoints.folder_of(self.reader.folder)
-            there = checkpoints.listed(folder) if folder is not None else []
+            there = checkpoints.listed(checkpoints.folder_of(self.reader.folder))
         except ConfigError:
             return  # ``gossip checkpoints`` reports the error.
         for step, path in there:

@@ -617,8 +617,7 @@ def _last_saved(run: RecordedRun) -> int | None:
     """Return the step of the newest complete checkpoint that was saved before the end of the
     run."""
     try:
-        folder = checkpoints.folder_of(run.folder)
-        found = checkpoints.listed(folder) if folder is not None else []
+        found = checkpoints.listed(checkpoints.folder_of(run.folder))
     except ConfigError as error:
         run.state.broken.append(str(error))
         return None
