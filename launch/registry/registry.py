@@ -105,10 +105,6 @@ class ServerEntry:
     place: bytes
     ended: bool = False
 
-    @property
-    def order(self) -> tuple[bool, str, bytes]:
-        return (self.ended, self.address, self.place)
-
 
 @dataclass(frozen=True, slots=True)
 class RegistryDelta:
@@ -160,9 +156,7 @@ class Registry:
 
     # --- known peers and join servers -------------------------------------------------------------
 
-    def merge(
-        self, entries: Iterable[PeerEntry] = (), join_servers: Iterable[ServerEntry] = ()
-    ) -> RegistryDelta:
+    def merge(self, entries: Iterable[PeerEntry]) -> RegistryDelta:
         """Merge entries of another join server or of the folder. Return the changes."""
         new = tuple([taken for entry in entries if self._add_entry(taken := self._disowned(entry))])
         lost = tuple(
@@ -173,11 +167,7 @@ class Registry:
             ]
         )
         self.own.difference_update(lost)
-        return RegistryDelta(
-            new,
-            tuple([join_server for join_server in join_servers if self._add_server(join_server)]),
-            lost,
-        )
+        return RegistryDelta(new, lost=lost)
 
     def merge_claims(
         self,
@@ -289,7 +279,7 @@ class Registry:
         """Remove a join server that does not reply, and that was reported closed or only named by
         others."""
         if join_server in self._met:
-            self.merge((), [replace(self.join_servers[join_server], ended=True)])
+            self.join_servers[join_server] = replace(self.join_servers[join_server], ended=True)
         elif join_server != self.local.join_server:
             self.join_servers.pop(join_server, None)
 
@@ -324,12 +314,8 @@ class Registry:
         return True
 
     def _add_server(self, join_server: ServerEntry) -> bool:
-        known = self.join_servers.get(join_server.join_server)
-        if join_server.join_server == self.local.join_server or (
-            known is not None and join_server.order <= known.order
-        ):
-            return False
-        if known is None and len(self.join_servers) >= JOIN_SERVERS_MAX:
+        """Add a new join server. Return False if there is no room."""
+        if len(self.join_servers) >= JOIN_SERVERS_MAX:
             gone = next(
                 (other.join_server for other in self.join_servers.values() if other.ended), None
             )

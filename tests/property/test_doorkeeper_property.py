@@ -22,13 +22,6 @@ ENTRIES = st.builds(
     ended=st.booleans(),
     control=st.sampled_from(["", "tcp://10.0.0.1:1", "tcp://10.0.0.2:1"]),
 )
-JOIN_SERVERS = st.builds(
-    ServerEntry,
-    join_server=st.sampled_from([b"dddddddd", b"eeeeeeee"]),
-    address=st.sampled_from(["10.0.0.1:1", "10.0.0.2:1"]),
-    place=st.just(b""),
-    ended=st.booleans(),
-)
 
 
 def keepers() -> list[Registry]:
@@ -38,33 +31,29 @@ def keepers() -> list[Registry]:
 
 
 @given(
-    st.lists(st.tuples(st.integers(0, 2), st.one_of(ENTRIES, JOIN_SERVERS)), max_size=30),
+    st.lists(st.tuples(st.integers(0, 2), ENTRIES), max_size=30),
     st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2)), max_size=10),
     st.permutations(range(3)),
 )
 def test_after_all_have_exchanged_all_know_the_same(
-    heard: list[tuple[int, PeerEntry | ServerEntry]],
+    heard: list[tuple[int, PeerEntry]],
     meetings: list[tuple[int, int]],
     order: list[int],
 ) -> None:
-    join_servers = keepers()
+    join_servers = acquainted()
     for number, (at, what) in enumerate(heard):
-        join_servers[at].merge([what], []) if isinstance(what, PeerEntry) else join_servers[
-            at
-        ].merge([], [what])
+        join_servers[at].merge([what])
         if number < len(meetings):
             one, other = (join_servers[place] for place in meetings[number])
-            other.merge(one.entries.values(), one.join_servers.values())
+            other.merge(one.entries.values())
     for _ in range(2):  # what one tells all in the first turn is all there is
         for at in order:
             for join_server in join_servers:
-                join_server.merge(
-                    join_servers[at].entries.values(), join_servers[at].join_servers.values()
-                )
+                join_server.merge(join_servers[at].entries.values())
     assert join_servers[0].entries == join_servers[1].entries == join_servers[2].entries
     assert len({join_server.digest() for join_server in join_servers}) == 1
-    told = [what for _, what in heard if isinstance(what, PeerEntry)]
-    best = {entry.peer: entry for entry in sorted(told, key=lambda entry: entry.order)}
+    told = sorted((entry for _, entry in heard), key=lambda entry: entry.order)
+    best = {entry.peer: entry for entry in told}
     assert join_servers[0].entries == best, (
         "the greatest entry for each id, and nothing but what was heard"
     )
@@ -73,7 +62,7 @@ def test_after_all_have_exchanged_all_know_the_same(
 def acquainted() -> list[Registry]:
     join_servers = keepers()
     for one, other in product(join_servers, repeat=2):
-        other.merge([], one.join_servers.values())
+        other.meet(one.local)
     return join_servers
 
 
@@ -147,7 +136,7 @@ LIES_ABOUT_JOIN_SERVERS = st.builds(
     st.integers(0, 40),
 )
 def test_whatever_somebody_says_doors_that_answer_are_believed_about_their_own_peers(
-    lies: list[tuple[int, PeerEntry | ServerEntry]], order: list[int], visits_at: int
+    lies: list[tuple[int, PeerEntry]], order: list[int], visits_at: int
 ) -> None:
     """Each door has a peer; a liar sends all of them what he likes, before and after they have
     visited each other."""

@@ -41,7 +41,9 @@ def seed(peer: int, incarnation: int = 0) -> Seed:
 def exchange(*keepers: Registry) -> None:
     for one in keepers:
         for other in keepers:
-            other.merge(list(one.entries.values()), list(one.join_servers.values()))
+            other.merge(one.entries.values())
+            for join_server in one.join_servers.values():
+                other.meet(join_server)
 
 
 def give(
@@ -204,7 +206,7 @@ def test_an_id_goes_back_when_its_launcher_never_opens_a_door() -> None:
 def test_an_id_stays_with_a_launcher_that_has_come() -> None:
     join_server = keeper()
     give([join_server], join_server, JOINER)
-    join_server.merge([], [entry_of(JOINER)])
+    join_server.meet(entry_of(JOINER))
     assert not join_server.expire(LEASE_S)
     assert not join_server.entries[2].ended
 
@@ -249,20 +251,18 @@ def test_ids_beyond_the_room_and_doors_beyond_the_limit_are_not_taken() -> None:
         ServerEntry(number.to_bytes(8, "big"), f"10.0.0.1:{number}", B)
         for number in range(JOIN_SERVERS_MAX + 10)
     ]
-    join_server.merge([], join_servers)
+    for other in join_servers:
+        join_server.meet(other)
     assert len(join_server.join_servers) == JOIN_SERVERS_MAX
-    join_server.merge(
-        [], [ServerEntry(join_servers[0].join_server, join_servers[0].address, B, ended=True)]
-    )
-    assert join_server.merge([], [join_servers[-1]]).join_servers, (
-        "the place of one that has closed is free"
-    )
+    join_server.forget(join_servers[0].join_server)
+    assert join_server.meet(join_servers[-1]), "the place of one that has closed is free"
     assert len(join_server.join_servers) == JOIN_SERVERS_MAX
 
 
 def test_nobody_tells_a_door_about_itself() -> None:
     join_server = keeper()
-    assert not join_server.merge([], [ServerEntry(A, "10.6.6.6:1", A, ended=True)])
+    lie = ServerEntry(A, "10.6.6.6:1", A, ended=True)
+    assert not join_server.merge_claims([], [lie], b"", all_answer)
     assert join_server.join_servers[A] == entry_of(A)
 
 
