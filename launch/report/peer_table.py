@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from rich.cells import cell_len, set_cell_size
+from rich.console import ConsoleDimensions as Size
 from rich.text import Text
 
 from gossip.run import shown
@@ -71,14 +72,6 @@ without it."""
 WIDTH_MIN = 20
 REASON_BEGIN = 5
 REASON_LINES = 3
-
-
-@dataclass(frozen=True)
-class Size:
-    """Size of a terminal, or of a part of it, in characters."""
-
-    width: int
-    height: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -276,8 +276,7 @@ class _Region:
 
     @property
     def size(self) -> Size:
-        found = shutil.get_terminal_size()  # not that of the console, which keeps its initial width
-        return Size(found.columns, found.lines)
+        return Size(*shutil.get_terminal_size())  # The console keeps its initial width.
 
     def draw(self, lines: list[Text], above: list[Text]) -> None:
         """Replace the drawn lines by ``lines``, and print the lines ``above`` above them."""

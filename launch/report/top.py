@@ -142,8 +142,7 @@ def show(folder: Path, once: bool, every_s: float) -> None:
         live.update(Text(f"reading {folder} ..."), refresh=True)
         try:
             while True:
-                size = Size(live.console.size.width, live.console.size.height)
-                live.update(Group(*view.render_lines(size)), refresh=True)
+                live.update(Group(*view.render_lines(live.console.size)), refresh=True)
                 if view.over:
                     break
                 time.sleep(every_s)
