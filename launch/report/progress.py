@@ -111,14 +111,6 @@ class RoundProgress:
         rows = [row for row in self._state.rows.values() if not row.lie and row.state != "gone"]
         return [value for row in rows if (value := getattr(row, name)) is not None]
 
-    @property
-    def rate(self) -> float | None:
-        """Rounds per second between the first and the last report; None if not known."""
-        if len(self.reported) < 2:
-            return None
-        (began, first), (ended, last) = self.reported
-        return (last - first) / (ended - began) if ended > began else None
-
     def finish(self, row: PeerRow, last: int) -> None:
         """Record the last round of a peer that ends. The peer may not have reported it before,
         because not every round has an event."""

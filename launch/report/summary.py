@@ -169,7 +169,8 @@ def build(
         "rounds_lost": len(span.lost),
         "samples": samples(counted),
         "epochs": counted[-EPOCHS_MAX:] if counted is not None else None,
-        "rounds_per_s": _rate(past.true) or _rounded(recorded.progress.rate),
+        "rounds_per_s": _rate((commit.t, commit.round) for commit in past.true if commit.t)
+        or _rate(recorded.progress.reported),
         "bytes_sent": sum(row.figures.sent.total for row in view.rows.values()),
         "wall_s": round(max(wall_s, recorded.last_at - (recorded.began or recorded.last_at)), 3),
         "seed": config.seed,
@@ -445,15 +446,11 @@ def _alike(view: RunModel, survivors: list[int], evaluation: Mapping[str, Any]) 
     return len({digest for _, digest in ends}) == 1
 
 
-def _rate(commits: Iterable[CommitRow]) -> float | None:
-    """Return the rounds per second from the first to the last commit. So start and end of the
-    processes do not count."""
-    times = sorted((commit.t, commit.round) for commit in commits if commit.t)
+def _rate(done: Iterable[tuple[float, int]]) -> float | None:
+    """Return the rounds per second from the first to the last (time, round). So start and end of
+    the processes do not count."""
+    times = sorted(done)
     if not times or times[-1][0] <= times[0][0]:
         return None
     (began, first), (ended, last) = times[0], times[-1]
-    return _rounded((last - first) / (ended - began))
-
-
-def _rounded(rate: float | None) -> float | None:
-    return None if rate is None else round(rate, 1)
+    return round((last - first) / (ended - began), 1)
