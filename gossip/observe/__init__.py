@@ -8,8 +8,8 @@ from gossip.lazy import lazy
 
 if TYPE_CHECKING:
     from . import documents, events, fields
-    from .commits import CommitRow, ContributionRow, RejectionRow, read_commits
-    from .event import Event, Judgement, PeerEvent, SubjectEvent, select
+    from .commits import CommitRow, ContributionRow, read_commits
+    from .event import Event, Judgement, SubjectEvent, select
     from .fields import PEERS_MAX, REAL_MAX, ROUNDS_END, WHOLE_MAX, Row
     from .reading import EVENTS, check_row, read_event
 else:

@@ -101,7 +101,6 @@ class Outcome(Declared):
     rounds_lost: Count = None
     bytes_sent: Count = None
     replicas_identical: Flag = None
-    samples: Object = None
     faults_missed: Json = None
 
 

@@ -18,8 +18,7 @@ if TYPE_CHECKING:
         words,
     )
     from .exit_codes import status_of
-    from .growing import RunFiles
-    from .happenings import EXIT_ASKED, Injection
+    from .happenings import EXIT_ASKED
     from .live_frame import About
     from .participation import low_influence
     from .run_model import RunModel

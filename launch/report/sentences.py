@@ -119,9 +119,9 @@ class Speaker:
         """Fill a template with the fields of an event."""
         return _FORMAT.format(text, event=event).rstrip()
 
-    def once(self, event: Event, about: object, *lines: str) -> list[str]:
-        """Return the lines if they are due, otherwise none."""
-        return [*lines] if self.is_due(event, about) else []
+    def once(self, event: Event, about: object, line: str) -> list[str]:
+        """Return the line if it is due."""
+        return [line] if self.is_due(event, about) else []
 
     def is_due(self, event: Event, about: object, quiet_s: float = QUIET_S) -> bool:
         """Whether the last event of this kind about the same subject is at least ``quiet_s``
