@@ -62,9 +62,6 @@ class ByzantinePeer:
     core: Callable[[], Any]
     rng: random.Random
     lies: tuple[str, ...]
-    digest_of: Callable[[Any], bytes] = (
-        payload_digest  # Computes the digest of a result. Simulated trainers use another digest.
-    )
     rounds: int | None = None
     # Returns the bytes of a result, given the message that it answers. Simulated peers do not
     # encode.
@@ -109,7 +106,7 @@ class ByzantinePeer:
             values,
             len(content),
             bool(np.isfinite(values).all()),
-            b"" if result_of is None else self.digest_of(content),
+            b"" if result_of is None else payload_digest(content),
         )
 
     def once(self, key: tuple[str, bytes], make: Callable[[], Payload]) -> Payload:

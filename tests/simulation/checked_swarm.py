@@ -20,8 +20,7 @@ from gossip_lab.simulation.schedules import Schedule
 from gossip_lab.simulation.world import SharedLedgers
 from gossip_lab.simulation.world.driver import Swarm, address
 from gossip_lab.simulation.world.observer import Observer
-from gossip_lab.simulation.world.toy_payloads import weighted_mean
-from gossip_lab.simulation.world.toy_rule import Reducer, ToyRule
+from gossip_lab.simulation.world.toy_rule import Aggregator, ToyRule, mean
 from gossip_lab.simulation.world.toy_trainer import ToyPace, ToyTrainer
 
 SAMPLES = 97
@@ -97,7 +96,7 @@ def toy_trainers(
             for name, value in options.items()
         }
         pace = ToyPace(**{name: own.pop(name) for name in ToyPace.__slots__ if name in own})
-        rule = ToyRule(own.pop("reducer", weighted_mean))
+        rule = ToyRule(own.pop("aggregate", mean))
         life = {"incarnation": incarnation, "samples_total": samples_total}
         return kind(peer, seed, **life, pace=pace, rule=rule, **own)
 
@@ -111,14 +110,14 @@ def checked_swarm(
     topology: str = "rolling",
     compute_s: float = 0.1,
     f: int = 0,
-    reducer: Reducer = weighted_mean,
+    aggregate: Aggregator = mean,
     sizes: tuple[int, ...] = (8,),
     piece_bytes: int = PIECE_BYTES,
     probe_interval_s: float = 0.2,
     quarantine_rounds: int = 12,
     quorum_timeout_s: float = 60.0,
 ) -> Swarm[Peer]:
-    """``reducer`` is the rule, which bears ``f`` liars."""
+    """``aggregate`` is the rule, which bears ``f`` liars."""
     rounds = RoundSettings(
         round_timeout_s=2.0, drain_timeout_s=1.0, quorum_timeout_s=quorum_timeout_s
     )
@@ -129,7 +128,7 @@ def checked_swarm(
         seed,
         samples_total=SAMPLES,
         compute_s=(compute_s, 1.2 * compute_s),
-        reducer=reducer,
+        aggregate=aggregate,
         sizes=sizes,
         piece_bytes=piece_bytes,
     )

@@ -4,7 +4,7 @@ in a real swarm."""
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from math import inf
@@ -15,6 +15,7 @@ from checked_swarm import Change, assert_sound, checked_swarm, each, recommitted
 
 from gossip.core.events import (
     Aggregate,
+    Aggregated,
     Apply,
     Committed,
     DataSlice,
@@ -44,8 +45,8 @@ from gossip_lab.simulation.checkers.trust.quarantine import (
 )
 from gossip_lab.simulation.schedules.schedule import Schedule
 from gossip_lab.simulation.world.driver import Swarm
-from gossip_lab.simulation.world.toy_payloads import Values, payload_of, weighted_mean
-from gossip_lab.simulation.world.toy_rule import RuleResult
+from gossip_lab.simulation.world.toy_payloads import payload_of
+from gossip_lab.simulation.world.toy_rule import mean
 
 ATTACKER = 3
 SENDS = "random_k:k=2"
@@ -267,14 +268,15 @@ def test_a_commit_of_something_the_rule_did_not_make_is_caught(change: Change, w
 STOPS = 30  # the round in which it stands out no more
 
 
-def one_stands_out_until(
-    end: float, rows: Sequence[Values], samples: Sequence[int], f: int, _: object, round_id: int
-) -> RuleResult:
-    """Of five the fourth, before the round ``end``; of four nobody, since it is not there."""
-    far = [1.0] * len(rows)
-    if len(rows) == 5 and round_id < end:
-        far[ATTACKER] = 50.0
-    return RuleResult(weighted_mean(rows, samples), (1.0 / len(rows),) * len(rows), tuple(far))
+def one_stands_out_until(end: float, ask: Aggregate) -> Aggregated:
+    """The attacker stands out before the round ``end``, if all five peers are measured."""
+    far = 50.0 if len(ask.rows) + len(ask.outside) == 5 and ask.round_id < end else 1.0
+    measured, outside = (
+        tuple([far if row.peer == ATTACKER else 1.0 for row in rows])
+        for rows in (ask.rows, ask.outside)
+    )
+    even = (1.0 / len(ask.rows),) * len(ask.rows)
+    return replace(mean(ask), weights=even, outlyingness=measured, outside=outside)
 
 
 one_stands_out = partial(one_stands_out_until, inf)
@@ -285,8 +287,8 @@ nobody_stands_out = partial(one_stands_out_until, 0)
 TRUST = [(QuarantineFollowsCommits, "rolling"), (QuarantineFollowsLocalMeasurements, "full")]
 
 
-def judging(kind: type[Checker], topology: str, reducer: Any = one_stands_out) -> Swarm[Peer]:
-    return watched(kind, topology, f=1, reducer=reducer, compute_s=0.04)[0]
+def judging(kind: type[Checker], topology: str, aggregate: Any = one_stands_out) -> Swarm[Peer]:
+    return watched(kind, topology, f=1, aggregate=aggregate, compute_s=0.04)[0]
 
 
 def table_of(core: Any) -> Any:
@@ -335,7 +337,7 @@ def test_trust_that_does_not_follow_from_the_verdicts_is_caught(
 
 
 def judging_one_who_stops(kind: type[Checker], topology: str, **options: Any) -> Swarm[Peer]:
-    options = {"reducer": one_stands_out_at_first, "quarantine_rounds": 500, **options}
+    options = {"aggregate": one_stands_out_at_first, "quarantine_rounds": 500, **options}
     return watched(kind, topology, f=1, compute_s=0.04, **options)[0]
 
 

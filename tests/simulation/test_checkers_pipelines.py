@@ -38,7 +38,7 @@ from gossip_lab.simulation.checkers.safety.micro_batches import (
     StageCommitBarrier,
     StageRebuilds,
 )
-from gossip_lab.simulation.world import payload_of_values
+from gossip_lab.simulation.world.toy_payloads import payload_of_values
 
 STAGES = ((0, 1), (2, 3))
 LINEAGE = b"lineage!"

@@ -4,8 +4,6 @@ how far they came."""
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +11,7 @@ import pytest
 from checked_swarm import assert_sound, checked_swarm
 from typer.testing import CliRunner
 
+from gossip.core.events import Aggregate, Aggregated
 from gossip.errors import ConfigError
 from gossip.launch.cli import app
 from gossip_lab.simulation.campaign.play import run
@@ -20,7 +19,7 @@ from gossip_lab.simulation.campaign.runner import CampaignTally
 from gossip_lab.simulation.checkers import Violation
 from gossip_lab.simulation.checkers.safety.results import RuleAvailability
 from gossip_lab.simulation.schedules.schedule import Schedule
-from gossip_lab.simulation.world.toy_payloads import Values, weighted_mean
+from gossip_lab.simulation.world.toy_rule import mean
 
 QUICK = Schedule(3, peers=5, topology="full", compute_s=(0.05, 0.1), active_s=1.0, duration_s=1.5)
 PLAN = (
@@ -71,21 +70,13 @@ def test_a_rule_that_makes_no_finite_aggregate_is_caught_and_the_mean_is_not(top
     checked_swarm(checker, topology=topology).run_for(2.0)
     assert checker.judged > 5
 
-    def now_and_then(
-        rows: Sequence[Values],
-        samples: Sequence[int],
-        f: int,
-        previous: Values | None,
-        round_id: int,
-    ) -> Values:
-        made = weighted_mean(rows, samples)
-        return made if previous is None else [math.nan] * len(made)
+    def now_and_then(ask: Aggregate) -> Aggregated:
+        return mean(ask) if ask.previous is None else Aggregated(ask.ticket, None, reason="no luck")
 
     with pytest.raises(
-        Violation,
-        match=r"S11.*of \d finite updates.*the rule has no result: the aggregate is not finite",
+        Violation, match=r"S11.*of \d finite updates.*the rule has no result: no luck"
     ):
-        checked_swarm(RuleAvailability(), topology=topology, reducer=now_and_then).run_for(2.0)
+        checked_swarm(RuleAvailability(), topology=topology, aggregate=now_and_then).run_for(2.0)
 
 
 def test_a_rule_that_never_gets_the_updates_it_needs_breaks_nothing_and_proves_nothing() -> None:
@@ -100,7 +91,7 @@ def test_a_rule_that_never_gets_the_updates_it_needs_breaks_nothing_and_proves_n
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("nans", "the aggregate is not finite"),
+        ("nans", "non_finite result"),
         ("refuses", "the stars stand badly"),
         ("raises", "raises failed: ValueError: too few stars"),
     ],

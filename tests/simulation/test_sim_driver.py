@@ -12,10 +12,11 @@ from echo import echo_swarm
 from gossip.core import events
 from gossip.core.events import Effect, Event
 from gossip.core.messages import Gossip, Rumor, Update
+from gossip.vectors import payload_digest
 from gossip_lab.simulation.world.driver import Swarm, address
 from gossip_lab.simulation.world.network import LinkModel, Network
 from gossip_lab.simulation.world.toy_model import OWN_BYTES
-from gossip_lab.simulation.world.toy_payloads import digest_of, payload_of
+from gossip_lab.simulation.world.toy_payloads import payload_of
 from gossip_lab.simulation.world.toy_trainer import ToyTrainer
 
 
@@ -221,7 +222,7 @@ def test_a_toy_trainer_descends_and_says_what_it_applied() -> None:
     other = ToyTrainer(1, 1, initial=5)
     assert other.digest != trainer.digest
     assert other.on_effect(events.Restore(21, taken.payload), 0.0)[0][1] == events.Restored(21)
-    assert other.digest == trainer.digest == digest_of(taken.payload.data[:-OWN_BYTES])
+    assert other.digest == trainer.digest == payload_digest(taken.payload.data[:-OWN_BYTES])
     wrong = payload_of(np.zeros(3, np.uint8))
     refused = other.on_effect(events.Restore(21, wrong), 0.0)[0][1]
     assert isinstance(refused, events.Restored)

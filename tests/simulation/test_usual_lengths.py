@@ -7,17 +7,17 @@ from checked_swarm import assert_sound, checked_swarm
 from effort import effort
 
 from gossip.faults.kinds import ByzantineFault, Crash, Hang, Restart
-from gossip_lab.simulation.campaign.play import reducer_of
+from gossip_lab.simulation.campaign.play import rule_of
 from gossip_lab.simulation.checkers.trust.lengths import UsualLengthsMatchCommits
 from gossip_lab.simulation.schedules.generator import generate
 from gossip_lab.simulation.schedules.schedule import Schedule
 
-REDUCER, _ = reducer_of("guarded_mean", 1)
+RULE = rule_of("guarded_mean", 1).aggregate
 
 
 def test_every_server_knows_the_same_usual_length_as_the_commits_say() -> None:
     checker = UsualLengthsMatchCommits()
-    checked_swarm(checker, n=5, f=1, reducer=REDUCER, sizes=(5, 3)).run_for(6.0)
+    checked_swarm(checker, n=5, f=1, aggregate=RULE, sizes=(5, 3)).run_for(6.0)
     assert checker.judged > 40
 
 

@@ -464,7 +464,7 @@ def test_a_rule_that_starts_from_the_own_update_is_refused_where_there_is_none(s
     with pytest.raises(ConfigError, match="needs the peer's own update, and rolling has none"):
         fitting.describe(spec, "rolling", 8)
     with pytest.raises(ConfigError, match="simulated trainers do not have"):
-        play.reducer_of(spec, 1)
+        play.rule_of(spec, 1)
     assert fitting.describe(spec, "full", 8)["name"] == spec
     assert reduced(spec, cloud(), own=N - 1, mix=True).payload is not None
 

@@ -14,6 +14,7 @@ from gossip.errors import ConfigError
 from gossip_lab.simulation import (
     LinkModel,
     Network,
+    RuleRunner,
     SharedLedgers,
     Swarm,
     address,
@@ -23,7 +24,7 @@ from gossip_lab.simulation import (
 
 from .disruptions import Disruptions
 from .judging import EXACT_MAX
-from .learning_trainer import LearningTrainer, RuleRunner, SharedParts
+from .learning_trainer import LearningTrainer, SharedParts
 from .moments import Moment
 from .parts import Parts
 from .promises import UpdateBook

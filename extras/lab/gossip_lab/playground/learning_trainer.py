@@ -2,74 +2,25 @@
 
 from __future__ import annotations
 
-import copy
 import struct
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from gossip.aggregators import BoundRule
-from gossip.core import Aggregate, Aggregated, Effect, Payload, PeerId, events
+from gossip.core import Effect, Payload, PeerId, events
 from gossip.errors import ConfigError
-from gossip.node import Reducer, Worker
 from gossip.vectors import bytes_for, described, sketch
-from gossip_lab.simulation import Said, bytes_of_state
+from gossip_lab.simulation import RuleRunner, Said, bytes_of_state
 
 from .promises import UpdateBook, payload_of
-from .reference import ReferenceLoss
 from .states import ModelState, StateTable
 from .tasks import Task
 
 RULE_S, APPLY_S, SNAPSHOT_S = 0.0001, 0.0002, 0.0005
 """Virtual time to aggregate, to apply a round, and to copy or restore a state, in seconds. The
 simulator's toy trainer takes the same time."""
-
-
-class RuleRunner:
-    """Aggregation of a node, computed synchronously. Rules like the mean have a shortcut that adds
-    up separate rows. The shortcut is disabled, because it rounds differently from the rule itself.
-
-    Args:
-        centered: Whether the rule may receive the local update as its center, as in gossip rounds.
-    """
-
-    def __init__(self, rule: BoundRule, *, centered: bool) -> None:
-        plain = copy.copy(rule.rule)
-        plain.from_rows = None
-        self._rule, self.centered = replace(rule, rule=plain), centered
-        self._answers: list[Aggregated] = []
-        self._reducer = self._reducer_of(self._rule)
-
-    def run(self, work: Aggregate, judge: Callable[[int], ReferenceLoss]) -> Aggregated:
-        """Return the result of an aggregation that the core requested.
-
-        Args:
-            judge: Function that returns the peer's reference loss for a round. Only rules that need
-                a loss use it.
-        """
-        if not work.rows:
-            return Aggregated(work.ticket, None, reason=events.NO_ROWS)
-        reducer, rule = self._reducer, self._rule
-        if rule.needs_trainer:
-            inputs = judge(work.round_id).inputs(rule.needs, mix=work.mix)
-            reducer = self._reducer_of(replace(rule, options={**inputs, **rule.options}))
-        reducer.reduce(work)
-        return self._answers.pop()
-
-    def _reducer_of(self, rule: BoundRule) -> Reducer:
-        return Reducer(rule, _AtOnce(), self._answers.append, centered=self.centered)
-
-
-class _AtOnce(Worker):
-    """Worker that runs all jobs synchronously, because no virtual time passes while a job runs."""
-
-    def __init__(self) -> None:
-        pass
-
-    def submit(self, job: Callable[[], Any], then: Callable[[Any], None]) -> None:
-        then(job())
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -134,7 +85,7 @@ class LearningTrainer:
         """Carry out an effect of the core. Return the replies with their delays in seconds."""
         # Done by the node, also while the trainer computes.
         if isinstance(effect, events.Aggregate):
-            return [(RULE_S, self.shared.rule.run(effect, self._judge))]
+            return [(RULE_S, self.shared.rule.run(effect, self._judge_inputs(effect)))]
         if self._computing is not None and not isinstance(effect, events.StartRound):
             self._waiting.append(effect)
             return []
@@ -151,9 +102,14 @@ class LearningTrainer:
             case _:
                 raise AssertionError(f"{type(effect).__name__} is not for this trainer")
 
-    def _judge(self, round_id: int) -> ReferenceLoss:
-        peer = self.peer if self.shared.rule.centered else None
-        return self.shared.task.reference_loss(self.state.parameters, round_id, peer)
+    def _judge_inputs(self, work: events.Aggregate) -> dict[str, Any]:
+        """Return the inputs of a rule that needs the peer's reference loss; none for others."""
+        runner, task = self.shared.rule, self.shared.task
+        if not runner.rule.needs_trainer:
+            return {}
+        peer = self.peer if runner.centered else None
+        judge = task.reference_loss(self.state.parameters, work.round_id, peer)
+        return judge.inputs(runner.rule.needs, mix=work.mix)
 
     def _start(self, go: events.StartRound) -> tuple[float, events.Contributed]:
         updates = self.shared.updates

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         LinkModel,
         Network,
         Observer,
+        RuleRunner,
         Said,
         SharedLedgers,
         Swarm,

@@ -7,25 +7,20 @@ outcome = run(generate(17)) assert outcome.violation is None, outcome.violation
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from math import nan, sqrt
 from statistics import median_high
-from typing import Any
-
-import numpy as np
+from typing import Any, NamedTuple
 
 from gossip import topologies
 from gossip.core import (
     AddressLearned,
-    Aggregate,
-    Aggregated,
     CoreSettings,
     Effect,
     Event,
     MembershipSettings,
-    Payload,
     Peer,
     PeerId,
     PipelineSettings,
@@ -73,24 +68,20 @@ from gossip_lab.simulation.checkers import (
 from gossip_lab.simulation.schedules import PEERS_MAX, Schedule
 from gossip_lab.simulation.world import (
     PREPARE_S,
+    Aggregator,
     LinkModel,
     Nemesis,
     Network,
     Observer,
     OptimizerTurns,
-    Reducer,
-    RuleRefusal,
-    RuleResult,
+    RuleRunner,
     StageTrainer,
-    Step,
     Swarm,
     ToyPace,
     ToyRule,
     ToyTrainer,
-    Values,
     address,
-    payload_of_values,
-    weighted_mean,
+    mean,
 )
 from gossip_pipelines.protocol import StagePeer
 
@@ -406,8 +397,7 @@ def make_swarm(schedule: Schedule, nemesis: Nemesis) -> Swarm[Peer]:
     """
     topology = CachedTopology(topologies.load(schedule.weighted_topology))
     attackers = tolerated(schedule)
-    reducer, updates_for = reducer_of(schedule.aggregator, attackers)
-    step = step_of(schedule.aggregator) if topology.rolling and len(schedule.shards) > 1 else None
+    rule = rule_of(schedule.aggregator, attackers)
     settings = CoreSettings(
         b"simulate",
         b"lineage!",
@@ -415,9 +405,9 @@ def make_swarm(schedule: Schedule, nemesis: Nemesis) -> Swarm[Peer]:
         peers=tuple(range(schedule.peers)),
         room=schedule.everybody if schedule.joins_s else 0,
         f=attackers,
-        updates_for=updates_for,
+        updates_for=rule.updates_for,
         batch_policy=schedule.batch_policy,
-        cross_shard=step is not None,
+        cross_shard=rule.cross_shard and topology.rolling and len(schedule.shards) > 1,
         local_steps=schedule.local_steps > 1,
         slices="equal" if schedule.overlap and schedule.local_steps > 1 else "speed",
         membership=MembershipSettings(
@@ -476,7 +466,7 @@ def make_swarm(schedule: Schedule, nemesis: Nemesis) -> Swarm[Peer]:
             ),
             lie=nemesis.lies.get(peer),
             rule=ToyRule(
-                reducer, step, nemesis.second_reading if plan.of_kind(Rewritten) else None
+                rule.aggregate, nemesis.second_reading if plan.of_kind(Rewritten) else None
             ),
             samples_total=None if schedule.stages else SAMPLES,
             rates=RATES if topology.rolling else (),
@@ -534,18 +524,29 @@ def tolerated(schedule: Schedule) -> int:
     return max(schedule.f, 1, len(plan.attackers), len(donors))
 
 
-def reducer_of(aggregator: str, f: int) -> tuple[Reducer, tuple[int, ...]]:
-    """Return the function that aggregates updates, and the number of updates that it needs at least
-    if 0, 1, ..., ``f`` of them are Byzantine.
+class RunRule(NamedTuple):
+    """Rule of a run.
 
-    The mean is computed here without torch, in a fixed order. All other rules are those of real
-    runs, and need torch.
+    Attributes:
+        updates_for: Number of updates that the rule needs at least if 0, 1, ..., f of them are
+            Byzantine.
+        cross_shard: Whether the servers of shards can run the rule together.
+    """
+
+    aggregate: Aggregator
+    updates_for: tuple[int, ...]
+    cross_shard: bool
+
+
+def rule_of(aggregator: str, f: int) -> RunRule:
+    """Return the rule with this name, for a run with ``f`` Byzantine peers. The mean needs no
+    torch. All other rules are run by the code of a real node.
 
     Raises: ConfigError: There is no such rule, its options cover fewer Byzantine peers, or it needs
     an input that simulated trainers lack.
     """
     if aggregator == "mean":
-        return weighted_mean, (1,)
+        return RunRule(mean, (1,), False)
     import torch
 
     from gossip import aggregators
@@ -564,70 +565,9 @@ def reducer_of(aggregator: str, f: int) -> tuple[Reducer, tuple[int, ...]]:
             f"{rule.name} needs the peer's own update, which simulated trainers do not have",
             "gossip demo --topology random-k runs it",
         )
-
     needs = tuple([rule.at_least(fewer) for fewer in range(f + 1)])
     rule.check(f, needs[f])
-
-    def reduce(
-        rows: Sequence[Values],
-        samples: Sequence[int],
-        tolerated: int,
-        last: Values | None,
-        round_id: int,
-        **lengths: float,
-    ) -> RuleResult | RuleRefusal:
-        previous = torch.tensor(last, dtype=torch.float32) if last is not None else None
-        try:
-            with torch.no_grad():
-                verdict = rule.explain(
-                    torch.tensor(rows, dtype=torch.float32),
-                    f=tolerated,
-                    previous=previous,
-                    round_id=round_id,
-                    **lengths,
-                )
-        except ConfigError as error:
-            return RuleRefusal(str(error))
-        except Exception as error:  # noqa: BLE001
-            # As in a node, an exception in a rule affects only the present round.
-            return RuleRefusal(f"{rule.name} failed: {type(error).__name__}: {error}"[:200])
-        return RuleResult(
-            verdict.aggregate.tolist(),
-            tuple(verdict.weights.tolist()),
-            tuple(verdict.outlyingness.tolist()),
-            verdict.length,
-        )
-
-    return reduce, needs
-
-
-def step_of(aggregator: str) -> Step | None:
-    """Return the function that runs the steps of a rule with shards that decide together. Return
-    None for other rules."""
-    if aggregator == "mean":
-        return None
-    import torch
-
-    from gossip import aggregators
-    from gossip.aggregators import ShardedRule
-    from gossip.node import run_step
-
-    bound = aggregators.load(aggregator)
-    if not bound.cross_shard:
-        return None
-    rule = ShardedRule(bound)
-
-    def payload_of(aggregate: torch.Tensor) -> Payload | None:
-        payload = payload_of_values(aggregate.tolist(), digest=True)
-        return payload if payload.finite else None
-
-    def step(ask: Aggregate) -> Aggregated:
-        updates = torch.tensor(np.array([row.payload.data for row in ask.rows]))
-        last = {} if ask.previous is None else {"previous": torch.tensor(ask.previous.data)}
-        with torch.no_grad():
-            return run_step(rule, ask, updates, last, payload_of)
-
-    return step
+    return RunRule(RuleRunner(rule, centered=False).run, needs, rule.cross_shard)
 
 
 RunFunction = Callable[[Schedule], SimulationResult]

@@ -101,7 +101,7 @@ class SearchQuery:
         schedule = self.schedule(seed)
         if schedule.aggregator == self.aggregator or self.plan is not None:
             f = play.tolerated(schedule)
-            needed = play.reducer_of(schedule.aggregator, f)[1][f]
+            needed = play.rule_of(schedule.aggregator, f).updates_for[f]
             most = self.peers or (schedule.peers if self.plan is not None else max(PEERS))
             # A single schedule is not checked, because shrinking may have removed peers.
             if needed > most and self.count != 1:

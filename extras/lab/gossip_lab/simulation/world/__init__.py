@@ -19,18 +19,15 @@ if TYPE_CHECKING:
     from .nemesis import Nemesis, name_of
     from .network import Link, LinkModel, Network
     from .observer import MANY, Observer, Watcher
+    from .rule_runner import RuleRunner
     from .shared_ledgers import SharedLedgers
     from .stage_trainer import StageTrainer
     from .toy_model import OWN_BYTES
     from .toy_payloads import (
-        Values,
         bytes_of_state,
-        digest_of,
         payload_of,
-        payload_of_values,
-        weighted_mean,
     )
-    from .toy_rule import Reducer, RuleRefusal, RuleResult, Step, ToyRule
+    from .toy_rule import Aggregator, ToyRule, mean
     from .toy_trainer import PREPARE_S, MadeOf, OptimizerTurns, Said, ToyPace, ToyTrainer
     from .wire import Outgoing, send_unchanged
 else:

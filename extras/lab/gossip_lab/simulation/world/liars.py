@@ -14,7 +14,6 @@ from gossip.core import Envelope, Payload, PeerId
 from gossip.inject import LIES, ByzantinePeer, OutMessage
 
 from . import message_lies  # noqa: F401 - registers its attacks
-from .toy_payloads import digest_of
 
 if TYPE_CHECKING:
     from .driver import AnySwarm
@@ -52,6 +51,4 @@ def _attacker(swarm: AnySwarm, peer: PeerId, names: tuple[str, ...]) -> Byzantin
     for name in names:
         LIES[name]
     rng = random.Random(f"liar/{swarm.seed}/{peer}")
-    return ByzantinePeer(
-        peer, tuple(swarm.hosts), lambda: swarm.hosts[peer].core, rng, names, digest_of
-    )
+    return ByzantinePeer(peer, tuple(swarm.hosts), lambda: swarm.hosts[peer].core, rng, names)

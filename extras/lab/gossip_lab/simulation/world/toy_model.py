@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 from array import array
 from collections.abc import Sequence
@@ -15,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gossip.aggregators import outer
-from gossip.core import DIGEST_BYTES, PeerId, events
-from gossip.vectors import fragment_of
+from gossip.core import PeerId, events
+from gossip.vectors import fragment_of, payload_digest
 
 from .toy_payloads import Values, Vector, noise_of
 
@@ -86,7 +85,7 @@ class ToyModel:
     def digest(self) -> bytes:
         """Digest of the parameters and of the memory of the outer step. Equal digests mean bitwise
         equal replicas."""
-        return hashlib.blake2b(self._shared, digest_size=DIGEST_BYTES).digest()
+        return payload_digest(self._shared)
 
     @property
     def _shared(self) -> bytes:
@@ -148,7 +147,7 @@ class ToyModel:
             ]
             self.moved = apply.round_id, part.start // sum(self.sizes)
         self._here = array("f", changed)
-        return hashlib.blake2b(content, digest_size=DIGEST_BYTES).digest() if content else b""
+        return payload_digest(content) if content else b""
 
     def _moved(self, content: bytes, part: slice) -> Values:
         """Return the step for an aggregate: the aggregate itself or, with local steps, the outer

@@ -12,19 +12,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gossip.core import DIGEST_BYTES, PIECE_BYTES, Payload
-from gossip.vectors import described, from_bytes, to_bytes
+from gossip.core import PIECE_BYTES, Payload
+from gossip.vectors import described, from_bytes, payload_digest, to_bytes
 
 Vector = NDArray[np.float32]
 Values = Sequence[float]
 """Vector for arithmetic: with eight elements, Python lists are several times faster than numpy."""
-
-
-def digest_of(*arrays: NDArray[Any]) -> bytes:
-    """Return the BLAKE2b digest of the concatenated bytes of the arrays."""
-    return hashlib.blake2b(
-        b"".join([array.tobytes() for array in arrays]), digest_size=DIGEST_BYTES
-    ).digest()
 
 
 def payload_of(array: NDArray[Any], digest: bool = False) -> Payload:
@@ -33,7 +26,7 @@ def payload_of(array: NDArray[Any], digest: bool = False) -> Payload:
     array.setflags(write=False)
     finite = bool(np.logical_and.reduce(np.isfinite(array))) if array.dtype.kind == "f" else True
     content = to_bytes(array)
-    return Payload(array, len(content), finite, digest_of(content) if digest else b"")
+    return Payload(array, len(content), finite, payload_digest(content) if digest else b"")
 
 
 def payload_of_values(values: Iterable[float], digest: bool = False) -> Payload:
@@ -42,8 +35,9 @@ def payload_of_values(values: Iterable[float], digest: bool = False) -> Payload:
     packed = array("f", values)
     content = to_bytes(np.frombuffer(packed.tobytes(), np.float32))
     # A sum in float64 of finite float32 values is always finite.
-    name = hashlib.blake2b(content.data, digest_size=DIGEST_BYTES).digest() if digest else b""
-    return Payload(from_bytes(content), len(content), isfinite(sum(packed)), name)
+    finite = isfinite(sum(packed))
+    name = payload_digest(content) if digest else b""
+    return Payload(from_bytes(content), len(content), finite, name)
 
 
 def noise_of(name: str, elements: int) -> list[float]:
@@ -75,16 +69,9 @@ def bytes_of_state(payload: Payload) -> bytes:
     return b"".join([part.tobytes() for part in data])
 
 
-def weighted_mean(
-    rows: Sequence[Values],
-    samples: Sequence[int],
-    f: int = 0,
-    previous: Values | None = None,
-    round_id: int = 0,
-) -> list[float]:
+def weighted_mean(rows: Sequence[Values], samples: Sequence[int]) -> list[float]:
     """Return the sample-weighted mean of the rows. It is summed in the order of ``rows``, so that
-    the result is bitwise equal on all peers. The other arguments, which other rules need, are
-    ignored."""
+    the result is bitwise equal on all peers."""
     total = [0.0] * len(rows[0])
     for row, weight in zip(rows, samples, strict=True):
         total = [sum_so_far + value * weight for sum_so_far, value in zip(total, row, strict=True)]

@@ -3,7 +3,6 @@ target."""
 
 from __future__ import annotations
 
-import hashlib
 import random
 import struct
 from collections.abc import Callable, Sequence
@@ -13,7 +12,7 @@ from typing import NamedTuple, Protocol, TypeAlias, get_args
 
 import numpy as np
 
-from gossip.core import DIGEST_BYTES, PIECE_BYTES, Effect, Event, events
+from gossip.core import PIECE_BYTES, Effect, Event, digest_of, events
 from gossip.vectors import bytes_for
 
 from .toy_model import ToyModel
@@ -250,8 +249,7 @@ class ToyTrainer(ToyModel):
 
     def on_start(self, now: float) -> list[tuple[float, Said]]:
         self.changed_at = now
-        said = repr((self.sizes, self.fragments)).encode()
-        layout = hashlib.blake2b(said, digest_size=DIGEST_BYTES).digest()
+        layout = digest_of(repr((self.sizes, self.fragments)).encode())
         answers: list[tuple[float, Said]] = [
             (
                 self.pace.prepare_s,

@@ -46,7 +46,7 @@ from gossip_lab.simulation.checkers.base import (
     on_event,
     on_report,
 )
-from gossip_lab.simulation.world import OWN_BYTES, bytes_of_state, digest_of
+from gossip_lab.simulation.world import OWN_BYTES, bytes_of_state
 
 _Usable = Update | UpdateRequest | Commit | StateOffer
 
@@ -345,7 +345,7 @@ class RestoredStatesMatchDonors(Checker):
 def content_digest(payload: Payload) -> bytes:
     """Return the digest of the payload's bytes. The digest that is stored in the payload is not
     used."""
-    return digest_of(to_bytes(np.ascontiguousarray(payload.data)))
+    return payload_digest(to_bytes(np.ascontiguousarray(payload.data)))
 
 
 def _state_digest(payload: Payload) -> bytes:
