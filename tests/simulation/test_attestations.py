@@ -15,7 +15,7 @@ from gossip.core.messages import PeerId, StateRequest
 from gossip.core.peer import Peer
 from gossip.faults.kinds import Restart
 from gossip.faults.world import PIECE_ATTACKS, STATE_ATTACKS, CrashMidway, NodeAttack
-from gossip_lab.simulation.checkers import RunConditions, every_checker
+from gossip_lab.simulation.checkers import CheckerSuite, RunConditions, every_checker
 from gossip_lab.simulation.schedules.schedule import Schedule
 from gossip_lab.simulation.world.driver import Swarm
 from gossip_lab.simulation.world.liars import ByzantinePeers
@@ -59,7 +59,7 @@ def returning(
     checkers = every_checker(
         RunConditions.of(lies, equivocating=lies, attacks=names, loses_votes=True)
     )
-    swarm = checked_swarm(*checkers, *observers, n=n, f=f, compute_s=compute_s)
+    swarm = checked_swarm(CheckerSuite(checkers), *observers, n=n, f=f, compute_s=compute_s)
     swarm.outgoing = ByzantinePeers(swarm, lies)
     swarm.run_for(0.3)
     swarm.restart(1)

@@ -13,7 +13,7 @@ from gossip.core.events import Received, Send
 from gossip.core.messages import PeerId, StateOffer, StateRequest
 from gossip.core.peer import Peer
 from gossip.faults.world import PIECE_ATTACKS
-from gossip_lab.simulation.checkers import RunConditions, every_checker
+from gossip_lab.simulation.checkers import CheckerSuite, RunConditions, every_checker
 from gossip_lab.simulation.world.driver import Swarm
 from gossip_lab.simulation.world.liars import ByzantinePeers
 from gossip_lab.simulation.world.observer import Observer
@@ -61,7 +61,9 @@ def returning(
     checkers = every_checker(
         RunConditions.of(lies, equivocating=lies, attacks=names, loses_votes=True)
     )
-    swarm = checked_swarm(*checkers, pieces, n=n, f=f, sizes=(PIECES,), piece_bytes=PIECE_BYTES)
+    swarm = checked_swarm(
+        CheckerSuite(checkers), pieces, n=n, f=f, sizes=(PIECES,), piece_bytes=PIECE_BYTES
+    )
     swarm.outgoing = ByzantinePeers(swarm, lies)
     swarm.run_for(1.0)
     swarm.network.shape([(1, donor) for donor in range(n) if donor != 1], delay_s=(SLOW_S, SLOW_S))

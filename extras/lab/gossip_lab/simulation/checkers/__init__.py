@@ -17,7 +17,6 @@ from gossip.core import PeerId
 
 from . import trust
 from .base import Checker, Recorders, RunConditions, TaintedStates, Violation
-from .event_observer import EventObserver
 from .liveness import (
     AT_ONCE_S,
     BoundedRoundDuration,
@@ -68,12 +67,10 @@ __all__ = [
 
 def every_checker(
     conditions: RunConditions | None = None, recorders: Recorders | None = None
-) -> list[EventObserver]:
-    """Return the observers and then all checkers, because checkers read the observers. Used by
-    tests, and by runs that select some checkers."""
-    c = conditions or RunConditions()
+) -> list[Checker]:
+    """Return all checkers, which read the same observers."""
     known = recorders or Recorders.create(conditions)
-    return [*known, *[kind(c, known) for kind in Checker.kinds]]
+    return [kind(conditions, known) for kind in Checker.kinds]
 
 
 MEMBERSHIP_CHECKERS = (
@@ -93,15 +90,10 @@ MEMBERSHIP_CHECKERS = (
 
 def membership_checkers(
     conditions: RunConditions | None = None, recorders: Recorders | None = None
-) -> list[EventObserver]:
-    """Return the observers and the checkers in ``MEMBERSHIP_CHECKERS``. A swarm without rounds has
-    only these."""
+) -> list[Checker]:
+    """Return the checkers in ``MEMBERSHIP_CHECKERS``. A swarm without rounds has only these."""
     every = every_checker(conditions, recorders)
-    return [each for each in every if isinstance(each, MEMBERSHIP_CHECKERS) or _is_recorder(each)]
-
-
-def _is_recorder(each: EventObserver) -> bool:
-    return not isinstance(each, Checker)
+    return [each for each in every if isinstance(each, MEMBERSHIP_CHECKERS)]
 
 
 def pipeline_suite(
@@ -113,11 +105,11 @@ def pipeline_suite(
     micro-batches of all stages."""
     recorders = Recorders.create(conditions)
 
-    def of_stage() -> list[EventObserver]:
+    def of_stage() -> list[Checker]:
         # After all updates have arrived, a stage still waits for micro-batches and other stages.
         unfit = (*MEMBERSHIP_CHECKERS, PromptRoundEnd)
         every = every_checker(conditions, recorders)
-        return [c for c in every if not isinstance(c, unfit) and not _is_recorder(c)]
+        return [each for each in every if not isinstance(each, unfit)]
 
     of_all = membership_checkers(conditions, recorders)
     computed = IdenticalGradients(stages, conditions)
@@ -128,4 +120,5 @@ def pipeline_suite(
         if kind not in (IdenticalGradients, MicroBatchesCountedOnce)
     ]
     of_stages = [StageSuite(members, of_stage()) for members in stages]
-    return PipelineSuite(of_stages, CheckerSuite([*of_all, computed, counted, *others], False))
+    overall = CheckerSuite([*recorders, *of_all, computed, counted, *others], has_recorders=False)
+    return PipelineSuite(of_stages, overall)

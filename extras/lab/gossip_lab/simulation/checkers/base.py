@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 from gossip.core import Committed, CoreSettings, PeerId, Report, Restore
 from gossip.faults import RESULT_ATTACKS, STATE_ATTACKS
-from gossip_lab.simulation.world import AnySwarm, SimProcess
+from gossip_lab.simulation.world import SimProcess
 
 from .disturbances import Disturbances
 from .event_observer import (
@@ -218,28 +218,9 @@ class TaintedStates(EventObserver):
         self._peers.pop(self.peer, None)
         lying, recovery = self.unreliable, self.core.recovery
         if recovery.donor in lying and (
-            recovery.need == 1
-            or len(lying) >= recovery.need
-            or has_unattested_state(self.swarm, self.peer)
+            recovery.need == 1 or len(lying) >= recovery.need or has_unattested_state(self.host)
         ):
             self._peers[self.peer] = None
-
-
-class Refusals(EventObserver):
-    """Results that a peer has reported as rejected, in its present incarnation and since it last
-    restored a state."""
-
-    def senders(
-        self, peer: PeerId, place: tuple[int, int], kinds: Collection[str] = REFUSALS
-    ) -> set[PeerId]:
-        """Return the senders of the results of a round and shard that ``peer`` has rejected."""
-        found: set[PeerId] = set()
-        for _, report in reversed(self.swarm.hosts[peer].reports):
-            if report.event == "recovering":
-                break  # a restoring peer has no record of earlier rejections
-            if report.event in kinds and place_of(report) == place:
-                found.add(report.fields["from"])
-        return found
 
 
 class Recorders(NamedTuple):
@@ -249,12 +230,11 @@ class Recorders(NamedTuple):
     probe_evidence: ProbeEvidence
     reachability: Reachability
     tainted: TaintedStates
-    refusals: Refusals
 
     @staticmethod
     def create(conditions: RunConditions | None = None) -> Recorders:
         tainted = TaintedStates(conditions or RunConditions())
-        return Recorders(Disturbances(), ProbeEvidence(), Reachability(), tainted, Refusals())
+        return Recorders(Disturbances(), ProbeEvidence(), Reachability(), tainted)
 
 
 class PerIncarnation(Generic[Record]):
@@ -299,8 +279,7 @@ class Checker(EventObserver):
     ) -> None:
         self.conditions = conditions or RunConditions()
         self.recorders = recorders or Recorders.create(self.conditions)
-        self.disturbances, self.probe_evidence, self.reachability = self.recorders[:3]
-        self.tainted, self.refusals = self.recorders[3:]
+        self.disturbances, self.probe_evidence, self.reachability, self.tainted = self.recorders
         self.judged = 0
         self.incarnation_records: dict[PeerId, dict[PerIncarnation[Any], Any]] = defaultdict(dict)
         self.calm_at: float | None = None
@@ -342,6 +321,19 @@ class Checker(EventObserver):
     def incarnation_id(self) -> IncarnationId:
         return self.peer, self.host.incarnation
 
+    def rejected_senders(
+        self, place: tuple[int, int], kinds: Collection[str] = REFUSALS
+    ) -> set[PeerId]:
+        """Return the senders of the results of a round and shard that the peer has rejected in its
+        present incarnation, since it last restored a state."""
+        found: set[PeerId] = set()
+        for _, report in reversed(self.host.reports):
+            if report.event == "recovering":
+                break  # a restoring peer has no record of earlier rejections
+            if report.event in kinds and place_of(report) == place:
+                found.add(report.fields["from"])
+        return found
+
     def violated(self, text: str, peer: PeerId | None = None) -> Violation:
         where = self.peer if peer is None else peer
         return Violation(self.invariant, where, self.now, text)
@@ -380,9 +372,9 @@ def updates_needed(
     return settings.updates_needed(settings.f - sum(1 for peer in roster if peer in proven))
 
 
-def has_unattested_state(swarm: AnySwarm, peer: PeerId) -> bool:
+def has_unattested_state(host: SimProcess[Any]) -> bool:
     """Whether the peer has reported that the state that it is restoring is unattested."""
-    for _, report in reversed(swarm.hosts[peer].reports):
+    for _, report in reversed(host.reports):
         if report.event in ("recovering", "unattested_state"):
             return report.event == "unattested_state"
     return False

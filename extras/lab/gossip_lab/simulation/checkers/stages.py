@@ -2,33 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from gossip.core import PeerId
 from gossip_lab.simulation.world import AnySwarm, Observer, Watcher
 
 from .event_observer import EventObserver
-from .suite import CheckerSuite, settle
-
-
-class _StageMapping(Mapping[PeerId, Any]):
-    """View of a mapping from peers, with only the members of one stage."""
-
-    def __init__(self, of_all: Mapping[PeerId, Any], members: Collection[PeerId]) -> None:
-        self._of_all, self._members = of_all, members
-
-    def __getitem__(self, peer: PeerId) -> Any:
-        if peer not in self._members:
-            raise KeyError(peer)
-        return self._of_all[peer]
-
-    def __iter__(self) -> Iterator[PeerId]:
-        return (peer for peer in self._of_all if peer in self._members)
-
-    def __len__(self) -> int:
-        return sum(1 for _ in self)
+from .suite import CheckerGroup, CheckerSuite
 
 
 class StageView:
@@ -36,16 +17,25 @@ class StageView:
     the whole swarm."""
 
     def __init__(self, swarm: AnySwarm, members: Collection[PeerId]) -> None:
-        self._swarm, self._members = swarm, frozenset(members)
-        self.hosts = _StageMapping(swarm.hosts, self._members)
-        self.inspections = _StageMapping(swarm.inspections, self._members)
+        self._swarm, self._members = swarm, members
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._swarm, name)
 
     @property
+    def hosts(self) -> dict[PeerId, Any]:
+        return self._only_members(self._swarm.hosts)
+
+    @property
+    def inspections(self) -> dict[PeerId, Any]:
+        return self._only_members(self._swarm.inspections)
+
+    @property
     def up(self) -> tuple[PeerId, ...]:
         return tuple([peer for peer, host in self.hosts.items() if host.running])
+
+    def _only_members(self, of_all: Mapping[PeerId, Any]) -> dict[PeerId, Any]:
+        return {peer: each for peer, each in of_all.items() if peer in self._members}
 
 
 class StageSuite(CheckerSuite):
@@ -79,7 +69,7 @@ class StageSuite(CheckerSuite):
         return see
 
 
-class PipelineSuite:
+class PipelineSuite(CheckerGroup):
     """The suites of a pipeline: a suite for each stage, and a suite for the whole swarm.
 
     Args:
@@ -91,26 +81,4 @@ class PipelineSuite:
         self.overall = overall
         # first, because it calls the observers that the stages' checkers read
         self.observers: tuple[Observer, ...] = (overall, *stages)
-        self._suites: tuple[CheckerSuite, ...] = (*stages, overall)
-
-    def settle(self, swarm: AnySwarm) -> float:
-        """Run a common calm phase of all stages, see ``settle``."""
-        return settle(self._suites, swarm)
-
-    def close(self) -> None:
-        """Let the checkers of all suites judge once more, see ``CheckerSuite.close``."""
-        for suite in self._suites:
-            suite.close()
-
-    def judged(self) -> Counter[str]:
-        return _added(suite.judged() for suite in self._suites)
-
-    def judged_by(self) -> Counter[str]:
-        return _added(suite.judged_by() for suite in self._suites)
-
-
-def _added(counts: Iterable[Mapping[str, int]]) -> Counter[str]:
-    total: Counter[str] = Counter()
-    for each in counts:
-        total.update(each)  # unlike ``+``, ``update`` does not drop zero counts
-    return total
+        self.judges = [judge for suite in (*stages, overall) for judge in suite.judges]

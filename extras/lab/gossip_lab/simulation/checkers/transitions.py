@@ -11,7 +11,6 @@ from abc import abstractmethod
 from typing import Any, ClassVar, NamedTuple
 
 from gossip.core import Event, Member, MembershipInspection, PeerId, Status, incarnation_of
-from gossip_lab.simulation.world import AnySwarm
 
 from .base import Checker
 
@@ -58,10 +57,7 @@ class _Watched(Member):
 
 class TableWatch:
     """Collects the changes of one membership table from now on. Several watches may collect from
-    the same table.
-
-    There are new changes if ``sink`` is not empty or the length of ``members`` is not ``count``.
-    """
+    the same table."""
 
     def __init__(self, membership: MembershipInspection) -> None:
         self.members = membership.members
@@ -142,12 +138,3 @@ class TableChecker(Checker):
         if transition.status != "dead" or subject == self.peer:
             return False
         return self.is_alive(subject, transition.incarnation)
-
-
-def watch_life(watches: dict[PeerId, TableWatch], swarm: AnySwarm, peer: PeerId) -> None:
-    """Watch the membership table of a peer that begins an incarnation, if the peer has a table."""
-    membership = swarm.hosts[peer].membership
-    if membership is not None:
-        watches[peer] = TableWatch(membership)
-    else:
-        watches.pop(peer, None)

@@ -85,7 +85,7 @@ class NoFutileGracePeriods(Checker):
     def judge(self, report: Report) -> None:
         where, waited_s = place_of(report), report.fields["waited_s"]
         # With f = 0 rejected results are not evidence of Byzantine peers.
-        refused = self.refusals.senders(self.peer, where) if self.core.settings.f else ()
+        refused = self.rejected_senders(where) if self.core.settings.f else ()
         what = f"waits {waited_s} s in round {where[0]}, shard {where[1]}, for the update of"
         for other in report.fields["missing"]:
             self.demand(
@@ -116,7 +116,7 @@ class RejectedRoundsEnd(Checker):
     @on_report("attempt")
     def judge(self, report: Report) -> None:
         where, attempt = place_of(report), report.fields["attempt"]
-        rounds, refused = self.rolling, self.refusals.senders(self.peer, where)
+        rounds, refused = self.rolling, self.rejected_senders(where)
         if not refused or rounds.round_id != where[0] or not self.core.settings.f:
             return
         order, once_round = rounds.shards[where[1]].order, self._once_round

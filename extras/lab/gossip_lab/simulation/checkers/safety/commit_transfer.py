@@ -99,7 +99,7 @@ class CommitAcceptance(Checker):
         by.add(event.sender)
         keep_latest(doubted, ROUNDS_KEPT)
         # The peer may also have rejected results because of their length.
-        refused = self.refusals.senders(self.peer, where[:2], ("refused_result",))
+        refused = self.rejected_senders(where[:2], ("refused_result",))
         if len(by | refused) <= core.settings.f:
             return rejection_reason(core, self.rolling, commit, event.similarity) or None
         # Before its own update was ready, the peer may have found an earlier result plausible.

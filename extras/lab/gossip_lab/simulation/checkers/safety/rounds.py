@@ -365,7 +365,7 @@ class SingleCommitPerRound(Checker):
         n = len(rounds.roster) - len(gone)
         need = 1 if n < 3 or core.settings.rounds.quorum == "available" else n // 2 + 1
         need = _with_newcomers(self.swarm, core, rounds, need)
-        refused = self.refusals.senders(self.peer, (ask.round_id, ask.shard))
+        refused = self.rejected_senders((ask.round_id, ask.shard))
         here = [p for p in rounds.roster if p in answers or (core.settings.f and p in refused)]
         away = [p for p in rounds.roster if p not in here and not core.membership.is_gone(p)]
         alone = len(here) > len(answers) and (not away or shard.attempt >= len(shard.order))

@@ -90,7 +90,7 @@ class QuorumOfAttestations(Checker):
             if agreed is not None and _same(attestation, agreed)
         ]
         self.demand(
-            len(alike) >= recovery.need or has_unattested_state(self.swarm, self.peer),
+            len(alike) >= recovery.need or has_unattested_state(self.host),
             f"restores a state of round {restore.round_id} that {len(alike)} have attested, "
             f"but f is {self.core.settings.f}",
         )
