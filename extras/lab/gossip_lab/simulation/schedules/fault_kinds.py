@@ -68,7 +68,7 @@ class FaultGenerator:
 
 
 def _crash(lots: FaultSampler) -> list[Fault]:
-    server, at_s = lots.random.random() < 0.5, lots.when()
+    server, at_s = lots.random() < 0.5, lots.when()
     victim = lots.peer()
     return [Crash("server" if server else victim, at_s=at_s)]
 
@@ -103,7 +103,7 @@ def _massacre(lots: FaultSampler) -> list[Fault]:
 
 def _crash_midway(lots: FaultSampler) -> list[Fault]:
     order, count = lots.peers(), lots.few(2)
-    drawn = [(lots.when(), lots.random.randint(0, 40), lots.long(0.02, 3.0)) for _ in range(2)]
+    drawn = [(lots.when(), lots.randint(0, 40), lots.long(0.02, 3.0)) for _ in range(2)]
     return [CrashMidway(peer, *each) for peer, each in zip(order[:count], drawn, strict=False)]
 
 
@@ -117,7 +117,7 @@ def _hang(lots: FaultSampler) -> list[Fault]:
 
 
 def _attacker(lots: FaultSampler) -> list[Fault]:
-    attack, strength = lots.random.choice(LIES)
+    attack, strength = lots.choice(LIES)
     return [ByzantineFault(attack, (lots.peer(),), strength)]
 
 
@@ -127,7 +127,7 @@ def _node_lie(lots: FaultSampler) -> list[Fault]:
     # hollow_states is only useful if peers start with different weights
     elsewhere = (*SHARD_ATTACKS, *PIECE_ATTACKS, *CLAIM_ATTACKS, "hollow_states")
     lie, (attacker, *others) = (
-        lots.random.choice([lie for lie in NODE_ATTACKS if lie not in elsewhere]),
+        lots.choice([lie for lie in NODE_ATTACKS if lie not in elsewhere]),
         lots.peers(),
     )
     drawn = [(lots.when(), lots.long(0.01, 1.0)) for _ in range(3)]
@@ -144,9 +144,9 @@ def _partition(lots: FaultSampler) -> list[Fault]:
     made: list[Fault] = []
     count, order = lots.few(2), lots.peers()
     for number in range(2):
-        shape = lots.random.randrange(5)
-        cut = lots.random.random()
-        one_way = lots.random.random() < 0.25
+        shape = lots.randrange(5)
+        cut = lots.random()
+        one_way = lots.random() < 0.25
         at_s, for_s = lots.when(), lots.long(0.1, 6.0)
         n, middle = len(order), len(order) // 2
         turned = order[number:] + order[:number]
@@ -179,7 +179,7 @@ def _near(lots: FaultSampler) -> tuple[int, ...]:
     """Choose the peers that a fault affects. In two of three cases return (), which means all
     peers."""
     order = lots.peers()
-    everybody = lots.random.random() < 2 / 3
+    everybody = lots.random() < 2 / 3
     count = lots.few(2)
     return () if everybody else tuple(sorted(order[:count]))
 
@@ -196,12 +196,12 @@ def _narrow(
 ) -> list[Fault]:
     """Generate a narrow link. If it is slow and has a short queue, an update is dropped because the
     previous update is still in transit."""
-    speed, queue_bytes = lots.long(*speeds), float(lots.random.choice(queues))
+    speed, queue_bytes = lots.long(*speeds), float(lots.choice(queues))
     return [Narrow(speed, queue_bytes, *_weather(lots, 8.0, least_s))]
 
 
 def _drift(lots: FaultSampler) -> list[Fault]:
-    rate = round(1.0 + lots.random.uniform(-0.1, 0.1), 4)
+    rate = round(1.0 + lots.uniform(-0.1, 0.1), 4)
     return [Drift(lots.peer(), rate, lots.when(0.2), lots.long(1.0, 10.0))]
 
 
@@ -211,7 +211,7 @@ def _kill_trainer(lots: FaultSampler) -> list[Fault]:
     victim = lots.peer()
     at_s = lots.when()
     after_s = lots.long(0.02, 3.0)
-    looping = lots.random.random() < 0.5
+    looping = lots.random() < 0.5
     every_s = lots.long(0.1, 1.0)
     soon_s = lots.long(0.01, 0.2)
     if not looping:
@@ -226,9 +226,7 @@ KINDS: tuple[FaultGenerator, ...] = (
     FaultGenerator("massacre", 0.4, _massacre),
     FaultGenerator("crash_midway", 2.0, _crash_midway),
     FaultGenerator("hang", 2.0, _hang),
-    FaultGenerator(
-        "slow", 0.7, lambda lots: [Slow(lots.peer(), lots.random.choice((1.5, 2.0, 3.0)))]
-    ),
+    FaultGenerator("slow", 0.7, lambda lots: [Slow(lots.peer(), lots.choice((1.5, 2.0, 3.0)))]),
     FaultGenerator("liar", 0.6, _attacker),
     FaultGenerator("lie", 2.0, _node_lie),
     FaultGenerator("partition", 2.0, _partition),
@@ -309,9 +307,7 @@ KINDS: tuple[FaultGenerator, ...] = (
         "crash_broadcast",
         1.5,
         lambda lots: [
-            CrashBroadcast(
-                lots.when(), int(lots.random.random() * (lots.n - 1)), lots.long(0.02, 8.0)
-            )
+            CrashBroadcast(lots.when(), int(lots.random() * (lots.n - 1)), lots.long(0.02, 8.0))
         ],
     ),
     FaultGenerator("hang_server", 1.2, lambda lots: [HangServer(lots.when(), lots.long(0.2, 8.0))]),

@@ -219,12 +219,7 @@ def _draw_faults(
     # Weighted sampling without replacement (Efraimidis and Spirakis): choose the largest u ** (1 /
     # weight).
     order = sorted(range(len(KINDS)), key=lambda i: -(lots[i] ** (1.0 / KINDS[i].weight)))
-    made = [
-        kind.draw(
-            FaultSampler(Random(f"schedule/{base.seed}/{kind.name}"), base.peers, base.active_s)
-        )
-        for kind in KINDS
-    ]
+    made = [kind.draw(FaultSampler(base, kind.name)) for kind in KINDS]
     if not base.rolling:
         # gossip rounds have no servers
         made = [[fault for fault in faults if not needs_a_server(fault)] for faults in made]

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from random import Random
 
 from gossip.faults import (
     ByzantineFault,
@@ -59,17 +58,17 @@ def begun_late(drawn: Schedule, need: int) -> Schedule:
     """
     n = drawn.peers
     made = drawn
-    lots = FaultSampler(Random(f"schedule/{drawn.seed}/late start"), drawn.peers, drawn.active_s)
-    lot = lots.random.random()
-    two = lots.random.random()
-    apart = lots.random.random()
+    lots = FaultSampler(drawn, "late start")
+    lot = lots.random()
+    two = lots.random()
+    apart = lots.random()
     order = lots.peers()
     if lot >= SHARE:
         return drawn
-    ways = [lots.random.choice(WAYS) for _ in range(2)]
+    ways = [lots.choice(WAYS) for _ in range(2)]
     times = [lots.ms(*LATE_S) for _ in range(2)]
     patience_s = lots.long(*PATIENCE_S)
-    if lots.random.random() < ROBUST and drawn.aggregator == "mean" and n > MEDIAN_OF + 1:
+    if lots.random() < ROBUST and drawn.aggregator == "mean" and n > MEDIAN_OF + 1:
         made, need = replace(drawn, aggregator="median"), MEDIAN_OF
     count = 2 if two < TWO else 1
     while count > 1 and n - count < max(n // 2 + 1, need + 1):
@@ -107,13 +106,13 @@ def disturbed(drawn: Schedule, need: int) -> Schedule:
     Args:
         need: Number of updates that the rule needs against the attackers of the schedule.
     """
-    lots = FaultSampler(Random(f"schedule/{drawn.seed}/first moments"), drawn.peers, drawn.active_s)
-    lot = lots.random.random()
-    lowest = lots.random.random() < LOWEST
+    lots = FaultSampler(drawn, "first moments")
+    lot = lots.random()
+    lowest = lots.random() < LOWEST
     order = lots.peers()
     at_s = lots.ms(*FIRST_S)
     for_s = lots.long(*AWAY_S)
-    way = lots.random.choice(FIRST)
+    way = lots.choice(FIRST)
     if lot >= FIRST_SHARE or any(map(is_counted, drawn.faults)):
         return drawn
     peer = 0 if lowest else order[0]

@@ -12,18 +12,22 @@ from .schedule import PEERS_MAX, Schedule
 BEGIN_S = 1.0  # time after which all peers are connected
 
 
-@dataclass(slots=True)
-class FaultSampler:
-    """Source of the random values for one kind of fault."""
+class FaultSampler(Random):
+    """Source of the random values for one part of a schedule.
 
-    random: Random
-    n: int
-    active_s: float
+    Args:
+        name: Name of the part, such as a kind of fault. It makes the values independent of those of
+            other parts.
+    """
+
+    def __init__(self, schedule: Schedule, name: str) -> None:
+        super().__init__(f"schedule/{schedule.seed}/{name}")
+        self.n, self.active_s = schedule.peers, schedule.active_s
 
     def peers(self) -> list[int]:
         """Return all peers in random order. The order of two peers does not depend on the number of
         peers."""
-        lots = [self.random.random() for _ in range(PEERS_MAX)]
+        lots = [self.random() for _ in range(PEERS_MAX)]
         return sorted(range(self.n), key=lambda peer: lots[peer])
 
     def peer(self) -> int:
@@ -35,19 +39,19 @@ class FaultSampler:
     def ms(self, least_s: float, most_s: float) -> float:
         """Draw a time in whole milliseconds, which looks the same in plan files, messages and
         traces."""
-        return round(self.random.uniform(least_s, most_s), 3)
+        return round(self.uniform(least_s, most_s), 3)
 
     def long(self, least_s: float, most_s: float) -> float:
         """Draw a duration with log-uniform distribution, so that short durations are as frequent as
         long ones."""
-        stretched: float = least_s * (most_s / least_s) ** self.random.random()
+        stretched: float = least_s * (most_s / least_s) ** self.random()
         return round(stretched, 3)
 
     def share(self, least: float, most: float, digits: int = 3) -> float:
-        return round(self.random.uniform(least, most), digits)
+        return round(self.uniform(least, most), digits)
 
     def few(self, most: int) -> int:
-        return self.random.randint(1, most)
+        return self.randint(1, most)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +73,8 @@ class Scenario:
 
     def make(self, drawn: Schedule, **changes: Any) -> Schedule:
         n = min(max(drawn.peers, self.least), self.most)
-        lots = FaultSampler(Random(f"schedule/{drawn.seed}/{self.name}"), n, drawn.active_s)
-        return self.arrange(lots, replace(drawn, peers=n, faults=(), **changes))
+        replaced = replace(drawn, peers=n, faults=(), **changes)
+        return self.arrange(FaultSampler(replaced, self.name), replaced)
 
 
 def draw_scenario(

@@ -72,8 +72,8 @@ def _harmless(lots: FaultSampler, peers: Sequence[int] = ()) -> list[Fault]:
     order = peers or lots.peers()
     at_s = [lots.when(0.2) for _ in range(3)]
     for_s = [lots.long(0.5, 6.0) for _ in range(3)]
-    share = round(lots.random.uniform(0.05, 0.3), 3)
-    rate = round(1.0 + lots.random.uniform(-0.05, 0.05), 4)
+    share = round(lots.uniform(0.05, 0.3), 3)
+    rate = round(1.0 + lots.uniform(-0.05, 0.05), 4)
     return [
         Duplicate(share, at_s[0], for_s[0]),
         Drift(order[0], rate, at_s[1], for_s[1]),
@@ -96,12 +96,12 @@ def _exodus(lots: FaultSampler, drawn: Schedule) -> Schedule:
     order = lots.peers()
     at_s = lots.ms(3.0, lots.active_s - 4.0)
     count = min(drawn.peers // 2 + more, drawn.peers - STAY_LEAST)
-    apart_s = lots.random.choice((0.0, 0.01, 0.3))
-    rule_s = lots.random.choice((0.0001, 0.1, 0.3))
+    apart_s = lots.choice((0.0, 0.01, 0.3))
+    rule_s = lots.choice((0.0001, 0.1, 0.3))
     after_s = [round(at_s + lots.ms(0.0, apart_s), 3) for _ in range(drawn.peers)]
-    dies, back_s = lots.random.random() < 0.6, lots.long(0.05, 4.0)
-    lossy = lots.random.random() < 0.6
-    share = round(lots.random.uniform(0.2, 0.45), 3)
+    dies, back_s = lots.random() < 0.6, lots.long(0.05, 4.0)
+    lossy = lots.random() < 0.6
+    share = round(lots.uniform(0.2, 0.45), 3)
     # Results are sent in the order of the ids, so the peers with the lowest ids leave, because they
     # receive them first. The rule takes so long that the peers leave within a round.
     leavers, rule_s = (sorted(order)[:count], 0.3) if dies else (order[:count], rule_s)
@@ -133,21 +133,21 @@ def _byzantine_server(lots: FaultSampler, drawn: Schedule) -> Schedule:
     """Let a peer attack as a server, under a rule that tolerates one Byzantine peer. Other peers
     are cut off, or killed and restarted, and have to catch up."""
     attacker, *others = lots.peers()
-    lie = lots.random.choice((*RESULT_ATTACKS, *RATHER, *RATHER))
-    rule = lots.random.choice(RULES_UNDER_ATTACK)
+    lie = lots.choice((*RESULT_ATTACKS, *RATHER, *RATHER))
+    rule = lots.choice(RULES_UNDER_ATTACK)
     at_s, away_s = lots.ms(2.0, lots.active_s - 7.0), lots.long(1.0, 6.0)
     # The killed peer loses its results. It usually returns while the other peer is still cut off.
     died_s = lots.ms(0.0, 1.0)
-    back_s = round(away_s * lots.random.uniform(0.1, 0.8), 3)
-    often = lots.random.random() < 0.7
+    back_s = round(away_s * lots.uniform(0.1, 0.8), 3)
+    often = lots.random() < 0.7
     deaf = Partition(((others[0],), tuple(sorted((attacker, *others[1:])))), at_s, away_s)
     killed = Restart(others[1], None, back_s, round(at_s + died_s, 3))
     slept = Hang(others[2], None, lots.long(0.3, 3.0), lots.when())
     hung = HangServer(lots.when(), lots.long(0.2, 3.0))
     more: list[Fault] = [deaf, killed, slept, hung]
-    left_out = lots.random.randrange(len(more) + 1)
+    left_out = lots.randrange(len(more) + 1)
     chosen = [fault for number, fault in enumerate(more) if number != left_out]
-    quick = lots.random.random() < 0.3
+    quick = lots.random() < 0.3
     base = replace(
         _rolling(drawn),
         aggregator=rule,
@@ -176,14 +176,12 @@ def _leap(lots: FaultSampler, drawn: Schedule) -> Schedule:
     """Let a Byzantine peer stand out, so that it is in quarantine for some rounds. Other peers
     pause for about as many rounds, and then continue in the round of the running peers."""
     attacker, *others = lots.peers()
-    topology = (
-        drawn.topology if drawn.topology != "rolling" else lots.random.choice(("random-k", "full"))
-    )
+    topology = drawn.topology if drawn.topology != "rolling" else lots.choice(("random-k", "full"))
     slept = [
         Hang(peer, None, lots.long(0.8, 2.5), lots.ms(3.0, lots.active_s - 3.0))
         for peer in [*others[:2], *others[:2]]
     ]
-    lie = lots.random.choice(
+    lie = lots.choice(
         (
             ByzantineFault("sign_flip", (attacker,), 1.0),
             ByzantineFault("scale", (attacker,), 20.0),
@@ -204,7 +202,7 @@ def _leap(lots: FaultSampler, drawn: Schedule) -> Schedule:
 
 def _broken_links(lots: FaultSampler, drawn: Schedule) -> Schedule:
     """Break the connections of one peer repeatedly, as soon as they are up."""
-    order, share = lots.peers(), round(lots.random.uniform(0.2, 0.7), 2)
+    order, share = lots.peers(), round(lots.uniform(0.2, 0.7), 2)
     broken = Reset(share, lots.ms(2.0, 8.0), lots.long(1.0, 6.0), (order[0],))
     return replace(
         drawn, aggregator="mean", probe_interval_s=1.0, faults=(broken, *_harmless(lots))
@@ -219,11 +217,11 @@ def _standstill(lots: FaultSampler, drawn: Schedule) -> Schedule:
     n = drawn.peers
     lots.active_s = BRIEF_S[0]
     at_s = lots.ms(1.0, 4.0)
-    rule = lots.random.choice(RULES_UNDER_ATTACK)
-    lie = lots.random.choice(REFUSED)
+    rule = lots.choice(RULES_UNDER_ATTACK)
+    lie = lots.choice(REFUSED)
     away: list[Fault] = []
     for peer in others[: n - n // 2 - 1]:  # the rest is a majority only with the attacker
-        how = lots.random.random()
+        how = lots.random()
         when = round(at_s + lots.ms(0.0, 1.0), 3)
         for_s = lots.long(2.0, 9.0)
         if how < 0.5:

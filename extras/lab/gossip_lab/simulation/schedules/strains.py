@@ -9,7 +9,6 @@ schedules are replaced by one of these.
 from __future__ import annotations
 
 from dataclasses import replace
-from random import Random
 from typing import Any
 
 from gossip.faults import (
@@ -74,11 +73,11 @@ def lent(drawn: Schedule) -> Schedule:
 def starved(drawn: Schedule) -> Schedule:
     """For a share of the schedules, give some or all peers only a tenth of a processor, from the
     start or from a later time on. The other faults do not change."""
-    lots = FaultSampler(Random(f"schedule/{drawn.seed}/starved"), drawn.peers, drawn.active_s)
-    if lots.random.random() >= STARVED_SHARE:
+    lots = FaultSampler(drawn, "starved")
+    if lots.random() >= STARVED_SHARE:
         return drawn
     hungry = lots.peers()[: lots.few(drawn.peers)]
-    when = lots.random.choice((FIRST_S, lots.when())), lots.long(1.0, 12.0)
+    when = lots.choice((FIRST_S, lots.when())), lots.long(1.0, 12.0)
     starving = [Starve(peer, 0.1, *when) for peer in hungry]
     return replace(drawn, faults=(*drawn.faults, *starving))
 
@@ -87,21 +86,21 @@ def far(drawn: Schedule) -> Schedule:
     """For a share of the schedules, give the links the delays between continents. Schedules with
     limited bandwidth do not change, because their payloads already take about as long as finished
     peers wait for others."""
-    lots = FaultSampler(Random(f"schedule/{drawn.seed}/far"), drawn.peers, drawn.active_s)
+    lots = FaultSampler(drawn, "far")
     leaves = drawn.peers < FAR_PEERS or drawn.bytes_per_s > 0
-    if lots.random.random() >= FAR_SHARE or leaves:
+    if lots.random() >= FAR_SHARE or leaves:
         return drawn
-    way_s, jitter = lots.long(*FAR_S), lots.random.choice(JITTERS)
+    way_s, jitter = lots.long(*FAR_S), lots.choice(JITTERS)
     return replace(drawn, delay_s=(way_s * (1 - jitter), way_s * (1 + jitter)), rounds_min=0)
 
 
 def _alone(lots: FaultSampler, drawn: Schedule) -> Schedule:
     """Let one peer run alone, from the start or after the other peer has crashed. It is paused, has
     a hanging trainer, and is slow. A newcomer may join."""
-    begins_alone = lots.random.random() < 0.6
+    begins_alone = lots.random() < 0.6
     for_s = lots.long(0.3, 4.0)
     at_s = lots.ms(3.0, 8.0)
-    joins = lots.random.random()
+    joins = lots.random()
     trainer_s = lots.long(0.3, 4.0)
     slow_s = lots.long(0.002, 0.03)
     late_s = lots.ms(9.0, 12.0)
@@ -115,7 +114,7 @@ def _alone(lots: FaultSampler, drawn: Schedule) -> Schedule:
     return replace(
         drawn,
         peers=1 if begins_alone else 2,
-        rule_s=lots.random.choice((0.0, 0.0001)),
+        rule_s=lots.choice((0.0, 0.0001)),
         compute_s=COMPUTE_S,
         rounds_min=0,
         faults=tuple(faults),
@@ -128,7 +127,7 @@ def _all_stop(lots: FaultSampler, drawn: Schedule) -> Schedule:
     virtual machines is suspended."""
     at_s = lots.ms(2.0, 8.0)
     for_s = lots.long(0.3, 8.0)
-    apart_s = lots.random.choice((0.0, 0.02, 0.2))
+    apart_s = lots.choice((0.0, 0.02, 0.2))
     hangs = [
         Hang(peer, None, for_s, round(at_s + apart_s * number, 3))
         for number, peer in enumerate(lots.peers())
@@ -141,14 +140,14 @@ def _large(lots: FaultSampler, drawn: Schedule) -> Schedule:
     two peers pause for a moment while payloads are in transit; there is no other fault."""
     nbytes = 4.0 * max(drawn.shards)
     link, copies = lots.long(0.2, 40.0), lots.long(0.5, 60.0)  # payloads per second
-    which = lots.random.choice(("link", "copies", "both"))
-    queue_s = lots.random.choice((0.0, QUEUE_S))
-    stopped = lots.peers()[: lots.few(2)] if lots.random.random() < STOPPED_SHARE else ()
+    which = lots.choice(("link", "copies", "both"))
+    queue_s = lots.choice((0.0, QUEUE_S))
+    stopped = lots.peers()[: lots.few(2)] if lots.random() < STOPPED_SHARE else ()
     hangs = [Hang(peer, None, lots.long(0.2, 3.0), lots.ms(2.0, 9.0)) for peer in stopped]
     return replace(
         drawn,
         faults=tuple(hangs),
-        compute_s=lots.random.choice((COMPUTE_S, drawn.compute_s)),
+        compute_s=lots.choice((COMPUTE_S, drawn.compute_s)),
         rounds_min=0,
         round_timeout_s=ROUND_TIMEOUT_S,
         start_timeout_s=60.0,
@@ -194,7 +193,7 @@ def _last_holder(lots: FaultSampler, drawn: Schedule) -> Schedule:
     crashes = tuple(
         Crash(peer, None, round(at_s + 0.01 * number, 3)) for number, peer in enumerate(gone)
     )
-    come = drawn.peers - 1 if lots.random.random() < 0.7 or drawn.peers < 4 else 1
+    come = drawn.peers - 1 if lots.random() < 0.7 or drawn.peers < 4 else 1
     joins_s = tuple(round(at_s + later_s + 0.3 * number, 3) for number in range(come))
     return replace(drawn, compute_s=COMPUTE_S, faults=crashes, joins_s=joins_s, told=True)
 
@@ -215,8 +214,8 @@ def _lent(lots: FaultSampler, drawn: Schedule) -> Schedule:
     first, second, *_ = lots.peers()
     at_s, for_s = lots.ms(3.0, 6.0), lots.long(4.0, 10.0)
     back_s = lots.long(0.5, 2.0)
-    rewrites = lots.random.random()
-    crashes = lots.random.random()
+    rewrites = lots.random()
+    crashes = lots.random()
     faults: tuple[Fault, ...] = (Unreadable((first,), at_s, for_s),)
     if rewrites < 0.6:
         writers = (first,) if rewrites < 0.4 or drawn.peers < 4 else (first, second)
