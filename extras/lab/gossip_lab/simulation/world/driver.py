@@ -345,6 +345,11 @@ class Swarm(Timeline, Generic[C]):
         """Deliver an event to a core at once, for example a forged message."""
         self.deliver(self.hosts[peer], event)
 
+    def announce(self, peer: PeerId, text: str) -> None:
+        """Report a fault of ``peer``, or of the network if ``peer`` is -1, to the observers."""
+        for see in self.hooks.fault:
+            see(self, peer, text)
+
     def let_go(self, sender: PeerId, to: PeerId) -> None:
         """Deliver at once the messages on this link that a fault has delayed."""
         self._wire.let_go(sender, to)

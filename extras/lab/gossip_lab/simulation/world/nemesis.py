@@ -52,9 +52,8 @@ from gossip_lab.simulation.schedules import Schedule
 
 from .launchers import Launchers
 from .liars import ByzantinePeers
-from .network_faults import NetworkFaults
+from .network_faults import NetworkFaults, drops
 from .observer import Observer
-from .proof import drops
 from .stage_trainer import StageTrainer
 from .toy_lies import PerReceiverAttack, ToyAttack
 from .toy_payloads import Vector
@@ -102,7 +101,7 @@ class Nemesis(Observer):
                 )
         self.schedule = schedule
         self.struck: Counter[str] = Counter()
-        self.network = NetworkFaults(self)
+        self.network = NetworkFaults()
         self.plan = plan = FaultPlan(schedule.faults)
         self.lies = {p: ToyAttack(lie, p, schedule) for p, lie in plan.attackers.items()}
         self._slow = plan.of_kind(Slow)
@@ -120,10 +119,6 @@ class Nemesis(Observer):
         self._launchers = Launchers() if schedule.told else None
         self._calm = False
         self._rewritten: dict[Rewritten, bool] = {}  # overwritten updates that were read
-
-    def announce(self, swarm: AnySwarm, peer: PeerId, text: str) -> None:
-        for look in swarm.hooks.fault:
-            look(swarm, peer, text)
 
     def slowness(self, peer: PeerId) -> float:
         """Return the factor by which the peer computes more slowly."""
@@ -158,7 +153,7 @@ class Nemesis(Observer):
         ):
             swarm.hooks.append(self)
         if any(isinstance(fault, NetworkFault) for fault in self.schedule.faults):
-            swarm.hooks.append(self.network.proofs)
+            swarm.hooks.append(self.network)
         for number, fault in enumerate(self.schedule.faults):
             self._plan(swarm, number, fault)
         if self._launchers is not None:
@@ -208,7 +203,7 @@ class Nemesis(Observer):
         if host is not None and isinstance(host.trainer, ToyTrainer | StageTrainer):
             host.trainer.pace.slowness = self.slowness(fault.peer)
             self.struck["slow"] += begins
-        self.announce(swarm, fault.peer, f"{fault}{'' if begins else ' is over'}")
+        swarm.announce(fault.peer, f"{fault}{'' if begins else ' is over'}")
 
     def _come(self, swarm: AnySwarm, fault: StartFault) -> None:
         """Count a fault of the start as it ends, if other peers have ended a round without this
@@ -217,13 +212,13 @@ class Nemesis(Observer):
         waited_for = self.schedule.stages and any(rounds.mode == "active" for rounds in others)
         if waited_for or any(rounds.round_id > 0 for rounds in others):
             self.struck[name_of(fault)] += 1
-        self.announce(swarm, fault.peer, str(fault))
+        swarm.announce(fault.peer, str(fault))
         if isinstance(fault, LateStart):
             self._join(swarm, fault.peer)
 
     def _join(self, swarm: AnySwarm, peer: PeerId) -> None:
         """Start a peer, and apply the present link faults to its links."""
-        self.announce(swarm, peer, "joins")
+        swarm.announce(peer, "joins")
         swarm.join(peer)
         self.network.reshape(swarm)
 
@@ -234,7 +229,7 @@ class Nemesis(Observer):
         for fault in self.plan.of_kind(NeverStarts):
             self._come(swarm, fault)
         self._calm = True
-        self.announce(swarm, -1, "all faults are over")
+        swarm.announce(-1, "all faults are over")
         if self._attackers is not None:
             self._attackers.active = False
         self._at_round.clear()
@@ -254,7 +249,7 @@ class Nemesis(Observer):
     def totals(self, swarm: AnySwarm) -> Counter[str]:
         """Return ``struck`` with the counts of all faults that are detected elsewhere."""
         found = Counter(self.struck)
-        found.update(name_of(self.schedule.faults[number]) for number in self.network.proofs.proven)
+        found.update(name_of(self.schedule.faults[number]) for number in self.network.proven)
         found.update(map(name_of, self._rewritten))
         for fault, before in self._slow_nodes:
             found[fault.kind] += swarm.machines[fault.peer].waited > before
@@ -314,7 +309,7 @@ class Nemesis(Observer):
 
     def _hang(self, swarm: AnySwarm, fault: Hang | HangServer, peer: PeerId) -> None:
         if peer in swarm.hosts and swarm.hosts[peer].state == "up":
-            self.announce(swarm, peer, str(fault))
+            swarm.announce(peer, str(fault))
             swarm.pause_for(peer, fault.for_s)
             self.struck[name_of(fault)] += 1
 
@@ -332,7 +327,7 @@ class Nemesis(Observer):
         if not swarm.hosts[peer].running:
             return
         self.struck[name_of(fault)] += 1
-        self.announce(swarm, peer, str(fault))
+        swarm.announce(peer, str(fault))
         swarm.crash(peer)
         again_after_s: float | None = getattr(fault, "after_s", None)
         if again_after_s is not None:
@@ -345,7 +340,7 @@ class Nemesis(Observer):
         peer, host = fault.peer, swarm.hosts.get(fault.peer)
         if host is None or host.state != "up" or host.trainer is None:
             return
-        self.announce(swarm, peer, str(fault))
+        swarm.announce(peer, str(fault))
         until_s = swarm.now + getattr(fault, "for_s", 0.0)
         match fault:
             case CrashMidway():

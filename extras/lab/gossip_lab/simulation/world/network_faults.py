@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from math import inf
-from typing import TYPE_CHECKING, Protocol, assert_never
+from typing import TYPE_CHECKING, assert_never
 
-from gossip.core import PeerId
+from gossip.core import Message, PeerId
 from gossip.faults import (
     Break,
     Corrupt,
     Delay,
     Duplicate,
+    Fault,
     Flap,
     Loss,
     Narrow,
@@ -31,110 +32,127 @@ from gossip.faults import (
 )
 
 from .network import Link, LinkModel
-from .proof import FaultEffects
+from .observer import Observer
 
 if TYPE_CHECKING:
     from .driver import AnySwarm
 
+_PROOF: Mapping[type, str] = {
+    Loss: "lost",
+    Duplicate: "duplicated",
+    Corrupt: "corrupted",
+    Reset: "reset",
+    Reorder: "reordered",
+    Spike: "spiked",
+    Delay: "delayed",
+    Narrow: "queued",
+    Trickle: "slowed",
+    Unreadable: "unreadable",
+    Partition: "cut",
+    Ring: "cut",
+    Flap: "cut",
+}
+"""Kind of fault -> effect on a message that proves that the fault took place."""
 
-class FaultClock(Protocol):
-    """The part of ``Nemesis`` that network faults use."""
-
-    def later(self, swarm: AnySwarm, t: float, act: Callable[[], None]) -> None: ...
-
-    def announce(self, swarm: AnySwarm, peer: PeerId, text: str) -> None: ...
+SHORT_QUEUE_BYTES = 64.0
+"""A fault with a queue below this size takes place only if the queue overflows and a message is
+dropped."""
 
 
-class NetworkFaults:
-    """Injects faults of the network, and combines those that are present at the same time.
+def drops(fault: Fault) -> bool:
+    """Whether the fault is a narrow link with a queue that is meant to overflow."""
+    return isinstance(fault, Narrow) and fault.queue_bytes < SHORT_QUEUE_BYTES
+
+
+class NetworkFaults(Observer):
+    """Injects faults of the network, and combines those that are present at the same time. It
+    observes which faults took place: a fault did if it affected a message on one of its links.
 
     Attributes:
         cuts_seen: The different sets of links that were cut at the same time.
-        proofs: Observer that detects which faults took place.
+        proven: Indices of the faults that took place.
     """
 
-    def __init__(self, nemesis: FaultClock) -> None:
-        self.nemesis = nemesis
+    def __init__(self) -> None:
         self.cuts_seen: dict[tuple[Link, ...], bool] = {}
-        self.proofs = FaultEffects()
-        self._on_now: dict[int, NetworkFault] = {}
-        self._weather: dict[int, Weather] = {}
-        self._cuts: dict[int, tuple[Link, ...]] = {}
+        self.proven: dict[int, bool] = {}
+        self._present: dict[int, NetworkFault] = {}
+        # Index of a present fault -> its links; missing while the links of a flap are whole.
+        self._links: dict[int, dict[Link, bool]] = {}
+        self._over = False
 
     def plan(self, swarm: AnySwarm, number: int, fault: NetworkFault) -> None:
         """Schedule the start and the end of a fault."""
-        later, until_s = self.nemesis.later, fault.at_s + fault.for_s
-        later(swarm, fault.at_s, partial(self._on, swarm, number, fault))
-        later(swarm, until_s, partial(self._off, swarm, number, fault))
+        swarm.at(fault.at_s, partial(self._on, swarm, number, fault))
+        swarm.at(fault.at_s + fault.for_s, partial(self._off, swarm, number, fault))
 
     def end(self, swarm: AnySwarm) -> None:
         """End all present faults, in the order of their indices in the schedule."""
-        for number, fault in sorted(self._on_now.items()):
+        self._over = True
+        for number, fault in sorted(self._present.items()):
             self._off(swarm, number, fault)
 
+    def on_mishap(
+        self, swarm: AnySwarm, peer: PeerId, to: PeerId, what: str, message: Message | None
+    ) -> None:
+        for number, links in self._links.items():
+            fault = self._present[number]
+            wanted = "queue_full" if drops(fault) else _PROOF[type(fault)]
+            if what == wanted and (peer, to) in links:
+                self.proven[number] = True
+
     def _on(self, swarm: AnySwarm, number: int, fault: NetworkFault) -> None:
-        self._on_now[number] = fault
-        self.nemesis.announce(swarm, -1, f"begins: {fault}")
+        if self._over:
+            return
+        self._present[number] = fault
+        swarm.announce(-1, f"begins: {fault}")
         if isinstance(fault, Flap):
             self._swing(swarm, number, fault)
-        elif isinstance(fault, Partition | Ring):
-            self._break(swarm, number, fault, severed(fault))
         else:
-            self._weather[number] = fault
-            self.proofs.watch(number, fault, near(fault, tuple(swarm.hosts)))
-            self.reshape(swarm)
+            self._affect(swarm, number, fault)
 
     def _off(self, swarm: AnySwarm, number: int, fault: NetworkFault) -> None:
-        if self._on_now.pop(number, None) is None:
+        if self._present.pop(number, None) is None:
             return  # already ended
-        self.proofs.rest(number)
-        self.nemesis.announce(swarm, -1, f"ends: {fault}")
-        if isinstance(fault, Break):
-            self._cuts.pop(number, None)
-            self._cut(swarm)
-        else:
-            del self._weather[number]
-            self.reshape(swarm)
-            if isinstance(fault, Narrow | Trickle):
-                for link in near(fault, tuple(swarm.hosts)):
-                    swarm.let_go(*link)
+        self._links.pop(number, None)
+        swarm.announce(-1, f"ends: {fault}")
+        self.reshape(swarm)
+        if isinstance(fault, Narrow | Trickle):
+            for link in near(fault, tuple(swarm.hosts)):
+                swarm.let_go(*link)
 
-    def _break(self, swarm: AnySwarm, number: int, fault: Break, links: Iterable[Link]) -> None:
-        self._cuts[number] = tuple(links)
-        self.proofs.watch(number, fault, self._cuts[number])
-        self._cut(swarm)
+    def _affect(self, swarm: AnySwarm, number: int, fault: NetworkFault) -> None:
+        links = severed(fault) if isinstance(fault, Break) else near(fault, tuple(swarm.hosts))
+        self._links[number] = dict.fromkeys(links, True)
+        self.reshape(swarm)
 
     def _swing(self, swarm: AnySwarm, number: int, fault: Flap) -> None:
-        if number not in self._on_now:
+        if number not in self._present:
             return  # the fault has ended
-        if number in self._cuts:
-            del self._cuts[number]
-            self.proofs.rest(number)
-            self._cut(swarm)
+        if self._links.pop(number, None) is None:
+            self._affect(swarm, number, fault)
         else:
-            self._break(swarm, number, fault, severed(fault))
-        self.nemesis.later(
-            swarm, swarm.now + fault.period_s / 2, partial(self._swing, swarm, number, fault)
-        )
-
-    def _cut(self, swarm: AnySwarm) -> None:
-        """Update the cuts of the network to those of all present faults."""
-        wanted = {link: True for links in self._cuts.values() for link in links}
-        for link in [link for link in swarm.network.cuts if link not in wanted]:
-            del swarm.network.cuts[link]
-            swarm.network.changed += 1
-        for link in [link for link in wanted if link not in swarm.network.cuts]:
-            swarm.network.cut(*link, both_ways=False)
-        if wanted:
-            self.cuts_seen[tuple(sorted(wanted))] = True
+            self.reshape(swarm)
+        swarm.at(swarm.now + fault.period_s / 2, partial(self._swing, swarm, number, fault))
 
     def reshape(self, swarm: AnySwarm) -> None:
-        """Update the properties of all links to the combined effect of all present faults."""
+        """Update the cuts and the properties of all links to those of all present faults."""
         peers, network = tuple(swarm.hosts), swarm.network
+        wanted: dict[Link, bool] = {}
         network.models.clear()
-        for fault in self._weather.values():
+        for number, fault in self._present.items():
+            if isinstance(fault, Break):
+                wanted.update(self._links.get(number, {}))
+                continue
             for link in near(fault, peers):
                 network.models[link] = _worse(network.models.get(link, network.default), fault)
+        for link in [link for link in network.cuts if link not in wanted]:
+            del network.cuts[link]
+            network.changed += 1
+        for link in [link for link in wanted if link not in network.cuts]:
+            network.cut(*link, both_ways=False)
+        if wanted:
+            self.cuts_seen[tuple(sorted(wanted))] = True
 
 
 _WORSE: Mapping[type, Mapping[str, str]] = {
