@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
-from gossip.core import Committed, CoreSettings, PeerId, Report, Restore
+from gossip.core import Committed, Contributed, CoreSettings, PeerId, Report, Restore
 from gossip.faults import RESULT_ATTACKS, STATE_ATTACKS
 from gossip_lab.simulation.world import SimProcess
 
@@ -223,6 +223,22 @@ class TaintedStates(EventObserver):
             self._peers[self.peer] = None
 
 
+class Contributions(EventObserver):
+    """Updates that the trainers have contributed to the latest rounds, of all incarnations."""
+
+    def __init__(self) -> None:
+        self._rounds: dict[PeerId, dict[int, list[Contributed]]] = defaultdict(dict)
+
+    @on_event
+    def record(self, event: Contributed) -> None:
+        rounds = self._rounds[self.peer]
+        rounds.setdefault(event.round_id, []).append(event)
+        keep_latest(rounds, ROUNDS_KEPT)
+
+    def of(self, peer: PeerId, round_id: int) -> list[Contributed]:
+        return self._rounds[peer].get(round_id, [])
+
+
 class Recorders(NamedTuple):
     """Observers that record facts for the checkers, and judge nothing themselves."""
 
@@ -230,11 +246,12 @@ class Recorders(NamedTuple):
     probe_evidence: ProbeEvidence
     reachability: Reachability
     tainted: TaintedStates
+    contributions: Contributions
 
     @staticmethod
     def create(conditions: RunConditions | None = None) -> Recorders:
         tainted = TaintedStates(conditions or RunConditions())
-        return Recorders(Disturbances(), ProbeEvidence(), Reachability(), tainted)
+        return Recorders(Disturbances(), ProbeEvidence(), Reachability(), tainted, Contributions())
 
 
 class PerIncarnation(Generic[Record]):
@@ -279,7 +296,8 @@ class Checker(EventObserver):
     ) -> None:
         self.conditions = conditions or RunConditions()
         self.recorders = recorders or Recorders.create(self.conditions)
-        self.disturbances, self.probe_evidence, self.reachability, self.tainted = self.recorders
+        self.disturbances, self.probe_evidence, self.reachability = self.recorders[:3]
+        self.tainted, self.contributions = self.recorders[3:]
         self.judged = 0
         self.incarnation_records: dict[PeerId, dict[PerIncarnation[Any], Any]] = defaultdict(dict)
         self.calm_at: float | None = None

@@ -15,7 +15,6 @@ from gossip.core import (
     Apply,
     Commit,
     Committed,
-    Contributed,
     Inspection,
     Payload,
     PeerId,
@@ -72,19 +71,9 @@ class SampleConservation(Checker):
     _previous = PerIncarnation(dict[int, tuple[Payload, ...]])
 
     def make_records(self) -> None:
-        # (peer, round) -> (samples, kind of step) of each contribution.
-        self._sent: dict[tuple[PeerId, int], list[tuple[int, int]]] = {}
-        self._skipped: set[tuple[PeerId, int]] = set()
         self._read: dict[tuple[PeerId, int, bytes], Ranges] = {}
         self._branches: dict[bytes, _Branch] = {}
         self._batch = 0
-
-    @on_event
-    def record_contribution(self, event: Contributed) -> None:
-        place = self.peer, event.round_id
-        self._sent.setdefault(place, []).append((event.samples, event.kind))
-        if event.skipped:
-            self._skipped.add(place)
 
     @on_event
     def record_batch(self, event: events.DataConfigured) -> None:
@@ -124,8 +113,8 @@ class SampleConservation(Checker):
             samples = [(row.peer, row.samples) for row in ask.rows]
             raise self.violated(f"{what}: a row has no samples; (peer, samples): {samples}")
         last = self._previous
-        sent = [self._sent.get((row.peer, ask.round_id), ()) for row in ask.rows]
-        kinds = {kind for each in sent for _, kind in each} or {*last, 0}
+        sent = [each for row in ask.rows for each in self.contributions.of(row.peer, ask.round_id)]
+        kinds = {each.kind for each in sent} or {*last, 0}
         known = [last[kind][ask.shard] if kind in last and not ask.mix else None for kind in kinds]
         if not any(ask.previous is each for each in known):
             raise self.violated(
@@ -182,15 +171,17 @@ class SampleConservation(Checker):
             raise self.violated(f"{where} both uses and rejects {sorted(both)}")
         for rejection in commit.rejected:
             if rejection.reason == "skipped":
-                is_skipped = (rejection.peer, commit.round_id) in self._skipped
+                sent = self.contributions.of(rejection.peer, commit.round_id)
                 text = f"{where} states that peer {rejection.peer} skipped its samples: it did not"
-                self.demand(is_skipped, text)
+                self.demand(any(each.skipped for each in sent), text)
         for c in commit.contributors:
-            sent = self._sent.get((c.peer, commit.round_id), [])
+            offered = [
+                (each.samples, each.kind) for each in self.contributions.of(c.peer, commit.round_id)
+            ]
             self.demand(
-                (c.samples, commit.kind) in sent,
+                (c.samples, commit.kind) in offered,
                 f"{where}, of kind {commit.kind}, counts {c.samples} samples of peer {c.peer}, "
-                f"which sent {sent}",
+                f"which sent {offered}",
             )
 
     def _judge_slices(self, commit: Commit, slices: dict[PeerId, Any]) -> None:

@@ -3,7 +3,6 @@ for peers that can still push."""
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Literal
@@ -28,7 +27,6 @@ from gossip.topologies import Roster
 from gossip_lab.simulation.checkers.base import (
     Checker,
     PerIncarnation,
-    keep_latest,
     on_effect,
     on_event,
     on_report,
@@ -165,19 +163,8 @@ class AggregatesMatchPushes(Checker):
     needs = "gossip"
     _push_records = PerIncarnation(_PushRecords)
 
-    def make_records(self) -> None:
-        # Peer -> round -> (gradient, parameters) of each contribution, of all incarnations.
-        self._contributed: dict[PeerId, dict[int, list[tuple[bytes, bytes]]]] = defaultdict(dict)
-
     @on_event
     def record_contribution(self, event: Contributed) -> None:
-        contributed = self._contributed[self.peer]
-        gradient = event.payloads[0] if event.payloads else None
-        parameters = event.parameters
-        contributed.setdefault(event.round_id, []).append(
-            (_content(gradient), _content(parameters))
-        )
-        keep_latest(contributed, 64)
         doing, rounds = self._push_records.round, self.gossip
         if (
             doing is not None
@@ -221,12 +208,11 @@ class AggregatesMatchPushes(Checker):
         return not member.spoken and self.clock_s - member.known_since >= LAST_WORDS_S
 
     def _judge_content(self, sender: PeerId, push: Push, payload: Payload) -> None:
-        contributed = self._contributed[sender].get(push.round_id)
-        if contributed is not None:
-            content = _content(payload)
-            which = 0 if push.what == "gradient" else 1
+        contributed = self.contributions.of(sender, push.round_id)
+        if contributed:
+            content = payload.data.tobytes()
             self.demand(
-                any(content == each[which] for each in contributed),
+                any(content == _pushed(each, push.what) for each in contributed),
                 f"receives from peer {sender} a {push.what} of round {push.round_id} that its "
                 "trainer has never contributed",
             )
@@ -390,5 +376,7 @@ def _row_names(rows: Collection[Row]) -> list[tuple[PeerId, int]]:
     return [(row.peer, row.samples) for row in rows]
 
 
-def _content(payload: Payload | None) -> bytes:
-    return payload.data.tobytes() if payload is not None else b""
+def _pushed(event: Contributed, kind: Kind) -> bytes:
+    """Return the content of the update or of the parameters that a trainer has contributed."""
+    payloads = (event.parameters,) if kind == "parameters" else event.payloads[:1]
+    return b"".join([payload.data.tobytes() for payload in payloads if payload is not None])

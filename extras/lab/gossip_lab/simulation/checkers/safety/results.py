@@ -3,10 +3,9 @@ has a result, and a peer moves by the right fraction towards other peers."""
 
 from __future__ import annotations
 
-from collections import defaultdict
 from dataclasses import dataclass
 
-from gossip.core import Aggregate, Aggregated, Apply, Committed, Contributed, Payload, PeerId
+from gossip.core import Aggregate, Aggregated, Apply, Committed, Contributed, Payload
 from gossip_lab.simulation.checkers.base import (
     Checker,
     PerIncarnation,
@@ -15,7 +14,7 @@ from gossip_lab.simulation.checkers.base import (
     on_event,
 )
 
-KEPT = 64  # number of requests and rounds that are stored per peer
+KEPT = 64  # number of requests that are stored per peer
 
 
 @dataclass(slots=True)
@@ -35,22 +34,11 @@ class CommitsMatchRuleResults(Checker):
     # (round, shard) -> last request for a result.
     _rule_requests = PerIncarnation(dict[tuple[int, int], _RuleRequest])
 
-    def make_records(self) -> None:
-        # Peer -> round -> shards of each contribution, of all incarnations.
-        self._contributed: dict[PeerId, dict[int, list[tuple[bytes, ...]]]] = defaultdict(dict)
-
     @on_event
     def record_answer(self, event: Aggregated) -> None:
         for question in self._rule_requests.values():
             if question.ask.ticket == event.ticket:
                 question.answer = event
-
-    @on_event
-    def record_contribution(self, event: Contributed) -> None:
-        contributed = self._contributed[self.peer]
-        content = tuple([payload.data.tobytes() for payload in event.payloads])
-        contributed.setdefault(event.round_id, []).append(content)
-        keep_latest(contributed, KEPT)
 
     @on_effect
     def judge_rows(self, ask: Aggregate) -> None:
@@ -66,10 +54,13 @@ class CommitsMatchRuleResults(Checker):
         for row in ask.rows:
             if row.peer in self.conditions.equivocating and row.peer != self.peer:
                 continue
-            contributed = self._contributed[row.peer].get(ask.round_id, ())
-            content = row.payload.data.tobytes()
+            parts = [
+                payload.data.tobytes()
+                for each in self.contributions.of(row.peer, ask.round_id)
+                for payload in each.payloads[ask.shard : ask.shard + 1]
+            ]
             self.demand(
-                any(each[ask.shard : ask.shard + 1] == (content,) for each in contributed),
+                row.payload.data.tobytes() in parts,
                 f"round {ask.round_id}, shard {ask.shard}: peer {row.peer}'s row is not what its "
                 "trainer has contributed",
             )
