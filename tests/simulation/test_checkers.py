@@ -328,7 +328,7 @@ def bury_1(core: Peer, now: float) -> None:
 def test_s6_the_death_of_a_healthy_peer_is_caught_and_that_of_a_cut_off_one_is_not() -> None:
     swarm = running("S6", compute_s=0.5)
     swarm.run_for(memory_s(swarm.hosts[0].core.settings.membership, 4))
-    swarm.network.cut(2, 3)
+    swarm.network.cut([(2, 3), (3, 2)])
     disturb(
         swarm,
         0,
@@ -404,7 +404,7 @@ ANOTHER_FORWARDED = each(
 def test_s10_a_second_digest_is_excused_while_the_network_loses_commits_and_caught_later() -> None:
     def forking() -> Swarm[Peer]:
         swarm = running("S10", conditions=RunConditions.of(forks=True))
-        swarm.network.cut(0, 3, both_ways=False)
+        swarm.network.cut([(0, 3)])
         swarm.run_for(0.2)
         swarm.network.heal()
         return swarm
@@ -863,7 +863,7 @@ def never_settles(swarm: Swarm[Peer], invariant: str) -> Violation:
 
 def test_l1_tables_that_do_not_come_together_are_caught() -> None:
     swarm = running("L1", compute_s=0.5)
-    swarm.network.cut(0, 1)
+    swarm.network.cut([(0, 1), (1, 0)])
     swarm.run_for(1.0)
     assert "disconnected" in never_settles(swarm, "L1").text
 

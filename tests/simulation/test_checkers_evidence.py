@@ -52,7 +52,7 @@ def just_disturbed() -> Swarm[Peer]:
     """Peer 1, which refutes nothing, was cut off from peer 3 a moment ago: that somebody takes it
     for dead may be."""
     swarm = running("S6")
-    swarm.network.cut(1, 3)
+    swarm.network.cut([(1, 3), (3, 1)])
     swarm.run_for(0.01)
     swarm.network.heal()
     swarm.run_for(0.2)
@@ -105,7 +105,7 @@ def test_s6_the_accusation_of_one_that_nothing_has_disturbed_is_caught() -> None
 
 def test_s6_the_accusation_of_one_that_others_reach_is_caught() -> None:
     swarm = running("S6", until_s=4.0)
-    swarm.network.cut(0, 1)
+    swarm.network.cut([(0, 1), (1, 0)])
     swarm.run_for(3.0)
     at_a_timer(swarm, accuse_1)
     assert "through [2, 3]" in caught(swarm, "S6").text

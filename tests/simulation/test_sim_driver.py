@@ -94,7 +94,7 @@ def test_a_restarted_peer_has_another_address_and_gets_no_message_of_its_former_
 def test_a_cut_link_carries_nothing_in_the_directions_that_are_cut(both_ways: bool) -> None:
     swarm = echo_swarm(3, network=Network(heartbeat_s=None))
     swarm.run_for(1.0)
-    swarm.network.cut(0, 1, both_ways)
+    swarm.network.cut([(0, 1), (1, 0)][: 1 + both_ways])
     swarm.run_for(1.0)
 
     def heard(to: int, sender: int) -> int:

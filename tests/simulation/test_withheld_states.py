@@ -195,9 +195,9 @@ def test_a_donor_whose_link_comes_and_goes_is_counted_on_while_its_pieces_come(
     swarm.restart(1, 0.2)
     swarm.run_for(1.5)
     for _ in range(GIVEN_TIMES_MAX + 2):
-        swarm.network.cut(0, 1)
+        swarm.network.cut([(0, 1), (1, 0)])
         swarm.run_for(1.5)
-        swarm.network.mend(0, 1)
+        swarm.network.mend([(0, 1), (1, 0)])
         swarm.run_for(3.0)
     assert f == 0 or swarm.cores[1].recovery.records.deadlines.is_used_up(0), "that proves nothing"
     assert_restored(swarm, 1)
@@ -214,7 +214,7 @@ def test_a_donor_that_gives_newer_states_meanwhile_is_counted_on_while_pieces_co
     swarm.run_for(2.0)
     never_give_up(swarm, 0)
     swarm.network.shape([(0, 1)], delay_s=(0.5, 0.5))
-    swarm.network.cut(1, 2)
+    swarm.network.cut([(1, 2), (2, 1)])
     swarm.restart(1, 0.2)
     swarm.run_for(1.0)
     for _ in range(3 * GIVEN_TIMES_MAX):
@@ -240,8 +240,8 @@ def test_who_has_a_whole_state_to_load_does_not_say_that_it_has_none(
     for peer in (1, 2, 3):
         swarm.restart(peer, 0.2)
     swarm.run_for(20.0)
-    for pair in ((0, 1), (0, 3), (2, 3)):  # peer 0 is within reach of peer 2 only
-        swarm.network.cut(*pair)
+    for a, b in ((0, 1), (0, 3), (2, 3)):  # peer 0 is within reach of peer 2 only
+        swarm.network.cut([(a, b), (b, a)])
     for peer in (1, 3):
         swarm.hosts[peer].trainer.pace.snapshot_s = load_s
     swarm.resume_trainer(0)

@@ -13,6 +13,7 @@ from echo import Echo, echo_swarm
 from gossip.core import events
 from gossip.core.events import Effect, Event
 from gossip.core.messages import Hello, PeerId, Ping, Update
+from gossip.faults import Ring, severed
 from gossip_lab.simulation.world.driver import Swarm
 from gossip_lab.simulation.world.network import LinkModel, Network
 from gossip_lab.simulation.world.observer import Observer
@@ -129,7 +130,7 @@ def test_a_one_way_partition_and_a_ring_cut_what_they_say() -> None:
     network.partition((0, 1), (2,), one_way=True)
     assert list(network.cuts) == [(0, 2), (1, 2)]
     network.heal()
-    network.ring(range(5))
+    network.cut(severed(Ring(tuple(range(5)), 0.0, 1.0)))
     assert not any(network.is_cut((i, (i + 1) % 5)) for i in range(5))
     assert sum(network.is_cut((0, other)) for other in range(5)) == 2
     network.heal()

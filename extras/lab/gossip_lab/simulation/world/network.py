@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from gossip.core import PeerId
+from gossip.faults import Partition, severed
 
 Link = tuple[PeerId, PeerId]
 """(sender, receiver). The two directions between two peers are two links."""
@@ -93,16 +94,13 @@ class Network:
     def is_cut(self, link: Link) -> bool:
         return link in self.cuts
 
-    def cut(self, a: PeerId, b: PeerId, both_ways: bool = True) -> None:
-        """Cut the link from a to b and, if ``both_ways``, the link from b to a."""
-        self.cuts[a, b] = True
-        if both_ways:
-            self.cuts[b, a] = True
+    def cut(self, links: Iterable[Link]) -> None:
+        self.cuts.update(dict.fromkeys(links, True))
         self.changed += 1
 
-    def mend(self, a: PeerId, b: PeerId) -> None:
-        self.cuts.pop((a, b), None)
-        self.cuts.pop((b, a), None)
+    def mend(self, links: Iterable[Link]) -> None:
+        for link in links:
+            self.cuts.pop(link, None)
         self.changed += 1
 
     def partition(self, *sides: Iterable[PeerId], one_way: bool = False) -> None:
@@ -111,24 +109,8 @@ class Network:
 
         A peer that is on no side is a bridge: it still reaches all peers.
         """
-        groups = [tuple(side) for side in sides]
-        for i, left in enumerate(groups):
-            for right in groups[i + 1 :]:
-                for a in left:
-                    for b in right:
-                        self.cut(a, b, both_ways=not one_way)
-
-    def ring(self, peers: Iterable[PeerId], reach: int = 1) -> None:
-        """Arrange the peers in a ring in which each peer reaches only the next ``reach`` peers on
-        either side, and cut all other links. The network is still connected, but no two peers reach
-        the same peers."""
-        order = tuple(peers)
-        for i, a in enumerate(order):
-            for j, b in enumerate(order[i + 1 :], i + 1):
-                if min(j - i, len(order) - (j - i)) > reach:
-                    self.cut(a, b)
+        self.cut(severed(Partition(tuple([tuple(side) for side in sides]), 0.0, 0.0, one_way)))
 
     def heal(self) -> None:
         """Remove all cuts."""
-        self.cuts.clear()
-        self.changed += 1
+        self.mend(tuple(self.cuts))

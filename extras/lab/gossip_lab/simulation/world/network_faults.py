@@ -146,11 +146,9 @@ class NetworkFaults(Observer):
                 continue
             for link in near(fault, peers):
                 network.models[link] = _worse(network.models.get(link, network.default), fault)
-        for link in [link for link in network.cuts if link not in wanted]:
-            del network.cuts[link]
-            network.changed += 1
-        for link in [link for link in wanted if link not in network.cuts]:
-            network.cut(*link, both_ways=False)
+        if wanted.keys() != network.cuts.keys():
+            network.heal()
+            network.cut(wanted)
         if wanted:
             self.cuts_seen[tuple(sorted(wanted))] = True
 
