@@ -6,7 +6,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from gossip.core import Event, PeerEnded, PeerExpected, PeerId
+from gossip.core import PeerEnded, PeerExpected, PeerId
 
 from .observer import Observer
 
@@ -24,34 +24,22 @@ class Launchers(Observer):
     """Reports events to all peers, including peers that start later."""
 
     def __init__(self) -> None:
-        self._said: dict[PeerId, Event] = {}
+        self._said: dict[PeerId, PeerEnded | PeerExpected] = {}
 
-    def begin(self, swarm: AnySwarm, newcomers: dict[PeerId, float]) -> None:
-        """Schedule the announcements of newcomers. ``newcomers``: newcomer -> time at which it has
-        an address."""
-        swarm.hooks.append(self)
-        for peer, at_s in newcomers.items():
-            swarm.at(
-                max(0.0, at_s - ON_ITS_WAY_S),
-                partial(self._announce_event, swarm, peer, PeerExpected(peer)),
-            )
-
-    def has_ended(self, swarm: AnySwarm, peer: PeerId) -> None:
-        swarm.at(
-            swarm.now + SEEN_AFTER_S, partial(self._announce_event, swarm, peer, PeerEnded(peer))
-        )
+    def report(self, swarm: AnySwarm, event: PeerEnded | PeerExpected, at_s: float) -> None:
+        """Report an event at ``at_s``, in seconds of virtual time."""
+        swarm.at(at_s, partial(self._report, swarm, event))
 
     def on_start(self, swarm: AnySwarm, peer: PeerId) -> None:
         self._said.pop(peer, None)
         for event in self._said.values():
             swarm.at(swarm.now, partial(self._inject_event, swarm, peer, event))
 
-    def _announce_event(self, swarm: AnySwarm, subject: PeerId, event: Event) -> None:
-        self._said[subject] = event
+    def _report(self, swarm: AnySwarm, event: PeerEnded | PeerExpected) -> None:
+        self._said[event.peer] = event
         for peer in swarm.hosts:
             self._inject_event(swarm, peer, event)
 
-    def _inject_event(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
-        host = swarm.hosts[peer]
-        if host.running and peer != getattr(event, "peer", None):
+    def _inject_event(self, swarm: AnySwarm, peer: PeerId, event: PeerEnded | PeerExpected) -> None:
+        if swarm.hosts[peer].running and peer != event.peer:
             swarm.inject(peer, event)

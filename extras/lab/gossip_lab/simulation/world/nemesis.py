@@ -15,7 +15,17 @@ from typing import TYPE_CHECKING, TypeAlias, assert_never
 
 import numpy as np
 
-from gossip.core import Aggregate, Commit, Effect, PeerId, Row, Send, StartRound
+from gossip.core import (
+    Aggregate,
+    Commit,
+    Effect,
+    PeerEnded,
+    PeerExpected,
+    PeerId,
+    Row,
+    Send,
+    StartRound,
+)
 from gossip.errors import BadFault
 from gossip.faults import (
     ActivationFault,
@@ -50,7 +60,7 @@ from gossip.faults import (
 )
 from gossip_lab.simulation.schedules import Schedule
 
-from .launchers import Launchers
+from .launchers import ON_ITS_WAY_S, SEEN_AFTER_S, Launchers
 from .liars import ByzantinePeers
 from .network_faults import NetworkFaults, drops
 from .observer import Observer
@@ -157,17 +167,15 @@ class Nemesis(Observer):
         for number, fault in enumerate(self.schedule.faults):
             self._plan(swarm, number, fault)
         if self._launchers is not None:
-            self._launchers.begin(
-                swarm, dict(enumerate(self.schedule.joins_s, self.schedule.peers))
-            )
-        for number, at_s in enumerate(self.schedule.joins_s):
-            swarm.at(at_s, partial(self._join, swarm, self.schedule.peers + number))
+            swarm.hooks.append(self._launchers)
+        for newcomer, at_s in enumerate(self.schedule.joins_s, self.schedule.peers):
+            if self._launchers is not None:
+                self._launchers.report(swarm, PeerExpected(newcomer), at_s - ON_ITS_WAY_S)
+            swarm.at(at_s, partial(self._join, swarm, newcomer))
 
     def _arm_attackers(self, swarm: AnySwarm) -> None:
-        attackers: dict[PeerId, list[str]] = {}
-        for fault in self.plan.of_kind(NodeAttack):
-            for peer in fault.peers:
-                attackers.setdefault(peer, []).append(fault.lie)
+        attacks = self.plan.of_kind(NodeAttack)
+        attackers = {p: self.plan.lies_of(p) for fault in attacks for p in fault.peers}
         if attackers:
             swarm.outgoing = self._attackers = ByzantinePeers(swarm, attackers)
         apart = {peer: lie for peer, lie in self.lies.items() if lie.is_per_receiver}
@@ -334,7 +342,7 @@ class Nemesis(Observer):
             # Restart it after the present event, which belongs to the killed incarnation.
             swarm.at(swarm.now, partial(swarm.restart, peer, again_after_s))
         elif self._launchers is not None:
-            self._launchers.has_ended(swarm, peer)
+            self._launchers.report(swarm, PeerEnded(peer), swarm.now + SEEN_AFTER_S)
 
     def _strike(self, swarm: AnySwarm, fault: ProcessFault) -> None:
         peer, host = fault.peer, swarm.hosts.get(fault.peer)
