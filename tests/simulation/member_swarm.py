@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from random import Random
 from typing import Any
 
 from gossip.core import (
@@ -18,7 +19,6 @@ from gossip.core import (
 )
 from gossip_lab.simulation.checkers import CheckerSuite, membership_checkers
 from gossip_lab.simulation.world import Network, Swarm, address
-from gossip_lab.simulation.world.driver import node_rng
 
 
 class MemberCore:
@@ -31,7 +31,7 @@ class MemberCore:
             Member.own(peer, incarnation, *address(peer, incarnation)),
             MembershipSettings(),
             self.timers,
-            node_rng(seed, peer, incarnation),
+            Random(f"node/{seed}/{peer}/{incarnation}"),
             frozenset(range(n)),
         )
         self.changes: list[tuple[float, Change]] = []

@@ -51,7 +51,7 @@ from .trace import Trace
 from .trainers import Trainers
 from .wire import Outgoing, Wire
 
-__all__ = ["AnySwarm", "SimulationStuck", "Swarm", "address", "node_rng"]
+__all__ = ["AnySwarm", "SimulationStuck", "Swarm", "address"]
 
 # Maximum number of events in a run. With more, a core probably causes events forever.
 DELIVERIES_MAX = 50_000_000
@@ -83,11 +83,6 @@ def _as_received(host: SimProcess[Any], event: Received) -> tuple[type, Received
     if kind is Commit and host.admit is not None:
         event = compared(event, host.admit)
     return kind, event
-
-
-def node_rng(seed: int, peer: PeerId, incarnation: int) -> random.Random:
-    """Return the random generator of an incarnation of a node, its only source of randomness."""
-    return random.Random(f"node/{seed}/{peer}/{incarnation}")
 
 
 class Swarm(Timeline, Generic[C]):
